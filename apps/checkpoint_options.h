@@ -13,7 +13,7 @@ enum class CheckpointCommand : uint8_t { inspect, verify, diff, export_weights, 
 struct CheckpointToolOptions {
   CheckpointCommand command = CheckpointCommand::inspect;
   std::string path;   // a checkpoint, or a folder of checkpoints
-  std::string other;  // diff: the second checkpoint; export: the file to write
+  std::string other;  // diff: the other checkpoint, or folder; export: the file to write
   bool json = false;
   train::ImportOptions import;
 };
@@ -23,7 +23,8 @@ struct CheckpointCommandLine {
   std::string help;  // if not empty: print it and end
 };
 
-/// Throws InputError, with a one-line message, if a flag is invalid.
+/// Throws InputError, with a one-line message, if the command, an argument or a flag is missing or
+/// invalid.
 CheckpointCommandLine parse_checkpoint_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

@@ -6,9 +6,11 @@
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables, sample. Every rank
 // runs all code that reads the model, because at stage 3 no rank has all parameters. Only rank 0
 // prints.
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <numbers>
 #include <string>
 
 #include <fmt/format.h>
@@ -109,8 +111,8 @@ class Run {
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
     // The checks come before begin_run, so that a refused run leaves an older log as it is.
     // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
-    log_ = train::begin_run(
-        {.log = options.log, .trace = options.trace, .finished = resumed.log_step()}, world);
+    files_ = run_files(options, resumed.log_step());
+    log_ = train::begin_run(files_, world);
     input_ = std::make_unique<data::TokenInput>(
         data_, data::TokenInput::Sizes{options.batch.micro, options.model.context});
     optimizer_ =
@@ -121,6 +123,7 @@ class Run {
 
   void train() {
     announce();
+    if (options_.eval_only) return evaluate_only();
     train::StepLoop loop(
         training_.loop, world_, *optimizer_, *log_,
         {.unit = "tokens",
@@ -143,10 +146,18 @@ class Run {
          .weights = models::gpt_metadata(model_.config())});
     loop.train();
     if (!loop.stopped()) finish(loop.count());
+    train::write_reports(files_, world_);
   }
 
  private:
   JsonObject header() const { return header_line(options_, world_, model_.parameter_count()); }
+
+  // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
+  void evaluate_only() {
+    const train::StepWork::Evaluation result = evaluation(resumed_.step());
+    if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
+    print_sample();
+  }
 
   // Checks that the checkpoint, if any, is of this run, and starts the loop at its step.
   void go_on() {
@@ -159,7 +170,7 @@ class Run {
   }
 
   void announce() {
-    log_->write(log_->empty() ? header() : resumed_.log_line(header()));
+    log_->write(resumed_.first_line(*log_, header(), *optimizer_));
     train::announce_run(training_, options_.name, model_, world_);
     spdlog::info("{}: {} tokens to train on, {} to validate", options_.data,
                  grouped(data_.training().size()), grouped(data_.validation().size()));
@@ -169,8 +180,18 @@ class Run {
     const float loss = train::evaluate(
         model_, data_.validation(),
         {.batches = options_.eval_batches, .sequences = options_.batch.micro}, world_);
-    return {train::eval_line(done, loss), fmt::format("validation loss {:.4f}", loss),
-            train::Score{.value = loss}};
+    train::StepWork::Evaluation result{train::eval_line(done, loss),
+                                       fmt::format("validation loss {:.4f}", loss),
+                                       train::Score{.value = loss}};
+    const double nats = loss;
+    const double perplexity = std::exp(nats);
+    result.line.add("perplexity", static_cast<float>(perplexity));
+    result.text += fmt::format("  perplexity {:.{}f}", perplexity, perplexity < 100 ? 3 : 1);
+    if (!data_.validation().file->is_text()) return result;
+    const double bits = nats / std::numbers::ln2;  // a token of a text is a byte
+    result.line.add("bits_per_byte", static_cast<float>(bits));
+    result.text += fmt::format("  {:.4f} bits per byte", bits);
+    return result;
   }
 
   void finish(const train::StepCount& count) {
@@ -229,6 +250,7 @@ class Run {
   models::Gpt model_;
   data::TokenData data_;
   std::unique_ptr<data::TokenInput> input_;
+  train::RunFiles files_;
   std::unique_ptr<train::RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
 };
@@ -256,10 +278,12 @@ int run(int argc, char** argv, dist::World& world) {
     if (world.rank == 0) fmt::print("{}", help.empty() ? plan_text(options, world) : help);
     return 0;
   }
+  set_up_messages(options, world);
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
-  if (resumed.finished(options.steps)) return 0;
+  if (!options.eval_only && resumed.finished(options.steps)) return 0;
+  if (options.eval_only) resumed.require_weights(options.init);
   Run training(options, resumed, world);
   training.train();
   return 0;

@@ -1,5 +1,5 @@
-// Parses and checks the command line of train_gpt. Flags that are not given take the preset's
-// defaults.
+// Parses and checks the command line of train_gpt. The preset gives the defaults of the model's
+// sizes and of the hyper-parameters.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace tessera::apps {
 
 struct TrainOptions : RunOptions {
   std::string val_data;  // empty: the last 10 % of data
-  std::string preset;    // gives the values of flags that are not given
-  std::string name;      // the preset with the model's sizes, else a name made of the sizes
+  std::string preset;    // gives the defaults of sizes and hyper-parameters
+  std::string name;      // for the log: the preset of exactly these sizes, else such as "gpt-2x128"
   models::GptConfig model;
   int64_t eval_batches = 20;  // 0: the whole validation part
   int64_t sample = 0;

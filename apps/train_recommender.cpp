@@ -175,11 +175,9 @@ class Run {
     optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
     // The checks come before begin_run, so that a refused run leaves an older log as it is.
     // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
-    log_ = train::begin_run({.log = options.log,
-                             .trace = options.trace,
-                             .save = options.save,
-                             .finished = resumed.log_step()},
-                            world);
+    files_ = run_files(options, resumed.log_step());
+    files_.save = options.save;
+    log_ = train::begin_run(files_, world);
     input_ = std::make_unique<data::RatingInput>(task.batches);
     optimizer_ =
         std::make_unique<optim::ZeroOptimizer>(*model_, training_.rule, world, training_.zero);
@@ -189,6 +187,7 @@ class Run {
 
   void train() {
     announce();
+    if (options_.eval_only) return evaluate_only();
     train::StepLoop loop(
         training_.loop, world_, *optimizer_, *log_,
         {.unit = "samples",
@@ -211,6 +210,7 @@ class Run {
                                                   .highest = task_.range.highest})});
     loop.train();
     if (!loop.stopped()) finish(loop.count());
+    train::write_reports(files_, world_);
   }
 
  private:
@@ -218,6 +218,12 @@ class Run {
     const models::RecommenderInput input = train::recommender_input(batch, options_.l2 > 0);
     return models::recommender_loss(model_->score(input), batch.targets, options_.objective,
                                     options_.l2);
+  }
+
+  // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
+  void evaluate_only() {
+    const train::StepWork::Evaluation result = evaluation(resumed_.step());
+    if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
   }
 
   // Checks that the checkpoint, if any, is of this run, and starts the loop at its step.
@@ -232,7 +238,7 @@ class Run {
   void announce() {
     std::optional<train::RankingQuality> popularity;  // on rank 0 only, which writes the log
     if (task_.ranking && world_.rank == 0) popularity = task_.ranking->popularity();
-    log_->write(log_->empty() ? header(popularity) : resumed_.log_line(header(popularity)));
+    log_->write(resumed_.first_line(*log_, header(popularity), *optimizer_));
     train::announce_run(training_, options_.model.name, *model_, world_);
     const std::string advice =
         optim::dense_table_advice(plan_input(training_, *model_, train::place_of(world_)));
@@ -328,6 +334,7 @@ class Run {
   const Task& task_;
   std::unique_ptr<models::Recommender> model_;
   std::unique_ptr<data::RatingInput> input_;
+  train::RunFiles files_;
   std::unique_ptr<train::RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
 };
@@ -365,10 +372,12 @@ int run(int argc, char** argv, dist::World& world) {
     if (world.rank == 0) fmt::print("{}", plan_text(options, task, world));
     return 0;
   }
+  set_up_messages(options, world);
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
-  if (resumed.finished(options.steps)) return 0;
+  if (!options.eval_only && resumed.finished(options.steps)) return 0;
+  if (options.eval_only) resumed.require_weights(options.init);
   Run training(options, task, resumed, world);
   training.train();
   return 0;

@@ -28,6 +28,7 @@
 #include "nn/weights_file.h"
 #include "optim/zero_optimizer.h"
 #include "train/images/image_evaluation.h"
+#include "train/images/image_report.h"
 #include "train/images/plan_image.h"
 #include "train/plan/plan_table.h"
 #include "train/report/announce.h"
@@ -112,11 +113,9 @@ class Run {
     go_on();
     // The checks come before begin_run, so that a refused run leaves an older log as it is.
     // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
-    log_ = train::begin_run({.log = options.log,
-                             .trace = options.trace,
-                             .save = options.save,
-                             .finished = resumed.log_step()},
-                            world);
+    files_ = run_files(options, resumed.log_step());
+    files_.save = options.save;
+    log_ = train::begin_run(files_, world);
     input_ = std::make_unique<data::ImageInput>(
         batches_, data::ImageInput::Options{.workers = options.workers});
     optimizer_ =
@@ -129,6 +128,7 @@ class Run {
 
   void train() {
     announce();
+    if (options_.eval_only) return evaluate_only();
     train::StepLoop loop(training_.loop, world_, *optimizer_, *log_,
                          {.unit = "images",
                           .units_per_step = options_.batch.global,
@@ -150,9 +150,16 @@ class Run {
                           .weights = models::image_metadata(description())});
     loop.train();
     if (!loop.stopped()) finish(loop.count());
+    train::write_reports(files_, world_);
   }
 
  private:
+  // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
+  void evaluate_only() {
+    const train::StepWork::Evaluation result = evaluation(resumed_.step());
+    if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
+  }
+
   // Checks that the checkpoint, if any, is of this run, and starts the loop at its step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
@@ -181,7 +188,7 @@ class Run {
   }
 
   void announce() {
-    log_->write(log_->empty() ? header() : resumed_.log_line(header()));
+    log_->write(resumed_.first_line(*log_, header(), *optimizer_));
     train::announce_run(training_, options_.model, *model_, world_);
     spdlog::info("{}: {}", options_.data.empty() ? data_.format : options_.data,
                  data_.description());
@@ -240,6 +247,11 @@ class Run {
         train::save_weights(options_.save, *model_, *optimizer_, world_, save_options(updates));
       }
       if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
+      if (!options_.report.empty()) {
+        train::log_predictions(*model_, data_.validation, data_.transform, data_.class_names,
+                               {.batch = options_.batch.micro, .workers = options_.workers}, world_,
+                               *log_);
+      }
     });
   }
 
@@ -265,6 +277,7 @@ class Run {
   std::shared_ptr<data::TrainingBatches> batches_;
   std::unique_ptr<data::ImageInput> input_;
   int64_t data_exposed_ns_ = 0;  // time that the running step has waited for data
+  train::RunFiles files_;
   std::unique_ptr<train::RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
 };
@@ -302,10 +315,12 @@ int run(int argc, char** argv, dist::World& world) {
     if (world.rank == 0) fmt::print("{}", plan_text(options, data, world));
     return 0;
   }
+  set_up_messages(options, world);
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
-  if (resumed.finished(options.steps)) return 0;
+  if (!options.eval_only && resumed.finished(options.steps)) return 0;
+  if (options.eval_only) resumed.require_weights(options.init);
   Run training(options, data, resumed, world);
   training.train();
   return 0;

@@ -12,8 +12,9 @@
 // Each layer has weights and gradients of its own, as in a model. All layers share one set of
 // activations, which fits the caches better than a model's. No linear reads an activation that
 // another product has written: values that pass through many products shrink to subnormal numbers,
-// which are slow. With bf16 the operands and most results are bf16; as in the step, the logits and
-// the sums of attention are f32. Prints the medians as one JSON object.
+// which are slow. With bf16 all operands are bf16, and so are the results, except the logits and
+// all results of attention's products, which are f32 as in the step. Prints the medians as one JSON
+// object.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -71,8 +72,9 @@ struct Buffers {
   Tensor head, head_gradient;   // [V, C]
   // Activations (R, C), (R, 4C) and (R, V). Products write those named _out and read the others.
   Tensor narrow, narrow_out, wide, wide_out, logits, logits_out;
-  // For each thread: the scores and the probabilities of a tile, and dk or dv of a head. In f32 one
-  // buffer serves as scores and as probabilities.
+  // For each thread: the scores and the probabilities of a tile, and `sums`, which takes all other
+  // results of a head: y, dq, dk and dv, one over the other. In f32 one buffer serves as scores and
+  // as probabilities.
   Tensor scores, probabilities, sums;
 
   explicit Buffers(const Sizes& s)

@@ -5,9 +5,10 @@
 //   mpirun -n 2 bench_table_step --stage 2
 //   bench_table_step --dense                          the same table, dense
 //
-// The loss is the sum of the squares of all looked-up values. Prints one JSON object on rank 0:
-// the losses of all steps, the median time of the steps after the warm-up, bytes sent in the last
-// step by rank 0, and the peak memory of rank 0.
+// The loss of a micro-batch is the sum of the squares of its looked-up values; a step's loss is the
+// mean of its micro-batches'. Prints one JSON object on rank 0: the losses of all steps, the median
+// and the least time of the steps after the warm-up, bytes sent in the last step by rank 0, and the
+// peak memory of rank 0.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -51,7 +52,7 @@ Options parse(int argc, char** argv) {
   apps::Flags app("Times training steps of one large table", "bench_table_step");
   app.add_option("--rows", options.rows);
   app.add_option("--width", options.width);
-  app.add_option("--batch", options.batch, "lookups of a rank in a step");
+  app.add_option("--batch", options.batch, "lookups of a rank's micro-batch");
   app.add_option("--zipf", options.zipf, "exponent of the rows' distribution");
   app.add_option("--steps", options.steps);
   app.add_option("--warmup", options.warmup);

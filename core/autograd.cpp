@@ -42,6 +42,7 @@ bool any_wanted(std::span<const Tensor> inputs) {
 std::shared_ptr<Node> make_node(const char* name, std::span<const Tensor> inputs, size_t outputs) {
   auto node = std::make_shared<Node>();
   node->name = name;
+  node->layer = trace::current_layer();
   node->sequence = next_sequence.fetch_add(1, std::memory_order_relaxed);
   node->inputs.reserve(inputs.size());
   for (const Tensor& input : inputs) node->inputs.push_back(edge_to(input));
@@ -309,6 +310,7 @@ class BackwardPass {
                                      [](const Tensor& gradient) { return gradient.defined(); });
     InputGradients gradients(node);
     if (reached) {
+      layers_.enter(node.layer);
       const trace::Scope scope(node.name);
       node.backward(node.output_gradients, gradients);
     }
@@ -320,6 +322,7 @@ class BackwardPass {
   }
 
   int64_t begin_;
+  trace::LayerSpans layers_;
   std::unordered_set<const Node*> seen_;
   std::vector<std::shared_ptr<Node>> nodes_;
 };

@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "core/trace_layer.h"
 
 namespace tessera {
 
@@ -105,6 +106,7 @@ struct Node {
   ~Node();
 
   const char* name = "";
+  const trace::Layer* layer = nullptr;  // whose forward made the node; set only if tracing is on
   int64_t sequence = 0;  // order of creation, which is a topological order
   std::vector<Edge> inputs;
   MultiBackward backward;

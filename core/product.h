@@ -6,9 +6,10 @@
 // A matrix is a pointer and strides, so slices of a packed tensor and transposes need no copies.
 // Every product is summed in f32 (on CUDA tf32 is off) and rounded once, into c. The bits of a
 // product depend on
-//   - its sizes and strides,
-//   - on the CPU, the number of threads,
-//   - on CUDA, the alignments of its addresses, the version of cuBLASLt and the kind of GPU.
+//   - its sizes, strides and dtypes,
+//   - on the CPU, the number of threads, the kind of CPU and the version of oneDNN,
+//   - on CUDA, the alignments of its addresses, the version of cuBLASLt, the kind of GPU, and the
+//     table of tuned algorithms (core/product_tuning.h).
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,9 @@ struct ProductArgs {
   ConstMatrix b = {};          // (k, n)
   MutableMatrix c = {};        // (m, n)
   const void* bias = nullptr;  // (n), added to each row; on CUDA a bias requires c_dtype == dtype
-  bool accumulate = false;     // add the finished f32 sum of each element to c, once
+  /// Adds the f32 sum of each element to c. The sum is finished first, except on the CPU for k
+  /// above 8192 with an f32 result: there it is added in parts.
+  bool accumulate = false;
   DType dtype = DType::f32;    // of a, b and bias
   DType c_dtype = DType::f32;  // f32, or the operands' dtype
 };

@@ -19,16 +19,17 @@
 
 namespace tessera {
 
-/// A function of the inputs, each of which may be undefined, and of parameters. A segment runs once
-/// in the forward and once in backward, and must compute the same both times. Everything that a
-/// segment captures must live until backward.
+/// A function of the inputs, each of which may be undefined, and of parameters. A segment runs in
+/// the forward and again in backward (twice in backward if it is inside another segment), and must
+/// compute the same each time. Everything that a segment captures must live until backward has
+/// ended.
 using Segment = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 /// Returns segment(inputs), differentiable in the inputs and in the parameters that the segment
 /// uses. If the segment returns an input, a parameter or an undefined tensor as it is, the result
 /// is that tensor itself. Calls may be nested: a segment may call recompute. If recording is off,
-/// only calls the segment. Throws if the segment uses a tensor that has history and is not an
-/// input, because the graph would keep that tensor's memory.
+/// only calls the segment. Throws if an operation of the segment reads a tensor that has history
+/// and is not an input: pass it as an input, or detach it.
 std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segment segment);
 
 }  // namespace tessera

@@ -1,5 +1,9 @@
 #include "core/trace.h"
 
+#include <algorithm>
+#include <deque>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -34,6 +38,69 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
+// An arrow between slices: it begins ("s"), passes ("t") or ends ("f") in the slice that surrounds
+// its time on its track.
+struct ArrowPoint {
+  char phase;
+  int64_t id;
+  int track;
+  int64_t at_ns;
+};
+
+// Finds the arrows of one rank. Buckets are matched in order of time: a bucket's n-th exchange
+// carries the gradient that was ready as the n-th. The update that follows ends the arrows of all
+// micro-steps since the update before it.
+class Arrows {
+ public:
+  explicit Arrows(int rank) : next_id_((int64_t{rank} << 32) + 1) {}
+
+  std::vector<ArrowPoint> of(const std::vector<Event>& list) {
+    std::vector<const Event*> stations;
+    for (const Event& event : list) {
+      if (event.place.station != Station::none) stations.push_back(&event);
+    }
+    std::ranges::stable_sort(stations, {}, &Event::begin_ns);
+    for (const Event* event : stations) visit(*event);
+    return std::move(points_);
+  }
+
+ private:
+  struct Waiting {
+    std::deque<int64_t> for_exchange;
+    std::vector<int64_t> for_update;  // also those that wait for their exchange
+  };
+
+  void visit(const Event& event) {
+    Waiting& waiting = waiting_[{event.place.group, event.place.bucket}];
+    switch (event.place.station) {
+      case Station::none:
+        return;
+      case Station::ready:
+        // The gradient is ready within an operation of the compute track.
+        add('s', next_id_, Track::compute, event.begin_ns);
+        waiting.for_exchange.push_back(next_id_);
+        waiting.for_update.push_back(next_id_++);
+        return;
+      case Station::exchange:
+        if (waiting.for_exchange.empty()) return;
+        add('t', waiting.for_exchange.front(), event.track, event.begin_ns);
+        waiting.for_exchange.pop_front();
+        return;
+      case Station::update:
+        for (const int64_t id : waiting.for_update) add('f', id, event.track, event.begin_ns);
+        waiting = {};
+    }
+  }
+
+  void add(char phase, int64_t id, Track track, int64_t at_ns) {
+    points_.push_back({phase, id, static_cast<int>(track), at_ns});
+  }
+
+  int64_t next_id_;
+  std::map<std::pair<int64_t, int64_t>, Waiting> waiting_;
+  std::vector<ArrowPoint> points_;
+};
+
 }  // namespace
 
 void enable(bool on) { is_enabled.store(on, std::memory_order_relaxed); }
@@ -57,37 +124,56 @@ std::vector<Event> take_events() {
   return std::exchange(events, {});
 }
 
+std::vector<Event> events_within(int64_t begin_ns, int64_t end_ns) {
+  const std::scoped_lock lock(mutex);
+  std::vector<Event> result;
+  std::ranges::copy_if(events, std::back_inserter(result), [&](const Event& event) {
+    return event.end_ns >= begin_ns && event.begin_ns <= end_ns;
+  });
+  return result;
+}
+
 std::string to_chrome_json(const std::vector<Event>& list, int rank) {
   std::string json = fmt::format(
       R"({{"ph":"M","name":"process_name","pid":{0},"args":{{"name":"rank {0}"}}}})", rank);
-  for (const Track track :
-       {Track::compute, Track::waiting, Track::communication, Track::buckets}) {
+  for (const Track track : {Track::compute, Track::waiting, Track::communication, Track::buckets}) {
     json += fmt::format(
-        ",\n" R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", rank,
-        static_cast<int>(track), track_name(track));
+        ",\n"
+        R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})",
+        rank, static_cast<int>(track), track_name(track));
   }
   for (const Event& event : list) {
     const bool instant = event.begin_ns == event.end_ns;
-    json += fmt::format(",\n" R"({{"ph":"{}","name":"{}","pid":{},"tid":{},"ts":{:.3f})",
-                        instant ? "i" : "X", escaped(event.name), rank,
-                        static_cast<int>(event.track), static_cast<double>(event.begin_ns) / 1e3);
+    json += fmt::format(
+        ",\n"
+        R"({{"ph":"{}","name":"{}","pid":{},"tid":{},"ts":{:.3f})",
+        instant ? "i" : "X", escaped(event.name), rank, static_cast<int>(event.track),
+        static_cast<double>(event.begin_ns) / 1e3);
     if (instant) {
       json += R"(,"s":"t")";
     } else {
-      json += fmt::format(R"(,"dur":{:.3f})",
-                          static_cast<double>(event.end_ns - event.begin_ns) / 1e3);
+      json +=
+          fmt::format(R"(,"dur":{:.3f})", static_cast<double>(event.end_ns - event.begin_ns) / 1e3);
     }
-    if (event.id >= 0 || !event.detail.empty()) {
-      json += fmt::format(R"(,"args":{{"bucket":{},"detail":"{}"}})", event.id,
+    if (event.place.bucket >= 0 || !event.detail.empty()) {
+      json += fmt::format(R"(,"args":{{"bucket":{},"detail":"{}"}})", event.place.bucket,
                           escaped(event.detail));
     }
     json += "}";
   }
+  for (const ArrowPoint& point : Arrows(rank).of(list)) {
+    json += fmt::format(
+        ",\n"
+        R"({{"ph":"{}","cat":"gradient","name":"gradient","id":{},"pid":{},"tid":{},)"
+        R"("ts":{:.3f}{}}})",
+        point.phase, point.id, rank, point.track, static_cast<double>(point.at_ns) / 1e3,
+        point.phase == 'f' ? R"(,"bp":"e")" : "");
+  }
   return json;
 }
 
-void Scope::begin(const char* name, Track track, std::string detail, int64_t id) {
-  event_ = {name, track, now_ns(), 0, std::move(detail), id};
+void Scope::begin(const char* name, Track track, std::string detail, const BucketPlace& place) {
+  event_ = {name, track, now_ns(), 0, std::move(detail), place};
 }
 
 void Scope::finish() {

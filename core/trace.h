@@ -3,7 +3,7 @@
 // attached, a scope costs two predictable branches.
 //
 //   trace::Scope scope("linear");                                 // on the compute track
-//   trace::Scope scope("reduce", trace::Track::communication, bucket, [&] { return "..."; });
+//   trace::Scope scope("reduce", trace::Track::communication, {bucket}, [&] { return "..."; });
 #pragma once
 
 #include <atomic>
@@ -17,13 +17,23 @@ namespace tessera::trace {
 
 enum class Track : uint8_t { compute, waiting, communication, buckets };
 
+/// The stations of a bucket's gradient, which the trace connects by arrows.
+enum class Station : uint8_t { none, ready, exchange, update };
+
+/// The bucket of an event. Each set of parameters numbers its own buckets.
+struct BucketPlace {
+  int64_t bucket = -1;  // -1: none
+  int64_t group = 0;    // the set of parameters
+  Station station = Station::none;
+};
+
 struct Event {
-  std::string name;
+  std::string name = {};
   Track track = Track::compute;
-  int64_t begin_ns = 0;  // on a clock that all ranks of a host share
-  int64_t end_ns = 0;    // equal to begin_ns for an instant
-  std::string detail;    // shown beside the name
-  int64_t id = -1;       // bucket, or -1
+  int64_t begin_ns = 0;     // on a clock that all ranks of a host share
+  int64_t end_ns = 0;       // equal to begin_ns for an instant
+  std::string detail = {};  // shown beside the name
+  BucketPlace place = {};
 };
 
 inline std::atomic<bool> is_enabled{false};
@@ -36,19 +46,24 @@ void record(Event event);
 /// Returns the events recorded since the last call, in order of recording.
 std::vector<Event> take_events();
 
+/// Returns a copy of the recorded events that overlap the time from `begin_ns` to `end_ns`.
+std::vector<Event> events_within(int64_t begin_ns, int64_t end_ns);
+
 /// Returns one rank's elements of the Chrome JSON array ("ph":"X" ...), separated by commas,
-/// without brackets.
+/// without brackets. Arrows (flow events) lead from the operation that completes a bucket's
+/// gradient to the bucket's exchange, if there is one, and on to its update.
 std::string to_chrome_json(const std::vector<Event>& events, int rank);
 
 /// Records an event that lasts as long as the object. `detail` is called only if tracing is on.
 class Scope {
  public:
   explicit Scope(const char* name, Track track = Track::compute) : range_(name, -1) {
-    if (enabled()) begin(name, track, {}, -1);
+    if (enabled()) begin(name, track, {}, {});
   }
   template <class Detail>
-  Scope(const char* name, Track track, int64_t id, Detail&& detail) : range_(name, id) {
-    if (enabled()) begin(name, track, detail(), id);
+  Scope(const char* name, Track track, const BucketPlace& place, Detail&& detail)
+      : range_(name, place.bucket) {
+    if (enabled()) begin(name, track, detail(), place);
   }
   ~Scope() {
     if (event_.begin_ns != 0) finish();
@@ -57,7 +72,7 @@ class Scope {
   Scope& operator=(const Scope&) = delete;
 
  private:
-  void begin(const char* name, Track track, std::string detail, int64_t id);
+  void begin(const char* name, Track track, std::string detail, const BucketPlace& place);
   void finish();
 
   profiler::Range range_;

@@ -38,7 +38,7 @@ const char* wait_name(Collective collective) {
 int64_t waited_ns() { return waited; }
 
 void wait_in(const char* name, const Call& call, const std::function<void()>& body) {
-  const trace::Scope scope(name, trace::Track::waiting, call.bucket,
+  const trace::Scope scope(name, trace::Track::waiting, call.place(),
                            [&] { return std::string(traffic_name(call.purpose)); });
   const int64_t begin = trace::now_ns();
   body();

@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "core/trace.h"
 #include "dist/traffic.h"
 
 namespace tessera::dist {
@@ -69,6 +70,14 @@ struct Call {
   int64_t group = 0;  // the bucket's set of parameters; each set numbers its own buckets
 
   std::string text() const;  // "gradients, bucket 3", with " of group 7" if the group is not 0
+  /// The bucket as the trace shows it.
+  trace::BucketPlace place(trace::Station station = trace::Station::none) const {
+    return {bucket, group, station};
+  }
+  /// The station of a call that carries out the exchange of gradients.
+  trace::Station station() const {
+    return purpose == Traffic::gradients ? trace::Station::exchange : trace::Station::none;
+  }
 };
 
 /// For exchange_v: elements that this rank sends to each rank, and receives from each.

@@ -130,8 +130,12 @@ def steps_of_trace(programs, stage, *arguments):
              for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     result = {"calls": [], "updates": [], "ready": [], "operations": 0}
     step = losses = 0
-    for event in sorted((e for e in events if e["ph"] != "M" and e["pid"] == 0),
-                        key=lambda e: e["ts"]):
+    events = sorted((e for e in events if e["ph"] in "Xi" and e["pid"] == 0),
+                    key=lambda e: (e["ts"], -e.get("dur", 0)))
+    computed = [e for e in events if track[0, e["tid"]] == "compute"]
+    # Spans of steps, passes and layers hold other spans; those of operations do not.
+    holds = {id(a) for a, b in zip(computed, computed[1:]) if b["ts"] < a["ts"] + a["dur"]}
+    for event in events:
         name, where = event["name"], track[0, event["tid"]]
         detail = event.get("args", {}).get("detail", "")
         bucket = event.get("args", {}).get("bucket", -1)
@@ -141,9 +145,9 @@ def steps_of_trace(programs, stage, *arguments):
             if losses == 1 and purpose in ("gradients", "parameters"):
                 result["calls"].append((name, purpose, bucket))
         elif where == "compute":
-            # The update of the first step is in its `step`, and leads to the second one's forward.
-            step += name == "step"
-            result["operations"] += step == 1 and name not in ("step", "backward")
+            # The update of the first step is in its end, and leads to the second one's forward.
+            step += name == "end of step"
+            result["operations"] += step == 1 and id(event) not in holds
         elif where == "buckets" and step == 1 and name == "update":
             result["updates"].append(bucket)
         elif where == "buckets" and step == 1 and name == "ready":

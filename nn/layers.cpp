@@ -54,6 +54,7 @@ LayerNorm::LayerNorm(int64_t width, float epsilon) : epsilon_(epsilon) {
 Tensor LayerNorm::forward(const Tensor& x) { return ops::layer_norm(x, weight, bias, epsilon_); }
 
 ops::ResidualNorm LayerNorm::add_and_norm(const Tensor& x, const Tensor& residual) {
+  const trace::LayerScope scope(name());
   return ops::residual_layer_norm(x, residual, weight, bias, epsilon_);
 }
 

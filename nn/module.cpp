@@ -18,7 +18,10 @@ Parameter Module::add(const std::string& name, const Parameter& parameter) {
   return parameter;
 }
 
-void Module::add(const std::string& name, Module& child) { entries_.push_back({name, {}, &child}); }
+void Module::add(const std::string& name, Module& child) {
+  child.name_ = name;
+  entries_.push_back({name, {}, &child});
+}
 
 void Module::add(std::shared_ptr<RunningStatistics> statistics) {
   TESSERA_CHECK(statistics_ == nullptr, "module: it has running statistics already");

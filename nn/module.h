@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/trace_layer.h"
 #include "nn/parameter.h"
 #include "nn/running_statistics.h"
 
@@ -46,7 +47,10 @@ class Module {
 
   /// Modules with one input and one output override this function. In other modules it throws.
   virtual Tensor forward(const Tensor& x);
-  Tensor operator()(const Tensor& x) { return forward(x); }
+  Tensor operator()(const Tensor& x) {
+    const trace::LayerScope scope(name_);
+    return forward(x);
+  }
 
   /// Returns every parameter once, in order of registration. Throws if two parameters have the same
   /// name.
@@ -64,6 +68,9 @@ class Module {
   void train(bool on = true);
   void eval() { train(false); }
   bool training() const { return training_; }
+
+  /// The name under which a module registered this one last; empty for a whole model.
+  const std::string& name() const { return name_; }
 
  protected:
   /// Registers a parameter, and returns it.
@@ -86,6 +93,7 @@ class Module {
   void collect(const std::string& prefix, int& block, std::vector<NamedParameter>& list) const;
   void collect(const std::string& prefix, std::vector<NamedStatistics>& list) const;
 
+  std::string name_;
   std::vector<Entry> entries_;
   std::shared_ptr<RunningStatistics> statistics_;
   bool training_ = true;

@@ -10,8 +10,8 @@
 
 namespace tessera::nn {
 
-/// Writes elements [begin, begin + out.size()) of a parameter to `out`, in f32. A process with a
-/// shard of the parameter requests only its shard.
+/// Writes elements [begin, begin + out.size()) of a parameter to `out`, in f32. A process
+/// requests only the elements that it holds, in one or more calls.
 using ParameterSource =
     std::function<void(const NamedParameter& named, int64_t begin, std::span<float> out)>;
 

@@ -45,7 +45,9 @@ BasicBlock::BasicBlock(int64_t in, int64_t width, int64_t stride)
 Tensor BasicBlock::forward(const Tensor& x) {
   Tensor hidden = bn1_(conv1_(x));
   hidden = conv2_(hidden);
-  return bn2_.forward(hidden, downsample_ ? (*downsample_)(x) : x);
+  const Tensor shortcut = downsample_ ? (*downsample_)(x) : x;
+  const trace::LayerScope scope(bn2_.name());
+  return bn2_.forward(hidden, shortcut);
 }
 
 Bottleneck::Bottleneck(int64_t in, int64_t width, int64_t stride)
@@ -70,7 +72,9 @@ Tensor Bottleneck::forward(const Tensor& x) {
   Tensor hidden = bn1_(conv1_(x));
   hidden = bn2_(conv2_(hidden));
   hidden = conv3_(hidden);
-  return bn3_.forward(hidden, downsample_ ? (*downsample_)(x) : x);
+  const Tensor shortcut = downsample_ ? (*downsample_)(x) : x;
+  const trace::LayerScope scope(bn3_.name());
+  return bn3_.forward(hidden, shortcut);
 }
 
 }  // namespace tessera::nn

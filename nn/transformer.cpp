@@ -57,6 +57,7 @@ TransformerBlock::TransformerBlock(const TransformerOptions& options)
 }
 
 ResidualStream TransformerBlock::forward(const ResidualStream& stream) {
+  const trace::LayerScope scope(name());
   const auto [x, h] = normalize(ln_1_, stream);
   const Tensor attended = attn_dropout_(attn_(h));
   const auto [y, g] = ln_2_.add_and_norm(attended, x);

@@ -256,6 +256,31 @@ std::map<std::string, float> ZeroOptimizer::gradient_norms() {
   return norms;
 }
 
+Ownership ZeroOptimizer::ownership() const {
+  Ownership result;
+  result.state_values = std::ssize(engine_->rule().state_names());
+  for (const StagedPartition* staged : engine_->partitions()) {
+    const Partition& partition = staged->partition();
+    OwnedGroup group{partition.dtype(), partition.trainable(), {}};
+    for (const dist::Bucket& bucket : partition.layout().buckets()) {
+      OwnedBucket owned{bucket.elements, bucket.shard_elements, {}};
+      for (const int index : bucket.parameters) {
+        const dist::ParameterSlot& slot = partition.layout().slot(index);
+        owned.parameters.push_back(
+            {partition.parameter(index).named.name, slot.offset, slot.elements});
+      }
+      group.buckets.push_back(std::move(owned));
+    }
+    result.groups.push_back(std::move(group));
+  }
+  for (const auto& table : engine_->tables()) {
+    const TableInfo& info = table->info();
+    result.tables.push_back(
+        {info.name(), info.dtype(), info.rows(), info.width(), info.layout.largest()});
+  }
+  return result;
+}
+
 std::map<std::string, RowCounts> ZeroOptimizer::row_counts() const {
   std::map<std::string, RowCounts> counts;
   for (const auto& table : engine_->tables()) counts[table->info().name()] = table->counts();

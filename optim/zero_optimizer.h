@@ -38,6 +38,7 @@
 #include "optim/tables/row_counts.h"
 #include "optim/zero/optimizer_state.h"
 #include "optim/zero/options.h"
+#include "optim/zero/ownership.h"
 #include "optim/zero/step_report.h"
 
 namespace tessera::optim {
@@ -209,6 +210,9 @@ class ZeroOptimizer {
   /// unless called between steps. If the call throws, on one rank or on all, optimizer and module
   /// are as before on every rank. Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
+
+  /// Returns which rank owns which elements of which parameter. The same on every rank.
+  Ownership ownership() const;
 
   /// Returns what each row-sparse table has sent so far, by name.
   std::map<std::string, RowCounts> row_counts() const;

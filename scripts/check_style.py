@@ -31,7 +31,7 @@ ARROWS = {
 WITHOUT_MPI = ("core", "nn", "optim", "models", "data", "train")
 FOLDERS = (*ARROWS, "course", "tests", "bench", "cmake", "scripts", ".ci")
 CPP_SUFFIXES = (".h", ".cpp", ".cu", ".cuh")
-SUFFIXES = (*CPP_SUFFIXES, ".py", ".sh", ".cmake", ".in")
+SUFFIXES = (*CPP_SUFFIXES, ".py", ".sh", ".cmake", ".in", ".js", ".css")
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" "DO", "FIX" "ME", "X" "XX", "HA" "CK")) + r")\b")
 
 LITERALS = re.compile(

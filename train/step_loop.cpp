@@ -1,6 +1,7 @@
 #include "train/step_loop.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -11,6 +12,10 @@
 #include "core/text/step_number.h"
 #include "core/trace.h"
 #include "train/non_finite.h"
+#include "train/report/csv.h"
+#include "train/report/rank_clock.h"
+#include "train/report/report_page.h"
+#include "train/report/tensorboard.h"
 #include "train/report/trace_file.h"
 
 namespace tessera::train {
@@ -20,25 +25,52 @@ double milliseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
+// Reports are made from the log, so it must be a file that can be read again.
+void check_readable_later(const std::string& log) {
+  std::error_code error;
+  const auto status = std::filesystem::status(log, error);
+  if (log.empty() || (std::filesystem::exists(status) && !is_regular_file(status))) {
+    fail_input("a report is made from the log, which must be a regular file, and is '{}'", log);
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world) {
   if (world.rank == 0) {
     if (!files.trace.empty()) check_writable(files.trace);
     if (!files.save.empty()) check_writable(files.save);
+    if (!files.report.empty()) check_writable(files.report);
+    if (!files.csv.empty()) check_writable(files.csv);
+    if (!files.report.empty() || !files.csv.empty()) check_readable_later(files.log);
   }
   // The barrier waits for all ranks. If a rank has bad input, it has ended the job before this
   // point, so the log of an earlier run is not replaced.
   world.communicator->barrier();
   auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "", files.finished);
+  if (world.rank == 0 && !files.tensorboard.empty()) {
+    const auto writer =
+        std::make_shared<TensorBoardWriter>(files.tensorboard, files.finished.value_or(0));
+    log->follow([writer](const std::string& line) { writer->add(line); });
+  }
   trace::enable(false);
-  if (!files.trace.empty()) begin_trace(world);
+  if (!files.trace.empty()) {
+    begin_trace(world);
+  } else if (!files.report.empty()) {
+    begin_rank_clock(world);
+  }
   // Memory peaks and traffic are measured from here on, so that they do not include the program's
   // setup.
   memory_ledger(default_device()).reset_peaks();
   memory_ledger(Device{}).reset_peaks();
   world.communicator->traffic().reset();
   return log;
+}
+
+void write_reports(const RunFiles& files, const dist::World& world) {
+  if (world.rank != 0) return;
+  if (!files.csv.empty()) write_csv(files.log, files.csv);
+  if (!files.report.empty()) write_report_page({{.log = files.log}}, files.report);
 }
 
 StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
@@ -48,7 +80,10 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
       optimizer_(optimizer),
       log_(log),
       work_(std::move(work)),
-      progress_(options.steps, world.rank == 0, work_.unit) {
+      progress_(options.steps, world.rank == 0, work_.unit),
+      timeline_(options.timeline && options.steps_left() > 0
+                    ? options.first_step + std::min<int64_t>(2, options.steps_left() - 1)
+                    : -1) {
   publish_finished_steps(options.first_step);
   if (options.checkpoints.wanted()) {
     checkpoints_ =
@@ -83,6 +118,8 @@ void StepLoop::train() {
   const int64_t done = run_steps();
   // The last gathers may still be in flight, and the caller may read parameters after train().
   optimizer_.synchronize();
+  timeline_.end();
+  count_.timeline = timeline_.window();
   if (!checkpoints_) return;
   const std::string path = checkpoints_->finish(done, skipped());
   if (stopped_) {
@@ -145,8 +182,11 @@ void StepLoop::launch(int64_t step) {
   std::optional<optim::LaunchedStep> launched;
   JsonObject description;
   int64_t checkpoint_wait_ns = 0;
+  std::map<std::string, float> norms;
+  timeline_.launch(step);
   try {
     optimizer_.micro_steps(step, options_.batch, work_.load, work_.loss);
+    if (wants_norms(step)) norms = optimizer_.gradient_norms();
     // The update in launch_step changes the state that a checkpoint may still be reading.
     if (checkpoints_) checkpoint_wait_ns = checkpoints_->wait_for_reads();
     launched = optimizer_.launch_step();
@@ -156,15 +196,23 @@ void StepLoop::launch(int64_t step) {
     throw;
   }
   log_running();
-  running_ = {step, begin, *launched, Clock::now(), std::move(description), checkpoint_wait_ns};
+  running_ = {step,
+              begin,
+              *launched,
+              Clock::now(),
+              std::move(description),
+              checkpoint_wait_ns,
+              std::move(norms)};
 }
 
 void StepLoop::log_running() {
   if (!running_) return;
   const JsonObject description = running_->description;
+  const std::map<std::string, float> norms = std::move(running_->norms);
   const StepLine line = line_of(*running_);
   running_.reset();
   log_.write(step_line(line, work_.unit).append(description));
+  if (!norms.empty()) log_.write(norms_line(line.step, norms));
   progress_.step(line);
   count_.steps = line.step + 1 - options_.first_step;
   if (line.skipped) ++count_.skipped;
@@ -226,6 +274,10 @@ void report_run(const optim::Plan& planned, const StepCount& count, const dist::
   // Measures before the reports are gathered, because gathering causes traffic too.
   const RankReport report = measure(planned, count, world);
   const GatheredReports all = gather_reports(report, world);
+  if (count.timeline) {
+    const JsonObject line = timeline_line(*count.timeline, world);
+    if (world.rank == 0) log.write(line);
+  }
   log.write(JsonObject()
                 .add("type", "summary")
                 .add("steps", count.steps)
@@ -234,7 +286,7 @@ void report_run(const optim::Plan& planned, const StepCount& count, const dist::
                 .raw("ranks", fmt::format("[{}]", fmt::join(all.json, ","))));
   trace::enable(false);  // the trace covers the run, not the calls of before_tables()
   before_tables();
-  if (world.rank != 0) return;
+  if (world.rank != 0 || (all.differing.empty() && !shows_messages())) return;
   fmt::print("{}", report.table());
   if (all.differing.empty()) {
     fmt::print("\nplanned and measured are equal on all ranks ({})\n", world.size);

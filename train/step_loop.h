@@ -69,14 +69,24 @@ struct RunFiles {
   std::string log = {};    // JSON lines (run_log.h)
   std::string trace = {};  // trace of all ranks (trace_file.h)
   std::string save = {};   // weights; written by the caller at the end
+  /// A page that shows the run, and its table as comma-separated values. write_reports makes both
+  /// from the log, which must be a regular file.
+  std::string report = {};
+  std::string csv = {};
+  std::string tensorboard = {};  // folder for an event file (train/report/tensorboard.h)
   /// The number of finished steps if an existing log is continued (run_log.h); nullopt: a new log.
   std::optional<int64_t> finished = std::nullopt;
 };
 /// Begins a run; must be called before the run allocates memory. Rank 0 checks that the files can
 /// be written, and opens the log only when all ranks have arrived here without an error. Then
 /// starts the trace if there is one, and resets the measured memory peaks and traffic. Throws
-/// InputError if a file cannot be written. Collective.
+/// InputError if a file cannot be written. `report` and `trace` must be given on all ranks or on
+/// none. Collective.
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
+
+/// Writes files.report and files.csv on rank 0. To be called at the end of a run, also of a run
+/// that a signal has stopped. Throws if a file cannot be written; the log stays in any case.
+void write_reports(const RunFiles& files, const dist::World& world);
 
 class StepLoop {
  public:
@@ -108,9 +118,13 @@ class StepLoop {
     Clock::time_point launch_end;
     JsonObject description;
     int64_t checkpoint_wait_ns;
+    std::map<std::string, float> norms;  // empty: not asked for in this step
   };
 
   int64_t run_steps();
+  bool wants_norms(int64_t step) const {
+    return options_.norms_every > 0 && (step + 1) % options_.norms_every == 0;
+  }
   void evaluate(int64_t done);
   int64_t skipped() const { return options_.skipped + count_.skipped; }
   void launch(int64_t step);
@@ -125,6 +139,7 @@ class StepLoop {
   StepWork work_;
   MicroBatch loaded_;  // set by `load` if the caller gave only `forward`
   Progress progress_;
+  TimelineRecorder timeline_;
   std::optional<Running> running_;
   Clock::time_point last_end_;
   StepCount count_;
@@ -133,8 +148,9 @@ class StepLoop {
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 
-/// Compares the memory and traffic of all ranks with the plan. Writes a summary line to the log,
-/// calls `before_tables` on every rank, and prints tables on rank 0's standard output. Collective.
+/// Compares the memory and traffic of all ranks with the plan. Writes the step's timeline, if one
+/// was recorded, and a summary line to the log, calls `before_tables` on every rank, and prints
+/// tables on rank 0's standard output. Collective.
 void report_run(
     const optim::Plan& planned, const StepCount& count, const dist::World& world, RunLog& log,
     const std::function<void()>& before_tables = [] {});

@@ -14,6 +14,7 @@
 #include "core/text/json_read.h"
 #include "dist/device_choice.h"
 #include "train/agreement.h"
+#include "train/report/layout_line.h"
 
 namespace tessera::apps {
 namespace {
@@ -23,11 +24,10 @@ constexpr const char* threads_setting = "threads";
 // Members of a log header that are not compared as settings of the run. They say where the run is
 // computed, or what it reads, prints and writes.
 const std::set<std::string> not_of_the_run = {
-    "type",    "program",   "version",     "data",         "val_data",     "ranks",
-    "threads", "device",    "device_name", "communicator", "graph",        "stage",
-    "offload", "recompute", "overlap",     "bucket_bytes", "eval_batches", "eval_every",
-    "init",    "tuned",     "save",        "trace",        "sample",       "preset",
-    "format",  "workers",   "protocol",    "popularity"};
+    "type",    "program",      "version",      "data",       "val_data", "ranks",    "threads",
+    "device",  "device_name",  "communicator", "graph",      "stage",    "offload",  "recompute",
+    "overlap", "bucket_bytes", "eval_batches", "eval_every", "init",     "tuned",    "save",
+    "trace",   "sample",       "preset",       "format",     "workers",  "protocol", "popularity"};
 
 // Returns the name that a flag has in the header: "--global-batch" becomes "global_batch".
 std::string member_name(std::string name) {
@@ -155,6 +155,12 @@ bool Resumed::finished(int64_t steps) const {
   return true;
 }
 
+void Resumed::require_weights(const std::string& init) const {
+  if (found() || !init.empty()) return;
+  fail_input("--eval-only: {} has no checkpoint yet, and --init is not given",
+             flags_.options.folder);
+}
+
 Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags_(flags) {
   if (flags.options.wanted() && world.rank == 0) {
     claimed_ = std::make_unique<train::CheckpointFolder>(flags.options.folder);
@@ -258,8 +264,10 @@ void Resumed::restore(optim::ZeroOptimizer& optimizer) const {
   if (found()) train::restore_checkpoint(*checkpoint_, optimizer);
 }
 
-JsonObject Resumed::log_line(const JsonObject& header) const {
-  if (!found()) return header;
+JsonObject Resumed::first_line(const train::RunLog& log, JsonObject header,
+                               const optim::ZeroOptimizer& optimizer) const {
+  header.add("layout", train::layout_json(optimizer.ownership()));
+  if (log.empty() || !found()) return header;
   const nlohmann::json json = parse_json("header", header.text());
   JsonObject line;
   line.add("type", "resume").add("step", step()).add("checkpoint", checkpoint_->folder());

@@ -59,6 +59,8 @@ class Resumed {
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
+  /// For --eval-only: throws InputError if there is neither a checkpoint nor a file of --init.
+  void require_weights(const std::string& init) const;
   /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the run keeps the
   /// number of threads that the checkpoint records, because the bits of the results depend on it.
   /// If there is no checkpoint, or it records no usable number, dist::threads_per_rank decides.
@@ -79,10 +81,11 @@ class Resumed {
   std::optional<int64_t> log_step() const { return found() ? std::optional(step()) : std::nullopt; }
   /// Restores the optimizer's state from the checkpoint, if there is one. Every rank calls it.
   void restore(optim::ZeroOptimizer& optimizer) const;
-  /// Returns the log line that begins this part of the run. For a new run it is the header. For a
-  /// resumed run it is a line of type "resume" with the step, the checkpoint and the members of the
-  /// header.
-  JsonObject log_line(const JsonObject& header) const;
+  /// Returns the log line that begins this part of the run. For a new log it is the header, with
+  /// the owners of all parameters. For a log that goes on it is a line of type "resume" with the
+  /// step, the checkpoint and the members of the header.
+  JsonObject first_line(const train::RunLog& log, JsonObject header,
+                        const optim::ZeroOptimizer& optimizer) const;
 
  private:
   void check_no_later_steps() const;

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
+#include <utility>
 
 #include "apps/cli/command_line.h"
 #include "apps/console/flags.h"
+#include "train/report/progress.h"
 
 namespace tessera::apps {
 namespace {
@@ -70,6 +73,29 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
   app.add_option("--trace", options.trace, "Write a Chrome/Perfetto trace to FILE.json")
       ->compare(Compared::presence)
       ->group(group);
+  app.add_option("--report", options.report, "Draw the run as a page, FILE.html, for a browser")
+      ->compare(Compared::presence)  // all ranks record a step for its timeline
+      ->group(group);
+  app.add_option("--csv", options.csv, "Write the steps to FILE.csv at the end")
+      ->compare(Compared::nothing)  // rank 0 writes it
+      ->group(group);
+  app.add_option("--tensorboard", options.tensorboard, "Write events for TensorBoard to folder DIR")
+      ->compare(Compared::presence)  // by default, norms are logged if it is given
+      ->group(group);
+  app.add_option("--norms-every", given.norms_every,
+                 "Steps between log lines with the norm of each parameter's gradient; 0: none "
+                 "(default: a hundredth of the run with --report or --tensorboard, else 0)")
+      ->group(group);
+  app.add_flag("--eval-only", options.eval_only,
+               "Evaluate the weights of --init or of the newest checkpoint, and end")
+      ->group(group);
+  app.add_flag("--quiet", options.quiet, "Print only warnings, errors and what is asked for")
+      ->group(group);
+  app.add_option("--color", options.color, "Colours: on, off, or auto, which means on a terminal")
+      ->capture_default_str()
+      ->one_of({"auto", "on", "off"})
+      ->compare(Compared::nothing)
+      ->group(group);
   app.add_flag("--plan", options.plan, "Print memory and traffic for any number of ranks, and end")
       ->group(group);
 }
@@ -86,6 +112,7 @@ void check_training(const RunOptions& options) {
                options.steps, options.batch.global);
   }
   at_least("--eval-every", options.eval_every, 0);
+  at_least("--norms-every", options.norms_every, 0);
   positive("--lr", options.lr);
   within("--beta1", options.beta1, 0, 1);
   within("--beta2", options.beta2, 0, 1);
@@ -95,6 +122,23 @@ void check_training(const RunOptions& options) {
   if (!(options.min_lr >= 0 && options.min_lr <= options.lr)) {
     fail_input("--min-lr is {}, expected from 0 to the learning rate, {}", options.min_lr,
                options.lr);
+  }
+}
+
+// --eval-only changes nothing: a log would lose the lines after the checkpoint.
+void check_eval_only(const RunOptions& options) {
+  if (!options.eval_only) return;
+  if (options.eval_every == 0) {
+    fail_input("--eval-only: nothing says how to evaluate; leave out --eval-every 0");
+  }
+  if (options.init.empty() && !options.checkpoints.options.wanted()) {
+    fail_input("--eval-only: give the weights to evaluate, by --init or --checkpoint");
+  }
+  const std::pair<const char*, const std::string&> files[] = {
+      {"--log", options.log}, {"--trace", options.trace}, {"--report", options.report},
+      {"--csv", options.csv}, {"--save", options.save},   {"--tensorboard", options.tensorboard}};
+  for (const auto& [flag, path] : files) {
+    if (!path.empty()) fail_input("--eval-only writes no file; leave out {}", flag);
   }
 }
 
@@ -158,6 +202,14 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   options.beta1 = given.beta1;
   options.beta2 = given.beta2.value_or(defaults.beta2);
   options.eval_every = given.eval_every.value_or(defaults.eval_every);
+  const bool shows_norms = !options.report.empty() || !options.tensorboard.empty();
+  options.norms_every =
+      given.norms_every.value_or(shows_norms ? std::max<int64_t>(1, options.steps / 100) : 0);
+  // The report and the table are made from the log.
+  const std::string& from_log = options.report.empty() ? options.csv : options.report;
+  if (options.log.empty() && !from_log.empty()) {
+    options.log = std::filesystem::path(from_log).replace_extension(".jsonl").string();
+  }
   options.bucket_bytes = bucket_bytes(given.buckets, defaults);
   at_least("--seed", given.seed, 0);
   options.seed = static_cast<uint64_t>(given.seed);
@@ -166,6 +218,7 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   options.reduction = reduction(given.buckets);
   fill_checkpoints(options.checkpoints);
   check_training(options);
+  check_eval_only(options);
   check_saves(options);
   sum_dtype(options.memory);  // throws if --grad-shard does not fit --precision
 }
@@ -177,6 +230,9 @@ GivenPaths paths_of(const RunOptions& options, const std::string& config_file) {
                      {"--config", config_file}},
           .outputs = {{"--log", options.log},
                       {"--trace", options.trace},
+                      {"--report", options.report},
+                      {"--csv", options.csv},
+                      {"--tensorboard", options.tensorboard},
                       {"--save", options.save, "--init"},
                       {"--checkpoint", options.checkpoints.options.folder}},
           .saves = {.file = options.save,
@@ -226,12 +282,30 @@ optim::ZeroOptions zero_options(const RunOptions& options) {
       .groups = {{.weight_decay = 0.0f}}};
 }
 
+void set_up_messages(const RunOptions& options, const dist::World& world) {
+  train::set_up_messages(
+      {.shows = world.rank == 0,
+       .quiet = options.quiet,
+       .color = options.color == "on" || (options.color == "auto" && train::on_terminal())});
+}
+
+train::RunFiles run_files(const RunOptions& options, std::optional<int64_t> finished) {
+  return {.log = options.log,
+          .trace = options.trace,
+          .report = options.report,
+          .csv = options.csv,
+          .tensorboard = options.tensorboard,
+          .finished = finished};
+}
+
 train::TrainingRun training_run(const RunOptions& options) {
   return {.rule = update_rule(options),
           .zero = zero_options(options),
           .loop = {.steps = options.steps,
                    .batch = options.batch,
                    .eval_every = options.eval_every,
+                   .norms_every = options.norms_every,
+                   .timeline = !options.report.empty(),
                    .checkpoints = options.checkpoints.options,
                    .weights = {.path = options.save,
                                .every = options.save_every.value_or(0),

@@ -15,6 +15,7 @@
 #include "apps/cli/paths.h"
 #include "apps/cli/resume.h"
 #include "optim/zero_optimizer.h"
+#include "train/step_loop.h"
 #include "train/training_run.h"
 
 namespace tessera::apps {
@@ -53,8 +54,15 @@ struct RunOptions {
   bool save_best = false;
   std::string init;
   std::string tuned;  // a table that tune wrote
-  std::string log;
+  std::string log;  // with --report or --csv and without --log: beside that file
   std::string trace;
+  std::string report;
+  std::string csv;
+  std::string tensorboard;
+  bool quiet = false;
+  std::string color = "auto";  // auto, on, off
+  bool eval_only = false;
+  int64_t norms_every = 0;  // steps; 0: never
   bool plan = false;
 };
 
@@ -62,7 +70,7 @@ struct RunOptions {
 struct GivenRun {
   BatchOptions batch;
   BucketOptions buckets;
-  std::optional<int64_t> steps, warmup, eval_every;
+  std::optional<int64_t> steps, warmup, eval_every, norms_every;
   std::optional<float> lr, min_lr, weight_decay, beta2;
   float beta1 = 0.9f;
   std::string overlap = "on";
@@ -96,6 +104,10 @@ optim::UpdateRule update_rule(const RunOptions& options);
 /// Returns the optimizer's options. Weight decay applies to matrices and filters, not to vectors
 /// (biases and norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
+/// Sets up messages as --quiet and --color ask for. Only rank 0 prints.
+void set_up_messages(const RunOptions& options, const dist::World& world);
+/// Returns the files that a run writes. `finished`: the steps before a resume, if the log goes on.
+train::RunFiles run_files(const RunOptions& options, std::optional<int64_t> finished);
 /// Returns the update rule, the optimizer's options and the training loop's options.
 train::TrainingRun training_run(const RunOptions& options);
 

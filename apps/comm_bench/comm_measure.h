@@ -34,11 +34,11 @@ class CommMeasurement {
   /// Allocates the buffers. Collective.
   CommMeasurement(dist::Communicator& communicator, const CommPlan& plan);
 
-  /// Measures a collective on buffers of `bytes` bytes, at most the plan's max_bytes. A buffer must
+  /// Measures a collective on buffers of `bytes` bytes, at most the plan's max_bytes. `bytes` must
   /// divide into equal pieces of whole elements, one for each rank. A barrier and a split cannot be
-  /// measured. all_reduce needs f32. exchange_v and all_gather_v use pieces of unequal lengths.
-  /// send_receive passes the buffer to the next rank of a ring. Collective; all ranks get the same
-  /// result.
+  /// measured. all_reduce needs f32. From three ranks on, exchange_v and all_gather_v divide the
+  /// same buffer into unequal pieces. send_receive passes the buffer to the next rank of a ring.
+  /// Collective; all ranks get the same result.
   CommResult measure(dist::Collective collective, int64_t bytes);
 
  private:

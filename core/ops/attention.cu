@@ -1,7 +1,7 @@
 // attention on CUDA: matrix products over all heads, with a softmax kernel between q k^T and p v.
-// One sequence and up to 256 of its queries (a tile) are processed at a time, so that the scores
-// take little memory and stay in the L2 cache. If causal, keys that no query of the tile sees are
-// left out.
+// One sequence and up to 256 of its queries (a tile) are processed at a time. So the scores take
+// memory for 256 queries only, and stay in the L2 cache unless heads and keys are many. If causal,
+// keys that no query of the tile sees are left out.
 //
 // dk and dv of a sequence are summed in f32 over its tiles and over the heads that share k and v.
 // The last tile comes first, because it sees all keys: it overwrites the sums, and all other tiles
@@ -30,7 +30,7 @@ struct Tile {
   int64_t first;
   int64_t rows;
   int64_t keys;
-  int64_t hidden;  // number of keys that row 0 does not see; each next row sees one key more
+  int64_t hidden;  // keys that row 0 does not see; each next row sees one more, up to all
   float scale;
 
   int64_t all_rows() const { return heads * rows; }
@@ -49,7 +49,8 @@ struct WarpRow {
       : h(index / tile.rows), row(index % tile.rows) {}
 };
 
-/// Turns scores into probabilities, rounded to T; `probabilities` may share the memory of `scores`.
+/// Turns scores into probabilities, rounded to the type T. If T is float, `probabilities` may share
+/// the memory of `scores`.
 /// Writes logsumexp (H, T) of the scaled scores.
 template <class T>
 __global__ void __launch_bounds__(threads)
@@ -92,8 +93,8 @@ __global__ void __launch_bounds__(threads)
 
 template <class T>
 struct ScoreGradient {
-  T* probabilities;  // may share the memory of `scores`
-  T* dscores;        // may share the memory of `gradient`
+  T* probabilities;  // if T is float, may be the memory of `scores`
+  T* dscores;        // if T is float, may be the memory of `gradient`
   const float* scores;
   const float* gradient;  // gradient of the probabilities
   const float* logsumexp;
@@ -122,9 +123,9 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Computes the products of one sequence. A product takes H / G batched multiplications, j = 0, 1,
-/// ...: multiplication j takes the G heads j, j + H / G, j + 2 H / G, ... of q or dy, and
-/// multiplies them with the G heads of k or v.
+/// Computes the products of one sequence. Each takes H / G batched multiplications, j = 0, 1, ...:
+/// multiplication j takes the G heads j, j + H / G, j + 2 H / G, ... of whatever has H heads, one
+/// for each head of k, v, dk or dv.
 template <class T>
 class Sequence {
  public:
@@ -205,8 +206,8 @@ class Sequence {
   bool causal_;
 };
 
-/// Workspace for a tile's scores (H, rows, keys), in f32 and in T. If T is f32, both are the same
-/// memory.
+/// Workspace for a tile's scores (H, rows, keys), in f32 and in the type T. If T is float, both
+/// are the same memory.
 template <class T>
 struct Scores {
   Tensor wide, narrow;

@@ -3,10 +3,10 @@
 // With an activation, `pre`, the value before the activation, is kept if there will be a backward:
 //   g = dy * activation'(pre),  dx = g W^T,  dW = x^T g,  dbias = sums of g's columns.
 //
-// GELU is a separate kernel on CUDA too, not the library's epilogue. An epilogue would compute GELU
-// from the f32 value, while the backward recomputes GELU from `pre`, which is rounded (Kept,
-// core/autograd.h). With a separate kernel, the next layer computes its weight's gradient from
-// exactly the values that its forward read.
+// GELU is a separate kernel on CUDA too, not the library's epilogue. y is not kept: the next
+// layer's backward gets its input by computing GELU of `pre` again (Kept, core/autograd.h). `pre`
+// is rounded, while an epilogue would compute GELU from the f32 value, before rounding. With a
+// separate kernel, the next layer's forward and its weight's gradient read exactly the same values.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/gelu.h"

@@ -1,5 +1,7 @@
-// row_products on CUDA: a warp computes a product. A row's gradient is a sum of rows of the other
-// table, weighted by the gradients of the products, and made as for embedding (embedding.cuh).
+// row_products on CUDA: a warp computes a product. The gradient of a table's row is a sum of rows
+// of the other table, weighted by the gradients of the products. It is computed by sorting places
+// by row, as in the gradient of embedding (embedding.cuh). A left side without indices needs no
+// sorting.
 #include "core/ops/row_products.h"
 
 #include "core/ops/convert.h"
@@ -83,7 +85,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Writes squares (places): for each place, the sum of the squares of its row and bias.
+/// Writes squares (places): for each lookup of a side, the sum of the squares of its row and bias.
+/// A left row is looked up once per b, so here the left side has B places.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     row_squares_kernel(float* squares, Rows<T> rows, int64_t places, int64_t channels) {
@@ -133,9 +136,11 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(dleft + to, sum);
 }
 
-/// The terms of a side's gradients that sum_by_token does not compute. For each row v of the table:
-///   - the gradient of the bias of v, summed over the sorted places of v;
-///   - the gradient of `squares`: 2 * dsquares times the row and the bias, for each lookup of v.
+/// Arguments of row_rest_kernel, which computes what sum_by_token does not. For each row v of the
+/// table:
+///   - dbias[v] gets the sum of dy over the sorted places of v;
+///   - for each lookup of v, `squares` adds 2 * dsquares * row to dtable[v], and 2 * dsquares *
+///     bias to dbias[v].
 template <class T>
 struct RowRest {
   T* dtable;              // null if not wanted
@@ -185,7 +190,7 @@ ProductSizes sizes_of(const RowProductInputs& in) {
           .shared = in.shared()};
 }
 
-/// Writes the squares for all places of one side, from squares[first] on. Returns the index after
+/// Writes the squares for all lookups of one side, from squares[first] on. Returns the index after
 /// the last value written.
 template <class T>
 int64_t write_squares(const Context& context, const Tensor& squares, int64_t first,

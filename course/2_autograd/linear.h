@@ -50,8 +50,9 @@ inline constexpr const char* operation = "my linear";
 /// there only while an InUse of it lives.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
-/// Makes every backward call call(name) for each parameter of the model that gets a gradient, when
-/// that gradient is complete. Names are those of model.named_parameters().
+/// Sets hooks: from now on, each backward runs `call(name)` once for each parameter of the model
+/// that gets a gradient, when that gradient is complete. Names are those of
+/// model.named_parameters().
 void on_complete(nn::Module& model, std::function<void(const std::string& name)> call);
 
 }  // namespace course

@@ -24,10 +24,11 @@ class Zero3 : public Zero2 {
   struct Unit {
     std::vector<int> buckets;
     bool tied = false;              // stays gathered from its first use to the end of backward
-    int readers = 0;                // operations that read it now
+    int readers = 0;                // parameters of it that operations read now, once for each use
     std::vector<dist::Work> works;  // of its gather; empty: not gathered
   };
-  /// The units that a pass reads, in order: learned in the first pass, then used to gather ahead.
+  /// The units that a forward, or a backward, reads, in order: learned in the first micro-step,
+  /// then used to gather ahead.
   struct Order {
     std::vector<int> units;
     size_t next = 0;

@@ -1,6 +1,7 @@
-// A communicator that writes down every call and makes it as late as it may: when its Work is
-// waited for, or a later call's. So a missing wait gives wrong values in every run, and not once in
-// a thousand. It also compares the memory of a call at its start and when it is made: a change in
+// A communicator that writes down every call, and passes it on to `inner` as late as it may: when
+// the Work of this or of a later call is waited for, or at finish(), split() or barrier(). So a
+// missing wait gives wrong values in every run, and not once in a thousand. It also compares the
+// memory that a call reads when the student starts the call and when it is passed on: a change in
 // between is a race.
 #pragma once
 
@@ -21,10 +22,11 @@ class Observer : public dist::Communicator {
   Observer(dist::Communicator& inner, Events& events, bool late = true);
   ~Observer() override;
 
-  /// Makes all calls. Returns the names of those that nothing has waited for since the last
-  /// finish().
+  /// Makes the calls that are still pending. Of the calls started since the last finish(), returns
+  /// the names of those that nothing has waited for.
   std::vector<std::string> finish();
-  /// Calls whose memory was written before they were made: "all_gather of parameters, bucket 3".
+  /// Calls whose input was written after their start and before they were passed on: "all_gather of
+  /// parameters, bucket 3".
   const std::vector<std::string>& races() const;
 
   int rank() const override { return inner_.rank(); }

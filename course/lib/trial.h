@@ -41,7 +41,7 @@ using Make = std::function<std::unique_ptr<DataParallel>(nn::Module&, dist::Comm
 Trial train(Grade& grade, const Training& training, const Make& make, DType dtype = DType::f32,
             bool late = true, const std::function<void(DataParallel&)>& after = nullptr);
 
-/// A Make for the class.
+/// Returns a Make that constructs an `Optimizer` with the rule and the bucket size of `training`.
 template <class Optimizer>
 Make maker(const Training& training) {
   return [training](nn::Module& model, dist::Communicator& communicator) {
@@ -49,7 +49,8 @@ Make maker(const Training& training) {
   };
 }
 
-/// What else, in this lesson, may have caused a race or a call without a wait.
+/// Texts that require_order adds to its messages: likely causes in this lesson, besides the general
+/// one. Empty: adds nothing.
 struct Hints {
   std::string race;
   std::string unwaited;

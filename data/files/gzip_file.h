@@ -20,8 +20,8 @@ class GzipFile {
   /// InputError if the file cannot be read, or if compressed data is damaged or cut short.
   size_t read(std::span<uint8_t> out);
   /// Returns an upper bound on the bytes of the contents: the file's size, times gzip's best ratio
-  /// if the file is compressed. A caller can refuse a header that claims a larger size, before
-  /// allocating memory.
+  /// if the file is compressed. If the contents begin with a header that claims more (as in an IDX
+  /// file), a caller can refuse it before allocating memory.
   int64_t most_bytes();
 
  private:

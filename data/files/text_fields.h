@@ -22,10 +22,10 @@ class FieldSplitter {
   /// `separator` is empty.
   explicit FieldSplitter(std::string_view separator);
 
-  /// Returns the fields without spaces around them. The fields are valid until the next call or the
-  /// next line. If the separator is a comma or a semicolon, a field may be quoted, with "" for a
-  /// quote inside (RFC 4180). Throws InputError if a quoted field does not end in its line, or if
-  /// other text follows it.
+  /// Returns the fields without spaces and tabs around them. The fields are valid until the next
+  /// call or the next line. If the separator is a comma or a semicolon, a field may be quoted, with
+  /// "" for a quote inside (RFC 4180). Throws InputError if a quoted field does not end in its
+  /// line, or if anything but spaces and tabs stands between its closing quote and the separator.
   std::span<const std::string_view> split(std::string_view line, const TextLines& lines);
 
   const std::string& separator() const { return separator_; }

@@ -175,7 +175,8 @@ void MpiCommunicator::run_body(const Task& task) {
   const bool sends = task.header.has_value();
   const CallHeader header = task.header.value_or(CallHeader{});
   const char* const name = sends ? collective_name(header.collective).data() : "run";
-  const trace::Scope scope(name, trace::Track::communication, header.bucket, [&] {
+  const Call call = header.call();
+  const trace::Scope scope(name, trace::Track::communication, call.place(call.station()), [&] {
     return fmt::format("{}, {} bytes{}", traffic_name(header.purpose), header.bytes,
                        group().empty() ? "" : ", group " + group());
   });

@@ -17,7 +17,7 @@ namespace tessera::models {
 
 struct VggConfig {
   std::vector<std::vector<int64_t>> stages;  // channels of 3x3 convolutions; a pool ends a stage
-  int64_t hidden = 0;                        // width of the two layers of the classifier
+  int64_t hidden = 0;                        // width of the classifier's two hidden layers
   float dropout = 0.5f;
   ImageSizes sizes;
 

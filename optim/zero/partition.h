@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/trace.h"
 #include "dist/communicator.h"
 #include "dist/shard_layout.h"
 #include "nn/parameter_source.h"
@@ -54,6 +55,10 @@ class Partition {
   /// registration index of the partition's first parameter tells partitions apart.
   dist::Call call(dist::Traffic purpose, int bucket) const {
     return {purpose, bucket, parameters_.front().registration};
+  }
+  /// The bucket as the trace shows it.
+  trace::BucketPlace place(int bucket, trace::Station station) const {
+    return {bucket, parameters_.front().registration, station};
   }
   /// The lowest registration index in a bucket; backward reaches that parameter last.
   int64_t first_registration(int bucket) const;

@@ -369,8 +369,9 @@ void Reducer::send_complete() {
 void Reducer::send(Filling& filling, int index) {
   if (trace::enabled()) {
     const int64_t now = trace::now_ns();
-    trace::record({"ready", trace::Track::buckets, now, now,
-                   filling.of.partition().owner_ranges(index), index});
+    const Partition& partition = filling.of.partition();
+    trace::record({"ready", trace::Track::buckets, now, now, partition.owner_ranges(index),
+                   partition.place(index, trace::Station::ready)});
   }
   Bucket& bucket = filling.bucket(index);
   // From here on the memory belongs to the reduction, until sent.left is done.

@@ -237,7 +237,8 @@ void TrainablePartition::update_and_gather(const UpdateChoice& choice) {
 }
 
 void TrainablePartition::update(int bucket, const UpdateChoice& choice) {
-  const trace::Scope scope("update", trace::Track::buckets, bucket,
+  const trace::Scope scope("update", trace::Track::buckets,
+                           partition_.place(bucket, trace::Station::update),
                            [&] { return partition_.owner_ranges(bucket); });
   updates_->update(bucket, choice);
 }

@@ -51,6 +51,7 @@ ZeroEngine::Place ZeroEngine::find(const std::string& name) const {
 
 void ZeroEngine::begin(int64_t step, const MicroStep& micro_step) {
   if (!state_.began()) {
+    trace_.begin_step();
     waited_before_ns_ = dist::waited_ns();
     dist::set_running_step(step);
     // Cleared before the first micro-step writes its own entries.
@@ -59,25 +60,38 @@ void ZeroEngine::begin(int64_t step, const MicroStep& micro_step) {
     reduced_ = false;
   }
   state_.begin(step, micro_step);
+  trace_.begin_micro_batch();
   reducer_->begin(micro_step);
 }
 
 // Gradients are scaled by the micro-batch's share of the step here and nowhere else.
 float ZeroEngine::backward_scale() const { return state_.share() * loss_scale(); }
 
-void ZeroEngine::backward(const Tensor& loss) {
-  reducer_->backward(loss, backward_scale());
+void ZeroEngine::end_micro_step() {
+  const MicroStep& micro_step = state_.micro_step();
+  trace_.end_micro_batch(micro_step.index * communicator_->size() + communicator_->rank());
   state_.end_micro_step();
+}
+
+void ZeroEngine::backward(const Tensor& loss) {
+  trace_.begin_backward();
+  reducer_->backward(loss, backward_scale());
+  end_micro_step();
 }
 
 void ZeroEngine::skip() {
   reducer_->skip();
-  state_.end_micro_step();
+  end_micro_step();
 }
 
 void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
-  reducer_->run(loss, backward_scale());
-  state_.end_micro_step();
+  const auto traced_loss = [&] {
+    const Tensor value = loss();
+    trace_.begin_backward();
+    return value;
+  };
+  reducer_->run(traced_loss, backward_scale());
+  end_micro_step();
 }
 
 void ZeroEngine::reduce() {
@@ -128,7 +142,13 @@ int64_t ZeroEngine::launch() {
                 "launch_step: the results of {} steps are not asked for yet, {} may be under way; "
                 "call get() of step {} first",
                 launched_.size(), StepValues::slots, step_number(launched_.front().report.step));
-  const trace::Scope scope("step");
+  const int64_t number = launch_end();
+  trace_.end_step(launched_.back().report.step);
+  return number;
+}
+
+int64_t ZeroEngine::launch_end() {
+  const trace::Scope scope("end of step");
   reduce();
   Launched launched = end_step();
   if (!deferred()) {

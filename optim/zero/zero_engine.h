@@ -23,6 +23,7 @@
 #include "optim/zero/staged_partition.h"
 #include "optim/zero/step_report.h"
 #include "optim/zero/step_state.h"
+#include "optim/zero/step_trace.h"
 
 namespace tessera::optim {
 
@@ -140,6 +141,8 @@ class ZeroEngine {
     int64_t failures;                    // failures_ at the launch
     FetchedScalars values;
   };
+  void end_micro_step();
+  int64_t launch_end();
   Launched end_step();
   void update_by(const Launched& launched);
   void update_and_gather(const std::vector<bool>& reached, float gradient_scale,
@@ -158,6 +161,7 @@ class ZeroEngine {
   std::shared_ptr<dist::Communicator> communicator_;
   std::unique_ptr<LossScaler> scaler_;
   StepState state_;
+  StepTrace trace_;
   MicroStepLog log_;
   StepRecord record_;
   BatchStatistics statistics_;

@@ -1,5 +1,7 @@
-// A flag that ranks do not compare would allow inconsistent training. So for every flag in a
-// program's help, this test checks how ranks compare the flag.
+// Ranks can be started with different flags, so they compare them (dist/agreement.h). A flag that
+// is forgotten there could make ranks train inconsistently. So this test checks for every flag in a
+// program's help that ranks compare its value, or only whether it is given (`paths`), or nothing
+// (`each_its_own`).
 #include <map>
 #include <regex>
 #include <set>
@@ -32,8 +34,7 @@ std::string value_of(const dist::Settings& settings, const std::string& name) {
   return "not compared";
 }
 
-// Returns the flags at the beginning of the help's lines. If a flag has two names, only the first
-// name is taken.
+// Returns the flags at the beginning of the help's lines, each by its first name with two dashes.
 std::set<std::string> flags_in(const std::string& help) {
   std::set<std::string> flags;
   const std::regex flag(R"((?:^|\n)\s+(?:-h,)?(--[a-z0-9-]+))");
@@ -43,7 +44,8 @@ std::set<std::string> flags_in(const std::string& help) {
   return flags;
 }
 
-// For each flag, a value that is not its default; empty if the flag takes no value.
+// For each flag whose value ranks compare: a value that is not the default in the programs below,
+// unless a test replaces it. Empty if the flag takes no value.
 const std::map<std::string, std::string> other = {
     {"--layers", "2"},
     {"--heads", "2"},
@@ -161,7 +163,8 @@ void check_flags(Parse&& parse, const std::vector<std::string>& base,
     if (each_its_own.contains(flag)) {
       CHECK(value_of(before, flag) == "not compared");
     } else if (paths.contains(flag)) {
-      // --init reads the model's sizes from the file, which may be given by its folder.
+      // Parsing --init may open the file, to read the model's sizes. So both of its values must
+      // exist: the file, and its folder, which stands for it. The other paths need not exist.
       const std::string folder = test::fixture("hf_tiny");
       CHECK(value_with(flag, folder + "/model.safetensors") == "a value");
       CHECK(value_with(flag, flag == "--init" ? folder : "another.file") == "a value");

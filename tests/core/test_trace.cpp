@@ -40,7 +40,7 @@ TEST_CASE("what is off records nothing and asks for no detail") {
   int asked = 0;
   {
     const trace::Scope scope("one");
-    const trace::Scope other("two", Track::communication, 3, [&asked] {
+    const trace::Scope other("two", Track::communication, {3}, [&asked] {
       ++asked;
       return std::string("detail");
     });
@@ -67,7 +67,7 @@ TEST_CASE("scopes nest, and are recorded as they end") {
   const Tracing tracing;
   {
     const trace::Scope outer("outer");
-    const trace::Scope inner("inner", Track::buckets, 4, [] { return std::string("rank 0"); });
+    const trace::Scope inner("inner", Track::buckets, {4}, [] { return std::string("rank 0"); });
   }
   const auto events = trace::take_events();
   REQUIRE(events.size() == 2);
@@ -75,11 +75,11 @@ TEST_CASE("scopes nest, and are recorded as they end") {
   const Event& outer = events[1];
   CHECK(inner.name == "inner");
   CHECK(inner.track == Track::buckets);
-  CHECK(inner.id == 4);
+  CHECK(inner.place.bucket == 4);
   CHECK(inner.detail == "rank 0");
   CHECK(outer.name == "outer");
   CHECK(outer.track == Track::compute);
-  CHECK(outer.id == -1);
+  CHECK(outer.place.bucket == -1);
   CHECK(outer.begin_ns <= inner.begin_ns);
   CHECK(inner.end_ns <= outer.end_ns);
   // Even the shortest scope has a duration, because an event without one is an instant.
@@ -107,9 +107,9 @@ TEST_CASE("the clock moves forward") {
 
 TEST_CASE("events become Chrome's JSON") {
   const std::vector<Event> events{
-      {"linear", Track::compute, 2'000'000'001'500, 2'000'000'004'000, "", -1},
-      {"ready", Track::buckets, 5'000, 5'000, "rank 0 [0, 256)", 7},
-      {"wait", Track::waiting, 1, 2, "all", -1},
+      {"linear", Track::compute, 2'000'000'001'500, 2'000'000'004'000, ""},
+      {"ready", Track::buckets, 5'000, 5'000, "rank 0 [0, 256)", {7}},
+      {"wait", Track::waiting, 1, 2, "all"},
   };
   const auto json = parsed(events, 3);
   // The file begins with the names of the process and of its four tracks; the events follow.
@@ -148,7 +148,7 @@ TEST_CASE("a rank without events has valid JSON too") { CHECK(parsed({}, 0).size
 
 TEST_CASE("any name and detail give valid JSON") {
   const std::string hostile = "a\"b\\c\n\t\x01{}\x7f\xff\xc3\xa9" + std::string(1, '\0') + "z";
-  const auto json = parsed({{hostile, Track::compute, 1, 2, hostile, 0}}, 0);
+  const auto json = parsed({{hostile, Track::compute, 1, 2, hostile, {0}}}, 0);
   const std::string expected = "a\"b\\c{}????z";
   CHECK(json.back()["name"] == expected);
   CHECK(json.back()["args"]["detail"] == expected);

@@ -29,29 +29,26 @@ Flight launch(Communicator& communicator, uint32_t kind, int64_t piece, int cont
     const Tensor input = filled(rank, ranks * piece);
     const Tensor sum = Tensor::empty({piece});
     const auto receive = [sum](int source, int64_t begin, const Tensor& chunk) {
-      kernels::fold(current_context(sum.device()), sum.flat(begin, begin + chunk.elements()),
-                    chunk, source == 0);
+      kernels::fold(current_context(sum.device()), sum.flat(begin, begin + chunk.elements()), chunk,
+                    source == 0);
     };
     return {communicator.exchange(input, contributors, receive, {}), [=] {
-              return differences(sum, [&](int64_t i) {
-                return sum_at(contributors, rank * piece + i);
-              });
+              return differences(sum,
+                                 [&](int64_t i) { return sum_at(contributors, rank * piece + i); });
             }};
   }
   if (kind == 1) {
     const Tensor shard = Tensor::empty({piece});
     const Tensor input = filled(rank, ranks * piece);
     return {communicator.reduce_scatter(shard, input, contributors, {}), [=] {
-              return differences(shard, [&](int64_t i) {
-                return sum_at(contributors, rank * piece + i);
-              });
+              return differences(shard,
+                                 [&](int64_t i) { return sum_at(contributors, rank * piece + i); });
             }};
   }
   if (kind == 2) {
     const Tensor buffer = filled(rank, ranks * piece);
-    return {communicator.all_gather(buffer, {}), [=] {
-              return differences(buffer, [&](int64_t i) { return value_at(i / piece, i); });
-            }};
+    return {communicator.all_gather(buffer, {}),
+            [=] { return differences(buffer, [&](int64_t i) { return value_at(i / piece, i); }); }};
   }
   if (kind == 3) {
     const Tensor buffer = filled<int64_t>(rank, piece);
@@ -61,9 +58,8 @@ Flight launch(Communicator& communicator, uint32_t kind, int64_t piece, int cont
   }
   const int root = contributors - 1;
   const Tensor buffer = filled(rank, piece);
-  return {communicator.broadcast(buffer, root, {}), [=] {
-            return differences(buffer, [&](int64_t i) { return value_at(root, i); });
-          }};
+  return {communicator.broadcast(buffer, root, {}),
+          [=] { return differences(buffer, [&](int64_t i) { return value_at(root, i); }); }};
 }
 
 void run_many(Communicator& communicator, int calls, int64_t largest_piece) {
@@ -245,15 +241,15 @@ TEST_CASE("the trace shows calls and waits with their bucket") {
   for (const trace::Event& event : trace::take_events()) {
     if (event.track == trace::Track::communication && event.name == "exchange") {
       ++exchanges;
-      CHECK(event.id == 7);
+      CHECK(event.place.bucket == 7);
       CHECK(event.detail == "gradients, " + std::to_string(4 * job().size()) + " bytes");
     }
     if (event.track == trace::Track::communication && event.name == "all_gather") {
       ++gathers;
-      CHECK(event.id == 8);
+      CHECK(event.place.bucket == 8);
     }
-    if (event.track == trace::Track::waiting && event.name == "wait reduce" && event.id == 7 &&
-        event.end_ns - event.begin_ns > 15'000'000) {
+    if (event.track == trace::Track::waiting && event.name == "wait reduce" &&
+        event.place.bucket == 7 && event.end_ns - event.begin_ns > 15'000'000) {
       ++waits;
     }
   }

@@ -33,7 +33,7 @@ TEST_CASE("a scope is a range of a profiler, with and without a trace") {
     trace::enable(traced);
     {
       const trace::Scope outer("outer");
-      const trace::Scope inner("inner", trace::Track::buckets, 4, [] { return std::string(); });
+      const trace::Scope inner("inner", trace::Track::buckets, {4}, [] { return std::string(); });
     }
     trace::enable(false);
     CHECK(trace::take_events().size() == (traced ? 2 : 0));

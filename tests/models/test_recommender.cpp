@@ -49,7 +49,9 @@ RecommenderInput example() {
 std::unique_ptr<Recommender> built(const RecommenderConfig& config) {
   auto model = models::recommender(config);
   nn::materialize(*model, default_device(), 7);
-  uint64_t seed = 1;  // draws all values, because biases are zero at first
+  // Replaces all initial values by random ones, because biases begin as zeros and would hide
+  // errors.
+  uint64_t seed = 1;
   for (const nn::NamedParameter& named : model->named_parameters()) {
     const Tensor& tensor = named.parameter.tensor();
     tensor.copy_from(random_tensor(tensor.shape(), seed++));
@@ -189,8 +191,9 @@ void check_gradients(Recommender& model, const std::function<Tensor()>& loss) {
   }
 }
 
-/// Returns the sum of squares over all rows that the example reads. A row is added each time it is
-/// read.
+/// Returns the sum of squares that the L2 penalty of `input` takes: of the looked-up rows and
+/// biases, each added once per lookup. For svd++ a user's row is p_u, which includes the history;
+/// the history's rows are not added on their own.
 double read_squares(const std::string& name, const Weights& w, const models::Scores& scores,
                     const RecommenderInput& input) {
   double sum = 0;

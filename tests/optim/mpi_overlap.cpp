@@ -20,7 +20,7 @@ constexpr int64_t delay_ns = 20'000'000;
 
 // Sleeps for `delay`, and traces this time as work of block `link`.
 void take_time(const char* name, int link) {
-  const trace::Scope scope(name, trace::Track::compute, link, [] { return std::string(); });
+  const trace::Scope scope(name, trace::Track::compute, {link}, [] { return std::string(); });
   std::this_thread::sleep_for(delay);
 }
 
@@ -32,8 +32,8 @@ struct SlowChain : nn::Module {
   SlowChain() {
     for (int i = 0; i < links; ++i) {
       begin_block();
-      weights.push_back(add(fmt::format("w{}", i),
-                            nn::Parameter({16, 16}, nn::Initializer::normal(0.25f))));
+      weights.push_back(
+          add(fmt::format("w{}", i), nn::Parameter({16, 16}, nn::Initializer::normal(0.25f))));
     }
   }
   Tensor forward(const Tensor& x) override {
@@ -120,11 +120,14 @@ struct BlockTimes {
 std::vector<BlockTimes> measure_blocks(bool overlap) {
   std::vector<BlockTimes> blocks(SlowChain::links);
   for (const trace::Event& event : traced_step({.stage = 3, .overlap = overlap}, {}, delay)) {
-    if (event.name == "slow forward") blocks[static_cast<size_t>(event.id)].forward = event;
-    if (event.name == "slow backward") blocks[static_cast<size_t>(event.id)].backward = event;
+    if (event.name == "slow forward")
+      blocks[static_cast<size_t>(event.place.bucket)].forward = event;
+    if (event.name == "slow backward")
+      blocks[static_cast<size_t>(event.place.bucket)].backward = event;
     // Buckets are numbered from the end of the model; gathers of norms and losses have no bucket.
-    if (event.name == "delay" && event.id >= 0) {
-      blocks[static_cast<size_t>(SlowChain::links - 1 - event.id)].gathers.push_back(event);
+    if (event.name == "delay" && event.place.bucket >= 0) {
+      blocks[static_cast<size_t>(SlowChain::links - 1 - event.place.bucket)].gathers.push_back(
+          event);
     }
   }
   return blocks;

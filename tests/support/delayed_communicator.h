@@ -122,7 +122,7 @@ class DelayedCommunicator : public Communicator {
 
   void sleep(std::chrono::nanoseconds delay, Call call) {
     if (delay.count() == 0) return;
-    const trace::Scope scope("delay", trace::Track::communication, call.bucket,
+    const trace::Scope scope("delay", trace::Track::communication, {call.bucket},
                              [] { return std::string(); });
     std::this_thread::sleep_for(delay);
     ++delayed_;

@@ -4,9 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "core/autograd.h"
 #include "core/ops.h"
-#include "data/images/image_input.h"
+#include "train/images/evaluation_pass.h"
 
 namespace tessera::train {
 namespace {
@@ -51,34 +50,17 @@ ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::I
                                 const data::ImageTransformOptions& transform,
                                 const EvaluationWork& work, const dist::World& world) {
   const auto images = static_cast<double>(set->size());
-  auto batches = std::make_shared<data::EvaluationBatches>(
-      std::move(set), transform,
-      data::EvaluationBatches::Share{.size = work.batch, .ranks = world.size, .rank = world.rank});
-  const int64_t total = batches->total();
-  std::vector<float> own(static_cast<size_t>(total * counted), 0.0f);
-  model.eval();
-  {
-    const NoGrad no_grad;
-    data::ImageInput input(batches, {.workers = work.workers});
-    for (int64_t b = 0; b < batches->count(); ++b) {
-      input.load(b);
-      const BatchResult result = judge(model(input.images()), input.labels());
-      const int64_t number = batches->number_of(b);
-      if (number >= total) continue;  // repeated only to run as many forwards as other ranks
-      float* const at = own.data() + number * counted;
-      at[0] = result.loss * static_cast<float>(input.labels().elements());
-      at[1] = result.first;
-      at[2] = result.among_five;
-    }
-  }
-  model.train();
-  // A batch's results are 0 on all ranks but one, so that the sum over ranks is exact.
-  const Tensor sums = Tensor::from({total * counted}, own);
-  world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
-  const Tensor results = sums.to_host();
+  const auto judged = [](const Tensor& logits, const Tensor& labels, std::span<float> results) {
+    const BatchResult result = judge(logits, labels);
+    results[0] = result.loss * static_cast<float>(labels.elements());
+    results[1] = result.first;
+    results[2] = result.among_five;
+  };
+  const std::vector<float> results =
+      evaluation_pass(model, std::move(set), transform, work, world, counted, false, judged);
   std::array<double, counted> sum{};
-  for (int64_t i = 0; i < total * counted; ++i) {
-    sum[static_cast<size_t>(i % counted)] += static_cast<double>(results.data<float>()[i]);
+  for (size_t i = 0; i < results.size(); ++i) {
+    sum[i % counted] += static_cast<double>(results[i]);
   }
   const auto share = [&](size_t i) { return static_cast<float>(sum[i] / images); };
   return {.loss = share(0), .top1 = share(1), .top5 = share(2)};

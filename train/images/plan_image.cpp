@@ -33,8 +33,8 @@ class ImageRun {
     for (const int64_t size : evaluated_sizes()) {
       const models::ImageMemory other =
           models::image_evaluation_memory(images_.config, micro_batch(size));
-      peak.activations = std::max({peak.activations, evaluation_input() + other.activations,
-                                   evaluation_results()});
+      peak.activations = std::max(
+          {peak.activations, evaluation_input() + other.activations, evaluation_results()});
       if (!peak.workspace) continue;
       peak.workspace = std::max(*peak.workspace, *other.workspace + graphs.kept);
     }

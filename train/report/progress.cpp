@@ -1,5 +1,7 @@
 #include "train/report/progress.h"
 
+#include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,20 +11,63 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/spdlog.h>
 
+#include "core/memory.h"
 #include "core/text/step_number.h"
 
 namespace tessera::train {
 namespace {
 
-bool is_terminal_of_parent(int descriptor) {
+bool colored = false;
+
+// The file behind a descriptor of mpirun, which is this process's parent.
+std::string file_of_parent(int descriptor) {
   std::error_code error;
-  const auto target = std::filesystem::read_symlink(
-      fmt::format("/proc/{}/fd/{}", ::getppid(), descriptor), error);
-  const std::string name = target.string();
-  return !error && (name.starts_with("/dev/pts/") || name.starts_with("/dev/tty"));
+  const auto target =
+      std::filesystem::read_symlink(fmt::format("/proc/{}/fd/{}", ::getppid(), descriptor), error);
+  return error ? "" : target.string();
+}
+
+bool is_terminal_of_parent(int descriptor) {
+  const std::string name = file_of_parent(descriptor);
+  return name.starts_with("/dev/pts/") || name.starts_with("/dev/tty");
+}
+
+bool under_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
+
+// The columns of the terminal to which stderr goes.
+int64_t terminal_columns() {
+  constexpr int64_t unknown = 100;
+  winsize size{};
+  if (!under_mpirun()) {
+    const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return known ? size.ws_col : unknown;
+  }
+  const int terminal =
+      ::open(file_of_parent(STDERR_FILENO).c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+  if (terminal < 0) return unknown;
+  const bool known = ::ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  ::close(terminal);
+  return known ? size.ws_col : unknown;
+}
+
+// True if the locale of the environment has UTF-8: LC_ALL comes before LC_CTYPE, and LANG is last.
+bool shows_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    const std::string locale = value;
+    return locale.ends_with("UTF-8") || locale.ends_with("utf8");
+  }
+  return false;
+}
+
+std::string memory_text(int64_t bytes) {
+  constexpr double mib = 1 << 20;
+  const double size = static_cast<double>(bytes) / mib;
+  return size < 1024 ? fmt::format("{:.0f} MiB", size) : fmt::format("{:.2f} GiB", size / 1024);
 }
 
 std::string outcome(const StepLine& step) {
@@ -36,18 +81,41 @@ std::string outcome(const StepLine& step) {
 }  // namespace
 
 bool on_terminal() {
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
+  if (under_mpirun()) {
     return is_terminal_of_parent(STDOUT_FILENO) && is_terminal_of_parent(STDERR_FILENO);
   }
   return ::isatty(STDOUT_FILENO) != 0 && ::isatty(STDERR_FILENO) != 0;
 }
 
-void set_up_messages(bool shows) {
-  auto logger = std::make_shared<spdlog::logger>(
-      "tessera", std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern("%v");
-  logger->set_level(shows ? spdlog::level::info : spdlog::level::off);
+void set_up_messages(const Messages& messages) {
+  using Sink = spdlog::sinks::ansicolor_stderr_sink_mt;
+  auto sink = std::make_shared<Sink>(messages.color ? spdlog::color_mode::always
+                                                    : spdlog::color_mode::never);
+  sink->set_color(spdlog::level::info, sink->reset);
+  auto logger = std::make_shared<spdlog::logger>("tessera", std::move(sink));
+  logger->set_pattern(messages.color ? "%^%v%$" : "%v");
+  logger->set_level(!messages.shows  ? spdlog::level::off
+                    : messages.quiet ? spdlog::level::warn
+                                     : spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
+  colored = messages.color;
+}
+
+bool shows_messages() { return spdlog::should_log(spdlog::level::info); }
+
+std::string bar(double done, int64_t width) {
+  constexpr const char* parts[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  done = std::clamp(done, 0.0, 1.0);
+  if (!shows_utf8()) {
+    const auto filled = static_cast<size_t>(done * static_cast<double>(width));
+    return std::string(filled, '#') + std::string(static_cast<size_t>(width) - filled, ' ');
+  }
+  const auto eighths = static_cast<int64_t>(done * static_cast<double>(8 * width));
+  std::string text;
+  for (int64_t i = 0; i < eighths / 8; ++i) text += "█";
+  text += parts[eighths % 8];
+  const int64_t filled = (eighths + 7) / 8;
+  return text + std::string(static_cast<size_t>(width - filled), ' ');
 }
 
 std::string duration_text(double seconds) {
@@ -61,8 +129,8 @@ std::string duration_text(double seconds) {
 Progress::Progress(int64_t steps, bool shows, std::string unit, Clock::duration silence)
     : steps_(steps),
       unit_(std::move(unit)),
-      shows_(shows),
-      terminal_(shows && on_terminal()),
+      shows_(shows && shows_messages()),
+      terminal_(shows_ && on_terminal()),
       silence_(silence),
       begin_(Clock::now()),
       last_step_(begin_),
@@ -70,6 +138,7 @@ Progress::Progress(int64_t steps, bool shows, std::string unit, Clock::duration 
 
 void Progress::step(const StepLine& step) {
   if (!shows_) return;
+  if (first_ < 0) first_ = step.step;
   const int64_t done = step_number(step.step);
   const bool tenth = step.step == 0 || done * 10 / steps_ != step.step * 10 / steps_;
   const Clock::time_point now = Clock::now();
@@ -78,21 +147,48 @@ void Progress::step(const StepLine& step) {
   if (!terminal_ && !tenth && !due && !step.skipped) return;
   last_line_ = now;
   const std::chrono::duration<double> passed = now - begin_;
-  const double left =
-      passed.count() / static_cast<double>(done) * static_cast<double>(steps_ - done);
-  const std::string text =
-      fmt::format("step {}/{}  {}  {:.0f} {}/s  {:.1f} ms  {} left", done, steps_,
-                  outcome(step), step.samples_per_s, unit_, step.step_ms, duration_text(left));
+  const double shown = static_cast<double>(step.step - first_ + 1);
+  const std::string left =
+      duration_text(passed.count() / shown * static_cast<double>(steps_ - done));
   if (!terminal_ || step.skipped) {
     clear_line();
-    spdlog::info(text);
+    spdlog::info("step {}/{}  {}  {:.0f} {}/s  {:.1f} ms  {} left", done, steps_, outcome(step),
+                 step.samples_per_s, unit_, step.step_ms, left);
     return;
   }
-  fmt::print(stderr, "\r{}\x1b[K", text);
+  rewrite_line(step, left);
+  if (done == steps_) clear_line();
+}
+
+// The bar takes the columns that the text leaves. On a narrow terminal parts are left out, because
+// a line that wraps cannot be rewritten.
+void Progress::rewrite_line(const StepLine& step, const std::string& left) {
+  const int64_t done = step_number(step.step);
+  const double share = static_cast<double>(done) / static_cast<double>(steps_);
+  const std::string before = fmt::format("{}/{} ", done, steps_);
+  const int64_t peak = memory_ledger(default_device()).peak_total();
+  const std::string percent = fmt::format(" {:3.0f} %  ", 100 * share);
+  const std::string speed = fmt::format("  {:.0f} {}/s", step.samples_per_s, unit_);
+  const std::string memory = "  " + memory_text(peak);
+  const std::string end = fmt::format("  {} left", left);
+  const std::string choices[] = {percent + outcome(step) + speed + memory + end,
+                                 percent + outcome(step) + speed + end,
+                                 percent + fmt::format("loss {:.4f}", step.loss) + end};
+  const int64_t columns = terminal_columns() - 1 - std::ssize(before);
+  constexpr int64_t least_bar = 5;
+  std::string after = choices[0];
+  for (const std::string& choice : choices) {
+    after = choice;
+    if (columns - std::ssize(after) >= least_bar) break;
+  }
+  const int64_t room = columns - std::ssize(after);
+  const std::string filled = room > 0 ? bar(share, std::min<int64_t>(room, 30)) : "";
+  if (room < 0) after.resize(static_cast<size_t>(std::max<int64_t>(0, std::ssize(after) + room)));
+  fmt::print(stderr, "\r{}{}{}{}{}\x1b[K", before, colored ? "\x1b[36m" : "", filled,
+             colored ? "\x1b[0m" : "", after);
   std::fflush(stderr);
   line_open_ = true;
   dist::set_line_open(true);
-  if (done == steps_) clear_line();
 }
 
 void Progress::evaluation(int64_t step, const std::string& text) {

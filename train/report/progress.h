@@ -1,6 +1,7 @@
-// Prints the progress of a run to stderr. On a terminal this is one line with the time left,
-// rewritten each step. In piped output there is a line after each tenth of the run, and at least
-// one line per minute. A skipped step always has a separate line.
+// Prints the progress of a run to stderr. On a terminal this is one line with a bar, the loss, the
+// speed, the peak memory and the time left, rewritten each step. In piped output there is a line
+// after each tenth of the run, and at least one line per minute. A skipped step always has a
+// separate line.
 #pragma once
 
 #include <chrono>
@@ -25,9 +26,11 @@ class Progress {
 
  private:
   void clear_line();
+  void rewrite_line(const StepLine& step, const std::string& left);
 
   int64_t steps_;
-  std::string unit_;  // "tokens"
+  int64_t first_ = -1;  // the first step that was shown; a resumed run does not begin with step 0
+  std::string unit_;    // "tokens"
   bool shows_;
   bool terminal_;
   bool line_open_ = false;
@@ -40,12 +43,23 @@ class Progress {
 /// Returns a duration as "1:02:03" or "4:05".
 std::string duration_text(double seconds);
 
+/// Returns a bar of `width` columns, of which the share `done` (0 to 1) is filled to an eighth of a
+/// column.
+std::string bar(double done, int64_t width);
+
 /// True if stdout and stderr are terminals. Under mpirun, returns true if mpirun's stdout and
 /// stderr are terminals, because mpirun gives the program pipes or new terminals instead.
 bool on_terminal();
 
-/// Sets up the logger (spdlog). If `shows` is true, it prints messages to stderr, without colours
-/// or decoration. If `shows` is false, it prints nothing. `shows` is true on one rank only.
-void set_up_messages(bool shows);
+struct Messages {
+  bool shows = true;   // false: nothing is printed; true on one rank only
+  bool quiet = false;  // true: only warnings and errors; no progress, and no tables after a run
+  bool color = false;  // true: warnings and the progress bar have colours
+};
+/// Sets up the logger (spdlog), which prints messages to stderr without decoration.
+void set_up_messages(const Messages& messages);
+inline void set_up_messages(bool shows) { set_up_messages(Messages{.shows = shows}); }
+/// True if set_up_messages allows messages that are neither warnings nor errors.
+bool shows_messages();
 
 }  // namespace tessera::train

@@ -47,7 +47,7 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
 }
 
 // Keeps the lines up to step `finished`, and removes everything after them. The first line to be
-// removed is invalid, or a summary, or has a later step.
+// removed is invalid, or has no newline, or is a summary, or has a later step.
 void RunLog::cut_after(int64_t finished) {
   std::ifstream file(path_, std::ios::binary);
   for (std::string line; std::getline(file, line) && !file.eof();) {
@@ -68,8 +68,11 @@ RunLog::~RunLog() {
 }
 
 void RunLog::write(const JsonObject& line) {
+  if (descriptor_ < 0 && followers_.empty()) return;
+  std::string text = line.text();
+  for (const auto& follower : followers_) follower(text);
   if (descriptor_ < 0) return;
-  const std::string text = line.text() + "\n";
+  text += '\n';
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(descriptor_, text.data() + done, text.size() - done);
     if (written < 0 && errno == EINTR) continue;
@@ -120,6 +123,12 @@ JsonObject step_line(const StepLine& step, const std::string& unit) {
     line.add("checkpoint_wait_ms", rounded(step.checkpoint_wait_ms));
   }
   return line;
+}
+
+JsonObject norms_line(int64_t step, const std::map<std::string, float>& norms) {
+  JsonObject values;
+  for (const auto& [name, norm] : norms) values.add(name, norm);
+  return JsonObject().add("type", "norms").add("step", step_number(step)).add("norms", values);
 }
 
 JsonObject eval_line(int64_t step, float val_loss) {

@@ -3,13 +3,19 @@
 //
 //   {"type":"header", ...}                                    the full configuration
 //   {"type":"step","step":1,"loss":5.54,"grad_norm":2.1,"lr":1e-05,"tokens_per_s":...}
+//   {"type":"norms","step":50,"norms":{...}}                  of each parameter's gradient
 //   {"type":"eval","step":250,"val_loss":2.4}                 after 250 steps
+//   {"type":"timeline","step":3, ...}                         the events of one step (timeline.h)
 //   {"type":"summary", ...}                                   memory and traffic
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/text/json_line.h"
 #include "core/version.h"
@@ -31,6 +37,12 @@ class RunLog {
   /// True if the file has no line yet.
   bool empty() const { return bytes_ == 0; }
 
+  /// Calls `follower` with the text of each later line, also if there is no file, and also if a
+  /// line cannot be written to it.
+  void follow(std::function<void(const std::string& line)> follower) {
+    followers_.push_back(std::move(follower));
+  }
+
   /// Appends a line. If this fails, for instance on a full disk, the whole line is left out of the
   /// log and the run goes on. Only the first failure prints a warning. Later lines are still tried.
   void write(const JsonObject& line);
@@ -43,6 +55,7 @@ class RunLog {
   int descriptor_ = -1;
   int64_t bytes_ = 0;  // size of all whole lines
   bool warned_ = false;
+  std::vector<std::function<void(const std::string&)>> followers_;
 };
 
 /// A step as the log and the terminal show it.
@@ -66,5 +79,7 @@ void add_job(JsonObject& header, const dist::World& world);
 /// Returns the log line of a step. `unit` is the unit of the speed: "tokens" gives tokens_per_s.
 JsonObject step_line(const StepLine& step, const std::string& unit);
 JsonObject eval_line(int64_t step, float val_loss);
+/// Returns the line with the norm of each parameter's gradient before clipping, by name.
+JsonObject norms_line(int64_t step, const std::map<std::string, float>& norms);
 
 }  // namespace tessera::train

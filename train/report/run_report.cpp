@@ -15,12 +15,18 @@ namespace {
 
 std::optional<int64_t> planned_bytes(const optim::Plan& plan, Category category) {
   switch (category) {
-    case Category::parameters: return plan.parameters;
-    case Category::gradients: return plan.gradients;
-    case Category::optimizer_state: return plan.optimizer_state;
-    case Category::activations: return plan.activations;
-    case Category::communication: return plan.communication;
-    case Category::workspace: return plan.workspace;
+    case Category::parameters:
+      return plan.parameters;
+    case Category::gradients:
+      return plan.gradients;
+    case Category::optimizer_state:
+      return plan.optimizer_state;
+    case Category::activations:
+      return plan.activations;
+    case Category::communication:
+      return plan.communication;
+    case Category::workspace:
+      return plan.workspace;
     case Category::checkpoint:
       return plan.checkpoint;
   }
@@ -93,16 +99,16 @@ std::string RankReport::table() const {
   text += row("all at once", std::nullopt, peak_total);
   text += row("process (VmHWM)", std::nullopt, process_peak);
   text += '\n';
-  const auto& [steps, skipped, rows, saves] = count;
-  std::string others = skipped > 0 ? fmt::format(", {} skipped", skipped) : "";
-  if (saves > 0) others += fmt::format(", {} save{}", saves, saves == 1 ? "" : "s");
-  text += heading(fmt::format("sent, {} step{}{}", steps, steps == 1 ? "" : "s", others));
+  const auto plural = [](int64_t number) { return number == 1 ? "" : "s"; };
+  std::string others = count.skipped > 0 ? fmt::format(", {} skipped", count.skipped) : "";
+  if (count.saves > 0) others += fmt::format(", {} save{}", count.saves, plural(count.saves));
+  text += heading(fmt::format("sent, {} step{}{}", count.steps, plural(count.steps), others));
   for (const Traffic& t : traffic) text += row(t.purpose, t.planned, t.sent);
-  if (!rows.empty()) {
+  if (!count.rows.empty()) {
     text += fmt::format("\n{:<26} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "rows of", "looked up",
                         "sent", "asked", "served", "touched");
   }
-  for (const auto& [name, of] : rows) {
+  for (const auto& [name, of] : count.rows) {
     text += fmt::format("{:<26} {:>12} {:>12} {:>12} {:>12} {:>12}\n", name, of.looked_up, of.sent,
                         of.asked, of.served, of.touched);
   }

@@ -12,15 +12,17 @@
 #include "dist/bootstrap.h"
 #include "optim/plan/plan.h"
 #include "optim/tables/row_counts.h"
+#include "train/report/timeline.h"
 #include "train/training_run.h"
 
 namespace tessera::train {
 
 struct StepCount {
   int64_t steps = 0;
-  int64_t skipped = 0;  // steps without an update
+  int64_t skipped = 0;                                // steps without an update
   std::map<std::string, optim::RowCounts> rows = {};  // of row-sparse tables, by name
-  int64_t saves = 0;    // saves of the weights before the end of the run
+  int64_t saves = 0;  // saves of the weights before the end of the run
+  std::optional<TimelineWindow> timeline = std::nullopt;  // a step whose events were recorded
 };
 
 /// Returns the options with which to plan a run that has ended. A run that was to save weights may
@@ -45,9 +47,9 @@ struct RankReport {
   int rank = 0;
   StepCount count;
   std::vector<Memory> memory;
-  int64_t peak_total = 0;       // largest sum over the categories
-  int64_t process_peak = 0;     // VmHWM: all memory, also of the program and its libraries
-  int64_t heap_peak = 0;        // the part of process_peak that Tessera's host heap has held
+  int64_t peak_total = 0;        // largest sum over the categories
+  int64_t process_peak = 0;      // VmHWM: all memory, also of the program and its libraries
+  int64_t heap_peak = 0;         // the part of process_peak that Tessera's host heap has held
   std::vector<Traffic> traffic;  // of the whole run
 
   /// True if every planned number equals the measured one.

@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-// Returns the files below `folder`, as sorted paths relative to `folder`.
+// Returns the files below `folder`, as sorted paths relative to `folder`. Leaves out names that
+// begin with a dot.
 std::vector<std::string> files_in(const fs::path& folder) {
   std::vector<std::string> files;
   const auto follow = fs::directory_options::follow_directory_symlink;
@@ -40,7 +41,7 @@ std::vector<std::string> folders_in(const std::string& path) {
   const fs::directory_iterator entries(path, error);
   if (error) fail_input("{}: {}", path, error.message());
   for (const fs::directory_entry& entry : entries) {
-    std::error_code unknown;  // ignored: a dangling link gives an error, but is no folder anyway
+    std::error_code unknown;  // ignored: what cannot be examined is no folder
     if (!entry.is_directory(unknown) || hidden(entry.path())) continue;
     names.push_back(entry.path().filename());
   }

@@ -135,7 +135,8 @@ cuda::Event NcclCommunicator::calls_so_far() const {
 void NcclCommunicator::launch(const NcclTask& task, Flight& flight) {
   if (!captured_) check_transport(flight);
   const char* const name = task.collective ? collective_name(*task.collective).data() : "run";
-  const trace::Scope scope(name, trace::Track::communication, task.call.bucket, [&] {
+  const trace::BucketPlace place = task.call.place(task.call.station());
+  const trace::Scope scope(name, trace::Track::communication, place, [&] {
     return fmt::format("{}, {} bytes{}", traffic_name(task.call.purpose), task.payload_bytes,
                        group_.empty() ? "" : ", group " + group_);
   });

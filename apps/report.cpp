@@ -1,0 +1,51 @@
+// Draws the logs of runs as a page for a browser.
+//
+//   report run.jsonl
+//   report stage0.jsonl stage3.jsonl --out stages.html
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "apps/console/console.h"
+#include "apps/report_options.h"
+#include "train/report/csv.h"
+#include "train/report/log_reader.h"
+#include "train/report/progress.h"
+#include "train/report/report_page.h"
+#include "train/report/tensorboard.h"
+
+namespace tessera::apps {
+namespace {
+
+void write_events(const std::string& log, const std::string& folder) {
+  train::TensorBoardWriter writer(folder, 0);
+  train::read_log(log, [&](const nlohmann::ordered_json& line) { writer.add(line.dump()); });
+  fmt::print("{}\n", writer.path());
+}
+
+void run(int argc, char** argv) {
+  train::set_up_messages(true);
+  const auto [options, help] = parse_report_command_line(argc, argv);
+  if (!help.empty()) {
+    fmt::print("{}", help);
+    return;
+  }
+  if (!options.csv.empty()) {
+    train::write_csv(options.logs.front(), options.csv);
+    fmt::print("{}\n", options.csv);
+  }
+  if (!options.tensorboard.empty()) write_events(options.logs.front(), options.tensorboard);
+  if (options.out.empty()) return;
+  std::vector<train::ReportedRun> runs;
+  for (size_t i = 0; i < options.logs.size(); ++i) {
+    runs.push_back({options.logs[i], options.names.empty() ? "" : options.names[i]});
+  }
+  train::write_report_page(runs, options.out);
+  fmt::print("{}\n", options.out);
+}
+
+}  // namespace
+}  // namespace tessera::apps
+
+int main(int argc, char** argv) {
+  return tessera::apps::run_alone([&] { tessera::apps::run(argc, argv); });
+}

@@ -1,0 +1,48 @@
+#include "apps/report_options.h"
+
+#include <filesystem>
+
+#include "apps/cli/command_line.h"
+#include "apps/cli/paths.h"
+#include "apps/console/flags.h"
+#include "core/error.h"
+
+namespace tessera::apps {
+
+ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
+  ReportCommandLine result;
+  ReportOptions& options = result.options;
+  Flags app("Draws runs that are over, or still go on, as a page to be opened in a browser",
+            "report");
+  app.add_option("logs,--run", options.logs, "Logs of runs: FILE.jsonl of --log");
+  app.add_option("--out", options.out, "The page (default: beside the first log, as .html)");
+  app.add_option("--names", options.names, "Names of the runs, separated by commas")->list(',');
+  app.add_option("--csv", options.csv, "Write the steps of one run as comma-separated values");
+  app.add_option("--tensorboard", options.tensorboard,
+                 "Write the events of one run to the folder DIR, for TensorBoard");
+  app.add_examples(
+      "report run.jsonl                          the page run.html\n"
+      "report a.jsonl b.jsonl --out both.html    two runs in the same charts\n"
+      "report run.jsonl --csv run.csv            a table, and no page\n");
+  result.help = app.parse(argc, argv);
+  if (!result.help.empty()) return result;
+  if (options.logs.empty()) fail_input("a log is required: report run.jsonl");
+  if (!options.names.empty() && options.names.size() != options.logs.size()) {
+    fail_input("--names has {} names for {} logs", options.names.size(), options.logs.size());
+  }
+  const bool other_form = !options.csv.empty() || !options.tensorboard.empty();
+  if (other_form && options.logs.size() > 1) {
+    fail_input("{} is of one run, and {} logs are given",
+               options.csv.empty() ? "--tensorboard" : "--csv", options.logs.size());
+  }
+  if (options.out.empty() && !other_form) {
+    options.out = std::filesystem::path(options.logs.front()).replace_extension(".html").string();
+  }
+  GivenPaths paths;
+  for (const std::string& log : options.logs) paths.inputs.push_back({"the log", log});
+  paths.outputs = {{"--out", options.out}, {"--csv", options.csv}};
+  check_paths(paths);
+  return result;
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,25 @@
+// Parses and checks the command line of `report`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera::apps {
+
+struct ReportOptions {
+  std::vector<std::string> logs;
+  std::vector<std::string> names;  // as many as logs, or none
+  std::string out;                 // empty: no page, because only other forms are wanted
+  std::string csv;
+  std::string tensorboard;
+};
+
+struct ReportCommandLine {
+  ReportOptions options;
+  std::string help;  // if not empty: print it and end
+};
+
+/// Throws InputError, with a one-line message, if an argument or a flag is missing or invalid.
+ReportCommandLine parse_report_command_line(int argc, const char* const* argv);
+
+}  // namespace tessera::apps

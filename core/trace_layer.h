@@ -1,0 +1,82 @@
+// The layers of a model in the trace: a span for each layer's forward, and one for its backward.
+// The operations of a layer lie inside its spans.
+//
+//   const trace::LayerScope scope("attn");   // in the forward of a layer
+//
+// Each node of autograd's graph remembers the layer whose forward made it. Backward visits nodes in
+// reverse, so nodes of one layer follow each other, and LayerSpans opens and closes the layers'
+// spans.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/trace.h"
+
+namespace tessera::trace {
+
+/// A layer within the layer that contains it. Layers are never freed, so that a node may outlive
+/// its model. There is one for each path of names.
+struct Layer {
+  std::string name;
+  const Layer* parent = nullptr;
+  int depth = 1;  // number of layers from the outermost one to this one
+};
+
+/// The innermost layer whose forward runs on this thread; nullptr outside of layers, and if tracing
+/// was off when the layer's forward began.
+const Layer* current_layer();
+
+/// The forward of a layer. An empty name is that of a whole model, and makes no span. `name` must
+/// outlive the scope.
+class LayerScope {
+ public:
+  explicit LayerScope(const std::string& name) {
+    if (name.empty()) return;
+    scope_.emplace(name.c_str());
+    if (enabled()) enter(name);
+  }
+  ~LayerScope() {
+    if (entered_) leave();
+  }
+  LayerScope(const LayerScope&) = delete;
+  LayerScope& operator=(const LayerScope&) = delete;
+
+ private:
+  void enter(const std::string& name);
+  void leave();
+
+  std::optional<Scope> scope_;
+  const Layer* outer_ = nullptr;
+  bool entered_ = false;
+};
+
+/// The spans of layers in a backward pass.
+class LayerSpans {
+ public:
+  LayerSpans() = default;
+  ~LayerSpans() { close_to(0); }
+  LayerSpans(const LayerSpans&) = delete;
+  LayerSpans& operator=(const LayerSpans&) = delete;
+
+  /// Closes the spans of layers that do not contain `layer`, and opens those that do.
+  void enter(const Layer* layer) {
+    if (layer != innermost()) change_to(layer);
+  }
+
+ private:
+  struct Open {
+    const Layer* layer;
+    int64_t begin_ns;
+  };
+
+  const Layer* innermost() const { return open_.empty() ? nullptr : open_.back().layer; }
+  void change_to(const Layer* layer);
+  void close_to(size_t count);
+
+  std::vector<Open> open_;  // from the outermost layer to the innermost
+};
+
+}  // namespace tessera::trace

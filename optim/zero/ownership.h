@@ -1,0 +1,50 @@
+// Which rank owns which elements of which parameter, for reports and pictures of a run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace tessera::optim {
+
+/// A parameter in a bucket's memory: elements [offset, offset + elements).
+struct OwnedParameter {
+  std::string name;
+  int64_t offset = 0;
+  int64_t elements = 0;
+};
+
+/// Rank r owns the elements [r * shard, (r + 1) * shard) of the bucket. Elements that belong to no
+/// parameter are padding.
+struct OwnedBucket {
+  int64_t elements = 0;  // ranks * shard
+  int64_t shard = 0;
+  std::vector<OwnedParameter> parameters;  // in order of their offsets
+};
+
+/// Parameters of one dtype that are all trainable or all frozen.
+struct OwnedGroup {
+  DType dtype = DType::f32;
+  bool trainable = true;
+  std::vector<OwnedBucket> buckets;
+};
+
+/// A row-sparse table: rank r owns the rows [r * rows_per_rank, (r + 1) * rows_per_rank), as far as
+/// the table has them.
+struct OwnedTable {
+  std::string name;
+  DType dtype = DType::f32;
+  int64_t rows = 0;
+  int64_t width = 0;
+  int64_t rows_per_rank = 0;
+};
+
+struct Ownership {
+  int64_t state_values = 0;  // f32 values of the update rule for each element of a parameter
+  std::vector<OwnedGroup> groups;
+  std::vector<OwnedTable> tables;
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,47 @@
+// Steps and micro-batches as spans of the trace: "step 3" holds "micro-batch 5", which holds
+// "forward" and "backward". Numbers are those that people read for steps (core/text/step_number.h),
+// and those of MicroBatch::index for micro-batches.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/text/step_number.h"
+#include "core/trace.h"
+
+namespace tessera::optim {
+
+class StepTrace {
+ public:
+  void begin_step() { step_ns_ = now(); }
+  void begin_micro_batch() { micro_batch_ns_ = forward_ns_ = now(); }
+  /// Ends the span of the forward.
+  void begin_backward() {
+    if (forward_ns_ != 0) end("forward", std::exchange(forward_ns_, 0));
+  }
+  void end_micro_batch(int64_t index) {
+    if (micro_batch_ns_ != 0) {
+      end(fmt::format("micro-batch {}", index), std::exchange(micro_batch_ns_, 0));
+    }
+  }
+  void end_step(int64_t step) {
+    if (step_ns_ != 0) end(fmt::format("step {}", step_number(step)), std::exchange(step_ns_, 0));
+  }
+
+ private:
+  static int64_t now() { return trace::enabled() ? trace::now_ns() : 0; }
+  static void end(std::string name, int64_t begin_ns) {
+    if (!trace::enabled()) return;
+    trace::record({std::move(name), trace::Track::compute, begin_ns, trace::now_ns()});
+  }
+
+  // 0: not begun, or begun while tracing was off
+  int64_t step_ns_ = 0;
+  int64_t micro_batch_ns_ = 0;
+  int64_t forward_ns_ = 0;
+};
+
+}  // namespace tessera::optim

@@ -1,0 +1,21 @@
+// What the report of a classifier shows of the validation images: which classes the model takes for
+// which, and the images that it gets wrong although it is sure.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "train/images/image_evaluation.h"
+#include "train/report/run_log.h"
+
+namespace tessera::train {
+
+/// Evaluates the model once more, and writes the lines "confusion" and "mistakes" (docs/formats.md)
+/// to the log of rank 0. Collective.
+void log_predictions(nn::Module& model, const std::shared_ptr<const data::ImageSet>& set,
+                     const data::ImageTransformOptions& transform,
+                     const std::vector<std::string>& class_names, const EvaluationWork& work,
+                     const dist::World& world, RunLog& log);
+
+}  // namespace tessera::train

@@ -1,0 +1,86 @@
+#include "train/report/csv.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "core/text/output_file.h"
+#include "train/report/log_reader.h"
+
+namespace tessera::train {
+namespace {
+
+bool is_row(const nlohmann::ordered_json& line) {
+  const std::string& type = line["type"].get_ref<const std::string&>();
+  return (type == "step" || type == "eval") &&
+         line.value("step", nlohmann::ordered_json()).is_number();
+}
+
+std::string cell(const nlohmann::ordered_json& value) {
+  if (value.is_null()) return "";  // a number that is not finite
+  if (!value.is_string()) return value.dump();
+  std::string quoted = "\"";
+  for (const char c : value.get_ref<const std::string&>())
+    quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + '"';
+}
+
+// The rows are in order of steps. An evaluation follows the line of its step, and fills the
+// columns that this line has left empty.
+class Rows {
+ public:
+  Rows(OutputFile& file, std::vector<std::string> columns)
+      : file_(file), columns_(std::move(columns)) {
+    std::string heading;
+    for (const std::string& column : columns_) heading += (heading.empty() ? "" : ",") + column;
+    file_.write(heading + "\r\n");
+  }
+
+  void add(const nlohmann::ordered_json& line) {
+    if (!row_.empty() && row_["step"] != line["step"]) end_row();
+    for (const auto& [name, value] : line.items()) row_.try_emplace(name, value);
+  }
+
+  void end_row() {
+    if (row_.empty()) return;
+    std::string text;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      const auto found = row_.find(columns_[i]);
+      text += (i == 0 ? "" : ",") + (found == row_.end() ? std::string() : cell(found->second));
+    }
+    file_.write(text + "\r\n");
+    row_.clear();
+  }
+
+ private:
+  OutputFile& file_;
+  std::vector<std::string> columns_;
+  std::map<std::string, nlohmann::ordered_json> row_;
+};
+
+}  // namespace
+
+void write_csv(const std::string& log, const std::string& path) {
+  // The first reading finds the columns. A log may be larger than memory, so it is read twice.
+  std::vector<std::string> columns;
+  read_log(log, [&](const nlohmann::ordered_json& line) {
+    if (!is_row(line)) return;
+    for (const auto& [name, value] : line.items()) {
+      if (name == "type" || value.is_structured()) continue;
+      if (std::ranges::find(columns, name) == columns.end()) columns.push_back(name);
+    }
+  });
+  OutputFile file(path);
+  Rows rows(file, columns);
+  read_log(log, [&](const nlohmann::ordered_json& line) {
+    if (is_row(line)) rows.add(line);
+  });
+  rows.end_row();
+  file.commit();
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,118 @@
+// Elements, numbers and the tooltip, for all parts of the page. Texts from the logs become text
+// nodes, never markup.
+"use strict";
+
+const svgNamespace = "http://www.w3.org/2000/svg";
+
+function addTo(parent, node) {
+  if (parent) parent.append(node);
+  return node;
+}
+
+function element(name, parent, attributes = {}, text = null) {
+  const node = addTo(parent, document.createElement(name));
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== null) node.textContent = text;
+  return node;
+}
+
+function shape(name, parent, attributes = {}, text = null) {
+  const node = addTo(parent, document.createElementNS(svgNamespace, name));
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== null) node.textContent = text;
+  return node;
+}
+
+function drawing(parent, width, height, title) {
+  const viewBox = `0 0 ${width} ${height}`;
+  return shape("svg", parent, {viewBox, role: "img", "aria-label": title});
+}
+
+const color = (index) => `var(--c${index % 7})`;
+
+// A number as people read it: groups of digits, and five digits of a fraction.
+function number(value) {
+  if (value === null || value === undefined) return "–";
+  if (Number.isInteger(value)) return value.toLocaleString("en-US");
+  const size = Math.abs(value);
+  if (size >= 1e5) return Math.round(value).toLocaleString("en-US");
+  if (size < 1e-3) return value.toExponential(2);
+  return String(Number(value.toPrecision(5)));
+}
+
+function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  let size = value;
+  const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  for (; size >= 1024 && unit < units.length - 1; ++unit) size /= 1024;
+  return unit === 0 ? `${size} bytes` : `${size.toPrecision(3)} ${units[unit]}`;
+}
+
+// "grad_norm" -> "grad norm"
+const words = (name) => name.replaceAll("_", " ");
+
+// About `count` round numbers from `low` to `high`.
+function ticks(low, high, count) {
+  const span = high - low || Math.abs(high) || 1;
+  const power = 10 ** Math.floor(Math.log10(span / count));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((s) => span / s <= count);
+  const list = [];
+  for (let i = Math.ceil(low / step); i * step <= high + step / 1e6; ++i) {
+    list.push(Number((i * step).toPrecision(12)));
+  }
+  return list;
+}
+
+const tip = element("div", document.body, {id: "tip", role: "status"});
+
+function showTip(event, text) {
+  tip.textContent = text;
+  tip.style.display = "block";
+  const box = tip.getBoundingClientRect();
+  const left = event.clientX + 14 + box.width > innerWidth ? event.clientX - 14 - box.width
+                                                           : event.clientX + 14;
+  const top = Math.min(event.clientY + 14, innerHeight - box.height - 4);
+  tip.style.left = `${Math.max(0, left)}px`;
+  tip.style.top = `${top}px`;
+}
+
+function hideTip() {
+  tip.style.display = "none";
+}
+
+// Shows text(x, y) beside the pointer, in the units of the drawing's view box.
+function onPointer(svg, text) {
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    const scale = svg.viewBox.baseVal.width / box.width;
+    const said = text((event.clientX - box.left) * scale, (event.clientY - box.top) * scale, event);
+    if (said) showTip(event, said);
+    else hideTip();
+  });
+  svg.addEventListener("pointerleave", () => {
+    text(null, null, null);
+    hideTip();
+  });
+}
+
+// A table below a picture, with the numbers that the picture shows.
+function tableOf(parent, caption, heading, rows) {
+  const details = element("details", parent);
+  element("summary", details, {}, caption);
+  const table = element("table", details);
+  const head = element("tr", table);
+  heading.forEach((text, i) => element("th", head, i > 0 ? {class: "number"} : {}, text));
+  for (const row of rows) {
+    const line = element("tr", table);
+    row.forEach((text, i) => element("td", line, i > 0 ? {class: "number"} : {}, text));
+  }
+  return table;
+}
+
+function section(page, title, text) {
+  const node = element("section", page);
+  element("h2", node, {}, title);
+  if (text) element("p", node, {}, text);
+  return node;
+}

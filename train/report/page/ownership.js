@@ -1,0 +1,140 @@
+// Who holds which bytes: the flat memory of all parameters to scale, and for each rank the parts of
+// parameters, gradients and optimizer state that it holds at this stage.
+"use strict";
+
+const elementBytes = {f32: 4, bf16: 2, f16: 2};
+
+// All elements in one row: buckets of the parameters, then tables.
+function flatParts(layout, ranks) {
+  const parts = [];
+  let begin = 0;
+  layout.groups.forEach((group, g) => group.buckets.forEach((bucket, b) => {
+    parts.push({begin, size: bucket.elements, shard: bucket.shard, dtype: group.dtype,
+                trainable: group.trainable, label: `bucket ${b}`, group: g,
+                parameters: bucket.parameters});
+    begin += bucket.elements;
+  }));
+  for (const table of layout.tables) {
+    const size = table.rows * table.width;
+    parts.push({begin, size, shard: table.rows_per_rank * table.width, dtype: table.dtype,
+                trainable: true, label: "row-sparse table", parameters: [[table.name, 0, size]]});
+    begin += size;
+  }
+  for (const part of parts) {
+    part.ranges = Array.from({length: ranks}, (_, r) => [
+      Math.min(part.size, r * part.shard), Math.min(part.size, (r + 1) * part.shard)]);
+  }
+  return {parts, size: begin};
+}
+
+// What a rank holds from step to step. Frozen parameters have neither gradients nor state.
+function kindsOf(stage, stateValues) {
+  const stateBytes = (part) => 4 * stateValues + (part.dtype === "f32" ? 0 : 4);
+  const kinds = [
+    {name: "parameters", sharded: stage >= 3, color: color(0),
+     perElement: (part) => elementBytes[part.dtype]},
+    {name: "gradients", sharded: stage >= 2, color: color(4), perElement: () => 4},
+    {name: "optimizer state", sharded: stage >= 1, color: color(2), perElement: stateBytes},
+  ];
+  return stateValues > 0 ? kinds : kinds.slice(0, 2);
+}
+
+// The parameter at an element, and the elements of it that a range has.
+function describe(part, element, range) {
+  const found = part.parameters.find(
+    ([, offset, size]) => element >= offset && element < offset + size);
+  if (!found) return "padding";
+  const [name, offset, size] = found;
+  const begin = Math.max(range[0], offset) - offset;
+  const end = Math.min(range[1], offset + size) - offset;
+  return `${name}: elements ${number(begin)} to ${number(end)} of ${number(size)}`;
+}
+
+function drawParts(svg, flat, x, y, height) {
+  let index = 0;
+  for (const part of flat.parts) {
+    for (const [, offset, size] of part.parameters) {
+      const from = x(part.begin + offset);
+      shape("rect", svg, {x: from, y, width: Math.max(0.4, x(part.begin + offset + size) - from),
+                          height, fill: index++ % 2 ? "var(--faint)" : "var(--c6)",
+                          "fill-opacity": 0.75});
+    }
+    const end = x(part.begin + part.size);
+    shape("line", svg, {x1: end, x2: end, y1: y - 5, y2: y + height + 5, stroke: "var(--ink)",
+                        "stroke-width": 0.7});
+  }
+}
+
+// Draws what a rank holds of one kind, and returns its bytes.
+function drawHeld(svg, flat, rank, kind, x, y) {
+  let sum = 0;
+  shape("rect", svg, {x: x(0), y, width: x(flat.size) - x(0), height: 7, fill: "var(--empty)"});
+  for (const part of flat.parts) {
+    if (!part.trainable && kind.name !== "parameters") continue;
+    const [begin, end] = kind.sharded ? part.ranges[rank] : [0, part.size];
+    if (end <= begin) continue;
+    sum += (end - begin) * kind.perElement(part);
+    const from = x(part.begin + begin);
+    shape("rect", svg, {x: from, y, width: Math.max(0.5, x(part.begin + end) - from), height: 7,
+                        fill: kind.color});
+  }
+  return sum;
+}
+
+function ownershipText(flat, stage, hidden) {
+  const texts = [
+    `Stage ${stage}: all ${number(flat.size)} elements, to scale, in the order of the buckets ` +
+      "(thin lines end a bucket). Below, for each rank, what it holds from step to step.",
+    hidden > 0 ? `${hidden} more ranks are not drawn.` : "",
+    stage >= 2 ? "During backward a rank also holds buckets that are being filled or sent." : "",
+    stage >= 3 ? "In forward and backward it also holds gathered blocks of parameters." : "",
+  ];
+  return texts.filter(Boolean).join(" ");
+}
+
+function ownershipSection(page, run) {
+  if (!run.layout) return;
+  const {ranks, stage} = run.header;
+  const drawn = Math.min(ranks, mostPanels);
+  const flat = flatParts(run.layout, ranks);
+  const kinds = kindsOf(stage, run.layout.state_values);
+  const node = section(page, "Who holds what", ownershipText(flat, stage, ranks - drawn));
+  const legend = element("div", node, {class: "runs"});
+  for (const kind of kinds) {
+    const item = element("span", legend);
+    element("span", item, {class: "swatch", style: `background:${kind.color}`});
+    item.append(`${kind.name}: ${kind.sharded ? `1 shard of ${ranks}` : "all"}`);
+  }
+  const width = 1140;
+  const left = 74;
+  const top = 34;
+  const bar = kinds.length * 8 + 8;
+  const svg = drawing(node, width, top + drawn * bar, "Who holds what");
+  const x = scaleOf(0, flat.size, left, width - 4, false);
+  shape("text", svg, {x: left - 8, y: 20, "text-anchor": "end"}, "parameters");
+  drawParts(svg, flat, x, 8, 16);
+  const held = Array.from({length: drawn}, (_, rank) => {
+    const y = top + rank * bar;
+    shape("text", svg, {x: left - 8, y: y + bar / 2, "text-anchor": "end", class: "strong"},
+          `rank ${rank}`);
+    return kinds.map((kind, k) => drawHeld(svg, flat, rank, kind, x, y + k * 8));
+  });
+  onPointer(svg, (px, py) => {
+    if (px === null || px < left) return "";
+    const at = ((px - left) / (width - 4 - left)) * flat.size;
+    const part = flat.parts.find((p) => at >= p.begin && at < p.begin + p.size);
+    if (!part) return "";
+    const inside = at - part.begin;
+    if (py < top - 4) return `${part.label}\n${describe(part, inside, [0, part.size])}`;
+    const rank = Math.floor((py - top) / bar);
+    const kind = kinds[Math.floor((py - top - rank * bar) / 8)];
+    if (rank < 0 || rank >= drawn || !kind) return "";
+    const range = kind.sharded ? part.ranges[rank] : [0, part.size];
+    const owner = part.ranges.findIndex(([begin, end]) => inside >= begin && inside < end);
+    const holds = inside >= range[0] && inside < range[1];
+    return `rank ${rank}, ${kind.name}, ${part.label}\n` +
+      (holds ? describe(part, inside, range) : `held by rank ${owner}`);
+  });
+  tableOf(node, "numbers", ["bytes from step to step", ...kinds.map((kind) => kind.name)],
+          held.map((row, rank) => [`rank ${rank}`, ...row.map(number)]));
+}

@@ -1,0 +1,118 @@
+// The timeline of one step: for each rank what it computes, when it waits for other ranks (exposed
+// communication), and what its communication thread does.
+"use strict";
+
+const laneHeight = 12;
+const trackColors = {op: "var(--c5)", pass: "var(--c0)", wait: "var(--exposed)", comm: "var(--c2)"};
+
+// The depth of each event of the compute track: how many others contain it.
+function withDepth(events) {
+  const open = [];
+  return events.filter(([track]) => track === 0)
+    .sort((a, b) => a[2] - b[2] || b[3] - a[3])
+    .map((event) => {
+      while (open.length > 0 && event[2] >= open.at(-1)) open.pop();
+      open.push(event[2] + event[3]);
+      return {event, depth: open.length - 1};
+    });
+}
+
+// The time in [0, length] that the intervals of some events cover.
+function covered(events, length) {
+  let sum = 0;
+  let end = 0;
+  for (const [, , begin, time] of [...events].sort((a, b) => a[2] - b[2])) {
+    const from = Math.max(begin, end);
+    const to = Math.min(begin + time, length);
+    if (to > from) sum += to - from;
+    end = Math.max(end, to);
+  }
+  return sum;
+}
+
+function drawRank(svg, rank, y, x, lanes, texts) {
+  const add = (event, lane, fill) => {
+    const [, name, begin, time, bucket] = event;
+    const from = x(Math.max(0, begin));
+    const to = x(begin + time);
+    if (to - from < 0.15) return;
+    const rect = shape("rect", svg, {x: from, y: y + lane * laneHeight, height: laneHeight - 1.5,
+                                     width: Math.max(0.4, to - from), fill});
+    texts.set(rect, `rank ${rank.rank}: ${name}${bucket >= 0 ? `, bucket ${bucket}` : ""}\n` +
+      `${(time / 1000).toFixed(3)} ms, from ${(begin / 1000).toFixed(3)} ms`);
+    if (to - from > 6.2 * name.length + 6 && lane < lanes.depth) {
+      shape("text", svg, {x: (from + to) / 2, y: y + lane * laneHeight + 9, "text-anchor": "middle",
+                          style: "font-size:9px;fill:var(--paper);pointer-events:none"}, name);
+    }
+  };
+  for (const {event, depth} of withDepth(rank.events)) {
+    if (depth >= lanes.depth) continue;
+    add(event, depth, depth < 3 ? trackColors.pass : trackColors.op);
+  }
+  for (const event of rank.events) {
+    if (event[0] === 1) add(event, lanes.depth, trackColors.wait);
+    if (event[0] === 2) add(event, lanes.depth + 1, trackColors.comm);
+  }
+}
+
+// Ranks begin a step at different times; all events get times from the begin on rank 0.
+function alignedRanks({ranks}) {
+  return ranks.map((rank) => {
+    const late = rank.begin_us - ranks[0].begin_us;
+    const move = ([track, name, begin, time, bucket]) => [track, name, begin + late, time, bucket];
+    return {rank: rank.rank, events: rank.events.map(move)};
+  });
+}
+
+function timelineLegend(node) {
+  const legend = element("div", node, {class: "runs"});
+  for (const [fill, text] of [[trackColors.pass, "step, passes, layers"],
+                              [trackColors.op, "within layers"], [trackColors.wait, "waits"],
+                              [trackColors.comm, "communication"]]) {
+    const item = element("span", legend);
+    element("span", item, {class: "swatch", style: `background:${fill}`});
+    item.append(text);
+  }
+}
+
+function timelineSection(page, run) {
+  const timeline = run.timeline;
+  if (!timeline || timeline.ranks.length === 0) return;
+  const ranks = alignedRanks(timeline);
+  const length = timeline.ranks[0].length_us;
+  const shown = length * 1.25;
+  const ms = (us) => (us / 1000).toFixed(3);
+  const node = section(page, `The timeline of step ${number(timeline.step)}`,
+    `${ms(length)} ms from its begin to the begin of the next step (dashed line). ` +
+    "Orange: the rank computes nothing, because it waits for others: exposed communication.");
+  timelineLegend(node);
+  const width = 1140;
+  const left = 74;
+  const lanes = {depth: 5};
+  const height = (lanes.depth + 2) * laneHeight + 12;
+  const bottom = ranks.length * height;
+  const svg = drawing(node, width, bottom + 22, "Timeline");
+  const x = scaleOf(0, shown, left, width - 4, false);
+  const texts = new Map();
+  const clip = shape("clipPath", shape("defs", svg), {id: "timeline-clip"});
+  shape("rect", clip, {x: left, y: 0, width: width - 4 - left, height: bottom});
+  const body = shape("g", svg, {"clip-path": "url(#timeline-clip)"});
+  const rows = ranks.map((rank, i) => {
+    const y = i * height + 4;
+    const waits = covered(rank.events.filter(([track]) => track === 1), length);
+    const sends = covered(rank.events.filter(([track]) => track === 2), length);
+    shape("text", svg, {x: left - 8, y: y + 12, "text-anchor": "end", class: "strong"},
+          `rank ${rank.rank}`);
+    shape("text", svg, {x: left - 8, y: y + 28, "text-anchor": "end"},
+          `${Math.round((100 * waits) / length)} % waits`);
+    drawRank(body, rank, y, x, lanes, texts);
+    return [`rank ${rank.rank}`, ms(waits), ms(sends)];
+  });
+  shape("line", svg, {x1: x(length), x2: x(length), y1: 0, y2: bottom, class: "cursor"});
+  for (const value of ticks(0, shown / 1000, 10)) {
+    shape("text", svg, {x: x(value * 1000), y: bottom + 15, "text-anchor": "middle"},
+          `${number(value)} ms`);
+  }
+  onPointer(svg, (px, py, event) => (event ? texts.get(event.target) ?? "" : ""));
+  tableOf(node, "numbers", ["ms of the step", "exposed communication", "communication"], rows);
+}

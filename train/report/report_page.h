@@ -1,0 +1,19 @@
+// The report of one or several runs: one HTML file that needs no network. It holds what
+// read_history finds in the logs, and a script that draws it (train/report/page/).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+struct ReportedRun {
+  std::string log;        // path of the run's log
+  std::string name = {};  // empty: the log's file name
+};
+
+/// Writes the page to `path`. The curves of several runs are drawn into the same charts. Throws
+/// InputError as read_history does, and if `path` cannot be written.
+void write_report_page(const std::vector<ReportedRun>& runs, const std::string& path);
+
+}  // namespace tessera::train

@@ -1,0 +1,22 @@
+// What a report shows of a run, from its log.
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace tessera::train {
+
+/// Reads a log into one object, for the report's page:
+///
+///   header      the settings, without the layout       layout    who owns which parameters
+///   steps       {count, series: {name: [[step, value], ...]}}    skipped   steps without an update
+///   evals       {name: [[step, value], ...]}, best: the best step
+///   norms       {steps, names, values[step][name]}     resumes   [step, ...]
+///   saves, checkpoints   [step, ...]                   summary, timeline, confusion, mistakes
+///
+/// Long series are thinned (thinned_series.h). Throws InputError as read_log does, and if the log
+/// has no step.
+nlohmann::ordered_json read_history(const std::string& log);
+
+}  // namespace tessera::train

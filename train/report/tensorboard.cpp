@@ -1,0 +1,77 @@
+#include "train/report/tensorboard.h"
+
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace tessera::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool is_speed(std::string_view name) { return name.ends_with("_per_s") || name.ends_with("_ms"); }
+
+// A table of Markdown with a row for each setting.
+std::string settings_table(const Json& header, const std::string& prefix = "") {
+  std::string rows;
+  for (const auto& [name, value] : header.items()) {
+    if (name == "type" || name == "layout") continue;
+    if (value.is_object()) {
+      rows += settings_table(value, prefix + name + ".");
+    } else {
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      rows += fmt::format("| {}{} | {} |\n", prefix, name, text);
+    }
+  }
+  return rows;
+}
+
+// "h.3.attn.c_attn.weight" is the kind "attn.c_attn.weight" of a layer's parameters; a name without
+// a number has no kind of its own.
+std::string kind_of(const std::string& name) {
+  size_t begin = 0;
+  while (begin < name.size()) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = std::string_view(name).substr(begin, end - begin);
+    if (!part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos) {
+      return end < name.size() ? name.substr(end + 1) : std::string();
+    }
+    begin = end + 1;
+  }
+  return "";
+}
+
+}  // namespace
+
+void TensorBoardWriter::add(const std::string& line) {
+  const Json json = Json::parse(line);
+  const std::string& type = json["type"].get_ref<const std::string&>();
+  const int64_t step = json.value("step", int64_t{0});
+  if (type == "header" || type == "resume") {
+    file_.text("run", step, "| setting | value |\n| --- | --- |\n" + settings_table(json));
+  } else if (type == "step" || type == "eval") {
+    for (const auto& [name, value] : json.items()) {
+      if (!value.is_number() || name == "step") continue;
+      const char* group = type == "eval" ? "eval" : is_speed(name) ? "speed" : "train";
+      file_.scalar(fmt::format("{}/{}", group, name), step, value.get<double>());
+    }
+  } else if (type == "norms") {
+    std::vector<double> all;
+    std::map<std::string, std::vector<double>> kinds;
+    for (const auto& [name, value] : json["norms"].items()) {
+      if (!value.is_number()) continue;
+      all.push_back(value.get<double>());
+      const std::string kind = kind_of(name);
+      if (!kind.empty()) kinds[kind].push_back(all.back());
+    }
+    file_.histogram("gradient_norms", step, all);
+    for (const auto& [kind, values] : kinds) {
+      file_.histogram("gradient_norms/" + kind, step, values);
+    }
+  }
+}
+
+}  // namespace tessera::train

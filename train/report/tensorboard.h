@@ -1,0 +1,32 @@
+// A run in TensorBoard: the lines of the log as events, while the run goes on.
+//
+//   scalars     train/loss, train/grad_norm, ...; speed/step_ms, ...; eval/val_loss, eval/top1, ...
+//   histograms  gradient_norms: the norms of all parameters' gradients; and by kind of parameter,
+//               as in gradient_norms/attn.c_attn.weight: one value for each layer
+//   text        run: the header's settings
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "train/report/event_file.h"
+
+namespace tessera::train {
+
+class TensorBoardWriter {
+ public:
+  /// Creates an event file in `folder`. A run that resumes after `finished` steps replaces the
+  /// later values of earlier files. Throws InputError if the file cannot be created.
+  TensorBoardWriter(const std::string& folder, int64_t finished) : file_(folder, finished + 1) {}
+
+  const std::string& path() const { return file_.path(); }
+
+  /// Adds a line of the log.
+  void add(const std::string& line);
+
+ private:
+  EventFile file_;
+};
+
+}  // namespace tessera::train

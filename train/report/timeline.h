@@ -1,0 +1,44 @@
+// The timeline of one step over all ranks, as a line of the log. It is recorded in the third step,
+// in which caches and allocators are warm, or in the last step of a shorter run.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "core/text/json_line.h"
+#include "dist/bootstrap.h"
+
+namespace tessera::train {
+
+/// The time of a recorded step, on this rank's clock (trace::now_ns).
+struct TimelineWindow {
+  int64_t step = 0;  // index, from 0
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;  // the begin of the next step, or the end of the run
+};
+
+/// Records one step of a run. The events of the next step are recorded too, because gathers of
+/// updated parameters may still run in its forward.
+class TimelineRecorder {
+ public:
+  /// `step` is the step to record, or -1 for none.
+  explicit TimelineRecorder(int64_t step) : step_(step) {}
+
+  /// To be called before a step is launched.
+  void launch(int64_t step);
+  /// To be called after the last step.
+  void end();
+
+  const std::optional<TimelineWindow>& window() const { return window_; }
+
+ private:
+  int64_t step_;
+  bool enabled_ = false;  // true: this object has enabled tracing, and will disable it
+  std::optional<TimelineWindow> window_;
+};
+
+/// Gathers the recorded events of the first 16 ranks, and returns the line of the log
+/// (docs/formats.md) on rank 0, an empty object on other ranks. Collective.
+JsonObject timeline_line(const TimelineWindow& window, const dist::World& world);
+
+}  // namespace tessera::train
