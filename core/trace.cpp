@@ -25,6 +25,13 @@ constexpr std::string_view track_name(Track track) {
   return names[static_cast<size_t>(track)];
 }
 
+// The thread of a track in the file. Perfetto takes equal threads of two processes for one, and
+// drops spans that overlap there, so ranks have threads of their own.
+int thread_of(int rank, Track track) {
+  constexpr int tracks = 4;
+  return tracks * rank + static_cast<int>(track);
+}
+
 // Makes a text safe for JSON: escapes quotes and backslashes, drops control characters and replaces
 // bytes that are not ASCII. JSON requires valid UTF-8, but the name of a parameter may hold any
 // bytes.
@@ -43,7 +50,7 @@ std::string escaped(std::string_view text) {
 struct ArrowPoint {
   char phase;
   int64_t id;
-  int track;
+  Track track;
   int64_t at_ns;
 };
 
@@ -93,7 +100,7 @@ class Arrows {
   }
 
   void add(char phase, int64_t id, Track track, int64_t at_ns) {
-    points_.push_back({phase, id, static_cast<int>(track), at_ns});
+    points_.push_back({phase, id, track, at_ns});
   }
 
   int64_t next_id_;
@@ -140,14 +147,14 @@ std::string to_chrome_json(const std::vector<Event>& list, int rank) {
     json += fmt::format(
         ",\n"
         R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})",
-        rank, static_cast<int>(track), track_name(track));
+        rank, thread_of(rank, track), track_name(track));
   }
   for (const Event& event : list) {
     const bool instant = event.begin_ns == event.end_ns;
     json += fmt::format(
         ",\n"
         R"({{"ph":"{}","name":"{}","pid":{},"tid":{},"ts":{:.3f})",
-        instant ? "i" : "X", escaped(event.name), rank, static_cast<int>(event.track),
+        instant ? "i" : "X", escaped(event.name), rank, thread_of(rank, event.track),
         static_cast<double>(event.begin_ns) / 1e3);
     if (instant) {
       json += R"(,"s":"t")";
@@ -166,8 +173,8 @@ std::string to_chrome_json(const std::vector<Event>& list, int rank) {
         ",\n"
         R"({{"ph":"{}","cat":"gradient","name":"gradient","id":{},"pid":{},"tid":{},)"
         R"("ts":{:.3f}{}}})",
-        point.phase, point.id, rank, point.track, static_cast<double>(point.at_ns) / 1e3,
-        point.phase == 'f' ? R"(,"bp":"e")" : "");
+        point.phase, point.id, rank, thread_of(rank, point.track),
+        static_cast<double>(point.at_ns) / 1e3, point.phase == 'f' ? R"(,"bp":"e")" : "");
   }
   return json;
 }

@@ -43,19 +43,21 @@ void LayerSpans::change_to(const Layer* layer) {
     ++common;
   }
   close_to(common);
-  const int64_t now = now_ns();
-  for (size_t i = common; i < path.size(); ++i) open_.push_back({path[i], now});
+  for (size_t i = common; i < path.size(); ++i) open_.push_back({path[i], tick()});
+}
+
+// Nested spans neither begin nor end at the same time, and no span begins when another one ends:
+// Perfetto rounds times to nanoseconds, and drops a span that then overlaps another one.
+int64_t LayerSpans::tick() {
+  constexpr int64_t apart_ns = 2;
+  return last_ns_ = std::max(now_ns(), last_ns_ + apart_ns);
 }
 
 void LayerSpans::close_to(size_t count) {
-  const int64_t now = now_ns();
   while (open_.size() > count) {
     const Open last = open_.back();
     open_.pop_back();
-    // Equal times would mark an instant.
-    if (enabled()) {
-      record({last.layer->name, Track::compute, last.begin_ns, std::max(now, last.begin_ns + 1)});
-    }
+    if (enabled()) record({last.layer->name, Track::compute, last.begin_ns, tick()});
   }
 }
 

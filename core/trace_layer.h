@@ -75,8 +75,10 @@ class LayerSpans {
   const Layer* innermost() const { return open_.empty() ? nullptr : open_.back().layer; }
   void change_to(const Layer* layer);
   void close_to(size_t count);
+  int64_t tick();
 
   std::vector<Open> open_;  // from the outermost layer to the innermost
+  int64_t last_ns_ = 0;     // the time of the last tick
 };
 
 }  // namespace tessera::trace

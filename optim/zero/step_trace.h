@@ -17,7 +17,10 @@ namespace tessera::optim {
 class StepTrace {
  public:
   void begin_step() { step_ns_ = now(); }
-  void begin_micro_batch() { micro_batch_ns_ = forward_ns_ = now(); }
+  void begin_micro_batch() {
+    micro_batch_ns_ = now();
+    forward_ns_ = now();
+  }
   /// Ends the span of the forward.
   void begin_backward() {
     if (forward_ns_ != 0) end("forward", std::exchange(forward_ns_, 0));

@@ -1,9 +1,11 @@
 // Tests trace scopes, and the file to which they are written.
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/trace.h"
@@ -120,14 +122,14 @@ TEST_CASE("events become Chrome's JSON") {
   const char* tracks[] = {"compute", "waiting", "communication", "buckets"};
   for (size_t i = 0; i < 4; ++i) {
     CHECK(json[i + 1]["name"] == "thread_name");
-    CHECK(json[i + 1]["tid"] == i);
+    CHECK(json[i + 1]["tid"] == 12 + i);  // threads of rank 3, whose numbers no rank shares
     CHECK(json[i + 1]["args"]["name"] == tracks[i]);
   }
   for (const auto& entry : json) CHECK(entry["pid"] == 3);
 
   CHECK(json[5]["ph"] == "X");
   CHECK(json[5]["name"] == "linear");
-  CHECK(json[5]["tid"] == 0);
+  CHECK(json[5]["tid"] == 12);
   CHECK(json[5]["ts"].get<double>() == 2000000001.5);  // microseconds
   CHECK(json[5]["dur"].get<double>() == 2.5);
   CHECK_FALSE(json[5].contains("args"));
@@ -136,12 +138,63 @@ TEST_CASE("events become Chrome's JSON") {
   CHECK(json[6]["s"] == "t");
   CHECK(json[6]["ts"].get<double>() == 5);
   CHECK_FALSE(json[6].contains("dur"));
-  CHECK(json[6]["tid"] == 3);
+  CHECK(json[6]["tid"] == 15);
   CHECK(json[6]["args"]["bucket"] == 7);
   CHECK(json[6]["args"]["detail"] == "rank 0 [0, 256)");
 
-  CHECK(json[7]["tid"] == 1);
+  CHECK(json[7]["tid"] == 13);
   CHECK(json[7]["args"]["detail"] == "all");
+}
+
+TEST_CASE("arrows lead from a gradient to its exchange and its update") {
+  using trace::Station;
+  const auto at = [](const char* name, Track track, int64_t begin, int64_t end, int64_t bucket,
+                     int64_t group, Station station) {
+    return Event{name, track, begin, end, "", {bucket, group, station}};
+  };
+  // Two micro-steps of bucket 1, whose first exchange begins after the second gradient is ready.
+  // Bucket 1 of another group, and an update without an exchange (one rank), have arrows too.
+  const std::vector<Event> events{
+      at("ready", Track::buckets, 10'000, 10'000, 1, 0, Station::ready),
+      at("ready", Track::buckets, 20'000, 20'000, 1, 0, Station::ready),
+      at("exchange", Track::communication, 30'000, 40'000, 1, 0, Station::exchange),
+      at("ready", Track::buckets, 35'000, 35'000, 1, 9, Station::ready),
+      at("exchange", Track::communication, 50'000, 60'000, 1, 0, Station::exchange),
+      at("update", Track::buckets, 70'000, 80'000, 1, 0, Station::update),
+      at("update", Track::buckets, 80'000, 90'000, 1, 9, Station::update),
+      at("exchange", Track::communication, 95'000, 96'000, 1, 0, Station::exchange),
+      at("wait reduce", Track::waiting, 50'000, 60'000, 1, 0, Station::none),
+  };
+  std::map<int64_t, std::string> ways;
+  for (const auto& entry : parsed(events, 2)) {
+    if (!entry.contains("cat")) continue;
+    CHECK(entry["cat"] == "gradient");
+    CHECK(entry["pid"] == 2);
+    CHECK((entry["ph"] == "f") == entry.contains("bp"));
+    ways[entry["id"].get<int64_t>()] +=
+        fmt::format("{}{}@{} ", entry["ph"].get<std::string>(), entry["tid"].get<int>() - 8,
+                    entry["ts"].get<double>());
+  }
+  std::vector<std::string> found;
+  for (const auto& [id, way] : ways) found.push_back(way);
+  CHECK(found == std::vector<std::string>{"s0@10 t2@30 f3@70 ", "s0@20 t2@50 f3@70 ",
+                                          "s0@35 f3@80 "});
+  // Arrows of several ranks are in one file, so their numbers must differ.
+  for (const auto& entry : parsed(events, 3)) {
+    if (entry.contains("cat")) CHECK_FALSE(ways.contains(entry["id"].get<int64_t>()));
+  }
+}
+
+TEST_CASE("events within a time are copied, and stay for the trace") {
+  const Tracing tracing;
+  trace::record({"before", Track::compute, 1, 9});
+  trace::record({"over the begin", Track::compute, 5, 15});
+  trace::record({"inside", Track::compute, 12, 12});
+  trace::record({"after", Track::compute, 21, 30});
+  std::vector<std::string> names;
+  for (const Event& event : trace::events_within(10, 20)) names.push_back(event.name);
+  CHECK(names == std::vector<std::string>{"over the begin", "inside"});
+  CHECK(trace::take_events().size() == 4);
 }
 
 TEST_CASE("a rank without events has valid JSON too") { CHECK(parsed({}, 0).size() == 5); }

@@ -1,6 +1,9 @@
 #include "train/report/progress.h"
 
+#include <cstdlib>
 #include <sstream>
+
+#include <spdlog/spdlog.h>
 
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
@@ -42,4 +45,44 @@ TEST_CASE("in a pipe progress is a line every tenth, and none is silent for long
   CHECK(lines_of(100, std::chrono::hours(1)) == 11);
   CHECK(lines_of(5, std::chrono::hours(1)) == 5);
   CHECK(lines_of(100, std::chrono::seconds(0)) == 100);
+}
+
+TEST_CASE("quiet messages leave only warnings and errors") {
+  const std::string text = said([] {
+    set_up_messages({.quiet = true});
+    CHECK_FALSE(shows_messages());
+    Progress progress(2, true, "tokens");
+    progress.step({.step = 0});
+    progress.evaluation(1, "validation loss 1");
+    spdlog::info("information");
+    spdlog::warn("a warning");
+  });
+  set_up_messages(false);
+  CHECK(text == "a warning\n");
+}
+
+TEST_CASE("colours are only where they are asked for") {
+  const auto warned = [](bool color) {
+    return said([&] {
+      set_up_messages({.color = color});
+      spdlog::warn("a warning");
+    });
+  };
+  CHECK(warned(false) == "a warning\n");
+  CHECK(warned(true).find("\x1b[") != std::string::npos);
+  set_up_messages(false);
+}
+
+TEST_CASE("a bar is as wide as it must be, in UTF-8 and without") {
+  ::setenv("LC_ALL", "C.UTF-8", 1);
+  CHECK(bar(0, 4) == "    ");
+  CHECK(bar(0.5, 4) == "██  ");
+  CHECK(bar(0.53125, 4) == "██▏ ");
+  CHECK(bar(1, 4) == "████");
+  CHECK(bar(7, 2) == "██");
+  CHECK(bar(-1, 2) == "  ");
+  ::setenv("LC_ALL", "C", 1);
+  CHECK(bar(0.5, 4) == "##  ");
+  CHECK(bar(1, 4) == "####");
+  ::unsetenv("LC_ALL");
 }

@@ -2,9 +2,13 @@
 // tests/package and tests/apps run it on several ranks.
 #include "train/step_loop.h"
 
+#include <cmath>
+#include <set>
+
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/trace.h"
 #include "models/gpt/gpt.h"
 #include "nn/weights_file.h"
 #include "tests/support/catch.h"
@@ -192,4 +196,81 @@ TEST_CASE("a run that could not write at its end does not begin, and leaves the 
   CHECK_THROWS_AS(begin_run({.log = log, .save = nowhere}, world), InputError);
   CHECK_THROWS_AS(begin_run({.log = log, .trace = nowhere}, world), InputError);
   CHECK(folder.read("run.jsonl") == "older");
+}
+
+TEST_CASE("norms and the timeline of a step are in the log, and change nothing else") {
+  const dist::World world = alone();
+  const test::TemporaryFolder folder;
+  const auto trained = [&](bool shown, const std::string& name) {
+    TrainingRun shown_run = run;
+    shown_run.loop.eval_every = 0;
+    shown_run.loop.norms_every = shown ? 2 : 0;
+    shown_run.loop.timeline = shown;
+    models::Gpt model(tiny);
+    RunFiles files{.log = folder.path(name + ".jsonl")};
+    if (shown) {
+      files.report = folder.path("run.html");
+      files.csv = folder.path("run.csv");
+      files.tensorboard = folder.path("events");
+    }
+    const auto log = begin_run(files, world);
+    log->write(header_begin("test"));
+    optim::ZeroOptimizer optimizer(model, shown_run.rule, world, shown_run.zero);
+    StepLoop loop(shown_run.loop, world, optimizer, *log,
+                  {.unit = "tokens", .units_per_step = 16, .forward = [&](const MicroBatch& micro) {
+                     return model.loss(tokens_of(micro), tokens_of(micro));
+                   }});
+    loop.train();
+    const nn::Module& module = model;
+    const optim::Plan plan = plan_run(as_it_went(shown_run, loop.count()), module, place_of(world));
+    CHECK(measure(plan, loop.count(), world).equal());
+    report_run(plan, loop.count(), world, *log);
+    write_reports(files, world);
+    return lines_of(folder.read(name + ".jsonl"));
+  };
+  const nlohmann::json plain = trained(false, "plain");
+  const nlohmann::json shown = trained(true, "shown");
+  std::vector<nlohmann::json> losses[2];
+  for (const auto& line : plain) {
+    if (line["type"] == "step") losses[0].push_back({line["loss"], line["grad_norm"]});
+  }
+  std::vector<nlohmann::json> norms;
+  nlohmann::json timeline;
+  for (const auto& line : shown) {
+    if (line["type"] == "step") losses[1].push_back({line["loss"], line["grad_norm"]});
+    if (line["type"] == "norms") norms.push_back(line);
+    if (line["type"] == "timeline") timeline = line;
+  }
+  CHECK(losses[0] == losses[1]);
+  REQUIRE(norms.size() == 2);
+  CHECK(norms[0]["step"] == 2);
+  double squares = 0;
+  for (const auto& [name, norm] : norms[1]["norms"].items()) {
+    squares += norm.get<double>() * norm.get<double>();
+  }
+  CHECK(std::abs(std::sqrt(squares) / losses[0][3][1].get<double>() - 1) < 1e-5);
+  REQUIRE(timeline["ranks"].size() == 1);
+  CHECK(timeline["step"] == 3);
+  std::set<std::string> names;
+  for (const auto& event : timeline["ranks"][0]["events"]) names.insert(event[1]);
+  for (const char* name : {"step 3", "micro-batch 0", "micro-batch 1", "forward", "backward", "h.1",
+                           "end of step", "update", "linear"}) {
+    CHECK(names.contains(name));
+  }
+  CHECK_FALSE(names.contains("step 2"));
+  CHECK_FALSE(trace::enabled());
+  CHECK(folder.read("run.html").find("id=\"data\"") != std::string::npos);
+  CHECK(folder.read("run.csv").find("step,loss,grad_norm") == 0);
+}
+
+TEST_CASE("a report needs a log that can be read again") {
+  const dist::World world = alone();
+  const test::TemporaryFolder folder;
+  const auto refusal = [&](const std::string& log) {
+    return test::message_of<InputError>([&] {
+      begin_run({.log = log, .report = folder.path("run.html")}, world);
+    });
+  };
+  CHECK_THAT(refusal(""), ContainsSubstring("made from the log"));
+  CHECK_THAT(refusal("/dev/null"), ContainsSubstring("'/dev/null'"));
 }

@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# The forms of a run that people look at: the page of --report and of `report`, CSV, --quiet,
+# --eval-only, perplexity, and what is refused. Numbers must be those of the log.
+. "$(dirname "${BASH_SOURCE[0]}")/common.bash"
+report=$TESSERA_BIN/report
+
+run=(--data text.txt "${tiny[@]}" --steps 40 --eval-every 20 --stage 3)
+ranks 3 "${run[@]}" --report run.html --csv run.csv --norms-every 10
+grep -q 'planned and measured are equal on all ranks (3)' stdout.log || fail "$(cat stdout.log)"
+alone "${run[@]}" --log plain.jsonl
+losses run.jsonl | diff - <(losses plain.jsonl) || fail "a report changed the losses"
+mv run.html by_run.html
+must_work "$report" run.jsonl
+cmp run.html by_run.html
+must_work "$report" run.jsonl plain.jsonl --names first,second --out both.html
+must_work "$report" run.jsonl --csv again.csv
+cmp run.csv again.csv
+
+cat > check.py << 'PYTHON'
+import csv, json, re
+lines = [json.loads(line) for line in open("run.jsonl")]
+of = lambda kind: [line for line in lines if line["type"] == kind]
+def runs(path):
+    return json.loads(re.search(r'id="data">(.*?)</script>', open(path).read(), re.S)[1])["runs"]
+run, = runs("run.html")
+for name in ("loss", "grad_norm", "lr", "step_ms"):
+    assert run["steps"]["series"][name] == [[l["step"], l[name]] for l in of("step")], name
+for name in ("val_loss", "perplexity", "bits_per_byte"):
+    assert run["evals"][name] == [[l["step"], l[name]] for l in of("eval")], name
+assert run["norms"]["steps"] == [10, 20, 30, 40]
+assert run["summary"]["ranks"] == of("summary")[0]["ranks"]
+# Every element of every parameter has one owner, and the shards are as long as the plan says.
+layout = run["layout"]
+elements = sum(n for group in layout["groups"] for bucket in group["buckets"]
+               for _, _, n in bucket["parameters"])
+assert elements == run["header"]["model"]["parameters"], elements
+held = sum(4 * bucket["shard"] for group in layout["groups"] for bucket in group["buckets"])
+state = of("summary")[0]["ranks"][0]["memory"]["optimizer_state"]["peak"]
+assert held * layout["state_values"] == state, (held, state)
+timeline = run["timeline"]
+assert timeline["step"] == 3 and [r["rank"] for r in timeline["ranks"]] == [0, 1, 2]
+for rank in timeline["ranks"]:
+    (begin, end), = [(b, b + d) for track, name, b, d, _ in rank["events"] if name == "step 3"]
+    passes = [(b, name) for track, name, b, d, _ in rank["events"]
+              if track == 0 and name in ("forward", "backward") and b < end]
+    # 6 micro-batches on 3 ranks.
+    assert [name for _, name in sorted(passes)] == ["forward", "backward"] * 2, passes
+    assert all(begin <= at <= end for at, _ in passes)
+    assert any(track == 2 for track, *_ in rank["events"])
+rows = list(csv.DictReader(open("run.csv")))
+assert [float(r["loss"]) for r in rows] == [l["loss"] for l in of("step")]
+assert [float(r["val_loss"]) for r in rows if r["val_loss"]] == [l["val_loss"] for l in of("eval")]
+assert [r["name"] for r in runs("both.html")] == ["first", "second"]
+last = of("eval")[-1]
+import math
+assert abs(last["perplexity"] - math.exp(last["val_loss"])) < 1e-4 * last["perplexity"]
+assert abs(last["bits_per_byte"] - last["val_loss"] / math.log(2)) < 1e-5
+PYTHON
+python3 check.py
+
+# A run that is killed leaves a log, and the page of what it did.
+head -n 20 run.jsonl > cut.jsonl
+printf '{"type":"step","st' >> cut.jsonl
+must_work "$report" cut.jsonl
+grep -q '"count":1[0-9]' cut.html || fail "no steps of a log that is cut short"
+
+# A stopped run has a page too, and the resumed run's page has all steps.
+stopped=(--data text.txt "${tiny[@]}" --steps 30 --warmup 1 --eval-every 0 --checkpoint saved)
+ranks 2 "${stopped[@]}" --report going.html --steps 12 --resume-changed steps
+ranks 3 "${stopped[@]}" --report going.html --resume-changed steps
+python3 - << 'PYTHON'
+import json, re
+data = json.loads(re.search(r'id="data">(.*?)</script>', open("going.html").read(), re.S)[1])
+run, = data["runs"]
+assert [x for x, _ in run["steps"]["series"]["loss"]] == list(range(1, 31))
+assert run["resumes"] == [12] and run["header"]["ranks"] == 3 and run["checkpoints"] == [12, 30]
+PYTHON
+
+# Evaluation alone: the loss of the last step, and nothing is written.
+alone "${run[@]}" --save model.safetensors --quiet
+[[ ! -s stdout.log && ! -s stderr.log ]] || fail "--quiet printed: $(cat stdout.log stderr.log)"
+expected=$(sed -nE 's/.*"step":40,"val_loss":([0-9.]+).*/\1/p' plain.jsonl)
+before=$(ls -l --time-style=full-iso)
+must_work mpirun -n 2 "$train_gpt" "${run[@]}" --init model.safetensors --eval-only --quiet
+[[ $(cat stdout.log) == "step 0  validation loss $(printf %.4f "$expected")  perplexity "* ]] ||
+  fail "--eval-only: $(cat stdout.log), expected $expected"
+rm -f stdout.log stderr.log
+[[ $(ls -l --time-style=full-iso | grep -v 'std.*log') == $(grep -v 'std.*log' <<< "$before") ]] ||
+  fail "--eval-only wrote a file"
+must_work "$train_gpt" "${stopped[@]}" --eval-every 10 --eval-only
+grep -q '^step 30  validation loss' stdout.log || fail "$(cat stdout.log)"
+
+# What is refused.
+expect 'a log is required' "$report"
+expect 'none.jsonl: No such file' "$report" none.jsonl
+expect 'text.txt: not the log of a run' "$report" text.txt
+expect 'names has 1 names for 2 logs' "$report" run.jsonl plain.jsonl --names one
+expect 'is of one run, and 2 logs' "$report" run.jsonl plain.jsonl --csv x.csv
+expect 'would be overwritten' "$report" run.jsonl --out run.jsonl
+expect 'would be overwritten' "$report" run.jsonl --csv ./run.jsonl
+expect 'no/x.html: cannot be written' "$report" run.jsonl --out no/x.html
+expect 'made from the log' "$train_gpt" "${run[@]}" --report x.html --log /dev/null
+expect 'no/x.html: cannot be written' "$train_gpt" "${run[@]}" --report no/x.html --log x.jsonl
+expect 'would write the same file' "$train_gpt" "${run[@]}" --report x.jsonl
+expect 'norms-every is -1' "$train_gpt" "${run[@]}" --norms-every -1
+expect 'give the weights to evaluate' "$train_gpt" "${run[@]}" --eval-only
+expect 'empty has no checkpoint yet' "$train_gpt" "${run[@]}" --checkpoint empty --eval-only
+expect 'writes no file; leave out --log' "$train_gpt" "${run[@]}" --init model.safetensors \
+  --eval-only --log x.jsonl
+expect '--report: rank 0 has' mpirun -n 1 "$train_gpt" "${run[@]}" --report x.html : \
+  -n 1 "$train_gpt" "${run[@]}"
