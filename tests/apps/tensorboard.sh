@@ -20,7 +20,8 @@ for folder in ("events", "converted"):
     events = EventAccumulator(folder, size_guidance={"scalars": 0, "histograms": 0, "tensors": 0})
     events.Reload()
     for kind, name, tag in (("step", "loss", "train/loss"), ("step", "lr", "train/lr"),
-                            ("step", "step_ms", "speed/step_ms"), ("eval", "val_loss", "eval/val_loss")):
+                            ("step", "step_ms", "speed/step_ms"),
+                            ("eval", "val_loss", "eval/val_loss")):
         logged = {line["step"]: f32(line[name]) for line in lines if line["type"] == kind}
         shown = {event.step: event.value for event in events.Scalars(tag)}
         assert shown == logged, (folder, tag, shown, logged)

@@ -52,6 +52,23 @@ grep -qx '60,000 ratings of 600 items by 1,000 users: 48,000 to train on, 12,000
   ratings.txt || fail "$(< ratings.txt)"
 if build/ratings missing.txt 2> error.txt; then fail "missing ratings were taken"; fi
 grep -q 'missing.txt: cannot be opened' error.txt || fail "$(< error.txt)"
+
+# The same programs without CMake. The order of the static libraries must be right for each.
+if command -v pkg-config > /dev/null; then
+  export PKG_CONFIG_PATH=$(dirname "$(find "$work/installed" -name tessera.pc)")
+  for part in tokens: images:-images ratings:-ratings; do
+    name=${part%:*}
+    package=tessera${part#*:}
+    # Unquoted, because pkg-config prints words.
+    "${CXX:-g++}" -std=c++20 "$name.cpp" $(pkg-config --cflags --libs "$package") -o "by_$name" ||
+      fail "$package.pc does not build $name.cpp"
+  done
+  ./by_ratings > by_ratings.txt
+  cmp ratings.txt by_ratings.txt || fail "$(< by_ratings.txt)"
+else
+  echo "pkg-config is not installed: the .pc files are not tried"
+fi
+
 cp -r "$work/installed/share/tessera/course" course
 course/check 4 --solution --ranks 2 --tessera "$work/installed" > lesson.txt ||
   fail "the course: $(< lesson.txt)"
