@@ -5,6 +5,7 @@
 #include "core/autograd.h"
 #include "core/context.h"
 #include "course/3_data_parallel/data_parallel.h"
+#include "course/lib/events.h"
 #include "optim/kernels/step_end.h"
 
 namespace course {
@@ -141,6 +142,7 @@ void DataParallel::initialize(int bucket, const dist::Range& range, const Tensor
 
 void DataParallel::apply_rule(const Tensor& weights, const Tensor& gradients,
                               const Tensor& first_moment, const Tensor& second_moment) {
+  note("update");
   const std::vector<Tensor> state{first_moment, second_moment};
   const std::vector<UpdateSegment> all{{0, weights.elements(), 0}};
   std::vector<UpdateHyper> hyper{rule_.hyper(updates_, {})};

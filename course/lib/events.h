@@ -13,7 +13,8 @@ namespace course {
 using namespace tessera;
 
 struct Event {
-  std::string kind;            // a call ("all_gather"), "wait" for one, "use", "done", "complete"
+  std::string kind;            // a call ("all_gather"), "wait" for one, "use", "done", "complete",
+                               // "update" by the rule
   std::string parameter = {};  // of use, done and complete
   dist::Traffic purpose = dist::Traffic::other;  // of a call or wait
   int64_t bucket = -1;                           // of a call or wait
@@ -41,6 +42,11 @@ class Events {
  private:
   std::vector<Event> list_;
 };
+
+/// Sets the list into which note() writes; nullptr: none.
+void note_into(Events* events);
+/// Adds an event without a bucket, such as "update", to the trial that runs, if there is one.
+void note(const std::string& kind);
 
 /// Writes down when parameters are read ("use", "done") and when their gradients are complete
 /// ("complete"), and then calls the hooks that are set already. Call it after the hooks are set.

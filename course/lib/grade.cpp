@@ -66,13 +66,13 @@ void Grade::require(const std::string& requirement, const std::string& wrong) {
 }
 
 void Grade::predicted(const std::string& key, int64_t measured) {
-  if (predictions_.empty()) {
+  if (!predictions_) {
     print(fmt::format("      measured: {} = {}", key, grouped(measured)));
     return;
   }
-  const auto found = predictions_.find(key);
+  const auto found = predictions_->find(key);
   std::string wrong;
-  if (found == predictions_.end()) {
+  if (found == predictions_->end()) {
     wrong = fmt::format("there is no line '{} = ...' in the predictions", key);
   } else if (found->second == "?") {
     wrong = fmt::format("predict '{}' before you measure: replace its ?", key);
@@ -81,8 +81,9 @@ void Grade::predicted(const std::string& key, int64_t measured) {
         fmt::format("'{} = {}': expected a number, without unit or formula", key, found->second);
   } else if (found->second != std::to_string(measured)) {
     wrong = fmt::format(
-        "you predicted {} = {}, and another number is measured. Go through \"By "
-        "hand\" again; answers.md derives it",
+        "you predicted {} = {}, and another number is measured. If `--predict` says that your "
+        "prediction is right, your program does otherwise; else read the lesson again, and then "
+        "answers.md, which derives the number",
         key, found->second);
   }
   require("prediction: " + key, world_.rank == 0 ? wrong : "");
@@ -91,12 +92,15 @@ void Grade::predicted(const std::string& key, int64_t measured) {
 int grade(int argc, char** argv, const std::string& title,
           const std::function<void(Grade&)>& check) {
   return dist::run(argc, argv, [&](dist::World& world) {
-    std::map<std::string, std::string> predictions;
+    // The check ends before its own time limit, and names the rank that did not come.
+    world.communicator->set_timeout(30);
+    Grade::Predictions predictions;
     for (int i = 1; i < argc; ++i) {
       const std::string argument = argv[i];
-      if (argument != "--predictions" || i + 1 == argc) {
+      if (argument != "--predictions") {
         fail_input("unknown argument '{}', expected --predictions FILE", argument);
       }
+      if (i + 1 == argc) fail_input("--predictions needs a file");
       predictions = read_predictions(argv[++i]);
     }
     Grade grade(world, std::move(predictions));

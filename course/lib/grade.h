@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "dist/bootstrap.h"
@@ -23,7 +24,8 @@ using namespace tessera;
 
 class Grade {
  public:
-  Grade(dist::World& world, std::map<std::string, std::string> predictions)
+  using Predictions = std::optional<std::map<std::string, std::string>>;
+  Grade(dist::World& world, Predictions predictions)
       : world_(world), predictions_(std::move(predictions)) {}
 
   dist::World& world() { return world_; }
@@ -45,7 +47,7 @@ class Grade {
   void print(const std::string& line) const;
 
   dist::World& world_;
-  std::map<std::string, std::string> predictions_;
+  Predictions predictions_;  // nullopt: there is no file of predictions
   std::string at_;
 };
 

@@ -4,13 +4,12 @@
 #include <map>
 
 #include "core/digest.h"
-#include "core/error.h"
 #include "dist/shard_layout.h"
 
 namespace course {
 
-// Calls in the order in which they were started. The Work objects share the queue, since they may
-// outlive the observer.
+// Calls in the order in which they were started. The Work objects share the queue. A call that is
+// still pending needs the observer, so wait for it, or call finish(), before the observer ends.
 class Observer::Queue {
  public:
   Queue(bool late, Events& events) : late_(late), events_(events) {}
@@ -39,6 +38,12 @@ class Observer::Queue {
       unwaited_.erase(found);
     }
     make_until(number);
+  }
+
+  // Other code waits for all calls here, and so the values are right from here on.
+  void wait_for_all() {
+    while (!unwaited_.empty()) wait(unwaited_.begin()->first);
+    make_until(first_ + std::ssize(pending_) - 1);
   }
 
   void make_until(int64_t number) {
@@ -114,7 +119,7 @@ dist::Work Observer::add(const std::string& name, const Tensor& watched,
 }
 
 std::shared_ptr<dist::Communicator> Observer::split(int color, int key, const std::string& group) {
-  finish();
+  queue_->wait_for_all();
   return inner_.split(color, key, group);
 }
 
@@ -195,7 +200,7 @@ dist::Work Observer::run(std::function<void()> body) {
 }
 
 void Observer::barrier() {
-  finish();
+  queue_->wait_for_all();
   inner_.barrier();
 }
 

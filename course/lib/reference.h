@@ -27,4 +27,7 @@ std::vector<float> reference_losses(const Training& training, DType dtype = DTyp
 /// Says at which step `found` first differs from `expected`; an empty text: nowhere.
 std::string difference(const std::vector<float>& found, const std::vector<float>& expected);
 
+/// Forgets the steps of a reference, so that errors of the student's program do not speak of them.
+void forget_steps();
+
 }  // namespace course

@@ -17,6 +17,7 @@ Trial train(Grade& grade, const Training& training, const Make& make, DType dtyp
   trial.named = trainer->parameters();
   trial.layout = std::make_unique<dist::ShardLayout>(trainer->layout());
   watch(trial.named, trial.events);
+  note_into(&trial.events);
   for (int64_t step = 0; step < training.steps; ++step) {
     trial.events.clear();
     observer.traffic().reset();
@@ -24,6 +25,7 @@ Trial train(Grade& grade, const Training& training, const Make& make, DType dtyp
     for (const std::string& call : observer.finish()) trial.unwaited.push_back(call);
     if (after) after(*trainer);
   }
+  note_into(nullptr);
   trial.races = observer.races();
   trial.parameters = memory.current(Category::parameters);
   trial.gradients = memory.current(Category::gradients);
@@ -59,7 +61,8 @@ std::string early_wait(const Trial& trial, const std::string& kind, dist::Traffi
   std::set<int64_t> sent;    // buckets of this micro-step
   std::set<int64_t> waited;  // those of them that were waited for
   for (const Event& event : trial.events.list()) {
-    if (event.purpose != purpose || event.bucket < 0) continue;
+    if (event.purpose != purpose) continue;
+    if (event.bucket < 0) return fmt::format("a call of {} does not name its bucket", kind);
     if (event.kind == "wait") {
       if (sent.contains(event.bucket)) waited.insert(event.bucket);
       continue;

@@ -58,8 +58,9 @@ struct Hints {
 /// Requires that the trial has no race and no call without a wait.
 void require_order(Grade& grade, const Trial& trial, const Hints& hints = {});
 
-/// An empty text, or which call of this kind and purpose the last step waits for before it has
-/// started the next one of the same micro-step, so that nothing overlaps.
+/// Returns an empty text if, in each micro-step of the last step, all calls of this kind and
+/// purpose have started before the first of them is waited for. Otherwise names the call that is
+/// waited for too early, and the one that had not started. Calls without a bucket are named too.
 std::string early_wait(const Trial& trial, const std::string& kind, dist::Traffic purpose);
 
 }  // namespace course

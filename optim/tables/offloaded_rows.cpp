@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/error.h"
 #include "core/ops/fill.h"
 #include "optim/kernels/rows.h"
 
@@ -49,8 +48,8 @@ dist::Range OffloadedRows::chunk(int64_t number, int64_t count) const {
   return {begin, std::min(count, begin + rows_at_once_)};
 }
 
-void OffloadedRows::pack(const TouchedRows& touched, const dist::Range& range,
-                         const Tensor& to) const {
+void OffloadedRows::pack(const TouchedRows& touched, const Tensor& host_slots,
+                         const dist::Range& range, const Tensor& to) const {
   const Context context = current_context(device_);
   if (!touched.slots.defined()) {
     kernels::copy_rows(context, RowList{to}, RowList{touched.sums.rows(range.begin, range.end)},
@@ -58,8 +57,7 @@ void OffloadedRows::pack(const TouchedRows& touched, const dist::Range& range,
     return;
   }
   const Tensor slots = touched.slots.flat(range.begin, range.end);
-  const Tensor here = slots.to_host();
-  const auto slot_of = here.values<int32_t>();
+  const auto slot_of = host_slots.flat(range.begin, range.end).values<int32_t>();
   if (std::ranges::none_of(slot_of, [](int32_t slot) { return slot < 0; })) {
     kernels::copy_rows(context, RowList{to}, RowList{touched.sums, slots}, range.size());
     return;
@@ -74,18 +72,15 @@ void OffloadedRows::pack(const TouchedRows& touched, const dist::Range& range,
     from.push_back(slot_of[i]);
   }
   if (places.empty()) return;
-  const auto list = [this](const std::vector<int32_t>& rows) {
-    return Tensor::from({std::ssize(rows)}, rows).to(device_, Category::workspace);
-  };
-  kernels::copy_rows(context, RowList{to, list(places)}, RowList{touched.sums, list(from)},
-                     std::ssize(places));
+  kernels::copy_rows(context, RowList{to, row_list(places, device_)},
+                     RowList{touched.sums, row_list(from, device_)}, std::ssize(places));
 }
 
-void OffloadedRows::start(int64_t number, const TouchedRows& touched) {
+void OffloadedRows::start(int64_t number, const TouchedRows& touched, const Tensor& host_slots) {
   const dist::Range range = chunk(number, touched.rows.elements());
   // The host has taken the sums that were packed here before, so they may be overwritten.
   const Tensor packed = sums_[static_cast<size_t>(number) % sums_.size()].rows(0, range.size());
-  pack(touched, range, packed);
+  pack(touched, host_slots, range, packed);
   place_.start(static_cast<int>(number), flat(packed));
 }
 
@@ -94,14 +89,16 @@ void OffloadedRows::update(const UpdateRule& rule, const UpdateHyper& hyper,
   const int64_t count = touched.rows.elements();
   if (count == 0) return;
   const Context host = current_context(place_.device());
+  // Copied here, once: a copy between chunks would wait for the chunks before it.
   const Tensor rows = touched.rows.to_host();
+  const Tensor host_slots = touched.slots.defined() ? touched.slots.to_host() : Tensor();
   const int chunks = chunks_of(count, rows_at_once_);
-  start(0, touched);
+  start(0, touched, host_slots);
   for (int number = 0; number < chunks; ++number) {
     const bool more = number + 1 < chunks;
     const dist::Range range = chunk(number, count);
     const Tensor sums = place_.take(number).view({range.size(), width_});
-    if (more && place_.ahead()) start(number + 1, touched);
+    if (more && place_.ahead()) start(number + 1, touched, host_slots);
     const Tensor chunk_rows = rows.flat(range.begin, range.end);
     rule.update_rows(host,
                      {.parameters = target.masters,
@@ -121,7 +118,7 @@ void OffloadedRows::update(const UpdateRule& rule, const UpdateHyper& hyper,
         current_context(device_),
         RowList{target.values, touched.rows.flat(range.begin, range.end), target.first},
         RowList{values}, range.size());
-    if (more && !place_.ahead()) start(number + 1, touched);
+    if (more && !place_.ahead()) start(number + 1, touched, host_slots);
   }
 }
 

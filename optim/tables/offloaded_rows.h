@@ -1,9 +1,9 @@
 // Offload of a row-sparse table: the host holds the master weights and the state, and updates the
 // touched rows, while the values are on another device (optim/zero/update_place.h).
 //
-// Touched rows are updated in chunks, so that the buffers do not grow with the table. The sums of a
-// chunk are packed on the device and copied to the host; the updated weights come back rounded and
-// packed, and the device writes them to their rows:
+// Touched rows are updated in chunks, so that the buffers of sums and weights do not grow with the
+// table. The sums of a chunk are packed on the device and copied to the host. The updated weights
+// come back rounded and packed, and the device writes them to their rows:
 //
 //   device   pack sums 0   pack sums 1            values 0 to rows   ...
 //   host                   update chunk 0         update chunk 1     ...
@@ -24,7 +24,7 @@ struct TouchedRows {
   Tensor rows;        // i32 [m]
   Tensor slots = {};  // i32 [m]: the row of `sums`, or -1: the gradient is zero; undefined: slot i
                       // is i
-  Tensor sums;        // f32 [>= m, C]
+  Tensor sums;        // f32 [n, C]; n >= m if slots is undefined
 };
 
 class OffloadedRows {
@@ -49,8 +49,9 @@ class OffloadedRows {
  private:
   dist::Range chunk(int64_t number, int64_t count) const;
   /// Packs the sums of a chunk, and starts to copy them to the host.
-  void start(int64_t number, const TouchedRows& touched);
-  void pack(const TouchedRows& touched, const dist::Range& range, const Tensor& to) const;
+  void start(int64_t number, const TouchedRows& touched, const Tensor& host_slots);
+  void pack(const TouchedRows& touched, const Tensor& host_slots, const dist::Range& range,
+            const Tensor& to) const;
 
   int64_t width_;
   int64_t rows_at_once_;

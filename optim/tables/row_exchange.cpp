@@ -19,6 +19,12 @@ std::vector<int64_t> in_elements(std::vector<int64_t> rows, int64_t columns) {
   return rows;
 }
 
+Tensor row_list(const std::vector<int32_t>& rows, Device device) {
+  const Tensor list = Tensor::empty({std::ssize(rows)}, DType::i32, Device{}, Category::workspace);
+  std::ranges::copy(rows, list.data<int32_t>());
+  return list.to(device, Category::workspace);
+}
+
 Tensor on_device(const Tensor& list, const Tensor& buffer) {
   if (!buffer.defined() || list.elements() == 0) return list;
   const Tensor copy = buffer.flat(0, list.elements());

