@@ -23,9 +23,12 @@ if [[ -z ${TESSERA_CUDA:-} ]]; then
     cuda=OFF
   fi
 fi
-build release train_gpt generate corpus
+build release train_gpt generate report corpus
 
 train=(mpirun -n "$ranks" build/release/bin/train_gpt --data build/release/corpus.txt
-  --preset nano --stage 2 --threads "$threads" --sample 200 "$@")
+  --preset nano --stage 2 --threads "$threads" --sample 200)
+# An evaluation alone writes no file.
+if [[ " $* " != *" --eval-only "* ]]; then train+=(--report build/release/run.html); fi
+train+=("$@")
 say "${train[*]}"
 OMP_NUM_THREADS=$threads exec "${train[@]}" < /dev/null

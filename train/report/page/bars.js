@@ -45,11 +45,11 @@ function shownRanks(summary) {
   return ranks.slice(0, mostPanels);
 }
 
-function barSection(page, title, text, summary, rowsOf) {
+function barSection(page, id, title, text, summary, rowsOf) {
   const ranks = shownRanks(summary);
   const others = summary.ranks.length - ranks.length;
   const rest = others > 0 ? ` ${others} more ranks are not drawn.` : "";
-  const node = section(page, title, text + rest);
+  const node = section(page, id, title, text + rest);
   const panels = element("div", node, {class: "panels"});
   const rows = ranks.map(rowsOf);
   const largest = Math.max(...rows.flat().map((row) => Math.max(row.measured, row.planned ?? 0)));
@@ -60,7 +60,7 @@ function memorySection(page, run) {
   if (!run.summary) return;
   const text = "Peak bytes of each category. The mark is the plan, made before the run; a " +
     "bar in another colour, with ≠, differs from it.";
-  barSection(page, "Memory", text, run.summary, (rank) =>
+  barSection(page, "memory", "Memory", text, run.summary, (rank) =>
     Object.entries(rank.memory).map(
       ([name, of]) => ({name, planned: of.planned, measured: of.peak})));
 }
@@ -69,7 +69,7 @@ function trafficSection(page, run) {
   if (!run.summary) return;
   const text = `Bytes that each rank has sent in ${number(run.summary.steps)} steps, by purpose. ` +
     "The mark is the plan.";
-  barSection(page, "Traffic", text, run.summary, (rank) =>
+  barSection(page, "traffic", "Traffic", text, run.summary, (rank) =>
     Object.entries(rank.traffic).map(
       ([name, of]) => ({name, planned: of.planned, measured: of.measured})));
 }

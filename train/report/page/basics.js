@@ -110,8 +110,8 @@ function tableOf(parent, caption, heading, rows) {
   return table;
 }
 
-function section(page, title, text) {
-  const node = element("section", page);
+function section(page, id, title, text) {
+  const node = element("section", page, {id});
   element("h2", node, {}, title);
   if (text) element("p", node, {}, text);
   return node;

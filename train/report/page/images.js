@@ -74,8 +74,9 @@ function imagesSection(page, run) {
   if (!run.confusion) return;
   const {counts, images} = run.confusion;
   const right = counts.reduce((sum, [truth, guess, n]) => sum + (truth === guess ? n : 0), 0);
-  const node = section(page, "Classes", `${number(right)} of ${number(images)} validation images ` +
-    `have the right class: ${((100 * right) / images).toFixed(2)} %.`);
+  const share = ((100 * right) / images).toFixed(2);
+  const node = section(page, "classes", "Classes", `${number(right)} of ${number(images)} ` +
+    `validation images have the right class: ${share} %.`);
   if (run.confusion.classes.length <= mostClassesDrawn) confusionMatrix(node, run.confusion);
   mostConfused(node, run.confusion);
   if (!run.mistakes || run.mistakes.images.length === 0) return;

@@ -98,7 +98,8 @@ function ownershipSection(page, run) {
   const drawn = Math.min(ranks, mostPanels);
   const flat = flatParts(run.layout, ranks);
   const kinds = kindsOf(stage, run.layout.state_values);
-  const node = section(page, "Who holds what", ownershipText(flat, stage, ranks - drawn));
+  const node = section(page, "owners", "Who holds what",
+                       ownershipText(flat, stage, ranks - drawn));
   const legend = element("div", node, {class: "runs"});
   for (const kind of kinds) {
     const item = element("span", legend);

@@ -86,7 +86,9 @@ function charts(parent) {
   const validation = linesOf("evals", "val_loss", "validation loss").map((line, i) => ({
     ...line, color: runs.length > 1 ? color(i) : color(1)}));
   chart(node, "Loss", [...loss, ...validation]);
-  for (const name of evaluations.filter((key) => key !== "val_loss")) {
+  // Perplexity and bits per byte have the shape of the loss.
+  const drawn = ["val_loss", "perplexity", "bits_per_byte"];
+  for (const name of evaluations.filter((key) => !drawn.includes(key))) {
     chart(node, `Evaluation: ${words(name)}`, linesOf("evals", name));
   }
   chart(node, "Learning rate", linesOf("steps", "lr"));
@@ -115,8 +117,9 @@ function normsSection(parent, run) {
     run.norms.names[b], "en", {numeric: true}));
   const names = order.map((i) => run.norms.names[i]);
   const values = run.norms.values.map((row) => order.map((i) => row[i]));
-  const node = section(parent, "Norm of each parameter's gradient", "One row for each parameter, " +
-    "one column for each recorded step; stronger colour is larger (logarithmic).");
+  const node = section(parent, "norms", "Norm of each parameter's gradient",
+    "One row for each parameter, one column for each recorded step; stronger colour is larger " +
+    "(logarithmic).");
   const width = 1140;
   const left = 190;
   const row = Math.max(3, Math.min(14, 640 / names.length));
@@ -149,7 +152,7 @@ function normsSection(parent, run) {
 }
 
 function settingsSection(parent, run) {
-  const node = section(parent, "Settings", "");
+  const node = section(parent, "settings", "Settings", "");
   const rows = [];
   const add = (prefix, object) => {
     for (const [name, value] of Object.entries(object)) {
@@ -204,11 +207,11 @@ function showPage() {
     line.append(describeRun(run));
     tiles(page, run);
   });
-  const curves = section(page, "Curves", "");
+  const curves = section(page, "curves", "Curves", "");
   charts(curves);
   const chosen = element("div");
   if (runs.length > 1) {
-    const choice = section(page, "One run", "");
+    const choice = section(page, "run", "One run", "");
     const select = element("select", choice, {"aria-label": "run"});
     runs.forEach((run, i) => element("option", select, {value: i}, run.name));
     select.addEventListener("change", () => showRun(chosen, runs[select.value]));

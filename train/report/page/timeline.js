@@ -5,13 +5,15 @@
 const laneHeight = 12;
 const trackColors = {op: "var(--c5)", pass: "var(--c0)", wait: "var(--exposed)", comm: "var(--c2)"};
 
-// The depth of each event of the compute track: how many others contain it.
+// The depth of each event of the compute track: how many others contain it. The log rounds times,
+// so that an event may seem to begin before the one before it has ended.
 function withDepth(events) {
+  const rounding = 0.15;  // microseconds
   const open = [];
   return events.filter(([track]) => track === 0)
     .sort((a, b) => a[2] - b[2] || b[3] - a[3])
     .map((event) => {
-      while (open.length > 0 && event[2] >= open.at(-1)) open.pop();
+      while (open.length > 0 && event[2] >= open.at(-1) - rounding) open.pop();
       open.push(event[2] + event[3]);
       return {event, depth: open.length - 1};
     });
@@ -82,7 +84,7 @@ function timelineSection(page, run) {
   const length = timeline.ranks[0].length_us;
   const shown = length * 1.25;
   const ms = (us) => (us / 1000).toFixed(3);
-  const node = section(page, `The timeline of step ${number(timeline.step)}`,
+  const node = section(page, "timeline", `The timeline of step ${number(timeline.step)}`,
     `${ms(length)} ms from its begin to the begin of the next step (dashed line). ` +
     "Orange: the rank computes nothing, because it waits for others: exposed communication.");
   timelineLegend(node);
