@@ -81,6 +81,9 @@ const std::map<std::string, std::string> other = {
     {"--verify-data", ""},
     {"--eval-every", "9"},
     {"--eval-batches", "3"},
+    {"--eval-only", ""},
+    {"--norms-every", "7"},
+    {"--quiet", ""},
     {"--sample", "4"},
     {"--plan", ""},
     {"--augment", "off"},
@@ -118,14 +121,17 @@ const std::map<std::string, std::string> other = {
     {"--top", "3"},
     {"--sampled-items", "9"},
 };
-const std::set<std::string> paths = {"--data", "--val-data", "--init",   "--tuned",
-                                     "--save", "--trace",    "--resume", "--checkpoint"};
-const std::set<std::string> each_its_own = {"--log", "--threads", "--workers", "--json"};
+const std::set<std::string> paths = {"--data",   "--val-data",   "--init",   "--tuned",
+                                     "--save",   "--trace",      "--resume", "--checkpoint",
+                                     "--report", "--tensorboard"};
+const std::set<std::string> each_its_own = {"--log",  "--threads", "--workers",
+                                            "--json", "--csv",     "--color"};
 
 // Maps each flag that needs other flags to these flags and their values.
 const std::map<std::string, std::vector<std::string>> needed = {
     {"--save-every", {"--save", "model.safetensors"}},
     {"--save-best", {"--save", "model.safetensors"}},
+    {"--eval-only", {"--checkpoint", "runs"}},
     {"--checkpoint-every", {"--checkpoint", "runs"}},
     {"--checkpoint-staging", {"--checkpoint", "runs"}},
     {"--resume-changed", {"--resume", "runs"}},

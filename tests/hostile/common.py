@@ -137,7 +137,8 @@ class Bench:
             (self.input / name).mkdir()
         for number, folder in enumerate(("gpt", "gpt2")):
             self.must_work("train_gpt", *TINY, "--data", "in/text.txt", "--steps", "2", "--seed",
-                           str(number), "--save", f"in/{folder}/model.safetensors")
+                           str(number), "--save", f"in/{folder}/model.safetensors", "--log",
+                           "in/run.jsonl")
         self.must_work("train_resnet", "--data", "in/mnist", "--batch", "4", "--micro-batch", "2",
                        "--steps", "1", "--eval-every", "0", "--save", "in/image/model.safetensors")
         for number, folder in enumerate(("recommender", "recommender2")):

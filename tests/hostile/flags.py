@@ -17,6 +17,7 @@ BASES = {
     "train_recommender": ["--data", "in/u.data", *RATINGS, "--objective", "ranking", "--steps",
                           "2", "--log", "out/run.jsonl"],
     "recommend": ["--model", "in/recommender/model.safetensors", "--user", "u1"],
+    "report": ["--run", "in/run.jsonl", "--out", "out/report.html"],
     "generate": ["--model", "in/gpt/model.safetensors", "--tokens", "3"],
     "predict": ["--model", "in/image/model.safetensors", "--images", "in/picture.png"],
     "tune": ["--layers", "1", "--heads", "1", "--width", "8", "--out", "out/tuned.json"],
@@ -25,8 +26,8 @@ BASES = {
     "comm_bench": ["--max-bytes", "4KiB", "--iterations", "1", "--warmup", "0"],
 }
 INPUTS = ("data", "val-data", "init", "tuned", "config", "model", "images", "items", "file",
-          "moments")
-OUTPUTS = ("log", "trace", "save", "out", "json", "dir")
+          "moments", "run")
+OUTPUTS = ("log", "trace", "save", "out", "json", "dir", "report", "csv", "tensorboard")
 ALIASES = {"batch": "global-batch"}
 # Large values of these flags are allowed and only make a run long, so they are not tried.
 LONG = ("steps", "tokens", "sample", "epochs", "iterations", "warmup", "eval-batches")
@@ -57,6 +58,7 @@ CONTRADICTIONS = {
         "--eval-every 1 --sampled-items 99", "--columns user,user"],
     "recommend": ["--top 0", "--user nobody", "--model in/gpt/model.safetensors", "--threads -1",
                   "--model in/image/model.safetensors", "--items in/no_such_file"],
+    "report": ["--names one,two", "--run in/text.txt", "--run in/no_such_file", "--run in/u.data"],
     "generate": ["--prompt x --prompt-tokens 1", "--prompt-tokens 256", "--prompt-tokens 1,,2",
                  "--prompt-tokens -1", "--temperature -1", "--top-k -1"],
     "predict": ["--top 0", "--model in/gpt/model.safetensors", "--images in/text.txt"],
