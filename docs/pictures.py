@@ -133,7 +133,9 @@ def steps_of_trace(programs, stage, *arguments):
     events = sorted((e for e in events if e["ph"] in "Xi" and e["pid"] == 0),
                     key=lambda e: (e["ts"], -e.get("dur", 0)))
     computed = [e for e in events if track[0, e["tid"]] == "compute"]
-    # Spans of steps, passes and layers hold other spans; those of operations do not.
+    # Spans of steps, passes and layers hold other spans; those of operations do not. nano has no
+    # dropout, so its dropout layers hold nothing either, and at the end of a step nothing computes
+    # on this track.
     holds = {id(a) for a, b in zip(computed, computed[1:]) if b["ts"] < a["ts"] + a["dur"]}
     for event in events:
         name, where = event["name"], track[0, event["tid"]]
@@ -147,7 +149,8 @@ def steps_of_trace(programs, stage, *arguments):
         elif where == "compute":
             # The update of the first step is in its end, and leads to the second one's forward.
             step += name == "end of step"
-            result["operations"] += step == 1 and id(event) not in holds
+            result["operations"] += (step == 1 and id(event) not in holds
+                                     and not name.endswith(("dropout", "drop", "end of step")))
         elif where == "buckets" and step == 1 and name == "update":
             result["updates"].append(bucket)
         elif where == "buckets" and step == 1 and name == "ready":

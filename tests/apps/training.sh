@@ -89,6 +89,8 @@ open("header.bin", "wb").write(struct.pack("<256i", 20240520, 1, len(text), *[0]
 PYTHON
 for data in plain.bin header.bin; do
   alone "${run[@]}" --data "$data" --log bin.jsonl --sample 5
-  diff <(losses one.jsonl) <(losses bin.jsonl) || fail "$data trained differently from the text"
+  # Only the tokens of a text are known to be bytes.
+  diff <(losses one.jsonl | sed 's/,"bits_per_byte":[^}]*//') <(losses bin.jsonl) ||
+    fail "$data trained differently from the text"
 done
 [[ -z $(find . -name '*.tmp') ]] || fail "files were left behind"

@@ -1,11 +1,14 @@
 #include <cstring>
 
+#include <nlohmann/json.hpp>
+
 #include "core/error.h"
 #include "data/images/formats/image_file.h"
 #include "data/images/image_data.h"
 #include "data/tokens/token_data.h"
 #include "tests/hostile/readers.h"
 #include "tests/support/image_files.h"
+#include "train/report/run_history.h"
 
 namespace tessera::hostile {
 namespace {
@@ -132,6 +135,26 @@ Reader image_file_reader(const std::string& name, Form form,
           int64_t{1} << 30};
 }
 
+// The log of a run, of which a report and a table are made.
+std::string log_lines() {
+  return R"({"type":"header","program":"train_gpt","stage":2,"ranks":1,"layout":{"groups":[]}})"
+         "\n"
+         R"({"type":"step","step":1,"loss":2.5,"grad_norm":1.5,"lr":0.1,"tokens_per_s":1000})"
+         "\n"
+         R"({"type":"norms","step":1,"norms":{"a.weight":1.25,"a.bias":null}})"
+         "\n"
+         R"({"type":"step","step":2,"loss":null,"lr":0.05,"skipped":true})"
+         "\n"
+         R"({"type":"eval","step":2,"val_loss":2.25,"best":true})"
+         "\n"
+         R"({"type":"resume","step":2,"checkpoint":"c","stage":3})"
+         "\n"
+         R"({"type":"summary","steps":2,"equal":true,"ranks":[{"rank":0,"memory":{}}]})"
+         "\n";
+}
+
+void read_log(const std::string& folder) { (void)train::read_history(folder + "/run.jsonl"); }
+
 }  // namespace
 
 std::vector<Reader> data_readers() {
@@ -143,6 +166,7 @@ std::vector<Reader> data_readers() {
       {"tokens_text", single("text.txt", Form::plain, {text}), small},
       {"tokens_bin",
        single("tokens.bin", Form::plain, {tokens(300), llmc_header(300) + tokens(300)}), bin},
+      {"log", single("run.jsonl", Form::text, {log_lines()}), read_log},
       {"idx", {idx(Form::plain)}, read_images},
       {"idx_gzip", {idx(Form::gzip)}, read_images},
       {"cifar10",

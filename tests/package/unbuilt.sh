@@ -20,8 +20,8 @@ missing() {
   grep -q 'Nothing is installed, because a part is not built' "$work/output" ||
     fail "$(< "$work/output")"
 }
-programs=(checkpoint comm_bench generate predict recommend relaunch train_gpt train_recommender
-  train_resnet tune zero_plan)
+programs=(checkpoint comm_bench generate predict recommend relaunch report train_gpt
+  train_recommender train_resnet tune zero_plan)
 libraries=(core nn dist optim models data train files ratings train_ratings images train_images)
 missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 

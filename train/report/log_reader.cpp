@@ -29,7 +29,11 @@ void read_log(const std::string& path,
       fail_input("{}: not the log of a run: its first line is no header", path);
     }
     if (!is_line) fail_input("{}: line {} is not a line of a log", path, number);
-    visit(json);
+    try {
+      visit(json);
+    } catch (const nlohmann::json::exception& error) {
+      fail_input("{}: line {} is not a line of a log: {}", path, number, error.what());
+    }
   }
   if (file.bad()) fail_input("{}: reading failed: {}", path, std::strerror(errno));
   if (number == 0) fail_input("{}: not the log of a run: it has no whole line", path);

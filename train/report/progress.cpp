@@ -165,7 +165,7 @@ void Progress::step(const StepLine& step) {
 void Progress::rewrite_line(const StepLine& step, const std::string& left) {
   const int64_t done = step_number(step.step);
   const double share = static_cast<double>(done) / static_cast<double>(steps_);
-  const std::string before = fmt::format("{}/{} ", done, steps_);
+  const std::string before = fmt::format("step {}/{} ", done, steps_);
   const int64_t peak = memory_ledger(default_device()).peak_total();
   const std::string percent = fmt::format(" {:3.0f} %  ", 100 * share);
   const std::string speed = fmt::format("  {:.0f} {}/s", step.samples_per_s, unit_);
