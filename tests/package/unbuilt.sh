@@ -27,7 +27,7 @@ missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 
 # Creates the files that run.sh builds. They may be empty, because nothing is installed.
 mkdir -p "$build/bin"
-touch "$build"/bin/{generate,train_gpt}
+touch "$build"/bin/{generate,report,train_gpt}
 for library in "${libraries[@]}"; do touch "$build/libtessera_$library.a"; done
 missing checkpoint comm_bench predict recommend relaunch train_recommender train_resnet tune \
   zero_plan

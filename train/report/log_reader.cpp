@@ -5,12 +5,34 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 
 namespace tessera::train {
+namespace {
+
+// True if a text has more lists and objects within each other than any line of a log. They are
+// counted before the text is parsed, because the library visits them by recursion.
+bool too_deep(std::string_view text) {
+  constexpr int most = 32;
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\') ++i;
+    if (c == '"') in_string = !in_string;
+    if (in_string) continue;
+    if (c == '[' || c == '{') ++depth;
+    if (c == ']' || c == '}') --depth;
+    if (depth > most) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 void read_log(const std::string& path,
               const std::function<void(const nlohmann::ordered_json&)>& visit) {
@@ -22,7 +44,8 @@ void read_log(const std::string& path,
   int64_t number = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     ++number;
-    const nlohmann::ordered_json json = nlohmann::ordered_json::parse(line, nullptr, false);
+    const auto json = too_deep(line) ? nlohmann::ordered_json()
+                                     : nlohmann::ordered_json::parse(line, nullptr, false);
     const auto type = json.is_object() ? json.find("type") : json.end();
     const bool is_line = json.is_object() && type != json.end() && type->is_string();
     if (number == 1 && (!is_line || *type != "header")) {
