@@ -6,8 +6,8 @@
 
 Another compiler has other numbers, so the table names the version of nvcc. Kernels are compiled
 for sm_90 as the build compiles them, and nothing runs, so no GPU is needed. A kernel that spills
-keeps values in memory instead of registers, which costs time in every launch. So no kernel may
-spill, except those in SPILLING, which no step of a preset runs, or where other shapes cost more.
+keeps values in memory instead of registers, which costs time in every launch; such kernels are
+listed.
 
 Exit code: 0 equal, 1 different or spilling, 2 bad arguments, 77 no nvcc, or another version.
 """
