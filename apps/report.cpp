@@ -18,7 +18,7 @@ namespace {
 
 void write_events(const std::string& log, const std::string& folder) {
   train::TensorBoardWriter writer(folder, 0);
-  train::read_log(log, [&](const nlohmann::ordered_json& line) { writer.add(line.dump()); });
+  train::read_log(log, [&](const nlohmann::ordered_json& line) { writer.add(line); });
   fmt::print("{}\n", writer.path());
 }
 

@@ -319,8 +319,7 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
-  if (!options.eval_only && resumed.finished(options.steps)) return 0;
-  if (options.eval_only) resumed.require_weights(options.init);
+  if (nothing_left(options, resumed)) return 0;
   Run training(options, data, resumed, world);
   training.train();
   return 0;

@@ -1,6 +1,6 @@
 # page_parts.cpp: the style and the scripts of the report's page as texts of C++.
 set(page_folder ${PROJECT_SOURCE_DIR}/train/report/page)
-set(page_scripts basics chart bars ownership timeline images page)  # as in page_parts.h
+set(page_scripts basics chart bars ownership timeline images page)
 
 function(page_text result file)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${page_folder}/${file})

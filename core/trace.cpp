@@ -143,7 +143,8 @@ std::vector<Event> events_within(int64_t begin_ns, int64_t end_ns) {
 std::string to_chrome_json(const std::vector<Event>& list, int rank) {
   std::string json = fmt::format(
       R"({{"ph":"M","name":"process_name","pid":{0},"args":{{"name":"rank {0}"}}}})", rank);
-  for (const Track track : {Track::compute, Track::waiting, Track::communication, Track::buckets}) {
+  for (const Track track :
+       {Track::compute, Track::waiting, Track::communication, Track::buckets}) {
     json += fmt::format(
         ",\n"
         R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})",
@@ -159,8 +160,8 @@ std::string to_chrome_json(const std::vector<Event>& list, int rank) {
     if (instant) {
       json += R"(,"s":"t")";
     } else {
-      json +=
-          fmt::format(R"(,"dur":{:.3f})", static_cast<double>(event.end_ns - event.begin_ns) / 1e3);
+      json += fmt::format(R"(,"dur":{:.3f})",
+                          static_cast<double>(event.end_ns - event.begin_ns) / 1e3);
     }
     if (event.place.bucket >= 0 || !event.detail.empty()) {
       json += fmt::format(R"(,"args":{{"bucket":{},"detail":"{}"}})", event.place.bucket,

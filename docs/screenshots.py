@@ -17,10 +17,9 @@ from xml.sax.saxutils import escape
 
 DOCS = pathlib.Path(__file__).resolve().parent
 PICTURES = DOCS / "pictures"
-ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-               "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_mpi_yield_when_idle": "1",
-               "OMPI_MCA_hwloc_base_binding_policy": "none", "OMP_NUM_THREADS": "1",
-               "LC_ALL": "C.UTF-8"}
+SETTINGS = (DOCS.parent / "scripts/mpi.env").read_text().splitlines()
+ENVIRONMENT = {**dict(line.split("=", 1) for line in SETTINGS if line and line[0] != "#"),
+               "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
 COLUMNS = 104
 BAR = re.compile("[█▏▎▍▌▋▊▉]+")
 

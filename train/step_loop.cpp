@@ -38,10 +38,9 @@ void check_readable_later(const std::string& log) {
 
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world) {
   if (world.rank == 0) {
-    if (!files.trace.empty()) check_writable(files.trace);
-    if (!files.save.empty()) check_writable(files.save);
-    if (!files.report.empty()) check_writable(files.report);
-    if (!files.csv.empty()) check_writable(files.csv);
+    for (const std::string& path : {files.trace, files.save, files.report, files.csv}) {
+      if (!path.empty()) check_writable(path);
+    }
     if (!files.report.empty() || !files.csv.empty()) check_readable_later(files.log);
   }
   // The barrier waits for all ranks. If a rank has bad input, it has ended the job before this

@@ -24,10 +24,11 @@ constexpr const char* threads_setting = "threads";
 // Members of a log header that are not compared as settings of the run. They say where the run is
 // computed, or what it reads, prints and writes.
 const std::set<std::string> not_of_the_run = {
-    "type",    "program",      "version",      "data",       "val_data", "ranks",    "threads",
-    "device",  "device_name",  "communicator", "graph",      "stage",    "offload",  "recompute",
-    "overlap", "bucket_bytes", "eval_batches", "eval_every", "init",     "tuned",    "save",
-    "trace",   "sample",       "preset",       "format",     "workers",  "protocol", "popularity"};
+    "type",    "program",   "version",     "data",         "val_data",     "ranks",
+    "threads", "device",    "device_name", "communicator", "graph",        "stage",
+    "offload", "recompute", "overlap",     "bucket_bytes", "eval_batches", "eval_every",
+    "init",    "tuned",     "save",        "trace",        "sample",       "preset",
+    "format",  "workers",   "protocol",    "popularity"};
 
 // Returns the name that a flag has in the header: "--global-batch" becomes "global_batch".
 std::string member_name(std::string name) {

@@ -282,6 +282,12 @@ optim::ZeroOptions zero_options(const RunOptions& options) {
       .groups = {{.weight_decay = 0.0f}}};
 }
 
+bool nothing_left(const RunOptions& options, const Resumed& resumed) {
+  if (!options.eval_only) return resumed.finished(options.steps);
+  resumed.require_weights(options.init);
+  return false;
+}
+
 void set_up_messages(const RunOptions& options, const dist::World& world) {
   train::set_up_messages(
       {.shows = world.rank == 0,

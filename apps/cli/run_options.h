@@ -104,6 +104,9 @@ optim::UpdateRule update_rule(const RunOptions& options);
 /// Returns the optimizer's options. Weight decay applies to matrices and filters, not to vectors
 /// (biases and norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
+/// Returns true, with a message to the user, if all steps of the run are done. With --eval-only
+/// returns false, and throws InputError if there are no weights to evaluate.
+bool nothing_left(const RunOptions& options, const Resumed& resumed);
 /// Sets up messages as --quiet and --color ask for. Only rank 0 prints.
 void set_up_messages(const RunOptions& options, const dist::World& world);
 /// Returns the files that a run writes. `finished`: the steps before a resume, if the log goes on.

@@ -58,7 +58,7 @@ class Partition {
   }
   /// The bucket as the trace shows it.
   trace::BucketPlace place(int bucket, trace::Station station) const {
-    return {bucket, parameters_.front().registration, station};
+    return call(dist::Traffic::gradients, bucket).place(station);
   }
   /// The lowest registration index in a bucket; backward reaches that parameter last.
   int64_t first_registration(int bucket) const;

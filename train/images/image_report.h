@@ -1,5 +1,5 @@
-// What the report of a classifier shows of the validation images: which classes the model takes for
-// which, and the images that it gets wrong although it is sure.
+// Lines of the log for the report of a classifier: which classes the model takes for which on the
+// validation images, and the images that it gets wrong although it is sure.
 #pragma once
 
 #include <memory>

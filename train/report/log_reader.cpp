@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <string_view>
 
 #include <nlohmann/json.hpp>
 
@@ -14,22 +13,24 @@
 namespace tessera::train {
 namespace {
 
-// True if a text has more lists and objects within each other than any line of a log. They are
-// counted before the text is parsed, because the library visits them by recursion.
-bool too_deep(std::string_view text) {
-  constexpr int most = 32;
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string && c == '\\') ++i;
-    if (c == '"') in_string = !in_string;
-    if (in_string) continue;
-    if (c == '[' || c == '{') ++depth;
-    if (c == ']' || c == '}') --depth;
-    if (depth > most) return true;
+using Json = nlohmann::ordered_json;
+
+// Parses a line. The result is discarded (Json::is_discarded) if the line is no JSON, or is nested
+// deeper than any line of a log: the library visits such values by recursion.
+Json parsed(const std::string& line) {
+  struct TooDeep {};
+  const auto watch = [](int depth, Json::parse_event_t event, Json&) {
+    using Event = Json::parse_event_t;
+    constexpr int most = 32;  // lists and objects within each other; `depth` is 0 for the outermost
+    const bool begins = event == Event::object_start || event == Event::array_start;
+    if (begins && depth >= most) throw TooDeep();
+    return true;
+  };
+  try {
+    return Json::parse(line, watch, false);
+  } catch (const TooDeep&) {
+    return Json(Json::value_t::discarded);
   }
-  return false;
 }
 
 }  // namespace
@@ -44,8 +45,7 @@ void read_log(const std::string& path,
   int64_t number = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     ++number;
-    const auto json = too_deep(line) ? nlohmann::ordered_json()
-                                     : nlohmann::ordered_json::parse(line, nullptr, false);
+    const Json json = parsed(line);
     const auto type = json.is_object() ? json.find("type") : json.end();
     const bool is_line = json.is_object() && type != json.end() && type->is_string();
     if (number == 1 && (!is_line || *type != "header")) {

@@ -2,12 +2,12 @@
 // build makes page_parts.cpp from the files in train/report/page/ (cmake/report_page.cmake).
 #pragma once
 
-#include <array>
+#include <span>
 #include <string_view>
 
 namespace tessera::train {
 
 extern const std::string_view page_style;
-extern const std::array<std::string_view, 7> page_scripts;
+extern const std::span<const std::string_view> page_scripts;
 
 }  // namespace tessera::train

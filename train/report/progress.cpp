@@ -39,18 +39,17 @@ bool under_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
 
 // The columns of the terminal to which stderr goes.
 int64_t terminal_columns() {
-  constexpr int64_t unknown = 100;
-  winsize size{};
-  if (!under_mpirun()) {
-    const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    return known ? size.ws_col : unknown;
-  }
+  const auto columns_of = [](int terminal) -> int64_t {
+    winsize size{};
+    constexpr int64_t unknown = 100;
+    return ::ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : unknown;
+  };
+  if (!under_mpirun()) return columns_of(STDERR_FILENO);
   const int terminal =
       ::open(file_of_parent(STDERR_FILENO).c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
-  if (terminal < 0) return unknown;
-  const bool known = ::ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  ::close(terminal);
-  return known ? size.ws_col : unknown;
+  const int64_t columns = columns_of(terminal);  // without a terminal: unknown
+  if (terminal >= 0) ::close(terminal);
+  return columns;
 }
 
 // True if the locale of the environment has UTF-8: LC_ALL comes before LC_CTYPE, and LANG is last.

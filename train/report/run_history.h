@@ -1,4 +1,4 @@
-// What a report shows of a run, from its log.
+// Reads the log of a run into the data of which a report is drawn.
 #pragma once
 
 #include <string>

@@ -15,18 +15,12 @@ namespace {
 
 std::optional<int64_t> planned_bytes(const optim::Plan& plan, Category category) {
   switch (category) {
-    case Category::parameters:
-      return plan.parameters;
-    case Category::gradients:
-      return plan.gradients;
-    case Category::optimizer_state:
-      return plan.optimizer_state;
-    case Category::activations:
-      return plan.activations;
-    case Category::communication:
-      return plan.communication;
-    case Category::workspace:
-      return plan.workspace;
+    case Category::parameters: return plan.parameters;
+    case Category::gradients: return plan.gradients;
+    case Category::optimizer_state: return plan.optimizer_state;
+    case Category::activations: return plan.activations;
+    case Category::communication: return plan.communication;
+    case Category::workspace: return plan.workspace;
     case Category::checkpoint:
       return plan.checkpoint;
   }

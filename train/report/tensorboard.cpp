@@ -46,8 +46,9 @@ std::string kind_of(const std::string& name) {
 
 }  // namespace
 
-void TensorBoardWriter::add(const std::string& line) {
-  const Json json = Json::parse(line);
+void TensorBoardWriter::add(const std::string& line) { add(Json::parse(line)); }
+
+void TensorBoardWriter::add(const Json& json) {
   const std::string& type = json["type"].get_ref<const std::string&>();
   const int64_t step = json.value("step", int64_t{0});
   if (type == "header" || type == "resume") {

@@ -10,6 +10,8 @@
 #include <memory>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "train/report/event_file.h"
 
 namespace tessera::train {
@@ -22,8 +24,9 @@ class TensorBoardWriter {
 
   const std::string& path() const { return file_.path(); }
 
-  /// Adds a line of the log.
+  /// Adds a line of the log, as text or parsed.
   void add(const std::string& line);
+  void add(const nlohmann::ordered_json& line);
 
  private:
   EventFile file_;

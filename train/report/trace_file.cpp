@@ -8,6 +8,7 @@
 #include "train/report/rank_clock.h"
 
 namespace tessera::train {
+
 void begin_trace(const dist::World& world) {
   begin_rank_clock(world);
   trace::enable(true);

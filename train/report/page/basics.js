@@ -110,6 +110,16 @@ function tableOf(parent, caption, heading, rows) {
   return table;
 }
 
+// entries: [[color, text]]
+function legend(parent, entries) {
+  const node = element("div", parent, {class: "runs"});
+  for (const [fill, text] of entries) {
+    const item = element("span", node);
+    element("span", item, {class: "swatch", style: `background:${fill}`});
+    item.append(text);
+  }
+}
+
 function section(page, id, title, text) {
   const node = element("section", page, {id});
   element("h2", node, {}, title);

@@ -100,12 +100,8 @@ function ownershipSection(page, run) {
   const kinds = kindsOf(stage, run.layout.state_values);
   const node = section(page, "owners", "Who holds what",
                        ownershipText(flat, stage, ranks - drawn));
-  const legend = element("div", node, {class: "runs"});
-  for (const kind of kinds) {
-    const item = element("span", legend);
-    element("span", item, {class: "swatch", style: `background:${kind.color}`});
-    item.append(`${kind.name}: ${kind.sharded ? `1 shard of ${ranks}` : "all"}`);
-  }
+  legend(node, kinds.map((kind) =>
+    [kind.color, `${kind.name}: ${kind.sharded ? `1 shard of ${ranks}` : "all"}`]));
   const width = 1140;
   const left = 74;
   const top = 34;

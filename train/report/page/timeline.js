@@ -66,17 +66,6 @@ function alignedRanks({ranks}) {
   });
 }
 
-function timelineLegend(node) {
-  const legend = element("div", node, {class: "runs"});
-  for (const [fill, text] of [[trackColors.pass, "step, passes, layers"],
-                              [trackColors.op, "within layers"], [trackColors.wait, "waits"],
-                              [trackColors.comm, "communication"]]) {
-    const item = element("span", legend);
-    element("span", item, {class: "swatch", style: `background:${fill}`});
-    item.append(text);
-  }
-}
-
 function timelineSection(page, run) {
   const timeline = run.timeline;
   if (!timeline || timeline.ranks.length === 0) return;
@@ -87,7 +76,8 @@ function timelineSection(page, run) {
   const node = section(page, "timeline", `The timeline of step ${number(timeline.step)}`,
     `${ms(length)} ms from its begin to the begin of the next step (dashed line). ` +
     "Orange: the rank computes nothing, because it waits for others: exposed communication.");
-  timelineLegend(node);
+  legend(node, [[trackColors.pass, "step, passes, layers"], [trackColors.op, "within layers"],
+                [trackColors.wait, "waits"], [trackColors.comm, "communication"]]);
   const width = 1140;
   const left = 74;
   const lanes = {depth: 5};
