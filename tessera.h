@@ -47,6 +47,7 @@
 #include "train/ratings/rating_evaluation.h"
 #include "train/ratings/scoring.h"
 #include "train/report/announce.h"
+#include "train/report/program_header.h"
 #include "train/report/trace_file.h"
 #include "train/sample.h"
 #include "train/step_loop.h"

@@ -1,11 +1,13 @@
 #include "apps/report_options.h"
 
 #include <filesystem>
+#include <utility>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/paths.h"
 #include "apps/console/flags.h"
 #include "core/error.h"
+#include "train/report/report_page.h"
 
 namespace tessera::apps {
 
@@ -15,7 +17,7 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
   Flags app("Draws runs that are over, or still go on, as a page to be opened in a browser",
             "report");
   app.add_option("logs,--run", options.logs, "Logs of runs: FILE.jsonl of --log");
-  app.add_option("--out", options.out, "The page (default: beside the first log, as .html)");
+  app.add_option("--out", options.out, "The page (default: beside a single log, as .html)");
   app.add_option("--names", options.names, "Names of the runs, separated by commas")->list(',');
   app.add_option("--csv", options.csv, "Write the steps of one run as comma-separated values");
   app.add_option("--tensorboard", options.tensorboard,
@@ -35,11 +37,19 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
     fail_input("{} is of one run, and {} logs are given",
                options.csv.empty() ? "--tensorboard" : "--csv", options.logs.size());
   }
+  for (const auto& [flag, path] : {std::pair<const char*, const std::string&>("--out", options.out),
+                                   {"--csv", options.csv}}) {
+    if (path == "-") fail_input("{} -: nothing is written to standard output; name a file", flag);
+  }
   if (options.out.empty() && !other_form) {
+    if (options.logs.size() > 1) fail_input("--out: name the page of {} runs", options.logs.size());
     options.out = std::filesystem::path(options.logs.front()).replace_extension(".html").string();
+    if (std::filesystem::exists(options.out) && !train::is_report_page(options.out)) {
+      fail_input("{} is there already and is no report; name the page with --out", options.out);
+    }
   }
   GivenPaths paths;
-  for (const std::string& log : options.logs) paths.inputs.push_back({"the log", log});
+  for (const std::string& log : options.logs) paths.inputs.push_back({"report", log});
   paths.outputs = {{"--out", options.out}, {"--csv", options.csv}};
   check_paths(paths);
   return result;

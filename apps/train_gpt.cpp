@@ -111,7 +111,7 @@ class Run {
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
     // The checks come before begin_run, so that a refused run leaves an older log as it is.
     // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
-    files_ = run_files(options, resumed.log_step());
+    files_ = run_files(options, resumed, world);
     log_ = train::begin_run(files_, world);
     input_ = std::make_unique<data::TokenInput>(
         data_, data::TokenInput::Sizes{options.batch.micro, options.model.context});

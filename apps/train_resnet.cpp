@@ -4,6 +4,7 @@
 //   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four ranks, the same loss bits
 //
 // Wiring only: options -> data, model, optimizer -> steps -> weights, tables.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -106,14 +107,14 @@ class Run {
     batches_ = std::make_shared<data::TrainingBatches>(
         data.train, data.transform,
         data::TrainingBatches::Schedule{.batch = options.batch,
-                                        .steps = options.steps,
+                                        .steps = std::max(options.steps, resumed.step()),
                                         .first_step = resumed.step(),
                                         .ranks = world.size,
                                         .rank = world.rank});
     go_on();
     // The checks come before begin_run, so that a refused run leaves an older log as it is.
     // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
-    files_ = run_files(options, resumed.log_step());
+    files_ = run_files(options, resumed, world);
     files_.save = options.save;
     log_ = train::begin_run(files_, world);
     input_ = std::make_unique<data::ImageInput>(

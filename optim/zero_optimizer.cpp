@@ -258,10 +258,20 @@ std::map<std::string, float> ZeroOptimizer::gradient_norms() {
 
 Ownership ZeroOptimizer::ownership() const {
   Ownership result;
-  result.state_values = std::ssize(engine_->rule().state_names());
+  constexpr int64_t f32_bytes = 4;
+  // Offloaded f32 parameters have master weights too, on the host.
+  const bool all_have_masters =
+      options_.offload != Offload::none && !engine_->communicator().device().is_cpu();
   for (const StagedPartition* staged : engine_->partitions()) {
     const Partition& partition = staged->partition();
-    OwnedGroup group{partition.dtype(), partition.trainable(), {}};
+    OwnedGroup group;
+    group.dtype = partition.dtype();
+    group.trainable = partition.trainable();
+    if (group.trainable) {
+      group.sum_bytes = dtype_size(partition.accumulator().dtype());
+      const bool has_masters = all_have_masters || group.dtype != DType::f32;
+      group.state_bytes = f32_bytes * (std::ssize(engine_->rule().state_names()) + has_masters);
+    }
     for (const dist::Bucket& bucket : partition.layout().buckets()) {
       OwnedBucket owned{bucket.elements, bucket.shard_elements, {}};
       for (const int index : bucket.parameters) {
@@ -275,8 +285,8 @@ Ownership ZeroOptimizer::ownership() const {
   }
   for (const auto& table : engine_->tables()) {
     const TableInfo& info = table->info();
-    result.tables.push_back(
-        {info.name(), info.dtype(), info.rows(), info.width(), info.layout.largest()});
+    result.tables.push_back({info.name(), info.dtype(), info.rows(), info.width(),
+                             info.layout.largest(), table->row_state_bytes()});
   }
   return result;
 }

@@ -68,8 +68,14 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
 
 void write_reports(const RunFiles& files, const dist::World& world) {
   if (world.rank != 0) return;
-  if (!files.csv.empty()) write_csv(files.log, files.csv);
-  if (!files.report.empty()) write_report_page({{.log = files.log}}, files.report);
+  if (!files.csv.empty()) {
+    write_csv(files.log, files.csv);
+    spdlog::info("table: {}", files.csv);
+  }
+  if (!files.report.empty()) {
+    write_report_page({{.log = files.log}}, files.report);
+    spdlog::info("report: {}", files.report);
+  }
 }
 
 StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
@@ -163,7 +169,10 @@ int64_t StepLoop::run_steps() {
 }
 
 void StepLoop::evaluate(int64_t done) {
-  StepWork::Evaluation evaluation = work_.evaluate(done);
+  StepWork::Evaluation evaluation = [&] {
+    const trace::Scope scope("evaluation");
+    return work_.evaluate(done);
+  }();
   // Weights are saved before the log line is written, because the line has "best" only if the save
   // succeeded.
   if (saves_ && saves_->keep_best(done, done - skipped(), evaluation.score)) {
@@ -210,6 +219,7 @@ void StepLoop::log_running() {
   const std::map<std::string, float> norms = std::move(running_->norms);
   const StepLine line = line_of(*running_);
   running_.reset();
+  timeline_.ended(line.step);
   log_.write(step_line(line, work_.unit).append(description));
   if (!norms.empty()) log_.write(norms_line(line.step, norms));
   progress_.step(line);

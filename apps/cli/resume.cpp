@@ -27,8 +27,14 @@ const std::set<std::string> not_of_the_run = {
     "type",    "program",   "version",     "data",         "val_data",     "ranks",
     "threads", "device",    "device_name", "communicator", "graph",        "stage",
     "offload", "recompute", "overlap",     "bucket_bytes", "eval_batches", "eval_every",
-    "init",    "tuned",     "save",        "trace",        "sample",       "preset",
-    "format",  "workers",   "protocol",    "popularity"};
+    "init",    "tuned",     "save",        "trace",        "report",       "csv",
+    "sample",  "preset",    "format",      "workers",      "protocol",     "popularity"};
+
+// A setting without which the weights of a checkpoint cannot be read. With --eval-only, only these
+// are compared.
+bool shapes_weights(const std::string& name) {
+  return name.starts_with("model.") || name == "optimizer" || name == "precision";
+}
 
 // Returns the name that a flag has in the header: "--global-batch" becomes "global_batch".
 std::string member_name(std::string name) {
@@ -156,22 +162,19 @@ bool Resumed::finished(int64_t steps) const {
   return true;
 }
 
-void Resumed::require_weights(const std::string& init) const {
-  if (found() || !init.empty()) return;
-  fail_input("--eval-only: {} has no checkpoint yet, and --init is not given",
-             flags_.options.folder);
-}
-
 Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags_(flags) {
-  if (flags.options.wanted() && world.rank == 0) {
+  if (flags.options.wanted() && !flags.only_weights && world.rank == 0) {
     claimed_ = std::make_unique<train::CheckpointFolder>(flags.options.folder);
   }
   if (flags.resume == "latest") {
     checkpoint_ = train::find_checkpoint(flags.options.folder, world);
+    if (flags.only_weights && !found()) {
+      fail_input("--eval-only: {} has no checkpoint", flags.options.folder);
+    }
     return;
   }
   if (flags.resume != "never") checkpoint_ = train::open_checkpoint(flags.resume, world);
-  if (flags.options.wanted()) check_no_later_steps();
+  if (flags.options.wanted() && !flags.only_weights) check_no_later_steps();
 }
 
 // Throws InputError if the folder has a checkpoint of a later step than the one this run starts
@@ -224,6 +227,7 @@ void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const
   }
   if (!manifest.imported.empty()) return check_imported(run);
   for (const std::string& name : known) {
+    if (flags_.only_weights && !shapes_weights(name)) continue;
     const std::string now = value_of(run, name);
     const std::string before = value_of(manifest.run, name);
     if (now == before || std::ranges::find(flags_.changed, name) != flags_.changed.end()) continue;
@@ -232,6 +236,7 @@ void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const
         "or --resume-changed {}",
         name, now, before, checkpoint_->folder(), name);
   }
+  if (flags_.only_weights) return;
   for (const std::string& name : names_of(bits, manifest.bits)) {
     const std::string now = value_of(bits, name);
     const std::string before = value_of(manifest.bits, name);
@@ -257,7 +262,8 @@ void Resumed::place(train::LoopOptions& loop) const {
   }
   loop.checkpoints.saved_step = found() && flags_.resume == "latest" ? step() : -1;
   if (!found()) return;
-  spdlog::info("going on from {}, after step {}, digest {}", checkpoint_->folder(), step(),
+  spdlog::info("{} {}, after step {}, digest {}",
+               flags_.only_weights ? "evaluating" : "going on from", checkpoint_->folder(), step(),
                checkpoint_->manifest().digest.text());
 }
 

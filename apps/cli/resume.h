@@ -27,6 +27,7 @@ struct CheckpointFlags {
   std::vector<std::string> changed;  // settings that may differ from the checkpoint's
   std::string async = "on";
   std::optional<int64_t> staging;  // largest copy of a rank's state, in bytes; nullopt: no limit
+  bool only_weights = false;       // true: the checkpoint's weights are evaluated, nothing goes on
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
 /// Fills in the defaults and checks the flags. Throws InputError.
@@ -46,8 +47,9 @@ dist::Settings bits_settings(const std::string& program, const std::string& tune
 /// The checkpoint that a run resumes from, if there is one.
 class Resumed {
  public:
-  /// Finds the checkpoint to resume from. If --checkpoint names a folder, rank 0 claims the folder.
-  /// Collective.
+  /// Finds the checkpoint to resume from. If --checkpoint names a folder, rank 0 claims the folder,
+  /// unless only weights are wanted: then the folder may be that of a run that goes on, and throws
+  /// InputError if there is no checkpoint. Collective.
   ///
   /// With --resume never the run starts from step 0, with --resume DIR from the step of that
   /// checkpoint. Both throw InputError if the folder of --checkpoint has a checkpoint of a later
@@ -59,15 +61,14 @@ class Resumed {
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
-  /// For --eval-only: throws InputError if there is neither a checkpoint nor a file of --init.
-  void require_weights(const std::string& init) const;
   /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the run keeps the
   /// number of threads that the checkpoint records, because the bits of the results depend on it.
   /// If there is no checkpoint, or it records no usable number, dist::threads_per_rank decides.
   int threads(int given, const dist::World& world) const;
 
   /// Compares the settings with those of the checkpoint's run. Throws InputError, with both values,
-  /// if a setting in `run` differs and --resume-changed does not name it. Throws too if
+  /// if a setting in `run` differs and --resume-changed does not name it; if only weights are
+  /// wanted, compares the settings that their tensors depend on. Throws too if
   /// --resume-changed names an unknown setting. Only warns if a setting in `bits` differs. For an
   /// imported checkpoint only the settings that the import recorded are compared, and a message
   /// lists them.

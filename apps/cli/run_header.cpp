@@ -36,7 +36,9 @@ void add_run(JsonObject& header, const RunOptions& options, const dist::World& w
       .add("init", options.init)
       .add("tuned", options.tuned)
       .add("save", options.save)
-      .add("trace", options.trace);
+      .add("trace", options.trace)
+      .add("report", options.report)
+      .add("csv", options.csv);
 }
 
 }  // namespace tessera::apps

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <utility>
 
 #include "apps/cli/command_line.h"
+#include "apps/cli/implied_log.h"
 #include "apps/console/flags.h"
 #include "train/report/progress.h"
 
@@ -131,8 +131,10 @@ void check_eval_only(const RunOptions& options) {
   if (options.eval_every == 0) {
     fail_input("--eval-only: nothing says how to evaluate; leave out --eval-every 0");
   }
-  if (options.init.empty() && !options.checkpoints.options.wanted()) {
-    fail_input("--eval-only: give the weights to evaluate, by --init or --checkpoint");
+  const bool from_checkpoint = options.checkpoints.resume != "never";
+  if (options.init.empty() == !from_checkpoint) {
+    fail_input("--eval-only: give the weights to evaluate, by one of --init, --checkpoint, which "
+               "means its newest, and --resume with the folder of a checkpoint");
   }
   const std::pair<const char*, const std::string&> files[] = {
       {"--log", options.log}, {"--trace", options.trace}, {"--report", options.report},
@@ -140,6 +142,12 @@ void check_eval_only(const RunOptions& options) {
   for (const auto& [flag, path] : files) {
     if (!path.empty()) fail_input("--eval-only writes no file; leave out {}", flag);
   }
+}
+
+// Norms are lines of the log, and events.
+void check_norms(const RunOptions& options) {
+  if (options.norms_every == 0 || !options.log.empty() || !options.tensorboard.empty()) return;
+  fail_input("--norms-every: nothing would show the norms; give --log, --report or --tensorboard");
 }
 
 void check_saves(const RunOptions& options) {
@@ -205,20 +213,17 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   const bool shows_norms = !options.report.empty() || !options.tensorboard.empty();
   options.norms_every =
       given.norms_every.value_or(shows_norms ? std::max<int64_t>(1, options.steps / 100) : 0);
-  // The report and the table are made from the log.
-  const std::string& from_log = options.report.empty() ? options.csv : options.report;
-  if (options.log.empty() && !from_log.empty()) {
-    options.log = std::filesystem::path(from_log).replace_extension(".jsonl").string();
-  }
   options.bucket_bytes = bucket_bytes(given.buckets, defaults);
   at_least("--seed", given.seed, 0);
   options.seed = static_cast<uint64_t>(given.seed);
   options.overlap = given.overlap == "on";
   options.graph = given.graph == "on";
   options.reduction = reduction(given.buckets);
+  options.checkpoints.only_weights = options.eval_only;
   fill_checkpoints(options.checkpoints);
   check_training(options);
   check_eval_only(options);
+  imply_log(options);
   check_saves(options);
   sum_dtype(options.memory);  // throws if --grad-shard does not fit --precision
 }
@@ -228,7 +233,7 @@ GivenPaths paths_of(const RunOptions& options, const std::string& config_file) {
                      {"--init", options.init},
                      {"--tuned", options.tuned},
                      {"--config", config_file}},
-          .outputs = {{"--log", options.log},
+          .outputs = {{options.log_implied ? "the log beside it" : "--log", options.log},
                       {"--trace", options.trace},
                       {"--report", options.report},
                       {"--csv", options.csv},
@@ -283,9 +288,8 @@ optim::ZeroOptions zero_options(const RunOptions& options) {
 }
 
 bool nothing_left(const RunOptions& options, const Resumed& resumed) {
-  if (!options.eval_only) return resumed.finished(options.steps);
-  resumed.require_weights(options.init);
-  return false;
+  if (options.eval_only) return false;
+  return resumed.finished(options.steps);
 }
 
 void set_up_messages(const RunOptions& options, const dist::World& world) {
@@ -295,13 +299,19 @@ void set_up_messages(const RunOptions& options, const dist::World& world) {
        .color = options.color == "on" || (options.color == "auto" && train::on_terminal())});
 }
 
-train::RunFiles run_files(const RunOptions& options, std::optional<int64_t> finished) {
+train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
+                          const dist::World& world) {
+  // Other ranks may have been started without these files, which rank 0 writes.
+  if (world.rank == 0) {
+    check_norms(options);
+    check_implied_log(options);
+  }
   return {.log = options.log,
           .trace = options.trace,
           .report = options.report,
           .csv = options.csv,
           .tensorboard = options.tensorboard,
-          .finished = finished};
+          .finished = resumed.log_step()};
 }
 
 train::TrainingRun training_run(const RunOptions& options) {

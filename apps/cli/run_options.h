@@ -54,7 +54,8 @@ struct RunOptions {
   bool save_best = false;
   std::string init;
   std::string tuned;  // a table that tune wrote
-  std::string log;  // with --report or --csv and without --log: beside that file
+  std::string log;
+  bool log_implied = false;  // true: --log is not given, and the log is kept for a report
   std::string trace;
   std::string report;
   std::string csv;
@@ -105,12 +106,15 @@ optim::UpdateRule update_rule(const RunOptions& options);
 /// (biases and norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
 /// Returns true, with a message to the user, if all steps of the run are done. With --eval-only
-/// returns false, and throws InputError if there are no weights to evaluate.
+/// returns false.
 bool nothing_left(const RunOptions& options, const Resumed& resumed);
 /// Sets up messages as --quiet and --color ask for. Only rank 0 prints.
 void set_up_messages(const RunOptions& options, const dist::World& world);
-/// Returns the files that a run writes. `finished`: the steps before a resume, if the log goes on.
-train::RunFiles run_files(const RunOptions& options, std::optional<int64_t> finished);
+/// Returns the files that a run writes. If a checkpoint was found, the log goes on after its step.
+/// Throws InputError on rank 0 if an implied log would replace another file (implied_log.h), or if
+/// no file would show the norms of --norms-every.
+train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
+                          const dist::World& world);
 /// Returns the update rule, the optimizer's options and the training loop's options.
 train::TrainingRun training_run(const RunOptions& options);
 

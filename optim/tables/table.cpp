@@ -241,6 +241,13 @@ void Table::restore(const StateSource& source) {
   }
 }
 
+int64_t Table::row_state_bytes() const {
+  if (!update_) return 0;
+  const int64_t values = std::ssize(update_->state()) * state_width() +
+                         (update_->has_masters() ? info_.width() : 0);
+  return values * dtype_size(DType::f32);
+}
+
 void Table::own_state(StateByName& result) const {
   const std::vector<std::string> names = update_->rule().state_names();
   const int64_t width = state_width();

@@ -88,6 +88,8 @@ class Table {
   void list_state(std::vector<StateTensor>& list) const;
   void list_pieces(std::vector<StatePiece>& list) const;
   void restore(const StateSource& source);
+  /// The bytes of a row's master weights and state on the ranks that update it. 0: frozen.
+  int64_t row_state_bytes() const;
   /// Adds the update rule's state that this rank holds to `result`.
   void own_state(StateByName& result) const;
   /// Adds the update rule's state of all ranks to `result`, on rank `root` only. Collective.

@@ -24,10 +24,14 @@ struct OwnedBucket {
   std::vector<OwnedParameter> parameters;  // in order of their offsets
 };
 
-/// Parameters of one dtype that are all trainable or all frozen.
+/// Parameters of one dtype that are all trainable or all frozen. Owners keep `sum_bytes` of each
+/// element for the sum of its gradients, and `state_bytes` for its master weight and the update
+/// rule's values; both are 0 for frozen parameters.
 struct OwnedGroup {
   DType dtype = DType::f32;
   bool trainable = true;
+  int64_t sum_bytes = 0;
+  int64_t state_bytes = 0;
   std::vector<OwnedBucket> buckets;
 };
 
@@ -39,10 +43,10 @@ struct OwnedTable {
   int64_t rows = 0;
   int64_t width = 0;
   int64_t rows_per_rank = 0;
+  int64_t row_state_bytes = 0;  // of a row: master weights and the update rule's values
 };
 
 struct Ownership {
-  int64_t state_values = 0;  // f32 values of the update rule for each element of a parameter
   std::vector<OwnedGroup> groups;
   std::vector<OwnedTable> tables;
 };

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -25,10 +26,11 @@ class StepTrace {
   void begin_backward() {
     if (forward_ns_ != 0) end("forward", std::exchange(forward_ns_, 0));
   }
-  void end_micro_batch(int64_t index) {
-    if (micro_batch_ns_ != 0) {
-      end(fmt::format("micro-batch {}", index), std::exchange(micro_batch_ns_, 0));
-    }
+  /// nullopt: the rank has no micro-batch of its own, and repeats one whose gradient is not added.
+  void end_micro_batch(std::optional<int64_t> index) {
+    if (micro_batch_ns_ == 0) return;
+    end(index ? fmt::format("micro-batch {}", *index) : "no micro-batch",
+        std::exchange(micro_batch_ns_, 0));
   }
   void end_step(int64_t step) {
     if (step_ns_ != 0) end(fmt::format("step {}", step_number(step)), std::exchange(step_ns_, 0));

@@ -69,7 +69,8 @@ float ZeroEngine::backward_scale() const { return state_.share() * loss_scale();
 
 void ZeroEngine::end_micro_step() {
   const MicroStep& micro_step = state_.micro_step();
-  trace_.end_micro_batch(micro_step.index * communicator_->size() + communicator_->rank());
+  const int64_t index = micro_step.index * communicator_->size() + communicator_->rank();
+  trace_.end_micro_batch(micro_step.contributes ? std::optional(index) : std::nullopt);
   state_.end_micro_step();
 }
 

@@ -34,9 +34,10 @@ layout = run["layout"]
 elements = sum(n for group in layout["groups"] for bucket in group["buckets"]
                for _, _, n in bucket["parameters"])
 assert elements == run["header"]["model"]["parameters"], elements
-held = sum(4 * bucket["shard"] for group in layout["groups"] for bucket in group["buckets"])
+held = sum(group["state_bytes"] * bucket["shard"]
+           for group in layout["groups"] for bucket in group["buckets"])
 state = of("summary")[0]["ranks"][0]["memory"]["optimizer_state"]["peak"]
-assert held * layout["state_values"] == state, (held, state)
+assert held == state, (held, state)
 timeline = run["timeline"]
 assert timeline["step"] == 3 and [r["rank"] for r in timeline["ranks"]] == [0, 1, 2]
 for rank in timeline["ranks"]:
@@ -87,8 +88,16 @@ must_work mpirun -n 2 "$train_gpt" "${run[@]}" --init model.safetensors --eval-o
 rm -f stdout.log stderr.log
 [[ $(ls -l --time-style=full-iso | grep -v 'std.*log') == $(grep -v 'std.*log' <<< "$before") ]] ||
   fail "--eval-only wrote a file"
-must_work "$train_gpt" "${stopped[@]}" --eval-every 10 --eval-only
+# Of a checkpoint, also with other flags than its run had, and while a run holds the folder.
+before=$(ls saved)
+exec 9> saved/lock
+flock 9
+must_work "$train_gpt" "${stopped[@]}" --steps 7 --lr 1 --eval-every 10 --eval-only
 grep -q '^step 30  validation loss' stdout.log || fail "$(cat stdout.log)"
+must_work "$train_gpt" "${stopped[@]}" --eval-every 10 --eval-only --resume saved/step-000000012
+grep -q '^step 12  validation loss' stdout.log || fail "$(cat stdout.log)"
+[[ $(ls saved) == "$before" && ! -e empty ]] || fail "--eval-only wrote to the folder: $(ls saved)"
+exec 9>&-
 
 # What is refused.
 expect 'a log is required' "$report"
@@ -102,10 +111,29 @@ expect 'no/x.html: cannot be written' "$report" run.jsonl --out no/x.html
 expect 'made from the log' "$train_gpt" "${run[@]}" --report x.html --log /dev/null
 expect 'no/x.html: cannot be written' "$train_gpt" "${run[@]}" --report no/x.html --log x.jsonl
 expect 'would write the same file' "$train_gpt" "${run[@]}" --report x.jsonl
+expect 'nothing would show the norms' "$train_gpt" "${run[@]}" --norms-every 5
+expect 'name the page of 2 runs' "$report" run.jsonl plain.jsonl
+expect 'nothing is written to standard output' "$report" run.jsonl --csv -
+echo precious > kept.jsonl
+echo precious > plain.html
+expect 'kept.jsonl, which is there already' "$train_gpt" "${run[@]}" --report kept.html
+expect 'kept.jsonl, which is there already' "$train_gpt" "${run[@]}" --csv kept.csv
+if "$train_gpt" "${stopped[@]}" --csv going.csv --steps 31 --resume-changed steps \
+  2> stderr.log; then
+  fail "the log of another report went on"
+fi
+grep -q 'going.jsonl, which is there already' stderr.log || fail "$(cat stderr.log)"
+expect 'plain.html is there already and is no report' "$report" plain.jsonl
+[[ $(cat kept.jsonl plain.html) == $'precious\nprecious' ]] || fail "a file was replaced"
 expect 'norms-every is -1' "$train_gpt" "${run[@]}" --norms-every -1
 expect 'give the weights to evaluate' "$train_gpt" "${run[@]}" --eval-only
-expect 'empty has no checkpoint yet' "$train_gpt" "${run[@]}" --checkpoint empty --eval-only
+expect 'empty has no checkpoint' "$train_gpt" "${run[@]}" --checkpoint empty --eval-only
 expect 'writes no file; leave out --log' "$train_gpt" "${run[@]}" --init model.safetensors \
   --eval-only --log x.jsonl
+expect 'writes no file; leave out --report' "$train_gpt" "${run[@]}" --init model.safetensors \
+  --eval-only --report x.html
+expect 'by one of --init' "$train_gpt" "${run[@]}" --init model.safetensors --eval-only \
+  --checkpoint saved
+expect 'model.layers is' "$train_gpt" "${stopped[@]}" --eval-every 10 --eval-only --layers 3
 expect '--report: rank 0 has' mpirun -n 1 "$train_gpt" "${run[@]}" --report x.html : \
   -n 1 "$train_gpt" "${run[@]}"

@@ -39,6 +39,8 @@ trains() {
 seq 1 6000 > numbers.txt
 trains tokens numbers.txt
 trains images
+"$work/installed/bin/report" tokens.jsonl --out again.html > /dev/null
+cmp tokens.html again.html
 seq 2 6001 > others.txt
 if mpirun -n 1 build/tokens numbers.txt : -n 1 build/tokens others.txt 2> error.txt \
   < /dev/null; then

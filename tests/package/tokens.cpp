@@ -27,13 +27,17 @@ void train_on(const std::string& path, dist::World& world) {
   const train::TrainingRun run{
       .rule = optim::AdamW{.learning_rate = 3e-3f},
       .zero = {.stage = 3, .bucket_bytes = 1 << 16, .clip = 1, .seed = 1},
-      .loop = {.steps = 30, .batch = {.global = 8, .micro = 2}, .eval_every = 10}};
+      .loop = {
+          .steps = 30, .batch = {.global = 8, .micro = 2}, .eval_every = 10, .timeline = true}};
   dist::check_agreement(world, {train::file_setting("data", path, false)});
   const data::TokenData data({.path = path, .context = 32, .vocab = 256, .global_batch = 8});
   train::set_up_messages(world.rank == 0);
   Decoder model;
-  const auto log = train::begin_run({.log = "tokens.jsonl", .save = "tokens.safetensors"}, world);
+  const train::RunFiles files{
+      .log = "tokens.jsonl", .save = "tokens.safetensors", .report = "tokens.html"};
+  const auto log = train::begin_run(files, world);
   optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
+  log->write(train::program_header("tokens", run, world, optimizer));
   const auto loss = [&](const Tensor& x, const Tensor& y) { return model.loss(x, y); };
   const auto forward = [&](const MicroBatch& micro) {
     const auto [tokens, targets] = data.read(micro);
@@ -49,6 +53,7 @@ void train_on(const std::string& path, dist::World& world) {
       {.unit = "tokens", .units_per_step = 8 * 32, .forward = forward, .evaluate = evaluate});
   loop.train();
   train::report_run(train::plan_run(run, model, train::place_of(world)), loop.count(), world, *log);
+  train::write_reports(files, world);
   train::save_weights("tokens.safetensors", model, optimizer, world);
 }
 

@@ -222,5 +222,5 @@ TEST_CASE("event files have whole records, and two in one second have two names"
     ++records;
   }
   CHECK(records == 5);  // version, session, scalar, histogram, text
-  CHECK_THROWS_WITH(EventFile("/dev/null/x", 0), ContainsSubstring("cannot be written"));
+  CHECK_THROWS_WITH(EventFile("/dev/null/x", 0), ContainsSubstring("/dev/null/x: cannot be made"));
 }

@@ -140,6 +140,7 @@ EventFile::EventFile(const std::string& folder, int64_t first_step) {
   fail_beyond_file_size_limit();
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  if (error) fail_input("{}: cannot be made: {}", folder, error.message());
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   const auto seconds = static_cast<int64_t>(seconds_now());

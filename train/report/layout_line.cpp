@@ -35,6 +35,8 @@ JsonObject layout_json(const optim::Ownership& ownership) {
     groups.push_back(JsonObject()
                          .add("dtype", dtype_name(group.dtype))
                          .add("trainable", group.trainable)
+                         .add("sum_bytes", group.sum_bytes)
+                         .add("state_bytes", group.state_bytes)
                          .raw("buckets", array(buckets))
                          .text());
   }
@@ -46,10 +48,10 @@ JsonObject layout_json(const optim::Ownership& ownership) {
                          .add("rows", table.rows)
                          .add("width", table.width)
                          .add("rows_per_rank", table.rows_per_rank)
+                         .add("row_state_bytes", table.row_state_bytes)
                          .text());
   }
   return JsonObject()
-      .add("state_values", ownership.state_values)
       .raw("groups", array(groups))
       .raw("tables", array(tables));
 }

@@ -1,6 +1,8 @@
 #include "train/report/report_page.h"
 
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -13,6 +15,10 @@
 
 namespace tessera::train {
 namespace {
+
+constexpr std::string_view page_begin =
+    "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n"
+    "<meta name=\"generator\" content=\"Tessera report\">\n";
 
 // In a <script> element, "</script" would end the data, and "<!--" would begin a comment. Both
 // begin with '<', which JSON has only in strings.
@@ -39,8 +45,8 @@ void write_report_page(const std::vector<ReportedRun>& runs, const std::string& 
     data["runs"].push_back(std::move(run));
   }
   OutputFile file(path);
+  file.write(page_begin);
   file.write(
-      "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width\">\n<title>Tessera: report</title>\n");
   file.write(fmt::format("<style>\n{}</style>\n<main id=\"page\"></main>\n", page_style));
   file.write("<noscript>This page draws its charts with JavaScript.</noscript>\n");
@@ -52,6 +58,12 @@ void write_report_page(const std::vector<ReportedRun>& runs, const std::string& 
   }
   file.write("</html>\n");
   file.commit();
+}
+
+bool is_report_page(const std::string& path) {
+  std::string begin(page_begin.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  return file.read(begin.data(), std::ssize(begin)) && begin == page_begin;
 }
 
 }  // namespace tessera::train

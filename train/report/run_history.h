@@ -10,7 +10,8 @@ namespace tessera::train {
 /// Reads a log into one object, for the report's page:
 ///
 ///   header      the settings, without the layout       layout    who owns which parameters
-///   steps       {count, series: {name: [[step, value], ...]}}    skipped   steps without an update
+///   steps       {count, series: {name: [[step, value], ...]},    skipped   steps without an update
+///                medians: {name: value}, of step_ms and speeds}
 ///   evals       {name: [[step, value], ...]}, best: the best step
 ///   norms       {steps, names, values[step][name]}     resumes   [step, ...]
 ///   saves, checkpoints   [step, ...]                   summary, timeline, confusion, mistakes

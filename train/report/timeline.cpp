@@ -61,21 +61,24 @@ std::string rank_json(const TimelineWindow& window, const dist::World& world) {
 
 void TimelineRecorder::launch(int64_t step) {
   if (step_ < 0 || step < step_) return;
-  const int64_t now = trace::now_ns();
   if (step == step_) {
-    window_ = TimelineWindow{.step = step, .begin_ns = now};
+    window_ = TimelineWindow{.step = step, .begin_ns = trace::now_ns()};
     enabled_ = !trace::enabled();
     if (enabled_) trace::enable(true);
   } else if (step == step_ + 1) {
-    window_->end_ns = now;
+    ended(step_);
   } else {
     end();
   }
 }
 
+void TimelineRecorder::ended(int64_t step) {
+  if (step == step_ && window_ && window_->end_ns == 0) window_->end_ns = trace::now_ns();
+}
+
 void TimelineRecorder::end() {
   if (!window_) return;
-  if (window_->end_ns == 0) window_->end_ns = trace::now_ns();
+  ended(step_);
   if (enabled_) trace::enable(false);
   enabled_ = false;
   step_ = -1;

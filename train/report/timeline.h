@@ -14,7 +14,7 @@ namespace tessera::train {
 struct TimelineWindow {
   int64_t step = 0;  // index, from 0
   int64_t begin_ns = 0;
-  int64_t end_ns = 0;  // the begin of the next step, or the end of the run
+  int64_t end_ns = 0;  // the end of the step, or the begin of the next one if that was earlier
 };
 
 /// Records one step of a run. The events of the next step are recorded too, because gathers of
@@ -26,6 +26,8 @@ class TimelineRecorder {
 
   /// To be called before a step is launched.
   void launch(int64_t step);
+  /// To be called when the result of a step is known.
+  void ended(int64_t step);
   /// To be called after the last step.
   void end();
 
