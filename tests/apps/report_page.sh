@@ -96,6 +96,6 @@ assert open("images.dom").read().count("<canvas") == 24
 page, of = Page(open("ratings.dom").read()), log("ratings.jsonl")
 assert close(page.table("Evaluation: rmse")["rmse"][3], of("eval")[-1]["rmse"])
 page = Page(open("both.dom").read())
-assert "two, loss (equal values)" in page.table("Loss"), page.table("Loss")
+assert "two, loss (equal to one)" in page.table("Loss"), page.table("Loss")
 PYTHON
 python3 check.py

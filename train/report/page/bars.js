@@ -6,13 +6,18 @@ const mostPanels = 16;
 
 // rows: [{name, planned, measured}]; every panel has the same scale, so that ranks can be compared.
 function barPanel(parent, title, rows, largest) {
-  const width = 380;
-  const rowHeight = 21;
-  const left = 118;
-  const room = width - left - 66;
   const figure = element("figure", parent);
   element("figcaption", figure, {}, title);
-  const svg = drawing(figure, width, rows.length * rowHeight + 4, title);
+  drawAtWidth(figure, (node, width) => drawBars(node, width, title, rows, largest));
+  tableOf(figure, "numbers", ["", "planned", "measured"], rows.map(
+    (row) => [row.name, number(row.planned), number(row.measured)]));
+}
+
+function drawBars(parent, width, title, rows, largest) {
+  const rowHeight = 21;
+  const left = 124;
+  const room = width - left - 78;
+  const svg = drawing(parent, width, rows.length * rowHeight + 4, title);
   rows.forEach((row, i) => {
     const y = i * rowHeight + 3;
     const size = (value) => (largest > 0 ? (value / largest) * room : 0);
@@ -35,8 +40,6 @@ function barPanel(parent, title, rows, largest) {
     const plan = row.planned === undefined ? "not planned" : `planned ${number(row.planned)} bytes`;
     return `${words(row.name)}: measured ${number(row.measured)} bytes, ${plan}`;
   });
-  tableOf(figure, "numbers", ["", "planned", "measured"], rows.map(
-    (row) => [row.name, number(row.planned), number(row.measured)]));
 }
 
 function shownRanks(summary) {
@@ -48,7 +51,7 @@ function shownRanks(summary) {
 function barSection(page, id, title, text, summary, rowsOf) {
   const ranks = shownRanks(summary);
   const others = summary.ranks.length - ranks.length;
-  const rest = others > 0 ? ` ${others} more ranks are not drawn.` : "";
+  const rest = others > 0 ? ` Ranks from ${ranks.length} on are not drawn.` : "";
   const node = section(page, id, title, text + rest);
   const panels = element("div", node, {class: "panels"});
   const rows = ranks.map(rowsOf);
@@ -67,8 +70,8 @@ function memorySection(page, run) {
 
 function trafficSection(page, run) {
   if (!run.summary) return;
-  const text = `Bytes that each rank has sent in ${number(run.summary.steps)} steps, by purpose. ` +
-    "The mark is the plan.";
+  const steps = counted(run.summary.steps, "step");
+  const text = `Bytes that each rank has sent in ${steps}, by purpose. The mark is the plan.`;
   barSection(page, "traffic", "Traffic", text, run.summary, (rank) =>
     Object.entries(rank.traffic).map(
       ([name, of]) => ({name, planned: of.planned, measured: of.measured})));

@@ -28,7 +28,47 @@ function drawing(parent, width, height, title) {
   return shape("svg", parent, {viewBox, role: "img", "aria-label": title});
 }
 
+// A wide drawing scrolls sideways on a narrow screen, so that its texts can be read.
+function wideDrawing(parent, width, height, title) {
+  const svg = drawing(element("div", parent, {class: "wide"}), width, height, title);
+  svg.style.minWidth = "820px";
+  return svg;
+}
+
+// Draws into a new element of a node at its width, and again when the width changes, so that texts
+// have the same size on every screen. Returns a function that draws again.
+function drawAtWidth(node, draw) {
+  const place = element("div", node);
+  let width = 0;
+  const redraw = () => {
+    width = place.clientWidth;
+    place.replaceChildren();
+    draw(place, Math.max(width, 240));
+  };
+  redraw();
+  // In the next frame, because a redraw within the observer changes the heights that it observes.
+  new ResizeObserver(() => requestAnimationFrame(() => {
+    if (place.isConnected && place.clientWidth !== width) redraw();
+  })).observe(place);
+  return redraw;
+}
+
 const color = (index) => `var(--c${index % 7})`;
+
+// Lines beyond the first six have the same colours again, with dashes. The colour c5 is too close
+// to c0 for thin lines.
+const lineColors = [0, 1, 2, 3, 4, 6];
+const dashes = ["none", "8 3", "2 3", "9 3 2 3"];
+const lineStyle = (index) => ({color: color(lineColors[index % 6]),
+                               dash: dashes[Math.floor(index / 6) % 4]});
+
+// A short piece of a line, beside its name.
+function lineSample(parent, line) {
+  const svg = shape("svg", parent, {class: "sample", viewBox: "0 0 26 10"});
+  shape("line", svg, {x1: 0, x2: 26, y1: 5, y2: 5, stroke: line.color, "stroke-width": 2.4,
+                      "stroke-dasharray": line.dash});
+  if (line.dotted) shape("circle", svg, {cx: 13, cy: 5, r: 4, fill: line.color});
+}
 
 // A number as people read it: groups of digits, and five digits of a fraction.
 function number(value) {
@@ -48,6 +88,8 @@ function bytes(value) {
   for (; size >= 1024 && unit < units.length - 1; ++unit) size /= 1024;
   return unit === 0 ? `${size} bytes` : `${size.toPrecision(3)} ${units[unit]}`;
 }
+
+const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 
 // "grad_norm" -> "grad norm"
 const words = (name) => name.replaceAll("_", " ");
@@ -74,7 +116,7 @@ function showTip(event, text) {
                                                            : event.clientX + 14;
   const top = Math.min(event.clientY + 14, innerHeight - box.height - 4);
   tip.style.left = `${Math.max(0, left)}px`;
-  tip.style.top = `${top}px`;
+  tip.style.top = `${Math.max(0, top)}px`;
 }
 
 function hideTip() {

@@ -2,7 +2,10 @@
 // of the nearest steps, and a scale that is linear or logarithmic.
 "use strict";
 
-const chartSize = {width: 560, height: 240, left: 58, right: 12, top: 10, bottom: 26};
+const chartHeight = 240;
+const mostMarks = 300;  // more skipped steps are a sentence, not marks
+const thinnedBeyond = 2000;  // shorter runs have all their points (thinned_series.h)
+const pointsOfBands = 1500;  // a noisy curve of more points is drawn as a band and its mean
 
 function extent(values) {
   let low = Infinity;
@@ -21,15 +24,31 @@ function scaleOf(low, high, from, to, logarithmic) {
   return (value) => from + (to - from) * ((of(value) - of(low)) / span);
 }
 
+// Two to seven values: 1, 2, 5, 10, ... where these are enough, else powers of ten. A range within
+// one power has so few of them that evenly spaced numbers are taken.
 function logTicks(low, high) {
-  const list = [];
-  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; ++power) {
-    for (const factor of [1, 2, 5]) {
-      const value = Number((factor * 10 ** power).toPrecision(6));
-      if (value >= low && value <= high) list.push(value);
-    }
+  const powers = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); ++power) {
+    powers.push(power);
   }
-  return list.length > 7 ? list.filter((value) => Number.isInteger(Math.log10(value))) : list;
+  const inside = (value) => value >= low && value <= high;
+  const list = powers.flatMap((p) => [1, 2, 5].map((f) => Number(`${f}e${p}`))).filter(inside);
+  if (list.length < 3) return ticks(low, high, 5);
+  if (list.length <= 7) return list;
+  const every = Math.ceil(powers.length / 7);
+  return powers.filter((p) => p % every === 0).map((p) => Number(`1e${p}`)).filter(inside);
+}
+
+// A number beside an axis on which there is a largest one. Ticks are round numbers, so that all
+// digits are few.
+function axisLabel(value, largest) {
+  const size = Math.abs(value);
+  if (size > 0 && (size < 1e-3 || largest < 1e-2 || size >= 1e15)) {
+    return value.toExponential().replace("e+", "e");
+  }
+  const units = [[1e12, "T"], [1e9, "G"], [1e6, "M"]];
+  const [unit, letter] = units.find(([of]) => size >= of) ?? [1, ""];
+  return (value / unit).toLocaleString("en-US", {maximumSignificantDigits: 12}) + letter;
 }
 
 function nearest(points, x) {
@@ -43,133 +62,273 @@ function nearest(points, x) {
   return Math.abs(points[low][0] - x) <= Math.abs(points[high][0] - x) ? points[low] : points[high];
 }
 
-function drawAxes(svg, place, domain) {
-  const {left, right, width, height, bottom} = chartSize;
-  const values = domain.logarithmic ? logTicks(...domain.y) : ticks(...domain.y, 5);
-  for (const value of values) {
-    const y = place.y(value);
-    shape("line", svg, {x1: left, x2: width - right, y1: y, y2: y, class: "axis"});
-    shape("text", svg, {x: left - 6, y: y + 4, "text-anchor": "end"}, number(value));
-  }
-  for (const value of ticks(...domain.x, 6)) {
-    shape("text", svg, {x: place.x(value), y: height - bottom + 17, "text-anchor": "middle"},
-          number(value));
-  }
+// The points of a series, with a null in each step in which other series have values and this one
+// has none, such as the infinite norm of a skipped step.
+function withGaps({series, count}, name) {
+  const points = series[name] ?? [];
+  if (points.length === 0 || count > thinnedBeyond) return points;
+  const known = new Set(points.map(([step]) => step));
+  const longest = Object.values(series).reduce((a, b) => (b.length > a.length ? b : a));
+  const gaps = longest.filter(([step]) => !known.has(step)).map(([step]) => [step, null]);
+  return [...points, ...gaps].sort((a, b) => a[0] - b[0]);
 }
 
-function drawLine(svg, line, place) {
-  const at = ([x, y]) => `${place.x(x).toFixed(1)},${place.y(y).toFixed(1)}`;
-  if (line.points.length > 1) {
-    shape("polyline", svg, {points: line.points.map(at).join(" "), fill: "none",
-                            stroke: line.color, "stroke-width": line.dotted ? 1.8 : 1.3,
-                            "stroke-linejoin": "round",
-                            "stroke-dasharray": line.dash ? "6 4" : "none"});
+// The places of points, in parts between nulls. A gap of less than two pixels could not be seen,
+// and would cut a long curve into too many parts.
+function partsOf(points, place) {
+  const parts = [];
+  let broken = true;
+  for (const [x, y] of points) {
+    if (y !== null) {
+      const at = [place.x(x), place.y(y)];
+      const begins = parts.length === 0 || (broken && at[0] - parts.at(-1).at(-1)[0] >= 2);
+      if (begins) parts.push([at]);
+      else parts.at(-1).push(at);
+    }
+    broken = y === null;
   }
-  if (!line.dotted || line.points.length > 60) return;
-  for (const [x, y] of line.points) {
-    shape("circle", svg, {cx: place.x(x), cy: place.y(y), r: 2.6, fill: line.color});
-  }
+  return parts;
 }
 
-// The names of several lines, in their colours, where curves of losses leave room.
-function drawLegend(svg, lines) {
-  if (lines.length < 2 || lines.length > 8) return;
-  lines.forEach((line, i) => {
-    const y = chartSize.top + 12 + i * 15;
-    shape("text", svg, {x: chartSize.width - chartSize.right - 4, y, "text-anchor": "end",
-                        style: `fill:${line.color};font-weight:600;stroke:var(--paper);` +
-                          "stroke-width:3px;paint-order:stroke"}, line.name);
+// Each point as the mean of its neighbours, about a hundredth of all, and at least nine.
+function movingMean(points) {
+  const reach = Math.max(4, Math.round(points.length / 200));
+  const sums = [0];
+  for (const [, y] of points) sums.push(sums.at(-1) + y);
+  return points.map(([x], i) => {
+    const begin = Math.max(0, i - reach);
+    const end = Math.min(points.length, i + reach + 1);
+    return [x, (sums[end] - sums[begin]) / (end - begin)];
   });
 }
 
-let clips = 0;  // every clipping path of the page has an id
-
-function drawChart(figure, lines, logarithmic) {
-  figure.querySelector("svg")?.remove();
-  const {width, height, left, right, top, bottom} = chartSize;
-  const svg = drawing(null, width, height, figure.dataset.title);
-  figure.querySelector("figcaption").after(svg);
-  const shown = lines.map((line) => ({
-    ...line, points: line.points.filter(([, y]) => y !== null && (!logarithmic || y > 0))}))
-    .filter((line) => line.points.length > 0);
-  if (shown.length === 0) return;
-  const xs = shown.flatMap((line) => line.points.map((p) => p[0]));
-  const scaled = (line) => line.points.filter((p) => !line.warm || p[0] > line.points[0][0]);
-  const ys = shown.flatMap((line) => scaled(line).map((p) => p[1]));
-  const domain = {logarithmic, x: extent(xs),
-                  y: extent(ys.length > 0 ? ys : shown.flatMap((l) => l.points.map((p) => p[1])))};
-  if (domain.y[0] === domain.y[1]) {
-    const margin = Math.abs(domain.y[0]) / 10;
-    domain.y = margin > 0 ? [domain.y[0] - margin, domain.y[1] + margin] : [0, 1];
+// True if points are close together, and go up and down many times.
+function isNoisy(parts, height) {
+  let count = 0;
+  let travelled = 0;
+  for (const part of parts) {
+    count += part.length;
+    for (let i = 1; i < part.length; ++i) travelled += Math.abs(part[i][1] - part[i - 1][1]);
   }
-  const place = {x: scaleOf(...domain.x, left, width - right, false),
-                 y: scaleOf(...domain.y, height - bottom, top, logarithmic)};
-  drawAxes(svg, place, domain);
-  const clip = shape("clipPath", shape("defs", svg), {id: `clip-${++clips}`});
-  shape("rect", clip, {x: left - 3, y: top - 4, width: width - left - right + 6,
-                       height: height - top - bottom + 8});
-  const curves = shape("g", svg, {"clip-path": `url(#clip-${clips})`});
-  for (const line of shown) drawLine(curves, line, place);
-  drawLegend(svg, shown);
-  const cursor = shape("line", svg, {y1: top, y2: height - bottom, class: "cursor",
+  const width = parts.at(-1).at(-1)[0] - parts[0][0][0];
+  return count > 60 && width < 3 * count && travelled > 6 * height;
+}
+
+function drawAxes(svg, place, domain, frame) {
+  const values = domain.logarithmic ? logTicks(...domain.y) : ticks(...domain.y, 5);
+  const largest = Math.max(...values.map(Math.abs));
+  for (const value of values) {
+    const y = place.y(value);
+    shape("line", svg, {x1: frame.left, x2: frame.right, y1: y, y2: y, class: "axis"});
+    shape("text", svg, {x: frame.left - 6, y: y + 4, "text-anchor": "end"},
+          axisLabel(value, largest));
+  }
+  const count = Math.max(3, Math.floor((frame.right - frame.left) / 75));
+  for (const value of ticks(...domain.x, count).filter(Number.isInteger)) {
+    shape("text", svg, {x: place.x(value), y: frame.bottom + 17, "text-anchor": "middle"},
+          axisLabel(value, domain.x[1]));
+  }
+}
+
+// The range between the least and the largest value, in columns of two pixels.
+function drawBand(svg, points, color) {
+  const columns = new Map();
+  for (const [x, y] of points) {
+    const column = Math.floor(x / 2);
+    const [low, high] = columns.get(column) ?? [y, y];
+    columns.set(column, [Math.min(low, y), Math.max(high, y)]);
+  }
+  const edge = (side) => [...columns].map(
+    ([column, range]) => `${2 * column + 1},${range[side].toFixed(1)}`);
+  shape("polygon", svg, {points: [...edge(0), ...edge(1).reverse()].join(" "), fill: color,
+                         "fill-opacity": 0.22});
+}
+
+// Equal lines take turns along their common curve, so that the colour of each is seen.
+function strokeOf({color, dash, turn, turns}) {
+  if (turn === 0) return {stroke: color, "stroke-dasharray": dash};
+  const dashes = `7 ${7 * (turns - 1)}`;
+  return {stroke: color, "stroke-dasharray": dashes, "stroke-dashoffset": -7 * turn};
+}
+
+function drawCurve(svg, points, attributes) {
+  const places = points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" ");
+  shape("polyline", svg, {points: places, fill: "none", "stroke-linejoin": "round", ...attributes});
+}
+
+// The dots of equal lines are rings around each other.
+function drawDot(svg, [cx, cy], {color, turn}) {
+  const r = 2.6 + 2 * Math.min(turn, 4);
+  shape("circle", svg, {cx, cy, r, fill: turn === 0 ? color : "none", stroke: color});
+}
+
+function drawLine(svg, line, place, frame) {
+  const parts = partsOf(line.points, place);
+  const noisy = isNoisy(parts, frame.bottom - frame.top);
+  const stroke = {...strokeOf(line), "stroke-width": line.dotted || noisy ? 1.8 : 1.3};
+  for (const part of parts) {
+    if (!noisy) {
+      drawCurve(svg, part, stroke);
+    } else {
+      if (line.known.length > pointsOfBands) drawBand(svg, part, line.color);
+      else drawCurve(svg, part, {stroke: line.color, "stroke-opacity": 0.3});
+      drawCurve(svg, movingMean(part), stroke);
+    }
+    const dotted = part.length === 1 || (line.dotted && line.known.length <= 60);
+    for (const point of dotted ? part : []) drawDot(svg, point, line);
+  }
+}
+
+// Steps after which the run was resumed, and steps without an update.
+function drawMarks(svg, {resumes, skipped}, place, frame) {
+  let free = frame.left;
+  for (const step of resumes) {
+    const x = place.x(step);
+    shape("line", svg, {x1: x, x2: x, y1: frame.top, y2: frame.bottom, class: "resumed"});
+    if (x < free || x > frame.right - 54) continue;
+    shape("text", svg, {x: x + 4, y: frame.top + 9, class: "over"}, "resumed");
+    free = x + 60;
+  }
+  for (const {step, color} of skipped) {
+    shape("path", svg, {d: `M${place.x(step) - 4} ${frame.bottom}h8l-4 -8z`, fill: color});
+  }
+}
+
+// Room around a range without extent.
+function widened([low, high]) {
+  if (high - low > 1e-9 * Math.abs(high)) return [low, high];
+  const margin = Math.abs(high) / 10;
+  return margin > 0 ? [low - margin, high + margin] : [0, 1];
+}
+
+function domainOf(lines, steps, logarithmic) {
+  const scaled = lines.flatMap((line) => line.known.slice(line.warm ? 1 : 0));
+  const points = scaled.length > 0 ? scaled : lines.flatMap((line) => line.known);
+  const x = steps[0] < steps[1] ? steps : [steps[0] - 0.5, steps[1] + 0.5];
+  return {logarithmic, x, y: widened(extent(points.map((p) => p[1])))};
+}
+
+// Names the values that are nearest to the pointer, and the marks beside it.
+function addCursor(svg, lines, marks, domain, place, frame) {
+  const cursor = shape("line", svg, {y1: frame.top, y2: frame.bottom, class: "cursor",
                                      visibility: "hidden"});
   onPointer(svg, (x) => {
     cursor.setAttribute("visibility", x === null ? "hidden" : "visible");
     if (x === null) return "";
-    const share = (x - left) / (width - left - right);
+    const share = (x - frame.left) / (frame.right - frame.left);
     const step = domain.x[0] + (domain.x[1] - domain.x[0]) * Math.min(1, Math.max(0, share));
-    const found = shown.map((line) => ({line, point: nearest(line.points, step)}));
+    const found = lines.map((line) => ({line, point: nearest(line.known, step)}));
     const at = nearest(found.map(({point}) => point).sort((a, b) => a[0] - b[0]), step)[0];
     cursor.setAttribute("x1", place.x(at));
     cursor.setAttribute("x2", place.x(at));
     const text = ({line, point}) =>
       `step ${number(point[0])}  ${line.name}: ${number(point[1])}`;
-    return found.map(text).join("\n");
+    const near = marks.filter((mark) => mark.step === at || Math.abs(place.x(mark.step) - x) < 4);
+    return [...found.map(text), ...near.slice(0, 5).map((mark) => mark.text)].join("\n");
   });
 }
 
-// Equal runs have the same curve. The later one is dashed, so that both are seen.
+let clips = 0;  // every clipping path of the page has an id
+
+function drawChart(parent, width, {title, lines, steps, resumes, skipped, logarithmic}) {
+  const svg = drawing(parent, width, chartHeight, title);
+  const frame = {left: 62, right: width - 14, top: 10, bottom: chartHeight - 26};
+  const visible = (y) => (y !== null && (y > 0 || !logarithmic) ? y : null);
+  const shown = lines.map((line) => {
+    const points = line.points.map(([x, y]) => [x, visible(y)]);
+    return {...line, points, known: points.filter(([, y]) => y !== null)};
+  }).filter((line) => line.known.length > 0);
+  const domain = domainOf(shown, steps, logarithmic);
+  const place = {x: scaleOf(...domain.x, frame.left, frame.right, false),
+                 y: scaleOf(...domain.y, frame.bottom, frame.top, logarithmic)};
+  drawAxes(svg, place, domain, frame);
+  const clip = shape("clipPath", shape("defs", svg), {id: `clip-${++clips}`});
+  shape("rect", clip, {x: frame.left - 4, y: frame.top - 4, width: frame.right - frame.left + 8,
+                       height: frame.bottom - frame.top + 8});
+  const curves = shape("g", svg, {"clip-path": `url(#clip-${clips})`});
+  for (const line of shown) drawLine(curves, line, place, frame);
+  drawMarks(svg, {resumes, skipped}, place, frame);
+  const ofResumes = resumes.map((step) => ({step, text: `resumed after step ${number(step)}`}));
+  addCursor(svg, shown, [...ofResumes, ...skipped], domain, place, frame);
+}
+
+// Runs that are equal have the same curve.
 function markEqual(lines) {
-  const known = new Set();
+  const groups = new Map();
   for (const line of lines) {
     const values = JSON.stringify(line.points);
-    if (known.has(values)) {
-      line.dash = true;
-      line.name += " (equal values)";
-    } else {
-      known.add(values);
-    }
+    groups.set(values, [...(groups.get(values) ?? []), line]);
+  }
+  for (const group of groups.values()) {
+    group.forEach((line, turn) => {
+      Object.assign(line, {turn, turns: group.length});
+      if (turn > 0) line.equal = ` (equal to ${group[0].label})`;
+    });
   }
 }
 
-// lines: [{name, color, points: [[step, value]], dotted: few points, dash,
+function chartLegend(figure, lines, skipped) {
+  const named = lines.length > 1 || lines[0].label !== lines[0].name ? lines : [];
+  if (named.length + skipped.length === 0) return;
+  const node = element("div", figure, {class: "legend"});
+  for (const line of named) {
+    const item = element("span", node);
+    lineSample(item, line);
+    item.append(line.label + (line.equal ?? ""));
+  }
+  if (skipped.length > 0) element("span", node, {}, "▲ step without an update");
+}
+
+// The marks of steps without an update, or a sentence about a run that has too many.
+function skippedSteps(runs) {
+  const several = runs.length > 1;
+  const skipped = [];
+  const notes = [];
+  runs.forEach((run, i) => {
+    const name = several ? `${run.name}: ` : "";
+    const steps = run.skipped ?? [];
+    if (steps.length > mostMarks) {
+      notes.push(`${name}${number(steps.length)} steps without an update are not marked.`);
+      return;
+    }
+    for (const step of steps) {
+      skipped.push({step, color: several ? lineStyle(i).color : "var(--ink)",
+                    text: `${name}no update in step ${number(step)}, gradients overflowed`});
+    }
+  });
+  return {skipped, note: notes.join(" ")};
+}
+
+// lines: [{name, label: the name in the legend, color, dash, points: [[step, value or null]],
+//          dotted: few points,
 //          warm: the first step, in which memory is touched first, does not stretch the scale}]
-function chart(parent, title, lines) {
-  const drawn = lines.filter((line) => line.points.length > 0).map((line) => ({...line}));
+// options: {steps: the domain, resumes: [step], skipped: [{step, color, text}], note}
+function chart(parent, title, lines, {steps, resumes = [], skipped = [], note = ""}) {
+  const drawn = lines.map((line) => ({...line})).filter(
+    (line) => line.points.some(([, y]) => y !== null));
   if (drawn.length === 0) return;
   markEqual(drawn);
+  const values = drawn.map((l) => l.points.map((p) => p[1]).filter((y) => y !== null));
+  const [low, high] = extent(values.flat());
+  const view = {title, lines: drawn, steps, resumes, skipped,
+                logarithmic: low > 0 && high / low > 30};
   const figure = element("figure", parent);
-  figure.dataset.title = title;
   const caption = element("figcaption", figure, {}, title);
-  const [low, high] = extent(drawn.flatMap((l) => l.points.map((p) => p[1])));
-  let logarithmic = low > 0 && high / low > 30;
+  const redraw = drawAtWidth(figure, (node, width) => drawChart(node, width, view));
   if (low > 0 && high > low) {
-    const button = element("button", caption, {type: "button"});
-    const draw = () => {
-      button.textContent = logarithmic ? "logarithmic" : "linear";
-      drawChart(figure, drawn, logarithmic);
-    };
+    const nameOfScale = () => (view.logarithmic ? "logarithmic" : "linear");
+    const button = element("button", caption, {type: "button"}, nameOfScale());
     button.addEventListener("click", () => {
-      logarithmic = !logarithmic;
-      draw();
+      view.logarithmic = !view.logarithmic;
+      button.textContent = nameOfScale();
+      redraw();
     });
-    draw();
-  } else {
-    drawChart(figure, drawn, logarithmic);
   }
-  tableOf(figure, "numbers", ["", "first", "least", "largest", "last"], drawn.map((line) => {
-    const values = line.points.map((p) => p[1]).filter((v) => v !== null);
-    const [least, largest] = extent(values);
-    return [line.name, number(values[0]), number(least), number(largest), number(values.at(-1))];
+  chartLegend(figure, drawn, skipped);
+  if (note) element("p", figure, {}, note);
+  tableOf(figure, "numbers", ["", "first", "least", "largest", "last"], drawn.map((line, i) => {
+    const [least, largest] = extent(values[i]);
+    return [line.name + (line.equal ?? ""), number(values[i][0]), number(least), number(largest),
+            number(values[i].at(-1))];
   }));
 }

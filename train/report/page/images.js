@@ -4,20 +4,30 @@
 
 const mostClassesDrawn = 40;
 
+// The colour of a number on a cell of which `strength` is filled: dark on a medium fill.
+function inkOn(strength, right) {
+  if (strength < 0.58) return "var(--ink)";
+  return right && strength > 0.85 ? "var(--on-c0)" : "var(--on-fill)";
+}
+
 function confusionMatrix(parent, confusion) {
   const {classes, counts} = confusion;
-  const n = classes.length;
-  const matrix = Array.from({length: n}, () => new Array(n).fill(0));
+  const matrix = classes.map(() => new Array(classes.length).fill(0));
   for (const [truth, guess, count] of counts) matrix[truth][guess] = count;
-  const sums = matrix.map((row) => row.reduce((a, b) => a + b, 0));
-  const cell = Math.max(9, Math.min(34, 520 / n));
-  const left = 110;
-  const top = 84;
   const figure = element("figure", parent);
   element("figcaption", figure, {}, "Rows: the true class. Columns: the model's guess.");
+  drawAtWidth(figure, (node, width) => drawMatrix(node, width, classes, matrix));
+}
+
+function drawMatrix(parent, room, classes, matrix) {
+  const n = classes.length;
+  const sums = matrix.map((row) => row.reduce((a, b) => a + b, 0));
+  const left = 110;
+  const top = 84;
+  const cell = Math.max(9, Math.min(38, 620 / n, (room - left - 60) / n));
   const width = left + n * cell + 60;
-  const svg = drawing(figure, width, top + n * cell + 4, "Confusion matrix");
-  svg.style.maxWidth = `${1.2 * width}px`;
+  const svg = drawing(parent, width, top + n * cell + 4, "Confusion matrix");
+  svg.style.maxWidth = `${width}px`;
   classes.forEach((name, i) => {
     const short = name.length > 15 ? `${name.slice(0, 14)}…` : name;
     const y = top + i * cell + cell / 2 + 4;
@@ -26,15 +36,17 @@ function confusionMatrix(parent, confusion) {
     shape("text", svg, {x, y: top - 6, transform: `rotate(-50 ${x} ${top - 6})`}, short);
   });
   matrix.forEach((row, i) => row.forEach((count, j) => {
-    const share = sums[i] ? count / sums[i] : 0;
+    const strength = sums[i] ? Math.sqrt(count / sums[i]) : 0;
     const box = {x: left + j * cell, y: top + i * cell, width: cell - 1, height: cell - 1};
     shape("rect", svg, {...box, fill: "var(--empty)"});
     shape("rect", svg, {...box, fill: i === j ? "var(--c0)" : "var(--c1)",
-                        "fill-opacity": Math.sqrt(share)});
-    if (cell < 22 || count === 0) return;
+                        "fill-opacity": strength});
+    const text = String(count);
+    const size = Math.min(11, (cell - 3) / (0.65 * text.length));
+    if (size < 6.5 || count === 0) return;
     shape("text", svg, {x: left + j * cell + cell / 2 - 0.5, y: top + i * cell + cell / 2 + 4,
-                        "text-anchor": "middle", style: "font-size:10px",
-                        class: "strong"}, String(count));
+                        "text-anchor": "middle",
+                        style: `font-size:${size}px;fill:${inkOn(strength, i === j)}`}, text);
   }));
   onPointer(svg, (x, y) => {
     if (x === null) return "";

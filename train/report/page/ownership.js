@@ -8,16 +8,18 @@ const elementBytes = {f32: 4, bf16: 2, f16: 2};
 function flatParts(layout, ranks) {
   const parts = [];
   let begin = 0;
-  layout.groups.forEach((group, g) => group.buckets.forEach((bucket, b) => {
-    parts.push({begin, size: bucket.elements, shard: bucket.shard, dtype: group.dtype,
-                trainable: group.trainable, label: `bucket ${b}`, group: g,
-                parameters: bucket.parameters});
+  layout.groups.forEach((group) => group.buckets.forEach((bucket, b) => {
+    parts.push({begin, size: bucket.elements, shard: bucket.shard, label: `bucket ${b}`,
+                values: elementBytes[group.dtype],
+                gradients: group.trainable ? elementBytes[group.dtype] : 0,
+                sums: group.sum_bytes, state: group.state_bytes, parameters: bucket.parameters});
     begin += bucket.elements;
   }));
-  for (const table of layout.tables) {
+  for (const table of layout.tables ?? []) {
     const size = table.rows * table.width;
-    parts.push({begin, size, shard: table.rows_per_rank * table.width, dtype: table.dtype,
-                trainable: true, label: "row-sparse table", parameters: [[table.name, 0, size]]});
+    parts.push({begin, size, shard: table.rows_per_rank * table.width, label: "row-sparse table",
+                values: elementBytes[table.dtype], gradients: 0, sums: 0,
+                state: table.row_state_bytes / table.width, parameters: [[table.name, 0, size]]});
     begin += size;
   }
   for (const part of parts) {
@@ -27,16 +29,17 @@ function flatParts(layout, ranks) {
   return {parts, size: begin};
 }
 
-// What a rank holds from step to step. Frozen parameters have neither gradients nor state.
-function kindsOf(stage, stateValues) {
-  const stateBytes = (part) => 4 * stateValues + (part.dtype === "f32" ? 0 : 4);
+// What a rank holds from step to step, in bytes of an element of a part. Frozen parameters have
+// neither gradients nor state, and the gradients of row-sparse tables live within a step.
+function kindsOf(stage, {parts}) {
   const kinds = [
-    {name: "parameters", sharded: stage >= 3, color: color(0),
-     perElement: (part) => elementBytes[part.dtype]},
-    {name: "gradients", sharded: stage >= 2, color: color(4), perElement: () => 4},
-    {name: "optimizer state", sharded: stage >= 1, color: color(2), perElement: stateBytes},
+    {name: "parameters", of: "values", sharded: stage >= 3, color: color(0)},
+    {name: "gradients", of: "gradients", sharded: false, color: color(4)},
+    {name: "sums of gradients", of: "sums", sharded: true, color: color(3)},
+    {name: "optimizer state", of: "state", sharded: stage >= 1, color: color(2)},
   ];
-  return stateValues > 0 ? kinds : kinds.slice(0, 2);
+  return kinds.filter((kind) => parts.some((part) => part[kind.of] > 0) &&
+                                !(kind.of === "gradients" && stage >= 2));
 }
 
 // The parameter at an element, and the elements of it that a range has.
@@ -70,10 +73,10 @@ function drawHeld(svg, flat, rank, kind, x, y) {
   let sum = 0;
   shape("rect", svg, {x: x(0), y, width: x(flat.size) - x(0), height: 7, fill: "var(--empty)"});
   for (const part of flat.parts) {
-    if (!part.trainable && kind.name !== "parameters") continue;
+    if (part[kind.of] === 0) continue;
     const [begin, end] = kind.sharded ? part.ranges[rank] : [0, part.size];
     if (end <= begin) continue;
-    sum += (end - begin) * kind.perElement(part);
+    sum += (end - begin) * part[kind.of];
     const from = x(part.begin + begin);
     shape("rect", svg, {x: from, y, width: Math.max(0.5, x(part.begin + end) - from), height: 7,
                         fill: kind.color});
@@ -82,22 +85,25 @@ function drawHeld(svg, flat, rank, kind, x, y) {
 }
 
 function ownershipText(flat, stage, hidden) {
+  const sparse = flat.parts.some((part) => part.label === "row-sparse table");
   const texts = [
     `Stage ${stage}: all ${number(flat.size)} elements, to scale, in the order of the buckets ` +
       "(thin lines end a bucket). Below, for each rank, what it holds from step to step.",
     hidden > 0 ? `${hidden} more ranks are not drawn.` : "",
+    "The sum of gradients over the micro-batches of a step is kept by its owner alone.",
     stage >= 2 ? "During backward a rank also holds buckets that are being filled or sent." : "",
+    sparse ? "Gradients of the rows that a step has looked up live until its end." : "",
     stage >= 3 ? "In forward and backward it also holds gathered blocks of parameters." : "",
   ];
   return texts.filter(Boolean).join(" ");
 }
 
 function ownershipSection(page, run) {
-  if (!run.layout) return;
   const {ranks, stage} = run.header;
+  if (!run.layout?.groups || !(ranks > 0) || stage === undefined) return;
   const drawn = Math.min(ranks, mostPanels);
   const flat = flatParts(run.layout, ranks);
-  const kinds = kindsOf(stage, run.layout.state_values);
+  const kinds = kindsOf(stage, flat);
   const node = section(page, "owners", "Who holds what",
                        ownershipText(flat, stage, ranks - drawn));
   legend(node, kinds.map((kind) =>
@@ -106,7 +112,7 @@ function ownershipSection(page, run) {
   const left = 74;
   const top = 34;
   const bar = kinds.length * 8 + 8;
-  const svg = drawing(node, width, top + drawn * bar, "Who holds what");
+  const svg = wideDrawing(node, width, top + drawn * bar, "Who holds what");
   const x = scaleOf(0, flat.size, left, width - 4, false);
   shape("text", svg, {x: left - 8, y: 20, "text-anchor": "end"}, "parameters");
   drawParts(svg, flat, x, 8, 16);
@@ -129,6 +135,7 @@ function ownershipSection(page, run) {
     const range = kind.sharded ? part.ranges[rank] : [0, part.size];
     const owner = part.ranges.findIndex(([begin, end]) => inside >= begin && inside < end);
     const holds = inside >= range[0] && inside < range[1];
+    if (part[kind.of] === 0) return `rank ${rank}: ${part.label} has no ${kind.name}`;
     return `rank ${rank}, ${kind.name}, ${part.label}\n` +
       (holds ? describe(part, inside, range) : `held by rank ${owner}`);
   });

@@ -4,26 +4,19 @@
 
 const {runs, version} = JSON.parse(document.getElementById("data").textContent);
 const page = document.getElementById("page");
+const mostWithTiles = 3;  // runs; the figures of more runs are a table
 
 function last(points) {
   return points && points.length > 0 ? points.at(-1)[1] : undefined;
 }
 
-function medianOf(points) {
-  if (!points || points.length === 0) return undefined;
-  const sorted = points.map((p) => p[1]).sort((a, b) => a - b);
-  return sorted[Math.floor(sorted.length / 2)];
-}
-
-const speedOf = (run) => Object.keys(run.steps.series).find((name) => name.endsWith("_per_s"));
-
 function describeRun({header}) {
   const model = header.model ?? {};
   const parts = [header.program, header.preset ?? model.name,
-    model.parameters === undefined ? null : `${number(model.parameters)} parameters`,
+    model.parameters === undefined ? null : counted(model.parameters, "parameter"),
     header.precision, header.stage === undefined ? null : `stage ${header.stage}`,
-    header.ranks === undefined ? null : `${header.ranks} rank${header.ranks === 1 ? "" : "s"} × ` +
-      `${header.threads} thread${header.threads === 1 ? "" : "s"}`,
+    header.ranks === undefined ? null : counted(header.ranks, "rank") +
+      (header.threads === undefined ? "" : ` × ${counted(header.threads, "thread")}`),
     header.device_name ?? header.device, header.reduction && `${header.reduction} reduction`];
   return parts.filter(Boolean).join(" · ");
 }
@@ -44,33 +37,51 @@ function bestOf(run) {
   return best && {name, step: best[0], value: best[1]};
 }
 
+// The figures of a run: [label, value, note].
+function figuresOf(run) {
+  const {series, count, medians} = run.steps;
+  const list = [["steps", number(count), ` of ${number(run.header.steps)}`],
+                ["loss of the last step", number(last(series.loss)), ""]];
+  const best = bestOf(run);
+  if (best) {
+    list.push([`best ${words(best.name)}`, number(best.value), `, step ${number(best.step)}`]);
+  }
+  for (const [name, value] of Object.entries(medians)) {
+    if (name === "step_ms") list.push(["a step, median", `${number(value)} ms`, ""]);
+    else list.push([`${words(name)}, median`, number(Math.round(value)), ""]);
+  }
+  const {summary} = run;
+  if (!summary) return [...list, ["the run goes on, was stopped or failed", "no summary", ""]];
+  const peak = Math.max(...summary.ranks.map((rank) => rank.peak_total));
+  return [...list, ["peak memory of a rank", bytes(peak), ""],
+          ["planned and measured bytes", summary.equal ? "equal" : "DIFFERS", ""]];
+}
+
 function tiles(parent, run) {
   const node = element("div", parent, {class: "tiles"});
-  const {series, count} = run.steps;
-  tile(node, number(count), `steps of ${number(run.header.steps)}`);
-  tile(node, number(last(series.loss)), "loss of the last step");
-  const best = bestOf(run);
-  if (best) tile(node, number(best.value), `best ${words(best.name)}, step ${number(best.step)}`);
-  const speed = speedOf(run);
-  if (speed) tile(node, number(Math.round(medianOf(series[speed]))), `${words(speed)}, median`);
-  const times = series.step_ms;
-  if (times) tile(node, `${number(medianOf(times))} ms`, "a step, median");
-  if (run.summary) {
-    tile(node, bytes(Math.max(...run.summary.ranks.map((rank) => rank.peak_total))),
-         "peak memory of a rank");
-    tile(node, run.summary.equal ? "equal" : "DIFFERS", "planned and measured bytes");
-  } else {
-    tile(node, "not ended", "memory and traffic come at the end");
-  }
+  for (const [label, value, note] of figuresOf(run)) tile(node, value, label + note);
+}
+
+// The figures of many runs, a row for each.
+function figuresTable(parent) {
+  const figures = runs.map(figuresOf);
+  const labels = [...new Set(figures.flatMap((list) => list.map(([label]) => label)))];
+  const rows = figures.map((list, i) => [runs[i].name, ...labels.map((label) => {
+    const found = list.find(([of]) => of === label);
+    return found ? found[1] : "";
+  })]);
+  tableOf(parent, "the runs in figures", ["", ...labels], rows).parentNode.open = true;
 }
 
 // lines of one series in all runs
 function linesOf(kind, name, label = words(name)) {
+  const several = runs.length > 1;
   return runs.map((run, i) => ({
-    name: runs.length > 1 ? `${run.name}, ${label}` : label,
-    color: color(i),
+    name: several ? `${run.name}, ${label}` : label,
+    label: several ? run.name : label,
+    ...lineStyle(i),
     dotted: kind === "evals",
-    points: (kind === "evals" ? run.evals[name] : run.steps.series[name]) ?? [],
+    points: kind === "evals" ? run.evals[name] ?? [] : withGaps(run.steps, name),
   }));
 }
 
@@ -79,35 +90,115 @@ function namesOf(kind) {
   return [...new Set(all)].filter((name) => name !== "epoch");
 }
 
+// The first and the last step of all runs, which all charts have in common.
+function stepsOfAll() {
+  const series = runs.flatMap((run) => [run.steps.series, run.evals].flatMap(Object.values));
+  return extent(series.flatMap((points) => [points[0][0], points.at(-1)[0]]));
+}
+
+// With several runs, each chart has one line of each run, so that a colour is a run.
 function charts(parent) {
   const node = element("div", parent, {class: "charts"});
-  const evaluations = namesOf("evals");
-  const loss = linesOf("steps", "loss", "loss");
-  const validation = linesOf("evals", "val_loss", "validation loss").map((line, i) => ({
-    ...line, color: runs.length > 1 ? color(i) : color(1)}));
-  chart(node, "Loss", [...loss, ...validation]);
+  const several = runs.length > 1;
+  const common = {steps: stepsOfAll(), resumes: several ? [] : runs[0].resumes ?? []};
+  const withSkipped = {...common, ...skippedSteps(runs)};
+  const colored = (lines, fill) => lines.map((line) => ({...line, color: fill}));
+  const loss = linesOf("steps", "loss");
+  const validation = linesOf("evals", "val_loss", "validation loss");
+  chart(node, "Loss", several ? loss : [...loss, ...colored(validation, color(1))], withSkipped);
+  if (several) chart(node, "Validation loss", validation, common);
   // Perplexity and bits per byte have the shape of the loss.
   const drawn = ["val_loss", "perplexity", "bits_per_byte"];
-  for (const name of evaluations.filter((key) => !drawn.includes(key))) {
-    chart(node, `Evaluation: ${words(name)}`, linesOf("evals", name));
+  for (const name of namesOf("evals").filter((key) => !drawn.includes(key))) {
+    chart(node, `Evaluation: ${words(name)}`, linesOf("evals", name), common);
   }
-  chart(node, "Learning rate", linesOf("steps", "lr"));
-  chart(node, "Norm of the gradient", linesOf("steps", "grad_norm"));
-  const speeds = namesOf("steps").filter((name) => name.endsWith("_per_s"));
+  chart(node, "Learning rate", linesOf("steps", "lr"), common);
+  chart(node, "Norm of the gradient", linesOf("steps", "grad_norm"), withSkipped);
   const warm = (line) => ({...line, warm: true});
-  for (const name of speeds) chart(node, `Speed: ${words(name)}`, linesOf("steps", name).map(warm));
-  const exposed = linesOf("steps", "comm_exposed_ms", "exposed communication").map((line, i) => ({
-    ...line, dash: runs.length > 1, color: runs.length > 1 ? color(i) : "var(--exposed)"}));
-  const times = [...linesOf("steps", "step_ms", "step"), ...exposed];
-  chart(node, "Milliseconds of a step", times.map(warm));
+  const speeds = namesOf("steps").filter((name) => name.endsWith("_per_s"));
+  for (const name of speeds) {
+    const title = `Speed: ${words(name).replace("per s", "per second")}`;
+    chart(node, title, linesOf("steps", name).map(warm), common);
+  }
+  const times = linesOf("steps", "step_ms", "step").map(warm);
+  const exposed = linesOf("steps", "comm_exposed_ms", "exposed communication").map(warm);
+  chart(node, "Milliseconds of a step",
+        several ? times : [...times, ...colored(exposed, "var(--exposed)")], common);
+  const waiting = "Milliseconds of a step spent waiting for";
+  if (several) chart(node, `${waiting} communication`, exposed, common);
   const known = ["loss", "lr", "grad_norm", "step_ms", "comm_exposed_ms", ...speeds];
+  const titles = {
+    loss_scale: "Scale of the loss in fp16",
+    data_exposed_ms: `${waiting} data`,
+    checkpoint_wait_ms: "Milliseconds that an update waited for a checkpoint",
+  };
   for (const name of namesOf("steps").filter((key) => !known.includes(key))) {
-    chart(node, words(name), linesOf("steps", name));
+    chart(node, titles[name] ?? words(name), linesOf("steps", name), common);
   }
 }
 
 function heat(share) {
   return `color-mix(in oklab, var(--c0) ${Math.round(100 * share)}%, var(--empty))`;
+}
+
+const rowsOfText = 10;  // pixels of a row that has room for its name
+
+// The rows with a name: all if there is room, else those in which another layer begins, and some
+// between them. A layer is a name up to its first number, as h.3 or layer1.0.
+function namedRows(names, row) {
+  const layer = (name) => name.match(/^.*?\.\d+/)?.[0] ?? name.split(".")[0];
+  const chosen = [];
+  const choose = (i, room) => {
+    if (chosen.every((j) => Math.abs(i - j) * row >= room)) chosen.push(i);
+  };
+  names.forEach((name, i) => {
+    if (i === 0 || layer(name) !== layer(names[i - 1])) choose(i, rowsOfText);
+  });
+  names.forEach((_, i) => choose(i, row < rowsOfText ? 2 * rowsOfText : rowsOfText));
+  return chosen;
+}
+
+// Cells of one shade are one path, because a page with an element for each cell is slow.
+function drawCells(svg, {names, steps, values, share}, left, row, column) {
+  const shades = 32;
+  const paths = new Map();
+  steps.forEach((_, j) => names.forEach((_, i) => {
+    if (!(values[j][i] > 0)) return;
+    const shade = Math.round(shades * share(values[j][i]));
+    const x = (left + j * column).toFixed(1);
+    const width = (column + 0.3).toFixed(1);
+    const height = (row - 0.5).toFixed(1);
+    const cell = `M${x} ${(i * row).toFixed(1)}h${width}v${height}h-${width}z`;
+    paths.set(shade, (paths.get(shade) ?? "") + cell);
+  }));
+  for (const [shade, d] of paths) shape("path", svg, {d, fill: heat(shade / shades)});
+}
+
+function drawNorms(parent, width, norms) {
+  const {names, steps, values} = norms;
+  const left = Math.min(196, 0.36 * width);
+  const row = Math.max(3, Math.min(14, 720 / names.length));
+  const column = (width - left) / steps.length;
+  const svg = drawing(parent, width, names.length * row + 20, "Norms of gradients");
+  const most = Math.floor(left / 6.2);
+  for (const i of namedRows(names, row)) {
+    const name = names[i];
+    shape("text", svg, {x: left - 6, y: i * row + Math.max(row, 6) / 2 + 3.5, "text-anchor": "end",
+                        style: "font-size:9px"},
+          name.length > most ? `…${name.slice(1 - most)}` : name);
+  }
+  drawCells(svg, norms, left, row, column);
+  const labels = Math.max(3, Math.floor((width - left) / 90));
+  for (const j of ticks(0, steps.length - 1, labels).filter(Number.isInteger)) {
+    shape("text", svg, {x: left + (j + 0.5) * column, y: names.length * row + 14,
+                        "text-anchor": "middle"}, `${number(steps[j])}`);
+  }
+  onPointer(svg, (x, y) => {
+    const i = Math.floor(y / row);
+    const j = Math.floor((x - left) / column);
+    if (x === null || !(i in names) || !(j in steps)) return "";
+    return `${names[i]}\nstep ${number(steps[j])}: ${number(values[j][i])}`;
+  });
 }
 
 function normsSection(parent, run) {
@@ -118,37 +209,15 @@ function normsSection(parent, run) {
   const names = order.map((i) => run.norms.names[i]);
   const values = run.norms.values.map((row) => order.map((i) => row[i]));
   const node = section(parent, "norms", "Norm of each parameter's gradient",
-    "One row for each parameter, one column for each recorded step; stronger colour is larger " +
-    "(logarithmic).");
-  const width = 1140;
-  const left = 190;
-  const row = Math.max(3, Math.min(14, 640 / names.length));
-  const column = (width - left) / steps.length;
-  const svg = drawing(node, width, names.length * row + 20, "Norms of gradients");
-  const logs = values.map((list) => list.map((v) => (v > 0 ? Math.log10(v) : null)));
-  const [low, high] = extent(logs.flat().filter((v) => v !== null));
-  names.forEach((name, i) => {
-    if (row >= 9) {
-      shape("text", svg, {x: left - 6, y: i * row + row / 2 + 3.5, "text-anchor": "end",
-                          style: "font-size:9.5px"},
-            name.length > 32 ? `…${name.slice(-31)}` : name);
-    }
-    steps.forEach((step, j) => {
-      const value = logs[j][i];
-      shape("rect", svg, {x: left + j * column, y: i * row, width: column + 0.3, height: row - 0.5,
-                          fill: value === null ? "none" : heat((value - low) / (high - low || 1))});
-    });
-  });
-  for (const j of ticks(0, steps.length - 1, 8).filter(Number.isInteger)) {
-    shape("text", svg, {x: left + (j + 0.5) * column, y: names.length * row + 14,
-                        "text-anchor": "middle"}, `${number(steps[j])}`);
-  }
-  onPointer(svg, (x, y) => {
-    const i = Math.floor(y / row);
-    const j = Math.floor((x - left) / column);
-    if (x === null || !(i in names) || !(j in steps)) return "";
-    return `${names[i]}\nstep ${number(steps[j])}: ${number(values[j][i])}`;
-  });
+    "One row for each parameter, one column for each recorded step.");
+  const [low, high] = extent(values.flat().filter((v) => v > 0));
+  if (low > high) return;
+  const scale = element("p", node, {}, number(low));
+  element("span", scale, {class: "scale",
+    style: `background:linear-gradient(to right in oklab, ${heat(0)}, ${heat(1)})`});
+  scale.append(`${number(high)} (logarithmic)`);
+  const share = (value) => Math.log(value / low) / (Math.log(high / low) || 1);
+  drawAtWidth(node, (place, width) => drawNorms(place, width, {names, steps, values, share}));
 }
 
 function settingsSection(parent, run) {
@@ -191,22 +260,35 @@ function themeButton(parent) {
   });
 }
 
+// Runs with the name of an earlier one get a number.
+function nameApart() {
+  const known = new Set();
+  for (const run of runs) {
+    const name = run.name;
+    for (let i = 2; known.has(run.name); ++i) run.name = `${name} (${i})`;
+    known.add(run.name);
+  }
+}
+
 function showPage() {
+  nameApart();
   const head = element("header", page);
   const title = element("div", head);
-  const names = runs.map((run) => run.name);
-  element("h1", title, {}, names.join(", "));
-  document.title = `${names.join(", ")} – Tessera`;
+  const names = runs.length > mostWithTiles ? `${runs.length} runs`
+                                            : runs.map((run) => run.name).join(", ");
+  element("h1", title, {}, names);
+  document.title = `${names} – Tessera`;
   themeButton(head);
   runs.forEach((run, i) => {
     const line = element("p", runs.length > 1 ? page : title);
     if (runs.length > 1) {
-      element("span", line, {class: "swatch", style: `background:${color(i)}`});
+      lineSample(line, lineStyle(i));
       line.append(`${run.name}: `);
     }
     line.append(describeRun(run));
-    tiles(page, run);
+    if (runs.length <= mostWithTiles) tiles(page, run);
   });
+  if (runs.length > mostWithTiles) figuresTable(element("div", page, {class: "wide"}));
   const curves = section(page, "curves", "Curves", "");
   charts(curves);
   const chosen = element("div");

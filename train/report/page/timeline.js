@@ -3,19 +3,23 @@
 "use strict";
 
 const laneHeight = 12;
-const trackColors = {op: "var(--c5)", pass: "var(--c0)", wait: "var(--exposed)", comm: "var(--c2)"};
+const trackColors = {op: "var(--c5)", pass: "var(--c0)", wait: "var(--exposed)", comm: "var(--c2)",
+                     repeat: "var(--line)"};
+const repeated = "no micro-batch";  // the span of a micro-batch that the rank only repeats
 
-// The depth of each event of the compute track: how many others contain it. The log rounds times,
-// so that an event may seem to begin before the one before it has ended.
+// The depth of each event of the compute track: how many others contain it; and whether it belongs
+// to a repeated micro-batch. The log rounds times, so that an event may seem to begin before the
+// one before it has ended.
 function withDepth(events) {
   const rounding = 0.15;  // microseconds
   const open = [];
   return events.filter(([track]) => track === 0)
     .sort((a, b) => a[2] - b[2] || b[3] - a[3])
     .map((event) => {
-      while (open.length > 0 && event[2] >= open.at(-1) - rounding) open.pop();
-      open.push(event[2] + event[3]);
-      return {event, depth: open.length - 1};
+      while (open.length > 0 && event[2] >= open.at(-1).end - rounding) open.pop();
+      const repeats = event[1] === repeated || (open.at(-1)?.repeats ?? false);
+      open.push({end: event[2] + event[3], repeats});
+      return {event, depth: open.length - 1, repeats};
     });
 }
 
@@ -33,7 +37,7 @@ function covered(events, length) {
 }
 
 function drawRank(svg, rank, y, x, lanes, texts) {
-  const add = (event, lane, fill) => {
+  const add = (event, lane, fill, ink = "var(--paper)") => {
     const [, name, begin, time, bucket] = event;
     const from = x(Math.max(0, begin));
     const to = x(begin + time);
@@ -44,12 +48,13 @@ function drawRank(svg, rank, y, x, lanes, texts) {
       `${(time / 1000).toFixed(3)} ms, from ${(begin / 1000).toFixed(3)} ms`);
     if (to - from > 6.2 * name.length + 6 && lane < lanes.depth) {
       shape("text", svg, {x: (from + to) / 2, y: y + lane * laneHeight + 9, "text-anchor": "middle",
-                          style: "font-size:9px;fill:var(--paper);pointer-events:none"}, name);
+                          style: `font-size:9px;fill:${ink};pointer-events:none`}, name);
     }
   };
-  for (const {event, depth} of withDepth(rank.events)) {
+  for (const {event, depth, repeats} of withDepth(rank.events)) {
     if (depth >= lanes.depth) continue;
-    add(event, depth, depth < 3 ? trackColors.pass : trackColors.op);
+    if (repeats) add(event, depth, trackColors.repeat, "var(--ink)");
+    else add(event, depth, depth < 3 ? trackColors.pass : trackColors.op);
   }
   for (const event of rank.events) {
     if (event[0] === 1) add(event, lanes.depth, trackColors.wait);
@@ -68,22 +73,26 @@ function alignedRanks({ranks}) {
 
 function timelineSection(page, run) {
   const timeline = run.timeline;
-  if (!timeline || timeline.ranks.length === 0) return;
+  if (!timeline?.ranks?.length) return;
   const ranks = alignedRanks(timeline);
   const length = timeline.ranks[0].length_us;
   const shown = length * 1.25;
   const ms = (us) => (us / 1000).toFixed(3);
   const node = section(page, "timeline", `The timeline of step ${number(timeline.step)}`,
-    `${ms(length)} ms from its begin to the begin of the next step (dashed line). ` +
+    `${ms(length)} ms on rank 0; the dashed line is its end, and what is right of it follows it. ` +
     "Orange: the rank computes nothing, because it waits for others: exposed communication.");
-  legend(node, [[trackColors.pass, "step, passes, layers"], [trackColors.op, "within layers"],
-                [trackColors.wait, "waits"], [trackColors.comm, "communication"]]);
+  const entries = [[trackColors.pass, "step, passes, layers"], [trackColors.op, "within layers"],
+                   [trackColors.wait, "waits"], [trackColors.comm, "communication"]];
+  if (ranks.some((rank) => rank.events.some(([, name]) => name === repeated))) {
+    entries.push([trackColors.repeat, "no micro-batch left: the rank repeats one"]);
+  }
+  legend(node, entries);
   const width = 1140;
   const left = 74;
   const lanes = {depth: 5};
   const height = (lanes.depth + 2) * laneHeight + 12;
   const bottom = ranks.length * height;
-  const svg = drawing(node, width, bottom + 22, "Timeline");
+  const svg = wideDrawing(node, width, bottom + 22, "Timeline");
   const x = scaleOf(0, shown, left, width - 4, false);
   const texts = new Map();
   const clip = shape("clipPath", shape("defs", svg), {id: "timeline-clip"});
