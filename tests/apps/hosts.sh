@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 400 PROCESSORS 2
+# ctest: TIMEOUT 400 PROCESSORS 1
 # Two hosts, emulated on one machine by network namespaces with a link between them. Each host has
 # its own name and clock. Checks that
 #  - training over both hosts has the bits of one rank, and its trace is aligned,

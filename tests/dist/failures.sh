@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: PROCESSORS 1
 # Tests jobs in which a rank throws, dies or is told to end in the middle of a run. The job must end
 # with the expected code. The error, or the last messages of the other ranks, must name the step. A
 # job that has not ended after a minute is taken to hang. (A busy machine may need almost a minute.)
