@@ -29,6 +29,9 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
   result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (options.logs.empty()) fail_input("a log is required: report run.jsonl");
+  for (const std::string& log : options.logs) {
+    if (train::is_report_page(log)) fail_input("{} is a report; give the log of its run", log);
+  }
   if (!options.names.empty() && options.names.size() != options.logs.size()) {
     fail_input("--names has {} names for {} logs", options.names.size(), options.logs.size());
   }

@@ -21,6 +21,8 @@
 #include "apps/cli/run_header.h"
 #include "apps/train_gpt_options.h"
 #include "core/context.h"
+#include "core/cuda.h"
+#include "core/product_tuning.h"
 #include "core/text/number_text.h"
 #include "data/tokens/token_data.h"
 #include "data/tokens/token_input.h"
@@ -37,6 +39,7 @@
 #include "train/report/trace_file.h"
 #include "train/sample.h"
 #include "train/step_loop.h"
+#include "train/tune_gpt.h"
 #include "train/tuned_file.h"
 #include "train/weights.h"
 
@@ -88,6 +91,43 @@ dist::Settings data_settings(const TrainOptions& options, const data::TokenData&
           tokens_setting("--val-data", options.val_data, *data.validation().file, whole)};
 }
 
+// Makes the ranks use the table of algorithms that the checkpoint's run used. Returns why it cannot
+// be used here, the same on every rank, or an empty text.
+std::string use_table_of(const train::Manifest& manifest, const std::string& folder,
+                         dist::World& world) {
+  std::string why;
+  if (world.rank == 0) {
+    const int device = world.communicator->device().index;
+    try {
+      train::parse_tuned(folder, manifest.tuned,
+                         {cuda::device_name(device), cuda::product_library_version()});
+    } catch (const InputError& error) {
+      why = error.what();
+    }
+  }
+  why = dist::broadcast_text(*world.communicator, why);
+  if (why.empty()) train::use_tuned_text(folder, manifest.tuned, world);
+  return why;
+}
+
+// Chooses the algorithms of products on CUDA: those of --tuned, or those of the checkpoint's run,
+// or else measured ones. With --tune off the library's first proposals are taken. On a CPU there is
+// nothing to choose.
+void choose_algorithms(const TrainOptions& options, const Resumed& resumed, dist::World& world) {
+  if (!options.tuned.empty() || world.communicator->device().is_cpu()) return;
+  if (resumed.found() && resumed.manifest().imported.empty()) {
+    if (resumed.manifest().tuned.empty()) return;  // the run used the first proposals
+    const std::string why = use_table_of(resumed.manifest(), resumed.folder(), world);
+    if (why.empty()) return;
+    spdlog::warn("{}", why);
+  }
+  if (!options.tune) return;
+  train::tune_gpt({.model = options.model,
+                   .dtype = parameter_dtype(options.memory),
+                   .micro_batch = options.batch.micro},
+                  world);
+}
+
 // One training run of a rank, with everything that its steps need.
 class Run {
  public:
@@ -102,13 +142,14 @@ class Run {
     model_.to(parameter_dtype(options.memory));
     set_thread_count(resumed.threads(options.threads, world));
     if (world.size > 1) check_inputs(world, options, data_settings(options, data_));
-    go_on();
     std::unique_ptr<models::GptWeights> weights;
     const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty())
       weights = std::make_unique<models::GptWeights>(options.init, model_);
     check_destinations();
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
+    choose_algorithms(options, resumed, world);
+    go_on();
     // The checks come before begin_run, so that a refused run leaves an older log as it is.
     // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
     files_ = run_files(options, resumed, world);
@@ -142,7 +183,7 @@ class Run {
                return open_weights(path);
              },
          .run = run_settings_,
-         .bits = bits_settings("train_gpt", options_.tuned, world_),
+         .bits = bits_settings("train_gpt", world_),
          .weights = models::gpt_metadata(model_.config())});
     loop.train();
     if (!loop.stopped()) finish(loop.count());
@@ -165,7 +206,7 @@ class Run {
     run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
     const data::TokenFile& file = *data_.training().file;
     run_settings_.push_back({"data", tokens_setting("", options_.data, file, false).value});
-    resumed_.check(run_settings_, bits_settings("train_gpt", options_.tuned, world_));
+    resumed_.check(run_settings_, bits_settings("train_gpt", world_));
     resumed_.place(training_.loop);
   }
 

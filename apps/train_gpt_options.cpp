@@ -25,6 +25,15 @@ void add_data_and_model(Flags& app, ModelOptions& model, TrainOptions& options) 
       ->group("Model");
 }
 
+void add_tune(Flags& app, std::string& tune) {
+  app.add_option("--tune", tune,
+                 "With CUDA and without --tuned: measure the products' algorithms before the first "
+                 "step. A resumed run keeps its algorithms")
+      ->one_of({"on", "off"})
+      ->capture_default_str()
+      ->group("Distribution");
+}
+
 void add_evaluation(Flags& app, TrainOptions& options) {
   const char* group = "Output";
   app.add_option("--eval-batches", options.eval_batches,
@@ -107,12 +116,15 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   add_recompute_option(app, options.memory);
   add_loss_rows_option(app, options.memory);
   add_evaluation(app, options);
+  std::string tune = "on";
+  add_tune(app, tune);
   result.help = app.parse(argc, argv);
   result.settings = app.settings();
   if (!result.help.empty()) return result;
   fill_model(model, options);
   fill_run(given, defaults_for(options), options);
   check_evaluation(options);
+  options.tune = tune == "on";
   if (options.data.empty() && !options.plan) fail_input("--data is required");
   check_files(options, app.config_file());
   return result;

@@ -17,6 +17,7 @@ struct TrainOptions : RunOptions {
   models::GptConfig model;
   int64_t eval_batches = 20;  // 0: the whole validation part
   int64_t sample = 0;
+  bool tune = true;  // on CUDA, without --tuned: measure algorithms before the first step
 };
 
 /// A parsed command line. If `help` is not empty, the program prints it and ends.

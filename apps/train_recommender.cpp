@@ -203,7 +203,7 @@ class Run {
          .describe =
              [this](int64_t step) { return JsonObject().add("epoch", task_.batches.epoch(step)); },
          .run = run_settings_,
-         .bits = bits_settings("train_recommender", options_.tuned, world_),
+         .bits = bits_settings("train_recommender", world_),
          .weights = models::recommender_metadata({.config = task_.config,
                                                   .objective = options_.objective_name(),
                                                   .lowest = task_.range.lowest,
@@ -231,7 +231,7 @@ class Run {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);
     run_settings_.push_back({"data", fmt::format("{:016x}", digest_of_ratings(task_.data))});
-    resumed_.check(run_settings_, bits_settings("train_recommender", options_.tuned, world_));
+    resumed_.check(run_settings_, bits_settings("train_recommender", world_));
     resumed_.place(training_.loop);
   }
 

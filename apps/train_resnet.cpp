@@ -147,7 +147,7 @@ class Run {
                               },
                           .describe = [this](int64_t step) { return describe(step); },
                           .run = run_settings_,
-                          .bits = bits_settings("train_resnet", options_.tuned, world_),
+                          .bits = bits_settings("train_resnet", world_),
                           .weights = models::image_metadata(description())});
     loop.train();
     if (!loop.stopped()) finish(loop.count());
@@ -167,7 +167,7 @@ class Run {
     const bool ranks_matter = options_.sync_bn || options_.reduction == optim::Reduction::fast;
     run_settings_ = run_settings(header(), ranks_matter);
     run_settings_.push_back({"data", fmt::format("{:016x}", data::digest_of_images(data_, false))});
-    resumed_.check(run_settings_, bits_settings("train_resnet", options_.tuned, world_));
+    resumed_.check(run_settings_, bits_settings("train_resnet", world_));
     resumed_.place(training_.loop);
   }
 

@@ -16,42 +16,23 @@
 #include "core/text/number_text.h"
 #include "core/text/output_file.h"
 #include "dist/bootstrap.h"
-#include "optim/zero_optimizer.h"
 #include "train/report/table.h"
+#include "train/tune_gpt.h"
 #include "train/tuned_file.h"
 
 namespace tessera::apps {
 namespace {
 
-std::vector<cuda::ProductShape> products_of(const TuneOptions& options, dist::World& world) {
-  models::GptConfig config = options.model;
-  config.layers = 1;  // all blocks have products of the same shapes
-  models::Gpt model(config);
-  model.to(options.dtype);
-  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {.stage = 0});
-  const Tensor tokens = Tensor::zeros({options.micro_batch, config.context}, DType::i32);
-  const Batch batch{.global = options.micro_batch, .micro = options.micro_batch};
-  for ([[maybe_unused]] const MicroBatch& micro : optimizer.micro_batches(0, batch)) {
-    optimizer.backward(model.loss(tokens, tokens));
-  }
-  optimizer.step();
-  return cuda::computed_products(default_device().index);
-}
-
-std::vector<cuda::MeasuredProduct> measure(const std::vector<cuda::ProductShape>& shapes) {
-  const Context context = current_context(default_device());
-  std::vector<cuda::MeasuredProduct> products;
+void print_table(const std::vector<cuda::MeasuredProduct>& products) {
   train::Table table({"m", "n", "k", "operands", "result", "first us", "fastest us", "of"});
-  for (const cuda::ProductShape& shape : shapes) {
-    const cuda::MeasuredProduct product = cuda::measure_product(context, shape);
+  for (const auto& [fastest, fastest_us, first_us, proposals] : products) {
+    const cuda::ProductShape& shape = fastest.shape;
     table.add({grouped(shape.m), grouped(shape.n), grouped(shape.k),
                std::string(dtype_name(shape.dtype)), std::string(dtype_name(shape.c_dtype)),
-               fmt::format("{:.1f}", product.first_us), fmt::format("{:.1f}", product.fastest_us),
-               std::to_string(product.proposals)});
-    products.push_back(product);
+               fmt::format("{:.1f}", first_us), fmt::format("{:.1f}", fastest_us),
+               std::to_string(proposals)});
   }
   fmt::print("{}", table.text());
-  return products;
 }
 
 int run(int argc, char** argv, dist::World& world) {
@@ -66,7 +47,9 @@ int run(int argc, char** argv, dist::World& world) {
   const train::TunedFor here{cuda::device_name(default_device().index),
                              cuda::product_library_version()};
   fmt::print("{}, cuBLASLt {}\n", here.device, here.library);
-  const std::vector<cuda::MeasuredProduct> products = measure(products_of(options, world));
+  const std::vector<cuda::MeasuredProduct> products = train::measure_gpt_products(
+      {.model = options.model, .dtype = options.dtype, .micro_batch = options.micro_batch}, world);
+  print_table(products);
   OutputFile file(options.out);
   file.write(train::tuned_text(here, products));
   file.commit();

@@ -7,7 +7,8 @@
 //
 // Both conversions are branch-free integer arithmetic, so that a loop around them vectorises and a
 // vector lane gives the same bits as a scalar call. NaN stays NaN; values that are too large become
-// infinity; subnormal numbers are kept.
+// infinity; subnormal numbers are kept. A GPU has an instruction for each conversion, with the same
+// bits except for those of NaN.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +22,16 @@ struct BFloat16 {
 
   BFloat16() = default;
   explicit constexpr BFloat16(float value) : bits(0) {
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
     const auto word = std::bit_cast<uint32_t>(value);
     // Rounds to the nearest, ties to even. The lowest 16 bits are dropped. Adding 0x7FFF, one less
     // than half a unit of the last kept bit, rounds a tie down. If the last kept bit is 1, the
     // lowest bit is set before the addition, which rounds a tie up.
     const uint32_t half = ((word | ((word >> 16) & 1u)) + 0x7FFFu) >> 16;
     bits = static_cast<uint16_t>(value != value ? 0x7FC0u : half);  // rounding could lose a NaN
+#endif
   }
   explicit constexpr operator float() const {
     return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
@@ -39,6 +44,9 @@ struct Float16 {
 
   Float16() = default;
   explicit constexpr Float16(float value) : bits(0) {
+#ifdef __CUDA_ARCH__
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
     const auto word = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (word >> 16) & 0x8000u;
     // Magnitudes above 2^16 become 2^16, whose f16 bits are those of infinity. Magnitudes from
@@ -52,8 +60,14 @@ struct Float16 {
     const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - 0x3F000000u;
     const uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
     bits = static_cast<uint16_t>(sign | (value != value ? 0x7E00u : half));
+#endif
   }
   explicit constexpr operator float() const {
+#ifdef __CUDA_ARCH__
+    float value = 0;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+#else
     // Builds the sign and the magnitude as if the exponent's bias were 127. Multiplying by 2^112
     // corrects the bias, for subnormals too.
     const auto extended = static_cast<uint32_t>(static_cast<int16_t>(bits));
@@ -62,6 +76,7 @@ struct Float16 {
     // Infinity and NaN keep the largest exponent.
     const uint32_t special = (word & 0x0F800000u) == 0x0F800000u ? 0x7F800000u : 0u;
     return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | special);
+#endif
   }
   bool operator==(const Float16&) const = default;  // compares the bits
 };

@@ -48,6 +48,6 @@ run recommender-fp32-stage2-3 3 "$build/train_recommender" --steps 20 --eval-eve
   --model neumf --objective ranking --device cpu --stage 2
 export TESSERA_EMULATED_DEVICES=2
 run gpt-emulated-stage3-2 2 "$emulated/train_gpt" "${gpt[@]}" --device cuda --stage 3 \
-  --precision bf16 --reduction ordered
+  --precision bf16 --reduction ordered --tune off
 run resnet-emulated-stage1-2 2 "$emulated/train_resnet" "${images[@]}" --device cuda --stage 1 \
   --reduction ordered

@@ -27,22 +27,31 @@ double milliseconds(std::chrono::steady_clock::duration time) {
 
 // Reports are made from the log, so it must be a file that can be read again.
 void check_readable_later(const std::string& log) {
+  if (log.empty()) fail_input("a report is made from the log, and no log is given");
   std::error_code error;
   const auto status = std::filesystem::status(log, error);
-  if (log.empty() || (std::filesystem::exists(status) && !is_regular_file(status))) {
+  if (std::filesystem::exists(status) && !is_regular_file(status)) {
     fail_input("a report is made from the log, which must be a regular file, and is '{}'", log);
   }
+}
+
+void check_files(const RunFiles& files) {
+  const std::string* const all[] = {&files.log, &files.trace, &files.save, &files.report,
+                                    &files.csv};
+  for (const std::string* path : all) {
+    if (path->empty()) continue;
+    if (path != &files.log) check_writable(*path);
+    for (const std::string* other : all) {
+      if (other != path && *other == *path) fail_input("{} is named for two files of a run", *path);
+    }
+  }
+  if (!files.report.empty() || !files.csv.empty()) check_readable_later(files.log);
 }
 
 }  // namespace
 
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world) {
-  if (world.rank == 0) {
-    for (const std::string& path : {files.trace, files.save, files.report, files.csv}) {
-      if (!path.empty()) check_writable(path);
-    }
-    if (!files.report.empty() || !files.csv.empty()) check_readable_later(files.log);
-  }
+  if (world.rank == 0) check_files(files);
   // The barrier waits for all ranks. If a rank has bad input, it has ended the job before this
   // point, so the log of an earlier run is not replaced.
   world.communicator->barrier();
@@ -68,13 +77,14 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
 
 void write_reports(const RunFiles& files, const dist::World& world) {
   if (world.rank != 0) return;
-  if (!files.csv.empty()) {
-    write_csv(files.log, files.csv);
-    spdlog::info("table: {}", files.csv);
-  }
+  // The page first: if the table fails, the page is there.
   if (!files.report.empty()) {
     write_report_page({{.log = files.log}}, files.report);
     spdlog::info("report: {}", files.report);
+  }
+  if (!files.csv.empty()) {
+    write_csv(files.log, files.csv);
+    spdlog::info("table: {}", files.csv);
   }
 }
 

@@ -80,8 +80,8 @@ struct RunFiles {
 /// Begins a run; must be called before the run allocates memory. Rank 0 checks that the files can
 /// be written, and opens the log only when all ranks have arrived here without an error. Then
 /// starts the trace if there is one, and resets the measured memory peaks and traffic. Throws
-/// InputError if a file cannot be written. `report` and `trace` must be given on all ranks or on
-/// none. Collective.
+/// InputError if a file cannot be written, or if two files have one path. `report` and `trace` must
+/// be given on all ranks or on none. Collective.
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
 
 /// Writes files.report and files.csv on rank 0. To be called at the end of a run, also of a run

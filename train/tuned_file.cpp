@@ -2,10 +2,13 @@
 
 #include <bit>
 #include <map>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "core/cuda.h"
+#include "core/digest.h"
+#include "core/text/number_text.h"
 #include "core/text/json_read.h"
 
 namespace tessera::train {
@@ -14,6 +17,9 @@ namespace {
 using cuda::ProductShape;
 using nlohmann::json;
 using nlohmann::ordered_json;
+
+// The algorithms in use are a property of the process, and so is their table.
+std::string table_in_use;
 
 constexpr const char* file_type = "tessera tuned products";
 constexpr int64_t most = std::numeric_limits<int32_t>::max();
@@ -172,21 +178,34 @@ std::vector<cuda::TunedProduct> parse_tuned(const std::string& path, const std::
 }
 
 void use_tuned_file(const std::string& path, dist::World& world) {
-  const Device device = world.communicator->device();
-  if (device.is_cpu()) {
+  if (world.communicator->device().is_cpu()) {
     const std::string why = cuda::unusable();
     fail_input("{}: the table is for products on CUDA, and {}", path,
                why.empty() ? "the ranks compute on the CPU" : "there is no usable GPU: " + why);
   }
-  const std::string text = dist::broadcast_text(
-      *world.communicator, world.rank == 0 ? read_text_file(path, JsonLimits{}.bytes) : "");
+  use_tuned_text(path, world.rank == 0 ? read_text_file(path, JsonLimits{}.bytes) : "", world);
+}
+
+void use_tuned_text(const std::string& where, const std::string& text, dist::World& world) {
+  const int device = world.communicator->device().index;
+  std::string table =
+      dist::broadcast_text(*world.communicator, world.rank == 0 ? text : std::string());
   const auto products =
-      parse_tuned(path, text, {cuda::device_name(device.index), cuda::product_library_version()});
+      parse_tuned(where, table, {cuda::device_name(device), cuda::product_library_version()});
   try {
-    cuda::use_tuned_products(device.index, products);
+    cuda::use_tuned_products(device, products);
   } catch (const Error& error) {
-    fail_input("{}: {}", path, error.what());
+    fail_input("{}: {}", where, error.what());
   }
+  table_in_use = std::move(table);
+}
+
+const std::string& tuned_table() { return table_in_use; }
+
+std::string tuned_digest() {
+  if (table_in_use.empty()) return "no file";
+  return fmt::format("{} bytes with digest {:016x}", grouped(std::ssize(table_in_use)),
+                     xxh3(table_in_use));
 }
 
 }  // namespace tessera::train

@@ -30,4 +30,13 @@ std::vector<cuda::TunedProduct> parse_tuned(const std::string& path, const std::
 /// InputError for a table that cannot be used, and if the ranks compute on the CPU. Collective.
 void use_tuned_file(const std::string& path, dist::World& world);
 
+/// As use_tuned_file, for a table that rank 0 has as a text. Errors begin with `where`. Collective.
+void use_tuned_text(const std::string& where, const std::string& text, dist::World& world);
+
+/// Returns the text of the table whose algorithms this process uses; empty: none.
+const std::string& tuned_table();
+
+/// Returns the table's size and digest, to be compared and logged: "no file" without one.
+std::string tuned_digest();
+
 }  // namespace tessera::train

@@ -15,6 +15,7 @@
 #include "dist/device_choice.h"
 #include "train/agreement.h"
 #include "train/report/layout_line.h"
+#include "train/tuned_file.h"
 
 namespace tessera::apps {
 namespace {
@@ -28,7 +29,8 @@ const std::set<std::string> not_of_the_run = {
     "threads", "device",    "device_name", "communicator", "graph",        "stage",
     "offload", "recompute", "overlap",     "bucket_bytes", "eval_batches", "eval_every",
     "init",    "tuned",     "save",        "trace",        "report",       "csv",
-    "sample",  "preset",    "format",      "workers",      "protocol",     "popularity"};
+    "sample",  "preset",    "format",      "workers",      "protocol",     "popularity",
+    "tuned_digest"};
 
 // A setting without which the weights of a checkpoint cannot be read. With --eval-only, only these
 // are compared.
@@ -141,13 +143,12 @@ dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
   return settings;
 }
 
-dist::Settings bits_settings(const std::string& program, const std::string& tuned,
-                             const dist::World& world) {
+dist::Settings bits_settings(const std::string& program, const dist::World& world) {
   dist::Settings settings = train::program_settings(program);
   const Device device = world.communicator->device();
   settings.push_back({"device", device.is_cpu() ? dist::device_type_name(device)
                                                 : cuda::device_name(device.index)});
-  settings.push_back(train::file_setting("tuned", tuned, true));
+  settings.push_back({"tuned", train::tuned_digest()});
   settings.push_back({threads_setting, std::to_string(thread_count())});
   for (dist::Setting& setting : train::processor_settings(world)) {
     if (!setting.name.starts_with("--threads")) settings.push_back(std::move(setting));
@@ -277,7 +278,10 @@ JsonObject Resumed::first_line(const train::RunLog& log, JsonObject header,
   if (log.empty() || !found()) return header;
   const nlohmann::json json = parse_json("header", header.text());
   JsonObject line;
-  line.add("type", "resume").add("step", step()).add("checkpoint", checkpoint_->folder());
+  line.add("type", "resume")
+      .add("step", step())
+      .add("checkpoint", checkpoint_->folder())
+      .add("digest", checkpoint_->manifest().digest.text());
   for (const auto& [name, value] : json.items()) {
     if (name != "type") line.raw(name, value.dump());
   }

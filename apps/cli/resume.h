@@ -41,8 +41,7 @@ dist::Settings run_settings(const JsonObject& header, bool ranks_matter);
 
 /// Returns the settings that do not define the run, but change the bits of its results: the
 /// program, the device, the tuned algorithms, the threads and the CPU's instructions.
-dist::Settings bits_settings(const std::string& program, const std::string& tuned,
-                             const dist::World& world);
+dist::Settings bits_settings(const std::string& program, const dist::World& world);
 
 /// The checkpoint that a run resumes from, if there is one.
 class Resumed {
@@ -57,6 +56,11 @@ class Resumed {
   Resumed(const CheckpointFlags& flags, const dist::World& world);
 
   bool found() const { return checkpoint_ != nullptr; }
+  /// The checkpoint's manifest; there must be a checkpoint.
+  const train::Manifest& manifest() const { return checkpoint_->manifest(); }
+  const std::string& folder() const { return checkpoint_->folder(); }
+  /// The settings of the checkpoint's run; there must be a checkpoint.
+  const dist::Settings& settings() const { return checkpoint_->manifest().run; }
   /// Returns true, with a message to the user, if the checkpoint already has all `steps` steps.
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }

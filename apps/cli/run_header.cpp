@@ -1,6 +1,7 @@
 #include "apps/cli/run_header.h"
 
 #include "train/report/run_log.h"
+#include "train/tuned_file.h"
 
 namespace tessera::apps {
 
@@ -39,6 +40,7 @@ void add_run(JsonObject& header, const RunOptions& options, const dist::World& w
       .add("trace", options.trace)
       .add("report", options.report)
       .add("csv", options.csv);
+  if (!train::tuned_table().empty()) header.add("tuned_digest", train::tuned_digest());
 }
 
 }  // namespace tessera::apps

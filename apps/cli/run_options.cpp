@@ -5,8 +5,10 @@
 #include <limits>
 #include <utility>
 
+#include <spdlog/spdlog.h>
+
 #include "apps/cli/command_line.h"
-#include "apps/cli/implied_log.h"
+#include "apps/cli/log_file.h"
 #include "apps/console/flags.h"
 #include "train/report/progress.h"
 
@@ -129,7 +131,7 @@ void check_training(const RunOptions& options) {
 void check_eval_only(const RunOptions& options) {
   if (!options.eval_only) return;
   if (options.eval_every == 0) {
-    fail_input("--eval-only: nothing says how to evaluate; leave out --eval-every 0");
+    fail_input("--eval-only: it has no evaluation, by --eval-every 0 or without held-out data");
   }
   const bool from_checkpoint = options.checkpoints.resume != "never";
   if (options.init.empty() == !from_checkpoint) {
@@ -141,6 +143,10 @@ void check_eval_only(const RunOptions& options) {
       {"--csv", options.csv}, {"--save", options.save},   {"--tensorboard", options.tensorboard}};
   for (const auto& [flag, path] : files) {
     if (!path.empty()) fail_input("--eval-only writes no file; leave out {}", flag);
+  }
+  if (options.save_every || options.save_best) {
+    fail_input("--eval-only writes no file; leave out {}",
+               options.save_every ? "--save-every" : "--save-best");
   }
 }
 
@@ -288,8 +294,17 @@ optim::ZeroOptions zero_options(const RunOptions& options) {
 }
 
 bool nothing_left(const RunOptions& options, const Resumed& resumed) {
-  if (options.eval_only) return false;
-  return resumed.finished(options.steps);
+  if (options.eval_only || !resumed.finished(options.steps)) return false;
+  const std::pair<const char*, const std::string&> unwritten[] = {
+      {"--report", options.report},
+      {"--csv", options.csv},
+      {"--tensorboard", options.tensorboard}};
+  for (const auto& [flag, path] : unwritten) {
+    if (path.empty()) continue;
+    spdlog::warn("{} {} is not written, because no step is left; report makes it from the log",
+                 flag, path);
+  }
+  return true;
 }
 
 void set_up_messages(const RunOptions& options, const dist::World& world) {
@@ -304,7 +319,7 @@ train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
   // Other ranks may have been started without these files, which rank 0 writes.
   if (world.rank == 0) {
     check_norms(options);
-    check_implied_log(options);
+    check_log_file(options, resumed);
   }
   return {.log = options.log,
           .trace = options.trace,

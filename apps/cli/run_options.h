@@ -111,8 +111,8 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed);
 /// Sets up messages as --quiet and --color ask for. Only rank 0 prints.
 void set_up_messages(const RunOptions& options, const dist::World& world);
 /// Returns the files that a run writes. If a checkpoint was found, the log goes on after its step.
-/// Throws InputError on rank 0 if an implied log would replace another file (implied_log.h), or if
-/// no file would show the norms of --norms-every.
+/// Throws InputError on rank 0 if the log would replace or continue a file that it must not
+/// (log_file.h), or if no file would show the norms of --norms-every.
 train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
                           const dist::World& world);
 /// Returns the update rule, the optimizer's options and the training loop's options.

@@ -22,6 +22,7 @@
 // Stands before every loop over registers: an array stays in registers only if every index is a
 // constant.
 #define TESSERA_UNROLL _Pragma("unroll")
+#define TESSERA_NO_UNROLL _Pragma("unroll 1")
 
 namespace tessera::cuda {
 
@@ -110,14 +111,6 @@ __device__ inline uint32_t pack(float low, float high) {
     static_assert(std::is_same_v<T, Float16>);
     asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(result) : "f"(high), "f"(low));
   }
-  return result;
-}
-
-/// 2^x within a relative error of 2^-22, in one instruction where exp2f takes four. Subnormal
-/// results become zero.
-__device__ inline float exp2_approximate(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));
   return result;
 }
 

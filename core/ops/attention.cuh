@@ -17,6 +17,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "core/cuda/approximate.cuh"
 #include "core/cuda/kernel.cuh"
 #include "core/cuda/mma.cuh"
 #include "core/tensor.h"

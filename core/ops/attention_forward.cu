@@ -16,14 +16,16 @@ using namespace attention;
 
 /// Tiles of the forward: 128 query rows, 32 per warp. With 32 rows, each fragment of keys and
 /// values that a warp reads from shared memory serves two products, so that shared memory keeps up
-/// with the tensor cores. With blocks of 64 keys, a warp's scores and rows of y fill 128 registers
-/// per thread (D = 64) or 192 (D = 128).
+/// with the tensor cores. Blocks of 64 keys are copied at a time, and a warp works on half of them:
+/// then its scores and rows of y fill 96 registers per thread (D = 64) or 160 (D = 128), and no
+/// register is spilled.
 template <class T, int D>
 struct ForwardShape {
   static constexpr int M = 2;
   static constexpr int rows = warps * 16 * M;
-  static constexpr int keys = 64;
-  static constexpr int N = keys / 8;
+  static constexpr int keys = 64;  // of a copy
+  static constexpr int part = 32;  // of a product
+  static constexpr int N = part / 8;
   /// Thread blocks that a multiprocessor runs at the same time: one computes exponentials while
   /// another one multiplies.
   static constexpr int resident = D == 64 ? 3 : 2;
@@ -50,26 +52,37 @@ __device__ float combine_row(float value, const Combine& combine) {
   return combine(value, __shfl_xor_sync(whole_warp, value, 2));
 }
 
-/// Raises the rows' maxima to those of a block's scores where these are larger, and rescales the
-/// sums and outputs that were accumulated with the old maxima. Every row sees the first key, so
-/// each maximum is finite.
+/// Raises the rows' maxima to those of the scores where these are larger, and rescales the sums and
+/// outputs that were accumulated with the old maxima. Every row sees the first key, so each maximum
+/// is finite. After a few keys the maxima of a warp's rows rise seldom. If none does, the factors
+/// would all be exactly 1, so the warp leaves the multiplications out, and the bits are the same.
 template <int M, int N, int O>
 __device__ void raise_maxima(RunningRows<M>& running, float (&out)[M][O][4],
                              const float (&scores)[M][N][4], float scale_log2) {
+  float highest[M][2];
+  bool rises = false;
   TESSERA_UNROLL
   for (int m = 0; m < M; ++m) {
     TESSERA_UNROLL
     for (int half = 0; half < 2; ++half) {
-      float highest = running.maximum[m][half];
+      float value = running.maximum[m][half];
       TESSERA_UNROLL
       for (int n = 0; n < N; ++n) {
         const float* const two = scores[m][n] + 2 * half;
-        highest = fmaxf(highest, fmaxf(two[0], two[1]));
+        value = fmaxf(value, fmaxf(two[0], two[1]));
       }
-      highest = combine_row(highest, [](float a, float b) { return fmaxf(a, b); });
+      highest[m][half] = combine_row(value, [](float a, float b) { return fmaxf(a, b); });
+      rises = rises || highest[m][half] > running.maximum[m][half];
+    }
+  }
+  if (!__any_sync(whole_warp, rises)) return;
+  TESSERA_UNROLL
+  for (int m = 0; m < M; ++m) {
+    TESSERA_UNROLL
+    for (int half = 0; half < 2; ++half) {
       const float correction =
-          exp2_approximate((running.maximum[m][half] - highest) * scale_log2);
-      running.maximum[m][half] = highest;
+          exp2_approximate((running.maximum[m][half] - highest[m][half]) * scale_log2);
+      running.maximum[m][half] = highest[m][half];
       running.sum[m][half] *= correction;
       TESSERA_UNROLL
       for (int o = 0; o < O; ++o) {
@@ -126,7 +139,7 @@ template <class T, int D>
 __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
     forward_tile(T* y, float* logsumexp, const T* qkv, Sizes s) {
   using Shape = ForwardShape<T, D>;
-  constexpr int M = Shape::M, N = Shape::N, keys = Shape::keys;
+  constexpr int M = Shape::M, keys = Shape::keys;
   const Work work = work_of_block(s, Shape::rows, Order::last_tile_first);
   const Head<const T> head = head_of(qkv, s, work.pair);
   T* const shared = dynamic_shared<T>();
@@ -151,14 +164,18 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
     wait_for_copies<0>();
     __syncthreads();  // block b has arrived, and all warps are done with block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
-    const int key = b * keys;
-    if (key > last_token) continue;  // the warp's rows see no key of block b
-    float scores[M][N][4] = {};
-    multiply_rows<T, D>(scores, q + chunk_offset<D>(row, 0), blocks.keys_of(b));
-    hide_later_keys(scores, first_token, key);
-    raise_maxima(running, out, scores, scale_log2);
-    exponentials(running, scores, scale_log2);
-    add_weighted_rows<T, D>(out, rounded_weights<T>(scores), blocks.values_of(b));
+    TESSERA_NO_UNROLL  // two parts at once would need the registers that parts save
+    for (int i = 0; i < keys; i += Shape::part) {
+      const int key = b * keys + i;
+      if (key > last_token) break;  // the warp's rows see none of these keys
+      float scores[M][Shape::N][4] = {};
+      const uint32_t offset = chunk_offset<D>(i, 0);
+      multiply_rows<T, D>(scores, q + chunk_offset<D>(row, 0), blocks.keys_of(b) + offset);
+      hide_later_keys(scores, first_token, key);
+      raise_maxima(running, out, scores, scale_log2);
+      exponentials(running, scores, scale_log2);
+      add_weighted_rows<T, D>(out, rounded_weights<T>(scores), blocks.values_of(b) + offset);
+    }
   }
   finish_rows<T, D>(slice_of(y, s, work.pair), logsumexp + int64_t{work.pair} * s.tokens,
                     work.first, row,

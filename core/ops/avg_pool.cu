@@ -19,7 +19,7 @@ struct PoolSum {
 };
 
 template <bool forward, class T, int n, bool aligned>
-__global__ void __launch_bounds__(PixelGrid::max_threads) pool_sum_kernel(PoolSum<T> args) {
+__global__ void __launch_bounds__(PixelGrid::max_threads, 4) pool_sum_kernel(PoolSum<T> args) {
   const PoolAxis& rows = args.pool.rows;
   const PoolAxis& columns = args.pool.columns;
   const auto begin = [](const PoolAxis& axis, int64_t i) {

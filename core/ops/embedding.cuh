@@ -261,9 +261,10 @@ __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args
 }
 
 /// A warp sums columns of one token, or its whole block does if the token is frequent. In the grid,
-/// blocks along x go over tokens and blocks along y over columns.
+/// blocks along x go over tokens and blocks along y over columns. Two blocks on a multiprocessor
+/// have enough loads in flight. For more of them the compiler would spill loaded rows.
 template <class T, bool weighted, int n, bool aligned>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(threads, 2)
     embedding_backward_kernel(TableGradient<T, weighted> args) {
   const WarpOfGrid at;
   const int64_t first_column = int64_t{blockIdx.y} * warp_size * n;

@@ -74,9 +74,9 @@ struct RowStatistics {
 
 /// With n = (x - mean) * rstd and dn = dy * weight:
 ///   dx = rstd * (dn - mean(dn) - n * mean(dn * n)) + dsum
-template <bool aligned, int turns, class T, int threads, int n, class Part>
+template <bool aligned, int turns, class T, int threads, int n, class Part, class Sum>
 __device__ inline void input_gradient_row(const RowWalk<threads, n>& walk, T* dx, const Part& dy,
-                                          const Part& dsum, bool with_dsum, const Part& x,
+                                          const Sum& dsum, bool with_dsum, const Part& x,
                                           const T* weight, RowStatistics row) {
   float dn_total = 0;
   float dn_n_total = 0;
@@ -116,11 +116,14 @@ __device__ inline void add_parameter_gradients(float& dweight, float& dbias, flo
 }
 
 /// Computes dx, and the sums of dweight and dbias, for a chunk of rows. A warp holds a row in
-/// registers, so that each row is read once.
+/// registers, so that each row is read once. Registers for long rows of dsum would be spilled, so
+/// these are read where they are added.
 template <class T, int turns>
 __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackward<T> args) {
   constexpr int n = neighbours<T>;
   using Part = RowPart<T, warp_size, n, true, turns>;
+  constexpr int held_turns = turns <= norm_warp_turns - 2 ? turns : 0;
+  using Sum = RowPart<T, warp_size, n, true, held_turns>;
   constexpr int width = turns * warp_size * n;  // at least args.channels
   __shared__ float total[2][width];
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
@@ -131,7 +134,8 @@ __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackwar
   const int64_t last = std::min(first + args.chunk_rows, args.rows);
   for (int64_t r = first + warp; r < last; r += warps) {
     const int64_t start = r * args.channels;
-    Part x, dy, dsum;
+    Part x, dy;
+    Sum dsum;
     x.load(walk, args.x + start);
     dy.load(walk, args.dy + start);
     if (args.dsum != nullptr) dsum.load(walk, args.dsum + start);

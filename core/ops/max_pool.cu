@@ -18,7 +18,7 @@ struct MaxPool {
 };
 
 template <class T, int n, bool aligned>
-__global__ void __launch_bounds__(PixelGrid::max_threads) max_pool_kernel(MaxPool<T> args) {
+__global__ void __launch_bounds__(PixelGrid::max_threads, 3) max_pool_kernel(MaxPool<T> args) {
   const PoolAxis& rows = args.pool.rows;
   const PoolAxis& columns = args.pool.columns;
   args.grid.template visit<n>([&](const PixelPart& part) {
@@ -62,7 +62,7 @@ struct MaxPoolBackward {
 };
 
 template <class T, int n, bool aligned>
-__global__ void __launch_bounds__(PixelGrid::max_threads)
+__global__ void __launch_bounds__(PixelGrid::max_threads, 3)
     max_pool_backward_kernel(MaxPoolBackward<T> args) {
   const PoolAxis& rows = args.pool.rows;
   const PoolAxis& columns = args.pool.columns;

@@ -77,6 +77,30 @@ assert [x for x, _ in run["steps"]["series"]["loss"]] == list(range(1, 31))
 assert run["resumes"] == [12] and run["header"]["ranks"] == 3 and run["checkpoints"] == [12, 30]
 PYTHON
 
+# The log of a run that goes on, and that of another model, stay as they are.
+exec 8>> going.jsonl
+flock 8
+expect 'going.jsonl: another run that still goes on' "$train_gpt" "${run[@]}" --log going.jsonl
+exec 8>&-
+python3 - << 'PYTHON'
+lines = open("going.jsonl").read().splitlines()
+lines[5] = lines[5][:20]
+open("damaged.jsonl", "w").write("\n".join(lines) + "\n")
+open("gap.jsonl", "w").write("\n".join(lines[:5]) + "\n")
+open("model.jsonl", "w").write("\n".join(lines).replace('"layers":2', '"layers":3') + "\n")
+PYTHON
+again=("$train_gpt" "${stopped[@]}" --checkpoint elsewhere --resume saved/step-000000012 --quiet
+  --resume-changed steps)
+for case in "damaged.jsonl: line 6 is damaged" "model.jsonl is the log of another run"; do
+  log=${case%%[ :]*}
+  cp "$log" before
+  if "${again[@]}" --log "$log" 2> stderr.log; then fail "$log was taken"; fi
+  grep -q "$case" stderr.log || fail "$(cat stderr.log)"
+  cmp "$log" before
+done
+must_work "${again[@]}" --log gap.jsonl
+grep -q 'goes on after step 12: the log has a gap' stderr.log || fail "$(cat stderr.log)"
+
 # Evaluation alone: the loss of the last step, and nothing is written.
 alone "${run[@]}" --save model.safetensors --quiet
 [[ ! -s stdout.log && ! -s stderr.log ]] || fail "--quiet printed: $(cat stdout.log stderr.log)"

@@ -85,6 +85,7 @@ const std::map<std::string, std::string> other = {
     {"--norms-every", "7"},
     {"--quiet", ""},
     {"--sample", "4"},
+    {"--tune", "off"},
     {"--plan", ""},
     {"--augment", "off"},
     {"--model", "resnet32"},

@@ -7,7 +7,8 @@
 export TESSERA_EMULATED_DEVICES=2
 tune=$TESSERA_BIN/tune
 shape=(--layers 2 --heads 2 --width 32 --context 32 --micro-batch 2)
-run=(--data text.txt "${shape[@]}" --global-batch 6 --steps 3 --eval-every 3 --eval-batches 2)
+run=(--data text.txt "${shape[@]}" --global-batch 6 --steps 3 --eval-every 3 --eval-batches 2
+  --tune off)
 
 # same NAME ARGUMENT...: trains on two ranks. Losses and weights must equal those of the first run
 # with this name.
@@ -72,6 +73,21 @@ same split --comm nccl --stage 3 --tuned split.json
 grep -q '"tuned":"split.json"' run.jsonl || fail "the header does not name the table"
 ! cmp -s plain.safetensors split.safetensors || fail "the table changed nothing"
 alone "${run[@]}" --device cuda --tuned tuned.json
+
+# Without a table, rank 0 measures, and all ranks take its choice. The log and the checkpoint have
+# its digest, and a resumed run keeps the table.
+measured=("${run[@]}" --tune on --device cuda --eval-every 0 --log run.jsonl --checkpoint measured)
+digest() { sed -n '/"type":"'"$1"'"/s/.*"tuned_digest":"\([^"]*\)".*/\1/p' run.jsonl; }
+ranks 2 "${measured[@]}" --steps 2 --resume-changed steps
+grep -q 'the algorithms of [0-9]* products were measured' stderr.log || fail "$(cat stderr.log)"
+grep -q 'planned and measured are equal' stdout.log || fail "$(cat stdout.log)"
+[[ $(digest header) == *' bytes with digest '* ]] || fail "$(head -n 1 run.jsonl)"
+grep -q "\"tuned\": *\"$(digest header)\"" measured/*/manifest.json || fail "not in the manifest"
+alone "${measured[@]}" --resume-changed steps
+! grep -q 'were measured\|was not interrupted' stderr.log || fail "$(cat stderr.log)"
+[[ $(digest resume) == "$(digest header)" ]] || fail "the resumed run has another table"
+alone "${measured[@]}" --steps 4 --resume-changed steps --tuned split.json
+grep -q 'tuned is .*, and was .* was not interrupted' stderr.log || fail "$(cat stderr.log)"
 
 refused() {
   expect "$1" mpirun -n 2 "$train_gpt" "${run[@]}" --device cuda --tuned "$2"

@@ -137,6 +137,21 @@ TEST_CASE("numbers and times for people") {
   REQUIRE(duration_text(3723) == "1:02:03");
 }
 
+TEST_CASE("two runs at once do not write one log") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path("log.jsonl");
+  {
+    RunLog first(path);
+    first.write(eval_line(1, 2));
+    CHECK_THROWS_WITH(RunLog(path), ContainsSubstring("another run that still goes on"));
+    CHECK_THROWS_WITH(RunLog(path, 1), ContainsSubstring("another run that still goes on"));
+    first.write(eval_line(2, 3));
+  }
+  CHECK(folder.read("log.jsonl") == eval_line(1, 2).text() + "\n" + eval_line(2, 3).text() + "\n");
+  RunLog(path, 1).write(eval_line(2, 4));
+  CHECK(folder.read("log.jsonl") == eval_line(1, 2).text() + "\n" + eval_line(2, 4).text() + "\n");
+}
+
 TEST_CASE("the log of a run that goes on keeps what was done, and no step twice") {
   const test::TemporaryFolder folder;
   const std::string kept =
@@ -151,7 +166,9 @@ TEST_CASE("the log of a run that goes on keeps what was done, and no step twice"
         kept + resume);
   CHECK(after("{\"type\":\"summary\",\"steps\":2}\n", 2) == kept + resume);
   CHECK(after("{\"type\":\"step\",\"st", 5) == kept + resume);
-  CHECK(after("not JSON\n{\"type\":\"step\",\"step\":3}\n", 5) == kept + resume);
+  CHECK(after("not JSON\nnor this\n", 5) == kept + resume);
+  CHECK_THROWS_WITH(after("not JSON\n{\"type\":\"step\",\"step\":3}\n", 5),
+                    ContainsSubstring("line 4 is damaged, and later lines are not"));
   CHECK(after("{\"type\":\"step\",\"step\":\"3\"}\n", 5) == kept + resume);
   CHECK(after("", 0) == "{\"type\":\"header\"}\n" + resume);
   // If the log does not exist, RunLog creates it.

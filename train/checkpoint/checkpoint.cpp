@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/text/output_file.h"
 #include "train/report/run_log.h"
+#include "train/tuned_file.h"
 
 namespace tessera::train {
 namespace {
@@ -116,6 +117,7 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
                     .run = info.run,
                     .bits = info.bits,
                     .weights = info.weights,
+                    .tuned = tuned_table(),
                     .events = optimizer.parameter_events(),
                     .files = {},
                     .tensors = optimizer.state_tensors(),

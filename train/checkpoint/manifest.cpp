@@ -264,9 +264,10 @@ std::string manifest_text(const Manifest& manifest) {
                          .add("bucket_bytes", manifest.layout.bucket_bytes))
       .raw("run", settings_text(manifest.run))
       .raw("bits", settings_text(manifest.bits));
-  // The next three members are optional, because older manifests do not have them.
+  // The next four members are optional: older manifests and runs on a CPU do not have them.
   if (!manifest.weights.empty()) object.raw("weights", map_text(manifest.weights));
   if (!manifest.imported.empty()) object.add("imported", manifest.imported);
+  if (!manifest.tuned.empty()) object.add("tuned", manifest.tuned);
   if (!manifest.events.empty()) {
     object.raw("events", fmt::format("[{}]", fmt::join(manifest.events, ",")));
   }
@@ -329,6 +330,7 @@ Manifest parse_manifest(const std::string& where, const std::string& text) {
     }
   }
   if (members.has("imported")) manifest.imported = members.text("imported");
+  if (members.has("tuned")) manifest.tuned = members.text("tuned");
   if (members.has("events")) {
     for (const nlohmann::json& event : members.list("events")) {
       manifest.events.push_back(json_integer(members.member("events"), event, 0, INT64_MAX));

@@ -58,6 +58,8 @@ struct Manifest {
   /// The name of the file from which the weights were imported; empty if a run wrote the
   /// checkpoint. In an imported checkpoint, `run` has only the settings that follow from this file.
   std::string imported = {};
+  /// The table of algorithms that the run used on a GPU (train/tuned_file.h); empty if none.
+  std::string tuned = {};
   std::vector<int64_t> events = {};  // optim::ZeroOptimizer::parameter_events, if known
   std::vector<CheckpointFile> files = {};
   std::vector<optim::StateTensor> tensors = {};

@@ -29,12 +29,12 @@ void announce_device(const TrainingRun& run, DType dtype, Device device) {
 }
 
 // Returns the largest size, at most batch.micro, with which all ranks have equally many
-// micro-batches. Returns 1 if there is no such size.
+// micro-batches. Returns 0 if there is no such size.
 int64_t even_micro_batch(const Batch& batch, int64_t ranks) {
-  for (int64_t size = batch.micro; size > 1; --size) {
+  for (int64_t size = batch.micro; size > 0; --size) {
     if (batch.global % size == 0 && batch.global / size % ranks == 0) return size;
   }
-  return 1;
+  return 0;
 }
 
 }  // namespace
@@ -50,9 +50,10 @@ void announce_run(const TrainingRun& run, const std::string& model_name, const n
                reduction_name(run.zero.reduction));
   announce_device(run, dtype, world.communicator->device());
   if (batch.micro_batches() % world.size != 0) {
-    spdlog::warn(
-        "{} micro-batches on {} ranks: some ranks will idle; micro-batches of {} divide evenly",
-        batch.micro_batches(), world.size, even_micro_batch(batch, world.size));
+    const int64_t even = even_micro_batch(batch, world.size);
+    spdlog::warn("{} micro-batches on {} ranks: some ranks will idle{}", batch.micro_batches(),
+                 world.size,
+                 even > 0 ? fmt::format("; micro-batches of {} divide evenly", even) : "");
   }
 }
 

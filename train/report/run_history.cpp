@@ -34,7 +34,9 @@ class Medians {
     for (auto& [name, values] : values_) {
       const auto middle = values.begin() + std::ssize(values) / 2;
       std::ranges::nth_element(values, middle);
-      result[name] = *middle;
+      const bool odd = values.size() % 2 == 1;
+      const double below = odd ? *middle : *std::max_element(values.begin(), middle);
+      result[name] = (below + *middle) / 2;
     }
     return result;
   }
@@ -116,13 +118,24 @@ class Norms {
 
 class History {
  public:
+  explicit History(std::string log) : log_(std::move(log)) {}
+
   void add(const Json& line) {
     const std::string& type = line["type"].get_ref<const std::string&>();
     const bool has_step = line.contains("step") && line["step"].is_number_integer();
     if (type == "header" || type == "resume") {
       add_settings(line);
-      if (type == "resume" && has_step) result_["resumes"].push_back(line["step"]);
+      if (type == "resume" && has_step) {
+        result_["resumes"].push_back(line["step"]);
+        // The line of a checkpoint that was written while steps went on came after these steps, and
+        // was removed with them.
+        Json& saved = result_["checkpoints"];
+        if (saved.empty() || saved.back() != line["step"]) saved.push_back(line["step"]);
+      }
     } else if (type == "step" && has_step) {
+      const auto step = line["step"].get<int64_t>();
+      if (step <= last_step_) fail_input("{}: step {} follows step {}", log_, step, last_step_);
+      last_step_ = step;
       ++steps_;
       series_.add(line);
       medians_.add(line);
@@ -142,8 +155,8 @@ class History {
     }
   }
 
-  Json json(const std::string& log) {
-    if (steps_ == 0) fail_input("{}: the run has logged no step yet", log);
+  Json json() {
+    if (steps_ == 0) fail_input("{}: the run has logged no step yet", log_);
     result_["steps"] = {
         {"count", steps_}, {"series", series_.json()}, {"medians", medians_.json()}};
     result_["evals"] = evaluations_.json();
@@ -164,8 +177,10 @@ class History {
     }
   }
 
+  std::string log_;
   Json result_ = Json::object();
   int64_t steps_ = 0;
+  int64_t last_step_ = 0;
   SeriesByName series_;
   Medians medians_;
   SeriesByName evaluations_;
@@ -175,9 +190,9 @@ class History {
 }  // namespace
 
 Json read_history(const std::string& log) {
-  History history;
+  History history(log);
   read_log(log, [&](const Json& line) { history.add(line); });
-  return history.json(log);
+  return history.json();
 }
 
 }  // namespace tessera::train

@@ -10,14 +10,14 @@ namespace tessera::train {
 /// Reads a log into one object, for the report's page:
 ///
 ///   header      the settings, without the layout       layout    who owns which parameters
-///   steps       {count, series: {name: [[step, value], ...]},    skipped   steps without an update
+///   steps       {count, series: {name: [[step, value], ...]},    skipped   steps without update
 ///                medians: {name: value}, of step_ms and speeds}
 ///   evals       {name: [[step, value], ...]}, best: the best step
 ///   norms       {steps, names, values[step][name]}     resumes   [step, ...]
 ///   saves, checkpoints   [step, ...]                   summary, timeline, confusion, mistakes
 ///
-/// Long series are thinned (thinned_series.h). Throws InputError as read_log does, and if the log
-/// has no step.
+/// Long series are thinned (thinned_series.h). Throws InputError as read_log does, if the log has
+/// no step, or if its steps do not increase, as in a file of two logs.
 nlohmann::ordered_json read_history(const std::string& log);
 
 }  // namespace tessera::train

@@ -1,6 +1,7 @@
 #include "train/report/run_log.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,23 +41,52 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
         "a file can be followed with tail -f",
         path);
   }
-  const int flags = finished ? O_RDWR | O_CREAT : O_WRONLY | O_CREAT | O_TRUNC;
-  descriptor_ = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
-  if (finished && S_ISREG(status.st_mode)) cut_after(*finished);
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) return;
+  try {
+    // The system releases the lock when this process ends, even if it is killed. File systems
+    // without locks are taken as they are.
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      fail_input("{}: another run that still goes on writes its log there", path);
+    }
+    cut_after(finished);
+  } catch (...) {
+    ::close(descriptor_);
+    throw;
+  }
 }
 
-// Keeps the lines up to step `finished`, and removes everything after them. The first line to be
-// removed is invalid, or has no newline, or is a summary, or has a later step.
-void RunLog::cut_after(int64_t finished) {
+// Keeps the lines up to step `finished`, and removes everything after them: lines of later steps, a
+// summary, and what follows it. Invalid lines at the end, as a crash may leave them, are removed
+// too. Throws if there are valid lines after an invalid one. Removes all lines without `finished`.
+void RunLog::cut_after(const std::optional<int64_t>& finished) {
   std::ifstream file(path_, std::ios::binary);
-  for (std::string line; std::getline(file, line) && !file.eof();) {
+  int64_t number = 0;
+  int64_t invalid = 0;
+  int64_t last_step = 0;
+  for (std::string line; finished && std::getline(file, line) && !file.eof();) {
+    ++number;
     const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_object() || json.value("type", "") == "summary") break;
+    if (json.is_object() && invalid != 0) {
+      fail_input("{}: line {} is damaged, and later lines are not; name another log", path_,
+                 invalid);
+    }
+    if (!json.is_object()) {
+      if (invalid == 0) invalid = number;
+      continue;
+    }
+    if (json.value("type", "") == "summary") break;
     const auto step = json.find("step");
-    if (step != json.end() && (!step->is_number_integer() || step->get<int64_t>() > finished))
-      break;
+    if (step != json.end()) {
+      if (!step->is_number_integer() || step->get<int64_t>() > *finished) break;
+      last_step = step->get<int64_t>();
+    }
     bytes_ += std::ssize(line) + 1;
+  }
+  if (bytes_ > 0 && last_step < *finished) {
+    spdlog::warn("{} ends with step {}, and the run goes on after step {}: the log has a gap",
+                 path_, last_step, *finished);
   }
   if (::ftruncate(descriptor_, bytes_) != 0 || ::lseek(descriptor_, bytes_, SEEK_SET) != bytes_) {
     fail_input("{}: cannot be written: {}", path_, std::strerror(errno));

@@ -28,7 +28,8 @@ class RunLog {
   /// Opens the log. With an empty path nothing is written. If `finished` is set, continues the log
   /// after that many steps: lines of later steps and of a summary are removed, because they will be
   /// written again. If `finished` is not set, replaces an older file. Throws InputError if the file
-  /// cannot be opened, or is neither a regular file nor a character device, such as a terminal.
+  /// cannot be opened, is neither a regular file nor a character device, such as a terminal, is the
+  /// log of another run that still goes on, or has a damaged line before the last ones.
   explicit RunLog(const std::string& path, std::optional<int64_t> finished = std::nullopt);
   ~RunLog();
   RunLog(const RunLog&) = delete;
@@ -48,7 +49,7 @@ class RunLog {
   void write(const JsonObject& line);
 
  private:
-  void cut_after(int64_t finished);
+  void cut_after(const std::optional<int64_t>& finished);
   void lose_line(int error);
 
   std::string path_;

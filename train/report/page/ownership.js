@@ -92,7 +92,8 @@ function ownershipText(flat, stage, hidden) {
     hidden > 0 ? `${hidden} more ranks are not drawn.` : "",
     "The sum of gradients over the micro-batches of a step is kept by its owner alone.",
     stage >= 2 ? "During backward a rank also holds buckets that are being filled or sent." : "",
-    sparse ? "Gradients of the rows that a step has looked up live until its end." : "",
+    sparse ? "Of row-sparse tables it also has room for rows that a micro-batch looks up, and " +
+      "for their gradients and sums." : "",
     stage >= 3 ? "In forward and backward it also holds gathered blocks of parameters." : "",
   ];
   return texts.filter(Boolean).join(" ");

@@ -6,9 +6,8 @@ const {runs, version} = JSON.parse(document.getElementById("data").textContent);
 const page = document.getElementById("page");
 const mostWithTiles = 3;  // runs; the figures of more runs are a table
 
-function last(points) {
-  return points && points.length > 0 ? points.at(-1)[1] : undefined;
-}
+const last = (points) => points?.at(-1)?.[1];
+const lastStep = (points) => points?.at(-1)?.[0];
 
 function describeRun({header}) {
   const model = header.model ?? {};
@@ -41,7 +40,8 @@ function bestOf(run) {
 function figuresOf(run) {
   const {series, count, medians} = run.steps;
   const list = [["steps", number(count), ` of ${number(run.header.steps)}`],
-                ["loss of the last step", number(last(series.loss)), ""]];
+                ["last loss", number(last(series.loss)),
+                 `, step ${number(lastStep(series.loss))}`]];
   const best = bestOf(run);
   if (best) {
     list.push([`best ${words(best.name)}`, number(best.value), `, step ${number(best.step)}`]);

@@ -62,12 +62,17 @@ function drawRank(svg, rank, y, x, lanes, texts) {
   }
 }
 
-// Ranks begin a step at different times; all events get times from the begin on rank 0.
+// Ranks begin a step at different times; all events get times from the begin on the first rank.
+// waits and sends: the time within the rank's own step.
 function alignedRanks({ranks}) {
+  const first = Math.min(...ranks.map((rank) => rank.begin_us));
   return ranks.map((rank) => {
-    const late = rank.begin_us - ranks[0].begin_us;
+    const late = rank.begin_us - first;
     const move = ([track, name, begin, time, bucket]) => [track, name, begin + late, time, bucket];
-    return {rank: rank.rank, events: rank.events.map(move)};
+    const within = (wanted) => covered(rank.events.filter(([track]) => track === wanted),
+                                       rank.length_us);
+    return {rank: rank.rank, events: rank.events.map(move), end: late + rank.length_us,
+            length: rank.length_us, waits: within(1), sends: within(2)};
   });
 }
 
@@ -75,12 +80,13 @@ function timelineSection(page, run) {
   const timeline = run.timeline;
   if (!timeline?.ranks?.length) return;
   const ranks = alignedRanks(timeline);
-  const length = timeline.ranks[0].length_us;
-  const shown = length * 1.25;
+  const hidden = (run.header.ranks ?? 0) - ranks.length;
+  const shown = 1.2 * Math.max(...ranks.map((rank) => rank.end));
   const ms = (us) => (us / 1000).toFixed(3);
   const node = section(page, "timeline", `The timeline of step ${number(timeline.step)}`,
-    `${ms(length)} ms on rank 0; the dashed line is its end, and what is right of it follows it. ` +
-    "Orange: the rank computes nothing, because it waits for others: exposed communication.");
+    `${ms(ranks[0].length)} ms on rank 0. Dashed lines are the ends of the ranks' steps. ` +
+    "Orange: the rank computes nothing, because it waits for others: " +
+    `exposed communication.${hidden > 0 ? ` Ranks from ${ranks.length} on are not drawn.` : ""}`);
   const entries = [[trackColors.pass, "step, passes, layers"], [trackColors.op, "within layers"],
                    [trackColors.wait, "waits"], [trackColors.comm, "communication"]];
   if (ranks.some((rank) => rank.events.some(([, name]) => name === repeated))) {
@@ -100,20 +106,19 @@ function timelineSection(page, run) {
   const body = shape("g", svg, {"clip-path": "url(#timeline-clip)"});
   const rows = ranks.map((rank, i) => {
     const y = i * height + 4;
-    const waits = covered(rank.events.filter(([track]) => track === 1), length);
-    const sends = covered(rank.events.filter(([track]) => track === 2), length);
     shape("text", svg, {x: left - 8, y: y + 12, "text-anchor": "end", class: "strong"},
           `rank ${rank.rank}`);
     shape("text", svg, {x: left - 8, y: y + 28, "text-anchor": "end"},
-          `${Math.round((100 * waits) / length)} % waits`);
+          `${Math.round((100 * rank.waits) / rank.length)} % waits`);
     drawRank(body, rank, y, x, lanes, texts);
-    return [`rank ${rank.rank}`, ms(waits), ms(sends)];
+    const end = x(rank.end);
+    shape("line", svg, {x1: end, x2: end, y1: y - 4, y2: y + height - 4, class: "cursor"});
+    return [`rank ${rank.rank}`, ms(rank.length), ms(rank.waits), ms(rank.sends)];
   });
-  shape("line", svg, {x1: x(length), x2: x(length), y1: 0, y2: bottom, class: "cursor"});
   for (const value of ticks(0, shown / 1000, 10)) {
     shape("text", svg, {x: x(value * 1000), y: bottom + 15, "text-anchor": "middle"},
           `${number(value)} ms`);
   }
   onPointer(svg, (px, py, event) => (event ? texts.get(event.target) ?? "" : ""));
-  tableOf(node, "numbers", ["ms of the step", "exposed communication", "communication"], rows);
+  tableOf(node, "numbers", ["", "ms of the step", "exposed communication", "communication"], rows);
 }

@@ -4,7 +4,6 @@
 //
 // Differences from the CUDA file:
 //   - mma adds in the order of k;
-//   - exp2_approximate is exact to the last place;
 //   - a copy is made only when its group is waited for, so a read before the wait finds the old
 //     contents;
 //   - blocks must be one-dimensional.
@@ -23,6 +22,7 @@
 #include "core/half.h"
 
 #define TESSERA_UNROLL
+#define TESSERA_NO_UNROLL
 
 namespace tessera::cuda {
 
@@ -189,11 +189,6 @@ __device__ void wait_for_copies() {
 template <class T>
 __device__ uint32_t pack(float low, float high) {
   return detail::halves(T(low).bits, T(high).bits);
-}
-
-__device__ inline float exp2_approximate(float x) {
-  const float result = std::exp2(x);
-  return result < 0x1p-126f ? 0.0f : result;
 }
 
 }  // namespace tessera::cuda

@@ -1,0 +1,20 @@
+// The emulated twin of the CUDA file core/cuda/approximate.cuh. The functions have the same limits,
+// but are exact to the last place within them.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cmath>
+
+namespace tessera::cuda {
+
+__device__ inline float exp2_approximate(float x) {
+  const float result = std::exp2(x);
+  return result < 0x1p-126f ? 0.0f : result;
+}
+
+__device__ inline float divide_approximate(float a, float b) {
+  return std::fabs(b) >= 0x1p126f ? a * 0.0f : a / b;
+}
+
+}  // namespace tessera::cuda
