@@ -29,7 +29,7 @@
 //   - host code that reads device memory, and kernels that read host memory: both go unnoticed;
 //   - misaligned vector accesses, except with the undefined behaviour sanitizer;
 //   - fresh static shared memory: a block finds the contents that the previous block left;
-//   - limits that only nvcc checks: 48 KiB of static shared memory, registers, __launch_bounds__;
+//   - limits that only nvcc checks: registers, __launch_bounds__;
 //   - threads that end before others reach a barrier: a GPU allows this, here it is an error;
 //   - graphs that are built, updated or cloned by calls, and graphs within graphs;
 //   - memory that one graph allocates and another one frees, and physical memory that graphs share;
