@@ -100,19 +100,30 @@ void run_group(std::vector<GroupedCall> calls) {
   }
 }
 
+/// Like guarded(), but a failure of the body sticks to the communicator.
+template <class Body>
+ncclResult_t guarded(const Shared& communicator, Body&& body) {
+  const ncclResult_t result = guarded(std::forward<Body>(body));
+  if (result != ncclSuccess) communicator->fail(result);
+  return result;
+}
+
 ncclResult_t make(ncclComm_t comm, cudaStream_t stream, const Call& call) {
-  const ncclResult_t result = guarded([&] {
-    const Shared communicator = find(comm);
-    communicator->check(call);
-    if (check_stream(stream, "") != cudaSuccess) {
-      throw Failure(ncclInvalidArgument, text(call.operation) + ": there is no such stream");
-    }
-    if (group_depth > 0) {
-      group.push_back({communicator, call, stream});
-    } else {
-      run(communicator, {call}, stream);
-    }
-  });
+  Shared communicator;
+  ncclResult_t result = guarded([&] { communicator = find(comm); });
+  if (result == ncclSuccess) {
+    result = guarded(communicator, [&] {
+      communicator->check(call);
+      if (check_stream(stream, "") != cudaSuccess) {
+        throw Failure(ncclInvalidArgument, text(call.operation) + ": there is no such stream");
+      }
+      if (group_depth > 0) {
+        group.push_back({communicator, call, stream});
+      } else {
+        run(communicator, {call}, stream);
+      }
+    });
+  }
   if (group_depth > 0 && group_failure == ncclSuccess) group_failure = result;
   return result;
 }
@@ -230,8 +241,12 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
       throw Failure(ncclInvalidArgument, "ncclCommSplit: color " + std::to_string(color));
     }
-    Shared communicator = find(comm)->split(color, key);
-    *part = communicator ? handle_of(std::move(communicator)) : nullptr;
+    const Shared whole = find(comm);
+    const ncclResult_t result = guarded(whole, [&] {
+      Shared communicator = whole->split(color, key);
+      *part = communicator ? handle_of(std::move(communicator)) : nullptr;
+    });
+    if (result != ncclSuccess) throw Failure(result, ncclGetLastError(comm));
   });
 }
 
@@ -296,7 +311,12 @@ ncclResult_t ncclGroupEnd() {
   if (group_depth == 0) return failed(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--group_depth > 0) return ncclSuccess;
   const ncclResult_t failure = std::exchange(group_failure, ncclSuccess);
-  std::vector<GroupedCall> calls = std::exchange(group, {});
-  if (failure != ncclSuccess) return failure;
-  return guarded([&] { run_group(std::move(calls)); });
+  const std::vector<GroupedCall> calls = std::exchange(group, {});
+  const ncclResult_t result =
+      failure != ncclSuccess ? failure : guarded([&] { run_group(calls); });
+  // A group fails as a whole, so its failure sticks to each of its communicators.
+  if (result != ncclSuccess) {
+    for (const GroupedCall& grouped : calls) grouped.communicator->fail(result);
+  }
+  return result;
 }

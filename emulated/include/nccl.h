@@ -10,14 +10,16 @@
 //   - a rank that does not arrive in time, or has ended, is an error rather than an endless wait;
 //   - registered memory is deregistered before it is freed;
 //   - buffers lie on the communicator's device, and are either disjoint or exactly in place;
-//   - streams exist, groups are closed, and a communicator that failed is not used again.
+//   - streams exist, and groups are closed;
+//   - a communicator of which a call has failed is not used again. ncclCommGetAsyncError reports
+//     the failure, and all calls return it until ncclCommAbort or ncclCommDestroy. NCCL is less
+//     strict: some refused arguments do not stick.
 // As in NCCL, sums are not in the order of ranks. A call on a captured stream becomes part of the
 // graph, and each launch of the graph makes the call.
 //
 // Differences and limits:
 //   - several ranks may share one GPU, which NCCL refuses;
 //   - a communicator must have all ranks of MPI_COMM_WORLD, or be split from such a communicator;
-//   - nothing is concurrent, as in cuda_runtime.h;
 //   - with several ranks, MPI must provide MPI_THREAD_MULTIPLE. A single rank does not use MPI.
 #pragma once
 
