@@ -1,5 +1,5 @@
 // Checks that a GPU could run a launch, then runs every block on the calling OS thread. On a
-// captured stream the blocks run at each launch of the graph.
+// captured stream the blocks run at each launch of the graph, on a deferred one later.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -117,9 +117,9 @@ cudaError_t run(const Launch& launch) {
 
 cudaError_t launch(const Launch& launch) {
   if (const auto error = check(launch); error != cudaSuccess) return error;
-  if (!captured(launch.stream)) {
+  if (!captured(launch.stream) && !streams_are_deferred()) {
     count_launch();
-    return run(launch);
+    return run_now(Kind::device, [&] { return run(launch); });
   }
   const std::shared_ptr<const void> call = launch.kept(launch.call);
   Launch later = launch;

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <utility>
 
+#include "emulated/deferred.h"
 #include "emulated/dist/peers.h"
 
 namespace emulated::nccl {
@@ -46,6 +48,10 @@ class Communicator {
   void leave();
   /// A token that graphs with captured calls hold; leave() waits until they have released it.
   std::shared_ptr<void> captured() const { return captured_; }
+  /// The point behind the latest deferred call; null if there is none. Only the thread that makes
+  /// the calls uses it.
+  SharedPoint last_call() const { return last_call_; }
+  void set_last_call(SharedPoint point) { last_call_ = std::move(point); }
 
  private:
   void run_collective(const Call& call);
@@ -66,6 +72,7 @@ class Communicator {
   std::atomic<ncclResult_t> failure_{ncclSuccess};
   std::atomic_flag in_use_;
   std::shared_ptr<void> captured_ = std::make_shared<char>();
+  SharedPoint last_call_;
 };
 
 }  // namespace emulated::nccl

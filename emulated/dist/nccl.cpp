@@ -12,7 +12,9 @@
 
 #include <mpi.h>
 
+#include "emulated/arena.h"
 #include "emulated/capture.h"
+#include "emulated/deferred.h"
 #include "emulated/dist/communicator.h"
 #include "emulated/errors.h"
 
@@ -74,16 +76,28 @@ Shared find(ncclComm_t comm) {
   return found->second;
 }
 
-// On a captured stream the calls are recorded, and run at each launch of the graph.
+// On a captured stream the calls are recorded, and run at each launch of the graph. On a deferred
+// one they run when the stream comes to them.
 void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t stream) {
-  if (!captured(stream)) return communicator->run(calls);
-  const cudaError_t error = enqueue(stream, [communicator, calls = std::move(calls),
-                                             graph = communicator->captured()] {
+  const bool is_captured = captured(stream);
+  if (!is_captured && !streams_are_deferred()) {
+    const DeviceAccess access;
+    return communicator->run(calls);
+  }
+  // The calls of a communicator run in their order, also if they are on different streams.
+  if (!is_captured && communicator->last_call()) {
+    (void)defer_behind(stream, communicator->last_call());
+  }
+  const auto graph = is_captured ? communicator->captured() : nullptr;
+  const auto work = [communicator, calls = std::move(calls), graph] {
     const ncclResult_t result = guarded([&] { communicator->run(calls); });
-    if (result == ncclSuccess) return cudaSuccess;
+    // A failure of a deferred call is one of the communicator, and not of its stream.
+    if (result == ncclSuccess || streams_are_deferred()) return cudaSuccess;
     return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));
-  });
+  };
+  const cudaError_t error = enqueue(stream, work, emulated::Kind::ranks);
   if (error != cudaSuccess) throw Failure(ncclUnhandledCudaError, cudaGetErrorString(error));
+  if (!is_captured) communicator->set_last_call(point_behind(stream));
 }
 
 void run_group(std::vector<GroupedCall> calls) {
@@ -262,7 +276,12 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   });
 }
 
-ncclResult_t ncclCommDestroy(ncclComm_t comm) { return ncclCommAbort(comm); }
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  const ncclResult_t result = guarded([&] {
+    if (const auto last = find(comm)->last_call()) (void)emulated::wait_for(last);
+  });
+  return result == ncclSuccess ? ncclCommAbort(comm) : result;
+}
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   return guarded([&] { *error = find(comm)->failure(); });

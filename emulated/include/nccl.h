@@ -1,7 +1,9 @@
 // NCCL on emulated CUDA, over MPI (emulated/dist): the calls that Tessera uses, with the real
 // header's names, values and signatures. A call outside of a group does all of its work before it
-// returns. The calls of a group do their work in the outermost ncclGroupEnd. These parts of NCCL's
-// documented contract are checked; ncclGetLastError explains errors:
+// returns. The calls of a group do their work in the outermost ncclGroupEnd. If streams are
+// deferred (emulated/deferred.h), the work is done when its stream comes to it, and its failure is
+// an asynchronous error. These parts of NCCL's documented contract are checked; ncclGetLastError
+// explains errors:
 //   - every rank makes the same collectives in the same order, with the same count, dtype,
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;

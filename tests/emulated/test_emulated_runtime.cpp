@@ -115,7 +115,9 @@ TEST_CASE("emulated: memory is aligned, full of NaN, and freed by its own call o
                                       cudaMemoryTypeDevice, cudaMemoryTypeHost};
   for (int i = 0; i < 4; ++i) {
     CHECK(reinterpret_cast<uintptr_t>(blocks[i]) % 256 == 0);
-    CHECK(std::all_of(blocks[i], blocks[i] + 9, [](float x) { return std::isnan(x); }));
+    float values[9] = {};
+    REQUIRE(cudaMemcpy(values, blocks[i], 36, cudaMemcpyDefault) == cudaSuccess);
+    CHECK(std::all_of(values, values + 9, [](float x) { return std::isnan(x); }));
     cudaPointerAttributes attributes{};
     REQUIRE(cudaPointerGetAttributes(&attributes, blocks[i] + 8) == cudaSuccess);
     CHECK(attributes.type == types[i]);
