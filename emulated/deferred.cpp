@@ -176,7 +176,9 @@ class Device {
   std::vector<Goal> obstacles(const Queue& queue) const {
     std::vector<Goal> result;
     const Step& step = queue.steps.front();
-    if (step.awaited && !step.awaited->passed) {
+    // A point whose step is gone without having run, because of a failure, holds up nothing.
+    if (step.awaited && !step.awaited->passed &&
+        !is_done(*step.awaited->queue, step.awaited->number)) {
       result.emplace_back(step.awaited->queue.get(), step.awaited->number);
     }
     for (const SharedQueue& other : queues_) {
