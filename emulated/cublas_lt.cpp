@@ -212,6 +212,13 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   });
 }
 
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  return guarded([&] {
+    demand(handle != nullptr, "there is no handle");
+    delete handle;
+  });
+}
+
 size_t cublasLtGetVersion() { return 130000; }
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {

@@ -177,7 +177,9 @@ TEST_CASE("emulated: memory of a stream's pool belongs to the work in the stream
     });
   };
   CHECK(freed_too_early(true) == 0);
+#ifndef __SANITIZE_ADDRESS__  // which sees the use of freed memory, and ends the process
   CHECK(freed_too_early(false) >= 1);
+#endif
 }
 
 TEST_CASE("emulated: streams that do not say otherwise are in order with the null stream") {

@@ -37,6 +37,9 @@ class Product {
     REQUIRE(cublasLtMatrixLayoutInit(&layout_, CUDA_R_32F, size, size, size) ==
             CUBLAS_STATUS_SUCCESS);
   }
+  ~Product() { CHECK(cublasLtDestroy(handle_) == CUBLAS_STATUS_SUCCESS); }
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
 
   /// The first proposal for these alignments of A, B, C and D.
   cublasLtMatmulAlgo_t propose(std::array<uint32_t, 4> alignments) {
