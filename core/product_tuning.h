@@ -70,8 +70,9 @@ MeasuredProduct measure_product(const Context& context, const ProductShape& shap
 /// keeps its algorithm or, if it has none, gets the heuristic's first proposal. Throws, and changes
 /// nothing, if an algorithm in `products`
 ///  - is refused by cuBLASLt for the product,
-///  - may add in another order from run to run, or
-///  - takes more than 32 MiB of workspace.
+///  - may add in another order from run to run,
+///  - takes more than 32 MiB of workspace, or
+///  - needs better aligned addresses than the product has.
 void use_tuned_products(int device, const std::vector<TunedProduct>& products);
 
 }  // namespace tessera::cuda

@@ -24,8 +24,13 @@ struct Block {
   bool in_use = false;  // after the calls captured so far; in a launch, after the work run so far
 };
 
+struct Node {
+  Kind kind;
+  Work work;
+};
+
 struct Nodes {
-  std::vector<Work> work;
+  std::vector<Node> work;
   std::map<void*, Block> blocks;
   bool instantiated = false;
 
@@ -34,6 +39,19 @@ struct Nodes {
   Nodes& operator=(const Nodes&) = delete;
   ~Nodes() {
     for (const auto& [address, block] : blocks) free_graph_memory(address);
+  }
+
+  cudaError_t run() const {
+    for (const Node& node : work) {
+      if (const auto error = run_now(node.kind, node.work); error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+  }
+  /// The kind of a launch, whose nodes get access to device memory one by one.
+  Kind kind() const {
+    const bool waits = std::any_of(work.begin(), work.end(),
+                                   [](const Node& node) { return node.kind == Kind::ranks; });
+    return waits ? Kind::host_and_ranks : Kind::host;
   }
 
   cudaError_t use(void* address, bool in_use) {
@@ -112,17 +130,17 @@ bool joined(const Capture& capture) {
 
 bool captured(cudaStream_t stream) { return capture_of(stream) != nullptr; }
 
-cudaError_t enqueue(cudaStream_t stream, Work work) {
+cudaError_t enqueue(cudaStream_t stream, Work work, Kind kind) {
   const Shared capture = capture_of(stream);
   if (!capture) {
     count_launch();
-    return work();
+    return streams_are_deferred() ? defer(stream, kind, std::move(work)) : run_now(kind, work);
   }
   if (capture->invalid) {
     return failed(cudaErrorStreamCaptureInvalidated, "an earlier call has broken the capture");
   }
   ++capture->streams[stream][stream];
-  capture->nodes->work.push_back(std::move(work));
+  capture->nodes->work.push_back({kind, std::move(work)});
   return cudaSuccess;
 }
 
@@ -283,11 +301,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (captured(stream)) {
     return failed(cudaErrorNotSupported, "a graph within a graph is not emulated");
   }
-  count_launch();
-  for (const Work& work : exec->nodes->work) {
-    if (const auto error = work(); error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return enqueue(stream, [nodes = exec->nodes] { return nodes->run(); }, exec->nodes->kind());
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {

@@ -2,15 +2,12 @@
 // work.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 
-#include "emulated/runtime_api.h"
+#include "emulated/deferred.h"
 
 namespace emulated {
-
-using Work = std::function<cudaError_t()>;
 
 struct Capture;
 
@@ -27,8 +24,9 @@ struct CapturedPoint {
 /// True if the stream is captured, so that calls on it are recorded for a graph.
 bool captured(cudaStream_t stream);
 
-/// Runs `work` now, or records it as the graph's next node if the stream is captured.
-cudaError_t enqueue(cudaStream_t stream, Work work);
+/// Runs `work` now; queues it if streams are deferred; records it as the graph's next node if the
+/// stream is captured.
+cudaError_t enqueue(cudaStream_t stream, Work work, Kind kind = Kind::device);
 
 /// Counts one launch if emulated/control.h's count_launches is on.
 void count_launch();

@@ -17,6 +17,11 @@ namespace emulated {
 void set_order_seed(uint64_t seed);
 uint64_t order_seed();
 
+/// Sets how streams are deferred (emulated/deferred.h): 0 not at all, others with this seed. Work
+/// that the host does not wait for runs after `patience_ms`. Waits for all work that has been
+/// deferred, and forgets a failure of it. No other thread may use CUDA meanwhile.
+void set_stream_seed(uint64_t seed, int patience_ms = 20);
+
 /// Sets the number of devices, 0 to 64. -1 stands for the number in the environment variable
 /// TESSERA_EMULATED_DEVICES, or for 1 if the variable is not set.
 void set_device_count(int count);

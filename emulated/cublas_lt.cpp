@@ -2,6 +2,7 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -97,8 +98,18 @@ uint64_t hash_of(const Problem& problem) {
   return hash;
 }
 
+/// Returns a rotation that differs for any two combinations of alignments; 0 if all four are 256.
+uint32_t rotation_for(const Preference& preference) {
+  uint32_t rotation = 0;
+  for (const uint32_t alignment : preference.alignment) {
+    rotation = rotation * 9 + static_cast<uint32_t>(8 - std::countr_zero(alignment));
+  }
+  return rotation;
+}
+
 /// Proposes algorithms, the best first. The first algorithm does not split k. The others split k,
-/// so they add in another order.
+/// so they add in another order. The order also depends on the alignments, because a GPU may have
+/// another kernel for each of them.
 std::vector<Algorithm> propose(const Problem& problem, const Preference& preference) {
   for (const uint32_t alignment : preference.alignment) {
     demand(alignment > 0 && alignment <= 256 && (alignment & (alignment - 1)) == 0,
@@ -116,7 +127,7 @@ std::vector<Algorithm> propose(const Problem& problem, const Preference& prefere
     Algorithm algorithm{.problem = hash_of(problem),
                         .workspace_bytes = 4096 * static_cast<uint64_t>(splits) +
                                            16 * static_cast<uint64_t>(problem.m % 7),
-                        .splits = splits,
+                        .order = {splits, rotation_for(preference)},
                         .reduction = reduction};
     std::copy_n(preference.alignment, 4, algorithm.alignment);
     const bool is_allowed = reduction == CUBLASLT_REDUCTION_SCHEME_NONE ||
@@ -160,9 +171,10 @@ void check_addresses(const Problem& problem, const Algorithm& algorithm, const A
   constexpr const char* names[4] = {"A", "B", "C", "D"};
   for (int i = 0; i < 4; ++i) {
     check_reachable(names[i], addresses[i]);
-    demand(reinterpret_cast<uintptr_t>(addresses[i]) % algorithm.alignment[i] == 0,
-           "{} is not aligned to the {} bytes that the algorithm was proposed for", names[i],
-           algorithm.alignment[i]);
+    if (reinterpret_cast<uintptr_t>(addresses[i]) % algorithm.alignment[i] == 0) continue;
+    throw Refusal{CUBLAS_STATUS_NOT_SUPPORTED,
+                  fmt::format("{} is not aligned to the {} bytes that the algorithm needs",
+                              names[i], algorithm.alignment[i])};
   }
   demand(!overlap(at.d, problem.d, at.a, problem.a) && !overlap(at.d, problem.d, at.b, problem.b),
          "D overlaps an operand");
@@ -197,6 +209,13 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     }
     demand(handle != nullptr, "nowhere to put the handle");
     *handle = new cublasLtContext{device};
+  });
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  return guarded([&] {
+    demand(handle != nullptr, "there is no handle");
+    delete handle;
   });
 }
 
@@ -268,6 +287,20 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
   });
 }
 
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                 cublasLtMatmulAlgoCapAttributes_t attribute,
+                                                 void* value, size_t bytes, size_t* written) {
+  return guarded([&] {
+    const int index = attribute - CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_A_BYTES;
+    demand(0 <= index && index < 4, "capability {} is not emulated", static_cast<int>(attribute));
+    const uint32_t alignment = read<Algorithm>(algorithm).alignment[index];
+    demand(value != nullptr && bytes == sizeof alignment, "a capability of {} bytes was given {}",
+           sizeof alignment, bytes);
+    std::memcpy(value, &alignment, sizeof alignment);
+    if (written != nullptr) *written = sizeof alignment;
+  });
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                               const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
                               const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
@@ -286,7 +319,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     const float factors[] = {*static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
     const cudaError_t error = emulated::enqueue(stream, [=] {
       if (chosen.workspace_bytes > 0) std::memset(workspace, 0xA5, chosen.workspace_bytes);
-      compute(problem, addresses, chosen.splits, factors[0], factors[1]);
+      compute(problem, addresses, chosen.order, factors[0], factors[1]);
       return cudaSuccess;
     });
     demand(error == cudaSuccess, "{}", cudaGetErrorString(error));

@@ -46,9 +46,17 @@ struct Addresses {
   void* d;
 };
 
-/// Computes D = alpha op(A) op(B) + beta C, and then the epilogue. C is not read if beta is 0. k is
-/// divided into `splits` parts, whose sums are added in order.
-void compute(const Problem& problem, const Addresses& addresses, int64_t splits, float alpha,
+/// The order in which an algorithm adds the terms of a sum. k is divided into `splits` parts, whose
+/// sums are added in order. Within a part, the sum begins at a term that `rotation` gives, goes on
+/// to the part's end, and then adds the terms from the part's begin. A rotation of 0 begins at the
+/// first term.
+struct Order {
+  int32_t splits = 1;
+  uint32_t rotation = 0;
+};
+
+/// Computes D = alpha op(A) op(B) + beta C, and then the epilogue. C is not read if beta is 0.
+void compute(const Problem& problem, const Addresses& addresses, Order order, float alpha,
              float beta);
 
 }  // namespace emulated::cublas_lt

@@ -54,7 +54,7 @@ struct Algorithm {
   uint64_t problem = 0;  // a hash of the product that it was proposed for
   uint64_t workspace_bytes = 0;
   uint32_t alignment[4] = {};
-  int32_t splits = 1;  // the number of parts of k
+  Order order;
   uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
 };
 

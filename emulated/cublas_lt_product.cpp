@@ -57,31 +57,41 @@ struct Packed {
   int64_t stride;
 };
 
-/// Computes sums = a (rows, terms) b (terms, columns), adding in order of the terms.
-void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms) {
+/// Returns the term at which a sum of `terms` terms begins. If there are at least two terms, a
+/// rotation other than 0 does not begin at the first one.
+int64_t first_term(uint32_t rotation, int64_t terms) {
+  return rotation == 0 || terms < 2 ? 0 : 1 + rotation % (terms - 1);
+}
+
+/// Computes sums = a (rows, terms) b (terms, columns), adding in order of the terms from first_term
+/// on.
+void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms,
+              uint32_t rotation) {
   for (auto& column : sums) std::fill_n(column, rows, 0.0f);
-  for (int64_t l = 0; l < terms; ++l) {
+  const int64_t first = first_term(rotation, terms);
+  for (int64_t i = 0; i < terms; ++i) {
+    const int64_t l = first + i < terms ? first + i : first + i - terms;
     const float* from = a.data + l * a.stride;
     float factor[tile_columns] = {};
     for (int64_t j = 0; j < columns; ++j) factor[j] = b.data[j * b.stride + l];
 #pragma omp simd
-    for (int64_t i = 0; i < rows; ++i) {
-      sums[0][i] += from[i] * factor[0];
-      sums[1][i] += from[i] * factor[1];
-      sums[2][i] += from[i] * factor[2];
-      sums[3][i] += from[i] * factor[3];
+    for (int64_t row = 0; row < rows; ++row) {
+      sums[0][row] += from[row] * factor[0];
+      sums[1][row] += from[row] * factor[1];
+      sums[2][row] += from[row] * factor[2];
+      sums[3][row] += from[row] * factor[3];
     }
   }
 }
 
 /// Like sum_tile, but for any number of terms, which are summed in parts of `part_terms`.
 void sum_parts(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms,
-               int64_t part_terms) {
-  sum_tile(sums, a, b, rows, columns, std::min(part_terms, terms));
+               int64_t part_terms, uint32_t rotation) {
+  sum_tile(sums, a, b, rows, columns, std::min(part_terms, terms), rotation);
   for (int64_t begin = part_terms; begin < terms; begin += part_terms) {
     Tile part;
     sum_tile(part, {a.data + begin * a.stride, a.stride}, {b.data + begin, b.stride}, rows,
-             columns, std::min(part_terms, terms - begin));
+             columns, std::min(part_terms, terms - begin), rotation);
     for (int64_t j = 0; j < columns; ++j) {
       for (int64_t i = 0; i < rows; ++i) sums[j][i] += part[j][i];
     }
@@ -124,10 +134,10 @@ Column<T> column_of(const Problem& problem, const Addresses& addresses, int64_t 
 
 }  // namespace
 
-void compute(const Problem& problem, const Addresses& addresses, int64_t splits, float alpha,
+void compute(const Problem& problem, const Addresses& addresses, Order order, float alpha,
              float beta) {
   const int64_t m = problem.m, n = problem.n, k = problem.k;
-  const int64_t part_terms = std::min(most_terms, (k + splits - 1) / splits);
+  const int64_t part_terms = std::min(most_terms, (k + order.splits - 1) / order.splits);
   const Operation& operation = problem.operation;
   Tile sums;
   for (int64_t matrix = 0; matrix < problem.d.batch; ++matrix) {
@@ -138,7 +148,7 @@ void compute(const Problem& problem, const Addresses& addresses, int64_t splits,
       for (int64_t column = 0; column < n; column += tile_columns) {
         const int64_t columns = std::min(tile_columns, n - column);
         sum_parts(sums, {a.data() + row, m}, {b.data() + column * k, k}, rows, columns, k,
-                  part_terms);
+                  part_terms, order.rotation);
         with_type(problem.d.type, [&]<class T>() {
           for (int64_t j = 0; j < columns; ++j) {
             column_of<T>(problem, addresses, matrix, row, column + j, alpha, beta)

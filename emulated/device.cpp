@@ -4,13 +4,13 @@
 
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "emulated/capture.h"
 #include "emulated/control.h"
+#include "emulated/deferred.h"
+#include "emulated/environment.h"
 #include "emulated/errors.h"
 
 namespace emulated {
@@ -84,20 +84,6 @@ constinit thread_local LastError last{};
 constinit thread_local int device_of_thread = 0;
 
 std::atomic<int> set_count{-1};
-
-/// Reads a number from an environment variable; returns `initial` if the variable is not set or is
-/// empty. Throws std::invalid_argument for anything else but a number from `least` to `most`.
-int number_of(const char* variable, int initial, int least, int most) {
-  const char* const text = std::getenv(variable);
-  if (text == nullptr || *text == '\0') return initial;
-  char* end = nullptr;
-  const long number = std::strtol(text, &end, 10);
-  if (*end != '\0' || number < least || number > most) {
-    throw std::invalid_argument(
-        fmt::format("{} is '{}', expected {} to {}", variable, text, least, most));
-  }
-  return static_cast<int>(number);
-}
 
 int count_of_environment() { return number_of("TESSERA_EMULATED_DEVICES", 1, 0, 64); }
 
@@ -198,7 +184,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaDeviceSynchronize() {
   if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
-  return check_device(device_of_thread, __func__);
+  const auto error = check_device(device_of_thread, __func__);
+  return error != cudaSuccess ? error : wait_for_device(device_of_thread);
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {

@@ -1,32 +1,34 @@
 // Checks that a GPU could run a launch, then runs every block on the calling OS thread. On a
-// captured stream the blocks run at each launch of the graph.
+// captured stream the blocks run at each launch of the graph, on a deferred one later.
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "emulated/block_runner.h"
 #include "emulated/capture.h"
 #include "emulated/errors.h"
+#include "emulated/static_shared.h"
 
 namespace emulated {
 
 namespace {
 
-// The bytes of dynamic shared memory that cudaFuncSetAttribute has allowed each kernel, by default
-// 48 KiB.
+// The bytes of dynamic shared memory that cudaFuncSetAttribute has allowed each kernel. Without a
+// call, static and dynamic shared memory together may take 48 KiB.
 class SharedLimits {
  public:
   void set(const void* kernel, size_t bytes) {
     const std::lock_guard lock(mutex_);
     limits_[kernel] = bytes;
   }
-  size_t of(const void* kernel) {
+  size_t of(const void* kernel, size_t static_bytes) {
     const std::lock_guard lock(mutex_);
     const auto found = limits_.find(kernel);
-    return found == limits_.end() ? default_shared_bytes : found->second;
+    return found == limits_.end() ? default_shared_bytes - static_bytes : found->second;
   }
 
  private:
@@ -63,6 +65,35 @@ cudaError_t check_shape(const Launch& launch) {
   return cudaSuccess;
 }
 
+/// Finds the kernel's static shared memory, which nvcc limits to 48 KiB.
+cudaError_t find_static_shared(const void* kernel, size_t& bytes) {
+  const std::optional<size_t> found = static_shared_bytes(kernel);
+  if (!found) {
+    return failed(cudaErrorInvalidDeviceFunction,
+                  "the program has no symbol of the kernel, which gives its shared memory: a "
+                  "stripped program cannot run on the emulated device");
+  }
+  bytes = *found;
+  if (bytes <= default_shared_bytes) return cudaSuccess;
+  return failed(cudaErrorInvalidDeviceFunction,
+                fmt::format("the kernel declares {} bytes of shared memory, nvcc allows {}", bytes,
+                            default_shared_bytes));
+}
+
+cudaError_t check_shared(const Launch& launch) {
+  size_t declared = 0;
+  if (const auto error = find_static_shared(launch.kernel, declared); error != cudaSuccess) {
+    return error;
+  }
+  const size_t limit = shared_limits().of(launch.kernel, declared);
+  if (launch.shared_bytes <= limit) return cudaSuccess;
+  return failed(cudaErrorInvalidValue,
+                fmt::format("{} bytes of dynamic shared memory, but {} are allowed beside the {} "
+                            "that the kernel declares: cudaFuncSetAttribute has not been asked for "
+                            "more",
+                            launch.shared_bytes, limit, declared));
+}
+
 cudaError_t check(const Launch& launch) {
   if (launch.kernel == nullptr) return failed(cudaErrorInvalidDeviceFunction, "the kernel is null");
   if (BlockRunner::running() != nullptr) {
@@ -70,13 +101,7 @@ cudaError_t check(const Launch& launch) {
   }
   if (current_device() >= device_count()) return failed(cudaErrorNoDevice, "a launch");
   if (const auto error = check_shape(launch); error != cudaSuccess) return error;
-  const size_t limit = shared_limits().of(launch.kernel);
-  if (launch.shared_bytes > limit) {
-    return failed(cudaErrorInvalidValue,
-                  fmt::format("{} bytes of dynamic shared memory, but {} are allowed: "
-                              "cudaFuncSetAttribute has not been asked for more",
-                              launch.shared_bytes, limit));
-  }
+  if (const auto error = check_shared(launch); error != cudaSuccess) return error;
   return check_stream_of(current_device(), launch.stream, "a launch");
 }
 
@@ -92,9 +117,9 @@ cudaError_t run(const Launch& launch) {
 
 cudaError_t launch(const Launch& launch) {
   if (const auto error = check(launch); error != cudaSuccess) return error;
-  if (!captured(launch.stream)) {
+  if (!captured(launch.stream) && !streams_are_deferred()) {
     count_launch();
-    return run(launch);
+    return run_now(Kind::device, [&] { return run(launch); });
   }
   const std::shared_ptr<const void> call = launch.kept(launch.call);
   Launch later = launch;
@@ -105,11 +130,13 @@ cudaError_t launch(const Launch& launch) {
 cudaError_t set_function_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (kernel == nullptr) return failed(cudaErrorInvalidDeviceFunction, "the kernel is null");
   if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
-  if (value < 0 || static_cast<size_t>(value) > max_shared_bytes) {
+  size_t declared = 0;
+  if (const auto error = find_static_shared(kernel, declared); error != cudaSuccess) return error;
+  if (value < 0 || static_cast<size_t>(value) > max_shared_bytes - declared) {
     return failed(cudaErrorInvalidValue,
                   fmt::format("cudaFuncSetAttribute: {} bytes of dynamic shared memory, expected "
-                              "at most {}",
-                              value, max_shared_bytes));
+                              "at most {}: a block has {}, of which the kernel declares {}",
+                              value, max_shared_bytes - declared, max_shared_bytes, declared));
   }
   shared_limits().set(kernel, static_cast<size_t>(value));
   return cudaSuccess;

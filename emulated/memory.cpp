@@ -1,6 +1,5 @@
-// Device, managed and pinned memory. Each block is an allocation of its own, so that the address
-// sanitizer knows its ends. A block is filled with NaN, and recorded for the checks of copies and
-// frees.
+// Device, managed and pinned memory. The host cannot access device memory (emulated/arena.h). A
+// block is filled with NaN, and recorded for the checks of copies and frees.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,32 +9,45 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 
+#include "emulated/arena.h"
 #include "emulated/capture.h"
 #include "emulated/control.h"
 #include "emulated/errors.h"
+#include "emulated/memory.h"
 
 namespace emulated {
 
 namespace {
 
-enum class Space { device, managed, pool, graph, pinned };
+bool host_may_access(Space space) { return space == Space::managed || space == Space::pinned; }
 
-struct Block {
-  size_t bytes;
-  Space space;
-  int device;
-};
+void* take(size_t bytes, Space space) {
+  if (!host_may_access(space)) return take_device_memory(bytes);
+  // An allocation of its own, so that the address sanitizer knows its ends.
+  constexpr size_t alignment = 256;  // the least that CUDA guarantees
+  void* memory = nullptr;
+  return posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
+}
 
-const char* allocator_of(Space space) {
-  switch (space) {
-    case Space::device: return "cudaMalloc";
-    case Space::managed: return "cudaMallocManaged";
-    case Space::pool: return "cudaMallocAsync";
-    case Space::graph: return "cudaMallocAsync in a capture";
-    case Space::pinned: return "cudaHostAlloc";
+void give(void* memory, const Block& block) {
+  if (host_may_access(block.space)) {
+    std::free(memory);
+  } else {
+    give_device_memory(memory, block.bytes);
   }
-  std::abort();
+}
+
+/// Fills fresh memory with NaN in the order of the stream, so that earlier and unordered work in it
+/// is lost.
+cudaError_t fill(void* memory, size_t bytes, cudaStream_t stream) {
+  const auto work = [=] {
+    std::memset(memory, 0xFF, bytes);
+    return cudaSuccess;
+  };
+  return streams_are_deferred() ? defer(stream, Kind::device, work)
+                                : run_now(Kind::device, work);
 }
 
 struct Use {
@@ -46,6 +58,7 @@ struct Use {
 
 class Memory {
  public:
+  /// The contents of the memory are undefined.
   cudaError_t allocate(void** pointer, size_t bytes, Space space) {
     const char* const call = allocator_of(space);
     if (current_device() >= device_count()) return failed(cudaErrorNoDevice, call);
@@ -57,15 +70,14 @@ class Memory {
     }
     const std::lock_guard lock(mutex_);
     Use& use = uses_[current_device()];
-    void* memory = nullptr;
     const bool fits = space == Space::pinned ||
                       (bytes <= total_ && use.device <= total_ - bytes);
-    if (!fits || posix_memalign(&memory, alignment, bytes) != 0) {
+    void* const memory = fits ? take(bytes, space) : nullptr;
+    if (memory == nullptr) {
       return failed(cudaErrorMemoryAllocation,
                     fmt::format("{} of {} bytes with {} of {} in use", call, bytes, use.device,
                                 total_));
     }
-    std::memset(memory, 0xFF, bytes);
     blocks_[static_cast<const char*>(memory)] = {bytes, space, current_device()};
     if (space != Space::pinned) use.device += bytes;
     if (space == Space::pool) {
@@ -76,7 +88,10 @@ class Memory {
     return cudaSuccess;
   }
 
-  cudaError_t release(const char* call, void* pointer, Space space, Space or_space) {
+  /// Forgets a block, which the caller gives back. The block has 0 bytes for the null pointer.
+  cudaError_t release(const char* call, void* pointer, Space space, Space or_space,
+                      Block& released) {
+    released = {0, space, 0};
     if (pointer == nullptr) return cudaSuccess;
     const std::lock_guard lock(mutex_);
     const auto found = blocks_.find(static_cast<const char*>(pointer));
@@ -93,12 +108,10 @@ class Memory {
     Use& use = uses_[block.device];
     if (block.space != Space::pinned) use.device -= block.bytes;
     if (block.space == Space::pool) use.pool -= block.bytes;
-    std::free(pointer);
+    released = block;
     return cudaSuccess;
   }
 
-  /// Returns the block that contains an address, and its start; nullopt for memory that CUDA did
-  /// not allocate.
   std::optional<std::pair<const char*, Block>> around(const void* address) {
     const std::lock_guard lock(mutex_);
     const auto* const byte = static_cast<const char*>(address);
@@ -133,8 +146,6 @@ class Memory {
   }
 
  private:
-  static constexpr size_t alignment = 256;  // the least that CUDA guarantees
-
   std::mutex mutex_;
   std::map<const char*, Block> blocks_;
   std::map<int, Use> uses_;
@@ -147,65 +158,23 @@ Memory& memory() {
   return one;
 }
 
-// Checks one end of a copy. It must lie in one block of device memory if `on_device`; otherwise it
-// may also lie in host memory.
-cudaError_t check_end(const char* call, const void* address, size_t bytes, bool on_device) {
-  const auto found = memory().around(address);
-  if (!found) {
-    return on_device ? failed(cudaErrorInvalidValue,
-                              fmt::format("{}: {} is no device memory", call, address))
-                     : cudaSuccess;
-  }
-  const auto& [start, block] = *found;
-  const auto offset = static_cast<size_t>(static_cast<const char*>(address) - start);
-  if (on_device && block.space == Space::pinned) {
-    return failed(cudaErrorInvalidMemcpyDirection,
-                  fmt::format("{}: {} is pinned host memory", call, address));
-  }
-  if (bytes > block.bytes - offset) {
-    return failed(cudaErrorInvalidValue,
-                  fmt::format("{}: {} bytes from byte {} on, of {} from {}", call, bytes, offset,
-                              block.bytes, allocator_of(block.space)));
-  }
-  return cudaSuccess;
-}
-
-cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                 cudaStream_t stream) {
-  if (bytes == 0) return cudaSuccess;
-  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
-  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  if (const auto error = check_end(call, to, bytes, to_device); error != cudaSuccess) return error;
-  if (const auto error = check_end(call, from, bytes, from_device); error != cudaSuccess) {
-    return error;
-  }
-  const auto a = reinterpret_cast<uintptr_t>(to);
-  const auto b = reinterpret_cast<uintptr_t>(from);
-  if (a < b + bytes && b < a + bytes) {
-    return failed(cudaErrorInvalidValue, fmt::format("{}: the two ends overlap", call));
-  }
-  // A graph cannot copy pageable memory, because such a copy needs the host's help.
-  if (!memory().around(to) || !memory().around(from)) {
-    const auto error = check_not_captured(stream, "a copy of pageable memory");
-    if (error != cudaSuccess) return error;
-  }
-  return enqueue(stream, [=] {
-    std::memcpy(to, from, bytes);
+cudaError_t allocate(void** pointer, size_t bytes, Space space) {
+  const auto error = memory().allocate(pointer, bytes, space);
+  if (error != cudaSuccess || bytes == 0) return error;
+  return run_now(Kind::device, [&] {
+    std::memset(*pointer, 0xFF, bytes);
     return cudaSuccess;
   });
 }
 
-cudaError_t set(const char* call, void* to, int value, size_t bytes, cudaStream_t stream) {
-  if (bytes == 0) return cudaSuccess;
-  if (!memory().around(to)) {
-    return failed(cudaErrorInvalidValue,
-                  fmt::format("{}: {} is no memory of CUDA's", call, to));
-  }
-  if (const auto error = check_end(call, to, bytes, false); error != cudaSuccess) return error;
-  return enqueue(stream, [=] {
-    std::memset(to, value, bytes);
-    return cudaSuccess;
-  });
+/// Frees memory once the device has done all of its work, as cudaFree and cudaFreeHost do.
+cudaError_t release(const char* call, void* pointer, Space space, Space or_space) {
+  Block block{};
+  const auto error = memory().release(call, pointer, space, or_space, block);
+  if (error != cudaSuccess || block.bytes == 0) return error;
+  const cudaError_t failure = wait_for_device(block.device);
+  give(pointer, block);
+  return failure;
 }
 
 // A device's pool is just a handle: the device's number plus 1.
@@ -217,14 +186,31 @@ cudaError_t find_pool(const char* call, cudaMemPool_t pool, int* device) {
 
 }  // namespace
 
+const char* allocator_of(Space space) {
+  switch (space) {
+    case Space::device: return "cudaMalloc";
+    case Space::managed: return "cudaMallocManaged";
+    case Space::pool: return "cudaMallocAsync";
+    case Space::graph: return "cudaMallocAsync in a capture";
+    case Space::pinned: return "cudaHostAlloc";
+  }
+  std::abort();
+}
+
+std::optional<std::pair<const char*, Block>> block_around(const void* address) {
+  return memory().around(address);
+}
+
 void set_device_memory(size_t bytes) { memory().set_total(bytes); }
 size_t device_bytes_in_use() { return memory().bytes_in_use(); }
 
 cudaError_t allocate_graph_memory(void** pointer, size_t bytes) {
-  return memory().allocate(pointer, bytes, Space::graph);
+  return allocate(pointer, bytes, Space::graph);
 }
 void free_graph_memory(void* pointer) {
-  (void)memory().release("cudaGraphDestroy", pointer, Space::graph, Space::graph);
+  Block block{};
+  (void)memory().release("cudaGraphDestroy", pointer, Space::graph, Space::graph, block);
+  if (block.bytes > 0) give(pointer, block);
 }
 
 }  // namespace emulated
@@ -233,27 +219,38 @@ using namespace emulated;
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
-  return memory().allocate(pointer, bytes, Space::device);
+  return allocate(pointer, bytes, Space::device);
 }
 cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned flags) {
   if (flags != cudaMemAttachGlobal) return failed(cudaErrorNotSupported, __func__);
   if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
-  return memory().allocate(pointer, bytes, Space::managed);
+  return allocate(pointer, bytes, Space::managed);
 }
 cudaError_t cudaFree(void* pointer) {
   if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
-  return memory().release(__func__, pointer, Space::device, Space::managed);
+  return release(__func__, pointer, Space::device, Space::managed);
 }
 
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
   if (captured(stream)) return capture_allocation(pointer, bytes, stream);
-  return memory().allocate(pointer, bytes, Space::pool);
+  const auto error = memory().allocate(pointer, bytes, Space::pool);
+  return error == cudaSuccess ? fill(*pointer, bytes, stream) : error;
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
   if (captured(stream)) return capture_free(pointer, stream);
-  return memory().release(__func__, pointer, Space::pool, Space::pool);
+  Block block{};
+  const auto error = memory().release(__func__, pointer, Space::pool, Space::pool, block);
+  if (error != cudaSuccess || block.bytes == 0) return error;
+  const auto work = [pointer, block] {
+    give(pointer, block);
+    return cudaSuccess;
+  };
+  if (!streams_are_deferred()) return work();
+  // Work without an order may come after the free, and must not find the memory as it was.
+  if (const auto filled = fill(pointer, block.bytes, stream); filled != cudaSuccess) return filled;
+  return defer(stream, Kind::host, work);
 }
 
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags) {
@@ -261,14 +258,14 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags) {
     return failed(cudaErrorNotSupported, "cudaHostAlloc: these flags are not emulated");
   }
   if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
-  return memory().allocate(pointer, bytes, Space::pinned);
+  return allocate(pointer, bytes, Space::pinned);
 }
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
   return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
 }
 cudaError_t cudaFreeHost(void* pointer) {
   if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
-  return memory().release(__func__, pointer, Space::pinned, Space::pinned);
+  return release(__func__, pointer, Space::pinned, Space::pinned);
 }
 
 namespace {
@@ -298,25 +295,6 @@ cudaError_t cudaHostUnregister(void* pointer) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
-  return copy(__func__, to, from, bytes, kind, nullptr);
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t stream) {
-  if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
-  return copy(__func__, to, from, bytes, kind, stream);
-}
-
-cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
-  return set(__func__, to, value, bytes, nullptr);
-}
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
-  return set(__func__, to, value, bytes, stream);
-}
-
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *total_bytes = memory().total();
   *free_bytes = *total_bytes - std::min(*total_bytes, memory().use(current_device()).device);
@@ -324,7 +302,7 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
-  const auto found = memory().around(pointer);
+  const auto found = block_around(pointer);
   auto* const address = const_cast<void*>(pointer);
   *attributes = {cudaMemoryTypeUnregistered, -1, nullptr, nullptr};
   if (!found) return cudaSuccess;

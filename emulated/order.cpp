@@ -1,49 +1,32 @@
 #include "emulated/order.h"
 
-#include <fmt/format.h>
-
 #include <atomic>
-#include <cstdlib>
 #include <numeric>
-#include <stdexcept>
 #include <utility>
 
 #include "emulated/control.h"
+#include "emulated/environment.h"
 
 namespace emulated {
 
 namespace {
 
-uint64_t seed_of_environment() {
-  const char* const text = std::getenv("TESSERA_EMULATED_ORDER");
-  if (text == nullptr || *text == '\0') return 0;
-  char* end = nullptr;
-  const uint64_t seed = std::strtoull(text, &end, 10);
-  if (*end != '\0' || *text == '-') {
-    throw std::invalid_argument(fmt::format(
-        "TESSERA_EMULATED_ORDER is '{}', expected a seed: 0 ascending, 1 descending, others "
-        "shuffled",
-        text));
-  }
-  return seed;
-}
-
 std::atomic<uint64_t>& current_seed() {
-  static std::atomic<uint64_t> seed{seed_of_environment()};
+  static std::atomic<uint64_t> seed{
+      seed_of("TESSERA_EMULATED_ORDER", "0 ascending, 1 descending, others shuffled")};
   return seed;
 }
 
 // Counts the calls of set_order_seed. After such a call, each OS thread counts its launches from 0.
 std::atomic<uint64_t> settings{0};
 
-// A bijection of 64-bit numbers that spreads each bit over all bits (Steele and others, SplitMix).
+}  // namespace
+
 uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);
 }
-
-}  // namespace
 
 void set_order_seed(uint64_t seed) {
   current_seed() = seed;
@@ -60,7 +43,9 @@ Order Order::of_next_launch() {
   return Order(seed, mixed(seed) + mixed(++launches));
 }
 
-uint64_t Order::next() { return mixed(state_ += 0x9E3779B97F4A7C15u); }
+uint64_t next_random(uint64_t& state) { return mixed(state += 0x9E3779B97F4A7C15u); }
+
+uint64_t Order::next() { return next_random(state_); }
 
 void Order::prepare_blocks(uint64_t blocks) {
   blocks_ = blocks;

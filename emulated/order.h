@@ -6,6 +6,11 @@
 
 namespace emulated {
 
+/// A bijection of 64-bit numbers that spreads each bit over all bits (Steele and others, SplitMix).
+uint64_t mixed(uint64_t x);
+/// Returns the next number of SplitMix.
+uint64_t next_random(uint64_t& state);
+
 class Order {
  public:
   Order() = default;  // ascending

@@ -1,6 +1,6 @@
 // The runtime calls that Tessera uses, with the real header's names, values and signatures. Each
-// call does all of its work before it returns, except on a captured stream. The emulation is
-// stricter than the real runtime:
+// call does all of its work before it returns, except on a captured stream, or if streams are
+// deferred (emulated/deferred.h). The emulation is stricter than the real runtime:
 //   - memory must be freed by the call that belongs to its allocation;
 //   - each end of a copy must lie inside one allocation, and the two ends must not overlap;
 //   - a kernel must not launch kernels.
@@ -170,7 +170,8 @@ cudaError_t cudaMallocHost(T** pointer, size_t bytes) {
   return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes);
 }
 
-// Streams and events. Nothing is ever pending, so waits return at once.
+// Streams and events. Unless streams are deferred, nothing is ever pending, and waits return at
+// once.
 
 inline constexpr unsigned cudaStreamDefault = 0;
 inline constexpr unsigned cudaStreamNonBlocking = 1;

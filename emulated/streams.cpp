@@ -1,23 +1,25 @@
-// Streams and events. Except in captures, work is done when its call returns. So only the lifetimes
-// and flags of streams and events matter, and the times at which events were recorded.
+// Streams and events: their lifetimes, flags and points. Streams that are deferred keep their work
+// in emulated/deferred.cpp.
 #include <fmt/format.h>
 
 #include <chrono>
+#include <map>
 #include <mutex>
-#include <optional>
 #include <set>
 
 #include "emulated/capture.h"
+#include "emulated/deferred.h"
 #include "emulated/errors.h"
 
 struct CUstream_st {
   int device;
+  std::shared_ptr<emulated::Queue> queue;
 };
 
 struct CUevent_st {
   int device;
   bool timed;
-  std::optional<std::chrono::steady_clock::time_point> recorded;
+  emulated::SharedPoint recorded;  // null if it was never recorded outside of captures
   emulated::CapturedPoint point;
 };
 
@@ -58,6 +60,15 @@ Handles<CUevent_st>& events() {
   return handles;
 }
 
+std::shared_ptr<Queue> null_queue_of(int device) {
+  static std::mutex mutex;
+  static auto& queues = *new std::map<int, std::shared_ptr<Queue>>;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Queue>& queue = queues[device];
+  if (!queue) queue = new_queue(device, true, false);
+  return queue;
+}
+
 cudaError_t check_event(cudaEvent_t event, const char* call) {
   if (events().has(event)) return cudaSuccess;
   return failed(cudaErrorInvalidResourceHandle, fmt::format("{}: there is no such event", call));
@@ -76,6 +87,10 @@ cudaError_t check_stream_of(int device, cudaStream_t stream, const char* call) {
   return failed(cudaErrorInvalidResourceHandle,
                 fmt::format("{} on device {} with a stream of device {}", call, device,
                             stream->device));
+}
+
+std::shared_ptr<Queue> queue_of(cudaStream_t stream) {
+  return stream == nullptr ? null_queue_of(current_device()) : stream->queue;
 }
 
 }  // namespace emulated
@@ -101,7 +116,9 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   if (flags > cudaStreamNonBlocking) {
     return failed(cudaErrorInvalidValue, "cudaStreamCreate: unknown flags");
   }
-  *stream = streams().add(new CUstream_st{current_device()});
+  const bool waits_for_null_stream = flags != cudaStreamNonBlocking;
+  auto queue = new_queue(current_device(), false, waits_for_null_stream);
+  *stream = streams().add(new CUstream_st{current_device(), std::move(queue)});
   return cudaSuccess;
 }
 
@@ -115,25 +132,31 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
-  return check_not_captured(stream, __func__);
+  const auto error = check_not_captured(stream, __func__);
+  return error != cudaSuccess ? error : wait_for_stream(stream);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
-  return check_not_captured(stream, __func__);
+  const auto error = check_not_captured(stream, __func__);
+  if (error != cudaSuccess) return error;
+  return is_idle(stream) ? wait_for_stream(stream) : failed(cudaErrorNotReady, __func__);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
   if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
-  return wait_for_point(stream, event->point);
+  const auto error = wait_for_point(stream, event->point);
+  if (error != cudaSuccess || captured(stream) || !event->recorded) return error;
+  return defer_behind(stream, event->recorded);
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
-  return enqueue(stream, [function, argument] {
+  const auto call = [function, argument] {
     function(argument);
     return cudaSuccess;
-  });
+  };
+  return enqueue(stream, call, Kind::host);
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
@@ -154,29 +177,35 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
   const auto error = check_stream_of(event->device, stream, __func__);
   if (error != cudaSuccess) return error;
-  event->recorded = std::chrono::steady_clock::now();
   event->point = point_of(stream);
+  if (!captured(stream)) event->recorded = point_behind(stream);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
-  return check_not_captured(event->point, __func__);
+  const auto error = check_not_captured(event->point, __func__);
+  return error != cudaSuccess || !event->recorded ? error : wait_for(event->recorded);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
-  return check_not_captured(event->point, __func__);
+  const auto error = check_not_captured(event->point, __func__);
+  if (error != cudaSuccess || !event->recorded) return error;
+  return passed(event->recorded) ? wait_for(event->recorded) : failed(cudaErrorNotReady, __func__);
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
-  for (const cudaEvent_t event : {start, end}) {
+  std::chrono::steady_clock::time_point times[2];
+  for (int i = 0; i < 2; ++i) {
+    const cudaEvent_t event = i == 0 ? start : end;
     if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
     if (!event->timed || !event->recorded) {
       return failed(cudaErrorInvalidResourceHandle,
                     "cudaEventElapsedTime: an event without timing, or never recorded");
     }
+    if (!passed(event->recorded, &times[i])) return failed(cudaErrorNotReady, __func__);
   }
-  const std::chrono::duration<float, std::milli> elapsed = *end->recorded - *start->recorded;
+  const std::chrono::duration<float, std::milli> elapsed = times[1] - times[0];
   *milliseconds = elapsed.count();
   return cudaSuccess;
 }

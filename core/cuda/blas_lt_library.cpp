@@ -89,6 +89,28 @@ ConstMatrix matrix_of(const ProductShape::Matrix& x) {
           x.batch_stride};
 }
 
+/// Throws if the algorithm needs better aligned addresses than the shape has. cuBLASLt itself sees
+/// this only when it is given the addresses, in the middle of a run.
+void check_alignments(const ProductShape& shape, const cublasLtMatmulAlgo_t& algorithm) {
+  const struct {
+    const char* name;
+    int64_t alignment;
+    cublasLtMatmulAlgoCapAttributes_t needed;
+  } matrices[] = {{"b", shape.b.alignment, CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_A_BYTES},
+                  {"a", shape.a.alignment, CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_B_BYTES},
+                  {"c", shape.c.alignment, CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_C_BYTES},
+                  {"c", shape.c.alignment, CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_D_BYTES}};
+  for (const auto& [name, alignment, needed] : matrices) {
+    uint32_t bytes = 0;
+    size_t written = 0;
+    TESSERA_CUBLAS(
+        cublasLtMatmulAlgoCapGetAttribute(&algorithm, needed, &bytes, sizeof bytes, &written));
+    TESSERA_CHECK(bytes <= alignment,
+                  "cublasLt: the algorithm needs {} aligned to {} bytes, the product has {}", name,
+                  bytes, alignment);
+  }
+}
+
 }  // namespace
 
 void check_cublas(cublasStatus_t status, const char* call) {
@@ -224,6 +246,7 @@ Algorithm Library::checked(const ProductShape& shape, const AlgorithmBytes& byte
   TESSERA_CHECK(properties.workspaceSize <= workspace_limit,
                 "cublasLt: the algorithm needs {} bytes of workspace, expected at most {}",
                 properties.workspaceSize, workspace_limit);
+  check_alignments(shape, algorithm);
   return {algorithm, static_cast<int64_t>(properties.workspaceSize)};
 }
 

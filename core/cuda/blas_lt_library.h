@@ -80,8 +80,8 @@ class Library {
                                    int most) const;
 
   /// Returns the algorithm with these bytes, which come from a table. Throws if cuBLASLt refuses
-  /// the algorithm for the product, if its additions have no fixed order, or if its workspace
-  /// exceeds 32 MiB.
+  /// the algorithm for the product, if its additions have no fixed order, if its workspace
+  /// exceeds 32 MiB, or if it needs better aligned addresses than the shape has.
   Algorithm checked(const ProductShape& shape, const AlgorithmBytes& bytes) const;
 
   /// From now on, products of each shape use the algorithm to which `algorithms` maps the shape.

@@ -268,6 +268,7 @@ void free_pinned(void* data) {
 void zero(int index, void* data, int64_t bytes) {
   TESSERA_CUDA(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes),
                                static_cast<cudaStream_t>(current_stream(index))));
+  finish_call(current_context({DeviceType::cuda, index}), "zero");
 }
 
 void copy(int index, void* to, const void* from, int64_t bytes) {

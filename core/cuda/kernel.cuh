@@ -52,8 +52,8 @@ template <class... Params, class... Args>
 void launch(const Context& context, const char* name, LaunchShape shape,
             void (*kernel)(Params...), Args&&... args) {
   static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each parameter");
-  constexpr size_t without_asking = 48 << 10;
-  if (shape.shared_bytes > without_asking) {
+  // Without this request, the launch and the kernel's own declarations may take 48 KiB together.
+  if (shape.shared_bytes > 0) {
     TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(shape.shared_bytes)));
   }

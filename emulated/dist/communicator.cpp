@@ -89,7 +89,20 @@ void Communicator::check_buffer(const Operation& operation, const char* name, co
   }
 }
 
+void Communicator::fail(ncclResult_t failure) {
+  ncclResult_t none = ncclSuccess;
+  if (!failure_.compare_exchange_strong(none, failure)) return;
+  if (in_use_.test_and_set()) return;  // another thread's call is under way and uses the messages
+  peers_.say_goodbye();
+  in_use_.clear();
+}
+
+void Communicator::check_usable() const {
+  if (failure_ != ncclSuccess) throw Failure(failure_, "the communicator has failed before");
+}
+
 void Communicator::check(const Call& call) const {
+  check_usable();
   const Operation& operation = call.operation;
   const auto refuse = [&](const std::string& why) {
     throw Failure(ncclInvalidArgument, text(operation) + ": " + why);
@@ -131,7 +144,7 @@ void Communicator::run(std::span<const Call> calls) {
     throw Failure(ncclInvalidUsage, "two threads use a communicator at the same time");
   }
   try {
-    if (failure_ != ncclSuccess) throw Failure(failure_, "the communicator has failed before");
+    check_usable();
     std::vector<Call> transfers;
     for (const Call& call : calls) {
       if (call.operation.is_transfer()) {
@@ -142,11 +155,8 @@ void Communicator::run(std::span<const Call> calls) {
     }
     run_transfers(transfers);
   } catch (const Failure& failure) {
-    if (failure_ == ncclSuccess) {
-      failure_ = failure.result;
-      peers_.say_goodbye();  // then the other ranks fail at once, not at the time limit
-    }
     in_use_.clear();
+    fail(failure.result);
     throw;
   }
   in_use_.clear();
@@ -158,7 +168,7 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key) {
   }
   PeersOfGroup group;
   try {
-    if (failure_ != ncclSuccess) throw Failure(failure_, "the communicator has failed before");
+    check_usable();
     group = peers_.split(color, key);
   } catch (const Failure&) {
     in_use_.clear();

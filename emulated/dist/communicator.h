@@ -4,7 +4,9 @@
 #include <atomic>
 #include <memory>
 #include <span>
+#include <utility>
 
+#include "emulated/deferred.h"
 #include "emulated/dist/peers.h"
 
 namespace emulated::nccl {
@@ -28,10 +30,17 @@ class Communicator {
   int size() const { return peers_.size(); }
   ncclResult_t failure() const { return failure_; }
 
-  /// Throws if the arguments are wrong; does not look at other ranks.
+  /// Makes the communicator unusable after a failed call, and tells the other ranks that this rank
+  /// will make no more calls, so that they fail at once and not at the time limit. Only the first
+  /// failure counts. May be called from any thread.
+  void fail(ncclResult_t failure);
+  /// Throws if an earlier call has failed.
+  void check_usable() const;
+
+  /// Throws if an earlier call has failed or the arguments are wrong; does not look at other ranks.
   void check(const Call& call) const;
-  /// Runs the calls of one group. Throws if the calls of other ranks do not match or do not come in
-  /// time. After such a failure the communicator is unusable.
+  /// Runs the calls of one group. Throws if an earlier call has failed, or if the calls of other
+  /// ranks do not match or do not come in time.
   void run(std::span<const Call> calls);
   /// Makes a call in flight fail, and tells the other ranks that this rank will make no more calls.
   /// Then waits, like NCCL, until all graphs with captured calls are destroyed, without a time
@@ -39,6 +48,10 @@ class Communicator {
   void leave();
   /// A token that graphs with captured calls hold; leave() waits until they have released it.
   std::shared_ptr<void> captured() const { return captured_; }
+  /// The point behind the latest deferred call; null if there is none. Only the thread that makes
+  /// the calls uses it.
+  SharedPoint last_call() const { return last_call_; }
+  void set_last_call(SharedPoint point) { last_call_ = std::move(point); }
 
  private:
   void run_collective(const Call& call);
@@ -59,6 +72,7 @@ class Communicator {
   std::atomic<ncclResult_t> failure_{ncclSuccess};
   std::atomic_flag in_use_;
   std::shared_ptr<void> captured_ = std::make_shared<char>();
+  SharedPoint last_call_;
 };
 
 }  // namespace emulated::nccl

@@ -12,7 +12,9 @@
 
 #include <mpi.h>
 
+#include "emulated/arena.h"
 #include "emulated/capture.h"
+#include "emulated/deferred.h"
 #include "emulated/dist/communicator.h"
 #include "emulated/errors.h"
 
@@ -74,16 +76,28 @@ Shared find(ncclComm_t comm) {
   return found->second;
 }
 
-// On a captured stream the calls are recorded, and run at each launch of the graph.
+// On a captured stream the calls are recorded, and run at each launch of the graph. On a deferred
+// one they run when the stream comes to them.
 void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t stream) {
-  if (!captured(stream)) return communicator->run(calls);
-  const cudaError_t error = enqueue(stream, [communicator, calls = std::move(calls),
-                                             graph = communicator->captured()] {
+  const bool is_captured = captured(stream);
+  if (!is_captured && !streams_are_deferred()) {
+    const DeviceAccess access;
+    return communicator->run(calls);
+  }
+  // The calls of a communicator run in their order, also if they are on different streams.
+  if (!is_captured && communicator->last_call()) {
+    (void)defer_behind(stream, communicator->last_call());
+  }
+  const auto graph = is_captured ? communicator->captured() : nullptr;
+  const auto work = [communicator, calls = std::move(calls), graph] {
     const ncclResult_t result = guarded([&] { communicator->run(calls); });
-    if (result == ncclSuccess) return cudaSuccess;
+    // A failure of a deferred call is one of the communicator, and not of its stream.
+    if (result == ncclSuccess || streams_are_deferred()) return cudaSuccess;
     return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));
-  });
+  };
+  const cudaError_t error = enqueue(stream, work, emulated::Kind::ranks);
   if (error != cudaSuccess) throw Failure(ncclUnhandledCudaError, cudaGetErrorString(error));
+  if (!is_captured) communicator->set_last_call(point_behind(stream));
 }
 
 void run_group(std::vector<GroupedCall> calls) {
@@ -100,19 +114,30 @@ void run_group(std::vector<GroupedCall> calls) {
   }
 }
 
+/// Like guarded(), but a failure of the body sticks to the communicator.
+template <class Body>
+ncclResult_t guarded(const Shared& communicator, Body&& body) {
+  const ncclResult_t result = guarded(std::forward<Body>(body));
+  if (result != ncclSuccess) communicator->fail(result);
+  return result;
+}
+
 ncclResult_t make(ncclComm_t comm, cudaStream_t stream, const Call& call) {
-  const ncclResult_t result = guarded([&] {
-    const Shared communicator = find(comm);
-    communicator->check(call);
-    if (check_stream(stream, "") != cudaSuccess) {
-      throw Failure(ncclInvalidArgument, text(call.operation) + ": there is no such stream");
-    }
-    if (group_depth > 0) {
-      group.push_back({communicator, call, stream});
-    } else {
-      run(communicator, {call}, stream);
-    }
-  });
+  Shared communicator;
+  ncclResult_t result = guarded([&] { communicator = find(comm); });
+  if (result == ncclSuccess) {
+    result = guarded(communicator, [&] {
+      communicator->check(call);
+      if (check_stream(stream, "") != cudaSuccess) {
+        throw Failure(ncclInvalidArgument, text(call.operation) + ": there is no such stream");
+      }
+      if (group_depth > 0) {
+        group.push_back({communicator, call, stream});
+      } else {
+        run(communicator, {call}, stream);
+      }
+    });
+  }
   if (group_depth > 0 && group_failure == ncclSuccess) group_failure = result;
   return result;
 }
@@ -230,8 +255,12 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
       throw Failure(ncclInvalidArgument, "ncclCommSplit: color " + std::to_string(color));
     }
-    Shared communicator = find(comm)->split(color, key);
-    *part = communicator ? handle_of(std::move(communicator)) : nullptr;
+    const Shared whole = find(comm);
+    const ncclResult_t result = guarded(whole, [&] {
+      Shared communicator = whole->split(color, key);
+      *part = communicator ? handle_of(std::move(communicator)) : nullptr;
+    });
+    if (result != ncclSuccess) throw Failure(result, ncclGetLastError(comm));
   });
 }
 
@@ -247,7 +276,12 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   });
 }
 
-ncclResult_t ncclCommDestroy(ncclComm_t comm) { return ncclCommAbort(comm); }
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  const ncclResult_t result = guarded([&] {
+    if (const auto last = find(comm)->last_call()) (void)emulated::wait_for(last);
+  });
+  return result == ncclSuccess ? ncclCommAbort(comm) : result;
+}
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   return guarded([&] { *error = find(comm)->failure(); });
@@ -296,7 +330,12 @@ ncclResult_t ncclGroupEnd() {
   if (group_depth == 0) return failed(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
   if (--group_depth > 0) return ncclSuccess;
   const ncclResult_t failure = std::exchange(group_failure, ncclSuccess);
-  std::vector<GroupedCall> calls = std::exchange(group, {});
-  if (failure != ncclSuccess) return failure;
-  return guarded([&] { run_group(std::move(calls)); });
+  const std::vector<GroupedCall> calls = std::exchange(group, {});
+  const ncclResult_t result =
+      failure != ncclSuccess ? failure : guarded([&] { run_group(calls); });
+  // A group fails as a whole, so its failure sticks to each of its communicators.
+  if (result != ncclSuccess) {
+    for (const GroupedCall& grouped : calls) grouped.communicator->fail(result);
+  }
+  return result;
 }

@@ -58,7 +58,11 @@ ncclResult_t ncclMemFree(void* pointer) {
 }
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
-  if (!emulated::nccl::exists(comm) || bytes == 0) return ncclInvalidArgument;
+  ncclResult_t failure = ncclSuccess;
+  if (ncclCommGetAsyncError(comm, &failure) != ncclSuccess || bytes == 0) {
+    return ncclInvalidArgument;
+  }
+  if (failure != ncclSuccess) return failure;
   const std::lock_guard lock(registry().mutex);
   const auto block = registry().blocks.find(buffer);
   if (block == registry().blocks.end()) return ncclInvalidArgument;

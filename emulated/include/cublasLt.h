@@ -2,8 +2,11 @@
 // signatures.
 //
 // A product is computed during the call or, on a captured stream, at each launch of the graph. Its
-// sums are f32, in order of k. An algorithm that splits k sums each part, and then adds the parts
-// in order. cublasLtGetStatusString explains the calling thread's last failure.
+// sums are f32. An algorithm that splits k sums each part, and then adds the parts in order. Every
+// combination of alignments in the preference has algorithms of its own, which add in their own
+// order, so that runs whose alignments differ have different bits, as they may have on a GPU. With
+// full alignment of 256 bytes, sums are in order of k. cublasLtGetStatusString explains the calling
+// thread's last failure.
 //
 // These demands of the library's documentation are checked:
 //   - an attribute's size is right;
@@ -13,7 +16,8 @@
 //   - the workspace has the required size and alignment.
 // The emulation is stricter than the library:
 //   - an algorithm may be used only with the types, layouts and epilogue it was proposed for;
-//   - addresses must have the alignment that the algorithm was proposed for;
+//   - an algorithm needs the alignment that it was proposed for, where a GPU's needs at most 16
+//     bytes: a less aligned address is CUBLAS_STATUS_NOT_SUPPORTED;
 //   - the result must not overlap an operand;
 //   - each product overwrites its whole workspace.
 //
@@ -108,6 +112,12 @@ typedef enum {
 typedef enum {
   CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME = 3,  // uint32_t
 } cublasLtMatmulAlgoConfigAttributes_t;
+typedef enum {
+  CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_A_BYTES = 16,  // uint32_t, like the next three
+  CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_B_BYTES = 17,
+  CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_C_BYTES = 18,
+  CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_D_BYTES = 19,
+} cublasLtMatmulAlgoCapAttributes_t;
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
@@ -152,6 +162,10 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
                                                     cublasLtMatmulAlgoConfigAttributes_t attribute,
                                                     void* value, size_t bytes, size_t* written);
+/// Returns what the algorithm needs.
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                 cublasLtMatmulAlgoCapAttributes_t attribute,
+                                                 void* value, size_t bytes, size_t* written);
 
 /// Computes D = alpha op(A) op(B) + beta C, and then the epilogue.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,

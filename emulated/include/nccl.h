@@ -1,7 +1,9 @@
 // NCCL on emulated CUDA, over MPI (emulated/dist): the calls that Tessera uses, with the real
 // header's names, values and signatures. A call outside of a group does all of its work before it
-// returns. The calls of a group do their work in the outermost ncclGroupEnd. These parts of NCCL's
-// documented contract are checked; ncclGetLastError explains errors:
+// returns. The calls of a group do their work in the outermost ncclGroupEnd. If streams are
+// deferred (emulated/deferred.h), the work is done when its stream comes to it, and its failure is
+// an asynchronous error. These parts of NCCL's documented contract are checked; ncclGetLastError
+// explains errors:
 //   - every rank makes the same collectives in the same order, with the same count, dtype,
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;
@@ -10,14 +12,16 @@
 //   - a rank that does not arrive in time, or has ended, is an error rather than an endless wait;
 //   - registered memory is deregistered before it is freed;
 //   - buffers lie on the communicator's device, and are either disjoint or exactly in place;
-//   - streams exist, groups are closed, and a communicator that failed is not used again.
+//   - streams exist, and groups are closed;
+//   - a communicator of which a call has failed is not used again. ncclCommGetAsyncError reports
+//     the failure, and all calls return it until ncclCommAbort or ncclCommDestroy. NCCL is less
+//     strict: some refused arguments do not stick.
 // As in NCCL, sums are not in the order of ranks. A call on a captured stream becomes part of the
 // graph, and each launch of the graph makes the call.
 //
 // Differences and limits:
 //   - several ranks may share one GPU, which NCCL refuses;
 //   - a communicator must have all ranks of MPI_COMM_WORLD, or be split from such a communicator;
-//   - nothing is concurrent, as in cuda_runtime.h;
 //   - with several ranks, MPI must provide MPI_THREAD_MULTIPLE. A single rank does not use MPI.
 #pragma once
 

@@ -49,11 +49,12 @@ def changed(**changes):
     first, *others = json.loads(json.dumps(table["products"]))
     return [{**first, **changes}, *others]
 
-# In the emulated cuBLASLt, the sixth word of an algorithm says into how many parts k is split, and
-# how the parts are added.
+# In the emulated cuBLASLt, the lower half of an algorithm's sixth word says into how many parts k
+# is split, and the next word how the parts are added.
 def split(product, splits, reduction):
     words = [product["algorithm"][i:i + 16] for i in range(0, 128, 16)]
-    words[5] = f"{reduction << 32 | splits:016x}"
+    words[5] = words[5][:8] + f"{splits:08x}"
+    words[6] = f"{reduction:016x}"
     return {**product, "algorithm": "".join(words)}
 
 write("split.json", products=[split(p, 3, 2) for p in table["products"]])

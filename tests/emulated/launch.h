@@ -46,6 +46,18 @@ class OrderSeed {
   uint64_t before_;
 };
 
+/// While an object of this class lives, streams are deferred (emulated/deferred.h). Work that the
+/// host does not wait for stays undone, unless `patience_ms` is short.
+class StreamSeed {
+ public:
+  explicit StreamSeed(uint64_t seed, int patience_ms = 600'000) {
+    emulated::set_stream_seed(seed, patience_ms);
+  }
+  ~StreamSeed() { emulated::set_stream_seed(0); }
+  StreamSeed(const StreamSeed&) = delete;
+  StreamSeed& operator=(const StreamSeed&) = delete;
+};
+
 /// Calls `wrong` with each of the order seeds 0 to 7. Returns how often the result was true.
 template <class Wrong>
 int seeds_where(Wrong wrong) {

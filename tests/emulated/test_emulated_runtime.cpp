@@ -16,6 +16,21 @@ namespace {
 __global__ void nothing() {}
 __global__ void nothing_else() {}
 
+// Declares `ints` ints of static shared memory, the last 32 of them in a lambda.
+template <int ints>
+__global__ void declares(int* y) {
+  __shared__ int values[ints - 32];
+  const auto of_next_thread = [](int value) {
+    __shared__ int others[32];
+    others[threadIdx.x] = value;
+    __syncthreads();
+    return others[(threadIdx.x + 1) % 32];
+  };
+  values[threadIdx.x] = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  y[threadIdx.x] = of_next_thread(values[31 - threadIdx.x]);
+}
+
 // Checks that a call has failed as expected, and that its message says why.
 void check_refused(cudaError_t error, cudaError_t expected, const char* why) {
   CHECK(error == expected);
@@ -65,6 +80,29 @@ TEST_CASE("emulated: launches that a GPU would refuse") {
   CHECK(cudaGetLastError() == cudaErrorInvalidValue);
 }
 
+TEST_CASE("emulated: what a kernel declares counts in its shared memory") {
+  constexpr int ints = 1024;
+  constexpr size_t without_asking = (48 << 10) - 4 * ints;
+  int y[32];
+  CHECK(launch({1, 32, without_asking}, declares<ints>, y) == cudaSuccess);
+  CHECK(y[0] == 30);
+  check_refused(launch({1, 32, without_asking + 1}, declares<ints>, y), cudaErrorInvalidValue,
+                "beside the 4096 that the kernel declares");
+  const auto allow = [](auto* kernel, size_t bytes) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(bytes));
+  };
+  constexpr size_t most = (227 << 10) - 4 * ints;
+  check_refused(allow(declares<ints>, most + 1), cudaErrorInvalidValue,
+                "at most 228352: a block has 232448, of which the kernel declares 4096");
+  REQUIRE(allow(declares<ints>, most) == cudaSuccess);
+  CHECK(launch({1, 32, most}, declares<ints>, y) == cudaSuccess);
+
+  CHECK(launch({1, 32}, declares<12 << 10>, y) == cudaSuccess);
+  check_refused(launch({1, 32}, declares<(12 << 10) + 1>, y), cudaErrorInvalidDeviceFunction,
+                "declares 49156 bytes of shared memory, nvcc allows 49152");
+}
+
 TEST_CASE("emulated: memory is aligned, full of NaN, and freed by its own call once") {
   const size_t before = emulated::device_bytes_in_use();
   float* blocks[4] = {};
@@ -77,7 +115,9 @@ TEST_CASE("emulated: memory is aligned, full of NaN, and freed by its own call o
                                       cudaMemoryTypeDevice, cudaMemoryTypeHost};
   for (int i = 0; i < 4; ++i) {
     CHECK(reinterpret_cast<uintptr_t>(blocks[i]) % 256 == 0);
-    CHECK(std::all_of(blocks[i], blocks[i] + 9, [](float x) { return std::isnan(x); }));
+    float values[9] = {};
+    REQUIRE(cudaMemcpy(values, blocks[i], 36, cudaMemcpyDefault) == cudaSuccess);
+    CHECK(std::all_of(values, values + 9, [](float x) { return std::isnan(x); }));
     cudaPointerAttributes attributes{};
     REQUIRE(cudaPointerGetAttributes(&attributes, blocks[i] + 8) == cudaSuccess);
     CHECK(attributes.type == types[i]);

@@ -79,6 +79,12 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
 TESSERA_DELAYED(cublas_lt, cublasLtMatmulAlgoConfigGetAttribute,
                 (algorithm, attribute, value, bytes, written))
 
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                 cublasLtMatmulAlgoCapAttributes_t attribute,
+                                                 void* value, size_t bytes, size_t* written)
+TESSERA_DELAYED(cublas_lt, cublasLtMatmulAlgoCapGetAttribute,
+                (algorithm, attribute, value, bytes, written))
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                               const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
                               const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,

@@ -66,13 +66,17 @@ void Flights::collect() {
   }
 }
 
-void Flights::abandon(const std::string& why) {
-  std::vector<std::function<int64_t()>> let_go;
+void Flights::fail_unfinished(const std::string& why) {
   const std::lock_guard lock(mutex_);
   for (const auto& flight : flights_) {
     if (!done_locked(*flight)) flight->error = std::make_exception_ptr(Error(flight->name + why));
-    let_go.push_back(std::exchange(flight->body, nullptr));
   }
+}
+
+void Flights::clear() {
+  std::vector<std::function<int64_t()>> let_go;
+  const std::lock_guard lock(mutex_);
+  for (const auto& flight : flights_) let_go.push_back(std::exchange(flight->body, nullptr));
   flights_.clear();
 }
 

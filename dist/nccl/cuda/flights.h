@@ -46,8 +46,11 @@ class Flights {
 
   /// Forgets the calls that are done.
   void collect();
-  /// Forgets all calls; those that are not done fail with this text. The stream must be idle.
-  void abandon(const std::string& why);
+  /// Makes the calls that are not done fail with this text. To be called before they are aborted,
+  /// because aborted calls end like those that are done.
+  void fail_unfinished(const std::string& why);
+  /// Forgets all calls, and releases their buffers. The stream must be idle.
+  void clear();
 
   struct UnderWay {
     int64_t number;

@@ -57,10 +57,11 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options, NcclR
 NcclCommunicator::~NcclCommunicator() {
   watchdog_.reset();
   memory_->close();
+  flights_->fail_unfinished(": the communicator went away while it was under way");
   (void)ncclCommAbort(comm_);
   // Wait for the rest of the stream, because it uses buffers that are released next.
   (void)cudaStreamSynchronize(stream_);
-  flights_->abandon(": the communicator went away while it was under way");
+  flights_->clear();
   // The stream is never destroyed: memory that a body has allocated on it may be freed later, and
   // is then returned to the pool in the order of this stream.
 }

@@ -1,0 +1,14 @@
+// The static shared memory of kernels: the bytes of the __shared__ variables that they declare.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+namespace emulated {
+
+/// Returns the bytes of the __shared__ variables that a kernel declares, without those of device
+/// functions that it calls. Returns nullopt if the program's symbol table does not have the kernel,
+/// for example because it was stripped.
+std::optional<size_t> static_shared_bytes(const void* kernel);
+
+}  // namespace emulated

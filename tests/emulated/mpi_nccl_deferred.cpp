@@ -1,0 +1,145 @@
+// Tests emulated NCCL on deferred streams: calls run when their stream comes to them, and fail on
+// the communicator.
+#include <chrono>
+#include <thread>
+
+#include "tests/emulated/launch.h"
+#include "tests/emulated/nccl_world.h"
+
+using namespace emulated_tests;
+using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+struct Stream {
+  cudaStream_t stream = nullptr;
+  Stream() {
+    REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+  }
+  ~Stream() { CHECK(cudaStreamDestroy(stream) == cudaSuccess); }
+  operator cudaStream_t() const { return stream; }
+};
+
+ncclResult_t sum(const Floats& buffer, size_t from, size_t to, ncclComm_t comm,
+                 cudaStream_t stream) {
+  return ncclAllReduce(buffer.at(from), buffer.at(to), 1, ncclFloat32, ncclSum, comm, stream);
+}
+
+}  // namespace
+
+TEST_CASE("a deferred call is done when its stream was waited for, and not before") {
+  const World world;
+  for (const uint64_t seed : {1, 2}) {
+    const StreamSeed streams(seed);
+    const Comm comm;
+    const Floats buffer(6);
+    const Stream stream;
+    meet();
+    CHECK(sum(buffer, 1, 5, comm, stream) == ncclSuccess);
+    CHECK(buffer[5] == 5);
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+    CHECK(buffer[5] == static_cast<float>(world.size));
+    meet();
+  }
+}
+
+TEST_CASE("what reads a deferred call's result must wait for its event") {
+  const World world;
+  const auto wrong = [&](bool with_event) {
+    int found = 0;
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      const StreamSeed streams(seed);
+      const Comm comm;
+      const Floats buffer(6);
+      const Stream calls, copies;
+      cudaEvent_t event = nullptr;
+      REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+      CHECK(sum(buffer, 1, 5, comm, calls) == ncclSuccess);
+      REQUIRE(cudaEventRecord(event, calls) == cudaSuccess);
+      if (with_event) REQUIRE(cudaStreamWaitEvent(copies, event) == cudaSuccess);
+      REQUIRE(cudaMemcpyAsync(buffer.at(4), buffer.at(5), 4, cudaMemcpyDefault, copies) ==
+              cudaSuccess);
+      REQUIRE(cudaStreamSynchronize(copies) == cudaSuccess);
+      if (buffer[4] != static_cast<float>(world.size)) ++found;
+      REQUIRE(cudaEventDestroy(event) == cudaSuccess);
+      REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+      meet();
+    }
+    return found;
+  };
+  CHECK(wrong(true) == 0);
+  if (world.size > 1) CHECK(wrong(false) >= 2);
+}
+
+TEST_CASE("streams whose order differs between ranks do not wait for each other for ever") {
+  const World world;
+  for (const uint64_t seed : {1, 2}) {
+    const StreamSeed streams(seed, 20);
+    const Comm first, second;
+    const Floats buffer(6);
+    const Stream one, other;
+    for (int i = 0; i < 20; ++i) {
+      CHECK(sum(buffer, 1, 2, first, one) == ncclSuccess);
+      CHECK(sum(buffer, 1, 3, second, other) == ncclSuccess);
+      // One rank waits for the first communicator's call first, the others for the second's.
+      const bool odd = world.rank % 2 == 1;
+      CHECK(cudaStreamSynchronize(odd ? other : one) == cudaSuccess);
+      CHECK(cudaStreamSynchronize(odd ? one : other) == cudaSuccess);
+      CHECK(buffer[2] == static_cast<float>(world.size));
+      CHECK(buffer[3] == static_cast<float>(world.size));
+    }
+    meet();
+  }
+}
+
+TEST_CASE("the calls of a communicator keep their order on several streams") {
+  const World world;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const StreamSeed streams(seed);
+    const Comm comm;
+    const Floats buffer(6);
+    const Stream one, other;
+    CHECK(sum(buffer, 1, 2, comm, one) == ncclSuccess);
+    CHECK(sum(buffer, 2, 3, comm, other) == ncclSuccess);
+    CHECK(cudaStreamSynchronize(other) == cudaSuccess);
+    CHECK(buffer[3] == static_cast<float>(world.size * world.size));
+    CHECK(comm.failure() == ncclSuccess);
+    meet();
+  }
+}
+
+TEST_CASE("a deferred call fails on its communicator, and its stream goes on") {
+  const World world;
+  if (world.size == 1) return;
+  const StreamSeed streams(2);
+  const Comm comm;
+  const Floats buffer(100);
+  const Stream stream;
+  const size_t count = world.last() ? 6 : 5;
+  const auto own = static_cast<size_t>(world.rank) * count;
+  CHECK(ncclAllGather(buffer.at(own), buffer.at(0), count, ncclFloat32, comm, stream) ==
+        ncclSuccess);
+  CHECK(comm.failure() == ncclSuccess);
+  CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+  CHECK(comm.failure() == ncclInvalidUsage);
+  CHECK(sum(buffer, 1, 2, comm, stream) == ncclInvalidUsage);
+  CHECK_THAT(reason(), ContainsSubstring("has failed before"));
+  meet();
+}
+
+TEST_CASE("an abort ends deferred calls that wait for other ranks") {
+  const World world;
+  if (world.size == 1) return;
+  const StreamSeed streams(1, 20);
+  Comm comm;
+  const Floats buffer(10);
+  const Stream stream;
+  if (world.rank == 0) {
+    CHECK(sum(buffer, 1, 2, comm, stream) == ncclSuccess);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the call begins by itself
+    CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
+    comm.abort();
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+  }
+  meet();
+}
