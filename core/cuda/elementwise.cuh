@@ -68,12 +68,12 @@ __device__ inline void unrolled(const Body& body) {
 namespace detail {
 
 inline constexpr int map_threads = 256;
-// Blocks that a multiprocessor runs at the same time: 40 registers per thread, enough for every
+// Blocks that a multiprocessor runs at the same time: 48 registers per thread, enough for every
 // expression. With 8 blocks and 32 registers, some expressions would be spilled.
-inline constexpr int map_resident = 6;
+inline constexpr int map_resident = 5;
 
 // The number of times that a thread takes n neighbours. All loads come before the first store,
-// which keeps enough loads in flight: two 16-byte accesses of 1,536 threads are 48 KB per
+// which keeps enough loads in flight: two 16-byte accesses of 1,280 threads are 41 KB per
 // multiprocessor. An H200 needs only 29 KB in flight: 4.8 TB/s times a latency of about 0.8 us,
 // divided by 132 multiprocessors.
 template <int n>
