@@ -8,6 +8,7 @@
 
 #include "emulated/capture.h"
 #include "emulated/errors.h"
+#include "emulated/launch_record.h"
 #include "emulated/memory.h"
 
 namespace emulated {
@@ -99,6 +100,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
+  record_call(__func__);
   return copy(__func__, to, from, bytes, kind, stream);
 }
 
@@ -108,5 +110,6 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
+  record_call(__func__);
   return set(__func__, to, value, bytes, stream);
 }

@@ -11,6 +11,7 @@
 #include "emulated/capture.h"
 #include "emulated/cublas_lt.h"
 #include "emulated/cublas_lt_opaque.h"
+#include "emulated/launch_record.h"
 
 struct cublasLtContext {
   int device;
@@ -316,6 +317,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     check_addresses(problem, chosen, addresses);
     check_workspace(chosen, workspace, workspace_bytes);
     demand(alpha != nullptr && beta != nullptr, "a factor is null");
+    emulated::record_call(
+        fmt::format("cublasLtMatmul {} {} {}", problem.m, problem.n, problem.k).c_str());
     const float factors[] = {*static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
     const cudaError_t error = emulated::enqueue(stream, [=] {
       if (chosen.workspace_bytes > 0) std::memset(workspace, 0xA5, chosen.workspace_bytes);

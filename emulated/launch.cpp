@@ -11,6 +11,7 @@
 #include "emulated/block_runner.h"
 #include "emulated/capture.h"
 #include "emulated/errors.h"
+#include "emulated/launch_record.h"
 #include "emulated/static_shared.h"
 
 namespace emulated {
@@ -117,6 +118,7 @@ cudaError_t run(const Launch& launch) {
 
 cudaError_t launch(const Launch& launch) {
   if (const auto error = check(launch); error != cudaSuccess) return error;
+  record_kernel(launch.kernel);
   if (!captured(launch.stream) && !streams_are_deferred()) {
     count_launch();
     return run_now(Kind::device, [&] { return run(launch); });

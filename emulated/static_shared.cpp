@@ -136,24 +136,36 @@ bool belongs_to(std::string_view variable, std::string_view function) {
   return rest.size() > own.size() && rest.starts_with(own) && rest[own.size()] == 'E';
 }
 
-}  // namespace
+struct KernelSymbol {
+  std::string name;
+  std::optional<size_t> static_bytes;
+};
 
-std::optional<size_t> static_shared_bytes(const void* kernel) {
+const KernelSymbol& find_kernel(const void* kernel) {
   static std::mutex mutex;
   static auto& modules = *new std::map<std::string, Symbols>;
-  static auto& known = *new std::map<const void*, std::optional<size_t>>;
+  static auto& known = *new std::map<const void*, KernelSymbol>;
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(kernel); found != known.end()) return found->second;
   const Module module = module_of(kernel);
   const Symbols& symbols = modules.try_emplace(module.path, module.path.c_str()).first->second;
-  std::optional<size_t>& bytes = known[kernel];
+  KernelSymbol& result = known[kernel];
   const auto function = symbols.functions.find(module.address - module.begin);
-  if (function == symbols.functions.end()) return bytes;
-  bytes = 0;
+  if (function == symbols.functions.end()) return result;
+  result.name = function->second;
+  result.static_bytes = 0;
   for (const auto& [name, size] : symbols.statics) {
-    if (belongs_to(name, function->second)) *bytes += size;
+    if (belongs_to(name, function->second)) *result.static_bytes += size;
   }
-  return bytes;
+  return result;
 }
+
+}  // namespace
+
+std::optional<size_t> static_shared_bytes(const void* kernel) {
+  return find_kernel(kernel).static_bytes;
+}
+
+std::string symbol_of(const void* kernel) { return find_kernel(kernel).name; }
 
 }  // namespace emulated

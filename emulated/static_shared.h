@@ -1,8 +1,10 @@
-// The static shared memory of kernels: the bytes of the __shared__ variables that they declare.
+// What the program's symbol table says of kernels: their names, and their static shared memory, the
+// bytes of the __shared__ variables that they declare.
 #pragma once
 
 #include <cstddef>
 #include <optional>
+#include <string>
 
 namespace emulated {
 
@@ -10,5 +12,8 @@ namespace emulated {
 /// functions that it calls. Returns nullopt if the program's symbol table does not have the kernel,
 /// for example because it was stripped.
 std::optional<size_t> static_shared_bytes(const void* kernel);
+
+/// Returns the mangled name of a kernel, or an empty text if the symbol table does not have it.
+std::string symbol_of(const void* kernel);
 
 }  // namespace emulated

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""The operations of a GPT's step on a GPU: launches, bytes, operations, and the least time.
+
+  bench/gpu_operations.py --bin build/emulated/bin            prints the table
+  bench/gpu_operations.py --bin build/emulated/bin --update   writes it to docs/cuda.md
+  bench/gpu_operations.py --bin build/emulated/bin --check    compares it with docs/cuda.md
+
+Launches are counted: train_gpt runs on the emulated device with one and with two layers, and the
+difference is what a layer launches. So are the floating-point operations of matrix products, and
+they must equal this program's formulas. Bytes are what each operation must read and write if every
+tensor passes through memory once. The least time is that of an H100 (SXM) at the rates of its data
+sheet: 3.35 TB/s, and 989 TFLOPS of dense bf16 products. Nothing reaches them; the largest square
+products reach about 70 %.
+
+Exit code: 0; 1 if the table differs; 2 for bad arguments.
+"""
+import argparse
+import collections
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs/cuda.md"
+BEGIN = "<!-- bench/gpu_operations.py --update writes from here -->\n"
+END = "<!-- to here -->\n"
+MEMORY = 3.35e12   # bytes per second
+PRODUCTS = 989e12  # operations per second
+
+Shape = collections.namedtuple("Shape", "sequences tokens width layers heads vocabulary")
+GPT2 = Shape(sequences=64, tokens=1024, width=768, layers=12, heads=12, vocabulary=50257)
+SMALL = Shape(sequences=2, tokens=64, width=128, layers=1, heads=2, vocabulary=1000)
+# The head's logits are computed in so many chunks of rows, in forward and again in backward
+# (core/ops/logits_chunk.h).
+CHUNKS = 8
+
+# The operation of each kernel and call, by the first pattern that its name contains.
+OPERATIONS = [
+    ("head", r"cross_entropy|check_targets"),
+    ("attention", r"forward_tile|query_gradients|key_gradients|row_products"),
+    ("GELU", r"Gelu"),
+    ("layer norms", r"norm_(forward|backward|finish)_kernel"),
+    ("bias gradients", r"column_sums_kernel"),
+    ("embedding", r"embedding|position_backward"),
+    ("end of the step", r"map_kernel|update_kernel|square_sum|sum_blocks|sum_sums|end_step|"
+                        r"partial_sums|store_kernel|cudaMem"),
+]
+
+
+def stop(text):
+    print(f"error: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+def record(binaries, shape, steps, folder):
+    """Runs steps on the emulated device; returns {name of a kernel or call: launches}."""
+    text = folder / "text.txt"
+    text.write_text("the emulated device counts what it launches\n" * 200)
+    path = folder / "launches"
+    environment = {**os.environ, "TESSERA_EMULATED_LAUNCHES": str(path), "OMP_NUM_THREADS": "1",
+                   "TESSERA_EMULATED_DEVICES": "1"}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    command = [binaries / "train_gpt", "--data", text, "--device", "cuda", "--tune", "off",
+               "--precision", "bf16", "--layers", shape.layers, "--heads", shape.heads, "--width",
+               shape.width, "--context", shape.tokens, "--vocab", shape.vocabulary,
+               "--global-batch", shape.sequences, "--micro-batch", shape.sequences, "--loss-rows",
+               shape.sequences * shape.tokens // CHUNKS, "--warmup", 0, "--steps", steps,
+               "--eval-every", 0, "--quiet"]
+    result = subprocess.run([str(word) for word in command], env=environment, text=True,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    if result.returncode != 0:
+        stop(f"train_gpt failed: {result.stderr}")
+    lines = [line.split("\t", 1) for line in path.read_text().splitlines()]
+    return collections.Counter({name: int(count) for count, name in lines})
+
+
+def operation_of(name, shape):
+    # Products of the head have the vocabulary as one of their sizes.
+    if name.startswith("cublasLtMatmul"):
+        sizes = map(int, name.split()[1:])
+        return "head" if any(size == shape.vocabulary for size in sizes) else "products"
+    for operation, pattern in OPERATIONS:
+        if re.search(pattern, name):
+            return operation
+    stop(f"no operation is known for {name}")
+
+
+def product_operations(launches, shape):
+    """The floating-point operations of the recorded matrix products, by operation."""
+    sums = collections.Counter()
+    for name, count in launches.items():
+        if name.startswith("cublasLtMatmul"):
+            m, n, k = map(int, name.split()[1:])
+            sums[operation_of(name, shape)] += 2 * m * n * k * count
+    return sums
+
+
+def parameters_of(s):
+    block = 12 * s.width * s.width + 13 * s.width
+    return s.layers * block + (s.vocabulary + s.tokens + 2) * s.width
+
+
+def costs(s):
+    """{operation: (bytes, floating-point operations of products)} of a step with one micro-batch.
+
+    Values, gradients and activations have 2 bytes each; logits and sums have 4.
+    """
+    rows = s.sequences * s.tokens
+    values = rows * s.width  # elements of an activation
+    logits = rows * s.vocabulary
+    parameters = parameters_of(s)
+    block = 12 * s.width * s.width
+    return {
+        # Forward, dx and dweight of four layers, each with two operands and a result.
+        "products": (s.layers * 3 * 2 * (16 * values + block), s.layers * 3 * 2 * rows * block),
+        # Logits are written twice, and read for the loss and for the gradient. Two products read
+        # the gradient, which has 2 bytes.
+        "head": (logits * (4 + 4 + 4 + 4 + 2 + 2 * 2), 4 * 2 * logits * s.width),
+        # Forward reads qkv and writes y. Backward reads y and dy for the rows' sums, and twice
+        # qkv and dy; it writes dqkv. Causal: half of 2 products forward, and of 7 backward.
+        "attention": (s.layers * 2 * (4 + 2 + 8 + 3) * values,
+                      s.layers * (2 + 7) * rows * s.tokens * s.width),
+        # Backward computes the values once more, for dweight of the layer behind.
+        "GELU": (s.layers * 2 * (2 + 2 + 3) * 4 * values, 0),
+        # Forward reads x and the residual, and writes y and the sum; the first norm has no
+        # residual. Backward computes y once more, reads dy, x and the residual's gradient, and
+        # writes dx.
+        "layer norms": ((2 * s.layers + 1) * 2 * (4 + 2 + 4) * values, 0),
+        "bias gradients": (s.layers * 2 * 9 * values, 0),
+        "embedding": (2 * 5 * values + 2 * s.vocabulary * s.width, 0),
+        # The first gradient is stored as an f32 sum, which the norm and the update read. The
+        # update reads and writes f32 weights and two moments; values are rounded from them.
+        "end of the step": (parameters * (2 + 4 + 4 + 4 + 3 * 8 + 2), 0),
+    }
+
+
+def launches_of_step(binaries):
+    """{operation: launches} of a step of GPT-2, checked against the formulas."""
+    counts = {}
+    for layers in (1, 2):
+        shape = SMALL._replace(layers=layers)
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            two = record(binaries, shape, 2, folder)
+            two.subtract(record(binaries, shape, 1, folder))
+        counts[layers] = two
+        recorded = product_operations(two, shape)
+        for operation, of_formula in costs(shape).items():
+            # Attention's products are within its own kernels.
+            if operation in ("products", "head") and recorded[operation] != of_formula[1]:
+                stop(f"{operation}: {recorded[operation]} operations were recorded, and the "
+                     f"formula gives {of_formula[1]}")
+    launches = collections.Counter()
+    for name in counts[2]:
+        of_layer = counts[2][name] - counts[1][name]
+        launches[operation_of(name, SMALL)] += (counts[1][name] - of_layer +
+                                                GPT2.layers * of_layer)
+    return launches
+
+
+def table(binaries):
+    launches = launches_of_step(binaries)
+    lines = ["| operation | launches | GB | TFLOP | least ms | measured ms |",
+             "| --- | --- | --- | --- | --- | --- |"]
+    sums = [0, 0.0, 0.0, 0.0]
+    for operation, (moved, computed) in costs(GPT2).items():
+        least = 1e3 * max(moved / MEMORY, computed / PRODUCTS)
+        row = [launches[operation], moved / 1e9, computed / 1e12, least]
+        sums = [a + b for a, b in zip(sums, row)]
+        lines.append("| {} | {:,} | {:.1f} | {:.1f} | {:.1f} | – |".format(operation, *row))
+    lines.append("| all | {:,} | {:.1f} | {:.1f} | {:.1f} | – |".format(*sums))
+    return "".join(line + "\n" for line in lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", required=True, type=pathlib.Path)
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--update", action="store_true")
+    choice.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    if not (arguments.bin / "train_gpt").is_file():
+        stop(f"{arguments.bin} has no train_gpt; build the preset emulated first")
+    made = table(arguments.bin.resolve())
+    if not (arguments.update or arguments.check):
+        print(made, end="")
+        return
+    document = DOCUMENT.read_text()
+    begin, end = document.find(BEGIN), document.find(END)
+    if begin < 0 or end < begin:
+        stop(f"{DOCUMENT} has no place for the table")
+    begin += len(BEGIN)
+    if arguments.update:
+        DOCUMENT.write_text(document[:begin] + made + document[end:])
+    elif document[begin:end] != made:
+        print(f"the table in docs/cuda.md is not this one; write it with --update\n{made}", end="")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
