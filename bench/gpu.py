@@ -243,7 +243,8 @@ def resnet(args):
     name = f"{model}, bf16, {size}x{size}, B={batch}: step"
 
     def our_resnet(*more):
-        return ours(args, "bench_resnet_step", *resnet_options(args), "--precision", "bf16", *more)
+        return ours(args, "bench_resnet_step", *resnet_options(args), "--precision", "bf16",
+                    *graph_options(args), *more)
 
     # If the build uses nvcc, its cache says if cuDNN's headers were found.
     cache = args.bin.parent / "CMakeCache.txt"

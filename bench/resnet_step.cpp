@@ -39,6 +39,7 @@ struct Options {
   int threads = 1;
   apps::MemoryOptions memory;
   std::string device = "cpu";
+  std::string graph = "off";
   std::string weights;
 };
 
@@ -55,6 +56,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--threads", options.threads);
   apps::add_memory_options(app, options.memory);
   apps::add_device_option(app, options.device);
+  apps::add_graph_option(app, options.graph);
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
   const std::string help = app.parse(argc, argv);
   if (!help.empty()) {
@@ -94,7 +96,8 @@ int run(int argc, char** argv, dist::World& world) {
   const optim::Sgd rule{
       .learning_rate = 1e-3f, .momentum = 0.9f, .weight_decay = 5e-4f, .nesterov = true};
   optim::ZeroOptimizer optimizer(*model, rule, world,
-                                 {.group_of =
+                                 {.graph = options.graph == "on",
+                                  .group_of =
                                       [](const nn::NamedParameter& named) {
                                         return named.parameter.shape().rank() >= 2 ? 0 : 1;
                                       },
@@ -107,13 +110,17 @@ int run(int argc, char** argv, dist::World& world) {
   std::vector<double> ms;
   std::vector<float> losses;
   const Batch batch{.global = options.batch, .micro = options.batch};
+  // A captured graph reads the memory of the first batch, so later batches are copied into it.
+  const Tensor images = images_of(options, 0);
+  const Tensor labels = labels_of(options, 0);
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
-    const Tensor images = images_of(options, step);
-    const Tensor labels = labels_of(options, step);
+    images.copy_from(images_of(options, step));
+    labels.copy_from(labels_of(options, step));
     const auto begin = std::chrono::steady_clock::now();
-    const optim::StepReport report = optimizer.step(step, batch, [&](const MicroBatch&) {
-      return ops::smoothed_cross_entropy((*model)(images), labels, 0);
-    });
+    optimizer.micro_steps(
+        step, batch, [](const MicroBatch&) {},
+        [&] { return ops::smoothed_cross_entropy((*model)(images), labels, 0); });
+    const optim::StepReport report = optimizer.step();
     optimizer.synchronize();
     const std::chrono::duration<double, std::milli> time =
         std::chrono::steady_clock::now() - begin;
