@@ -30,7 +30,7 @@ const std::set<std::string> not_of_the_run = {
     "offload", "recompute", "overlap",     "bucket_bytes", "eval_batches", "eval_every",
     "init",    "tuned",     "save",        "trace",        "report",       "csv",
     "sample",  "preset",    "format",      "workers",      "protocol",     "popularity",
-    "tuned_digest"};
+    "tuned_digest", "instructions"};
 
 // A setting without which the weights of a checkpoint cannot be read. With --eval-only, only these
 // are compared.

@@ -16,6 +16,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/context.h"
+#include "core/cpu/onednn_version.h"
 #include "core/cuda.h"
 #include "core/error.h"
 #include "core/text/output_file.h"
@@ -133,7 +134,11 @@ void add_job(JsonObject& header, const dist::World& world) {
   header.add("ranks", world.size)
       .add("threads", thread_count())
       .add("device", dist::device_type_name(device));
-  if (!device.is_cpu()) header.add("device_name", cuda::device_name(device.index));
+  if (device.is_cpu()) {
+    header.add("instructions", cpu::onednn::library().instructions);
+  } else {
+    header.add("device_name", cuda::device_name(device.index));
+  }
   header.add("communicator", world.communicator->name());
 }
 

@@ -75,7 +75,8 @@ struct StepLine {
 
 /// Begins a header line with the program's name and Tessera's version.
 JsonObject header_begin(const std::string& program);
-/// Adds ranks, threads, device and communicator of a job to a header line.
+/// Adds ranks, threads, device, the CPU's instruction set and the communicator of a job to a header
+/// line.
 void add_job(JsonObject& header, const dist::World& world);
 /// Returns the log line of a step. `unit` is the unit of the speed: "tokens" gives tokens_per_s.
 JsonObject step_line(const StepLine& step, const std::string& unit);
