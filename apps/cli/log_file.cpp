@@ -45,23 +45,6 @@ void check_implied(const RunOptions& options, const nlohmann::json& header) {
       flag, path, options.log);
 }
 
-// The model's sizes are settings of the checkpoint's run.
-void check_continued(const std::string& log, const nlohmann::json& header, const Resumed& resumed) {
-  const std::string prefix = "model.";
-  for (const auto& [name, value] : resumed.settings()) {
-    if (!name.starts_with(prefix)) continue;
-    const auto model = header.find("model");
-    const std::string member = name.substr(prefix.size());
-    const bool known = model != header.end() && model->is_object() && model->contains(member);
-    const nlohmann::json logged = known ? (*model)[member] : nlohmann::json("nothing");
-    const std::string text = logged.is_string() ? logged.get<std::string>() : logged.dump();
-    if (text == value) continue;
-    fail_input("{} is the log of another run: {} is {} there, and {} in the checkpoint; name "
-               "another log",
-               log, name, text, value);
-  }
-}
-
 }  // namespace
 
 void imply_log(RunOptions& options) {
@@ -79,7 +62,7 @@ void check_log_file(const RunOptions& options, const Resumed& resumed) {
   if (!fs::exists(status) || (is_file && fs::file_size(options.log, error) == 0)) return;
   const nlohmann::json header = is_file ? header_of(options.log) : nlohmann::json::object();
   if (options.log_implied) check_implied(options, header);
-  if (resumed.found() && is_file) check_continued(options.log, header, resumed);
+  if (resumed.found() && is_file) resumed.check_log(options.log, header);
 }
 
 }  // namespace tessera::apps

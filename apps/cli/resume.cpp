@@ -124,13 +124,14 @@ void fill_checkpoints(CheckpointFlags& flags) {
   for (std::string& name : flags.changed) name = member_name(name);
 }
 
-dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
+namespace {
+
+dist::Settings settings_of(const nlohmann::json& header, bool ranks_matter) {
   dist::Settings settings;
-  const nlohmann::json json = parse_json("header", header.text());
   const auto add = [&](const std::string& name, const nlohmann::json& value) {
     settings.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
   };
-  for (const auto& [name, value] : json.items()) {
+  for (const auto& [name, value] : header.items()) {
     if (not_of_the_run.contains(name) && !(name == "ranks" && ranks_matter)) continue;
     if (!value.is_object()) {
       add(name, value);
@@ -141,6 +142,12 @@ dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
     }
   }
   return settings;
+}
+
+}  // namespace
+
+dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
+  return settings_of(parse_json("header", header.text()), ranks_matter);
 }
 
 dist::Settings bits_settings(const std::string& program, const dist::World& world) {
@@ -247,6 +254,19 @@ void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const
           "not interrupted",
           name, now, before);
     }
+  }
+}
+
+// The model's sizes are settings of the run.
+void Resumed::check_log(const std::string& path, const nlohmann::json& header) const {
+  const dist::Settings logged = settings_of(header, false);
+  for (const auto& [name, value] : checkpoint_->manifest().run) {
+    if (!name.starts_with("model.")) continue;
+    const std::string there = value_of(logged, name);
+    if (there == value) continue;
+    fail_input("{} is the log of another run: {} is {} there, and {} in the checkpoint; name "
+               "another log",
+               path, name, there, value);
   }
 }
 

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "apps/console/flags.h"
 #include "core/text/json_line.h"
 #include "dist/bootstrap.h"
@@ -59,8 +61,6 @@ class Resumed {
   /// The checkpoint's manifest; there must be a checkpoint.
   const train::Manifest& manifest() const { return checkpoint_->manifest(); }
   const std::string& folder() const { return checkpoint_->folder(); }
-  /// The settings of the checkpoint's run; there must be a checkpoint.
-  const dist::Settings& settings() const { return checkpoint_->manifest().run; }
   /// Returns true, with a message to the user, if the checkpoint already has all `steps` steps.
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
@@ -77,6 +77,9 @@ class Resumed {
   /// imported checkpoint only the settings that the import recorded are compared, and a message
   /// lists them.
   void check(const dist::Settings& run, const dist::Settings& bits) const;
+  /// Throws InputError if `header`, the header of the log at `path` or an empty object, is of
+  /// another model than the checkpoint's. There must be a checkpoint.
+  void check_log(const std::string& path, const nlohmann::json& header) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
   /// far. The best evaluation is dropped if --resume-changed names any setting other than "steps"
   /// and "epochs".
