@@ -55,7 +55,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// What the symbol table of a program or shared library says.
+/// The functions and static variables in the symbol table of a program or shared library.
 struct Symbols {
   // Mangled names of functions by their offsets from the load address, and names and sizes of the
   // thread_local static variables in functions.

@@ -1,5 +1,5 @@
-// What the program's symbol table says of kernels: their names, and their static shared memory, the
-// bytes of the __shared__ variables that they declare.
+// Reads the names of kernels, and their static shared memory (the bytes of the __shared__ variables
+// that they declare), from the program's symbol table.
 #pragma once
 
 #include <cstddef>

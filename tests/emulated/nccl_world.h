@@ -1,4 +1,4 @@
-// What tests of emulated NCCL share: communicators of all ranks, and memory for their calls.
+// For tests of emulated NCCL: communicators of all ranks, and memory for their calls.
 #pragma once
 
 #include <mpi.h>
