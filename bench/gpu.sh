@@ -72,7 +72,7 @@ seconds=${TESSERA_GPU_SECONDS:-570}
 gpus=2
 if ! $emulated; then
   command -v nvidia-smi > /dev/null || die "there is no GPU here: nvidia-smi is not installed"
-  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -n 1) &&
+  capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | sed -n 1p) &&
     [[ $capability =~ ^[0-9]+\.[0-9]+$ ]] || die "there is no GPU here: nvidia-smi finds none"
   gpus=$(nvidia-smi -L | wc -l)
 fi

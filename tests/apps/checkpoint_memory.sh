@@ -30,7 +30,7 @@ await 15
 before=$(resident)
 await 65
 after=$(resident)
-kill -TERM "$(pgrep -f "^$train_gpt .*--log $work/run.jsonl" | head -n 1)"
+kill -TERM "$(pgrep -of "^$train_gpt .*--log $work/run.jsonl")"
 wait $job || fail "exit code $?: $(cat output.log)"
 echo "two ranks: $before KiB after 15 checkpoints, $after KiB after 65"
 ((before > 20000)) || fail "no ranks were found"

@@ -11,7 +11,7 @@ here=tessera-$$-a
 there=tessera-$$-b
 skip() { echo "skipped: $*"; exit 77; }
 [[ -x $(command -v ip) ]] || skip "there is no ip (iproute2), which makes network namespaces"
-mpirun --version 2> /dev/null | grep -q "Open MPI" || skip "mpirun is not Open MPI's"
+[[ $(mpirun --version 2> /dev/null) == *"Open MPI"* ]] || skip "mpirun is not Open MPI's"
 ip netns add "$here" 2> /dev/null || skip "network namespaces are not allowed here"
 link=
 clean_up() {

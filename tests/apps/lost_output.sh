@@ -41,7 +41,7 @@ lost "$train_gpt" "${run[@]}" --sample 20 --log run.jsonl --save late.safetensor
 cmp late.safetensors out/model.safetensors || fail "other weights where standard output is lost"
 # Standard output was closed, so the log must not have been opened on its file descriptor.
 diff <(losses expected.jsonl) <(losses run.jsonl) || fail "other losses"
-tail -n 1 run.jsonl | grep -q '"type":"summary"' || fail "the log has something else"
+[[ $(tail -n 1 run.jsonl) == *'"type":"summary"'* ]] || fail "the log has something else"
 lost "${resnet[@]}"
 lost "$generate" out/model.safetensors --tokens 5
 lost "$TESSERA_BIN/predict" image.safetensors image.png

@@ -33,13 +33,18 @@ ends() {
   [[ $status == "$1" ]] || fail "exit code $status instead of $1: $(cat output.log)"
 }
 says() { grep -qE -- "$1" output.log || fail "it does not say '$1': $(cat output.log)"; }
-# rank_process LOG RANK: prints the process id of this rank of the running job with this log.
+# rank_process LOG RANK: prints the process id of this rank of the running job with this log. Nothing
+# is piped into grep -q, which ends at the first match: its writer would die of SIGPIPE, and pipefail
+# would report that as no match.
 rank_process() {
   local pid
   for pid in $(pgrep -f "^$train_gpt .*--log $work/$1"); do
-    tr '\0' '\n' < "/proc/$pid/environ" | grep -qxE "(OMPI_COMM_WORLD_RANK|PMI_RANK)=$2" &&
+    if grep -qzxE "(OMPI_COMM_WORLD_RANK|PMI_RANK)=$2" "/proc/$pid/environ"; then
       echo "$pid"
-  done | head -n 1
+      return
+    fi
+  done
+  fail "no process of rank $2 with $1: $(cat output.log)"
 }
 # resumes LOG COUNT: the run must have resumed COUNT times, rather than begun anew.
 resumes() {

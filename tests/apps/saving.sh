@@ -44,7 +44,7 @@ grep -q '{"type":"save","step":5,"path":"first/step-000000005/model.safetensors"
   fail "$(grep save first.jsonl)"
 # The log marks the evaluation with the lowest loss as the best.
 lowest=$(sed -nE 's/.*"type":"eval","step":([0-9]+),"val_loss":([0-9.]+).*/\2 \1/p' first.jsonl |
-  sort -g | head -1)
+  sort -g | sed -n 1p)
 [[ $(best_step first.jsonl) == "${lowest#* }" ]] || fail "best: $(grep eval first.jsonl)"
 must_work "$generate" first/best --tokens 3
 # The save after the last step equals the final weights.
