@@ -33,13 +33,13 @@ PRODUCTS = 989e12  # operations per second
 Shape = collections.namedtuple("Shape", "sequences tokens width layers heads vocabulary")
 GPT2 = Shape(sequences=64, tokens=1024, width=768, layers=12, heads=12, vocabulary=50257)
 SMALL = Shape(sequences=2, tokens=64, width=128, layers=1, heads=2, vocabulary=1000)
-# The head's logits are computed in so many chunks of rows, in forward and again in backward
-# (core/ops/logits_chunk.h).
-CHUNKS = 8
+# The number of chunks of rows in which the head's logits are computed
+# (core/ops/linear_cross_entropy.h).
+CHUNKS = 4
 
 # The operation of each kernel and call, by the first pattern that its name contains.
 OPERATIONS = [
-    ("head", r"cross_entropy|check_targets"),
+    ("head", r"cross_entropy|check_targets|ScaleBy"),
     ("attention", r"forward_tile|query_gradients|key_gradients|row_products"),
     ("GELU", r"Gelu"),
     ("layer norms", r"norm_(forward|backward|finish)_kernel"),
@@ -106,7 +106,7 @@ def parameters_of(s):
 def costs(s):
     """{operation: (bytes, floating-point operations of products)} of a step with one micro-batch.
 
-    Values, gradients and activations have 2 bytes each; logits and sums have 4.
+    Values, gradients, activations and logits have 2 bytes each; sums have 4.
     """
     rows = s.sequences * s.tokens
     values = rows * s.width  # elements of an activation
@@ -116,9 +116,11 @@ def costs(s):
     return {
         # Forward, dx and dweight of four layers, each with two operands and a result.
         "products": (s.layers * 3 * 2 * (16 * values + block), s.layers * 3 * 2 * rows * block),
-        # Logits are written twice, and read for the loss and for the gradient. Two products read
-        # the gradient, which has 2 bytes.
-        "head": (logits * (4 + 4 + 4 + 4 + 2 + 2 * 2), 4 * 2 * logits * s.width),
+        # Logits are written, read for the loss (and for the gradient from the cache), and
+        # overwritten by their gradient, which two products read. Every chunk reads and writes the
+        # sum of the weight's gradient. The gradients of input and weight are multiplied at the end.
+        "head": (logits * 2 * (3 + 2) + s.vocabulary * s.width * (2 * 4 * CHUNKS + 2) +
+                 2 * 2 * values, 3 * 2 * logits * s.width),
         # Forward reads qkv and writes y. Backward reads y and dy for the rows' sums, and twice
         # qkv and dy; it writes dqkv. Causal: half of 2 products forward, and of 7 backward.
         "attention": (s.layers * 2 * (4 + 2 + 8 + 3) * values,

@@ -99,6 +99,24 @@ void cross_entropy_forward(const Context&, const Tensor& losses, const Tensor& l
   });
 }
 
+void cross_entropy_in_place(const Context&, const Tensor& losses, const Tensor& logits,
+                            const Tensor& targets, int64_t vocabulary, float scale) {
+  const int64_t stride = logits.size(-1);
+  visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
+    float* loss = losses.data<float>();
+    T* x = logits.data<T>();
+    const int32_t* target = targets.data<int32_t>();
+    parallel_ranges(targets.elements(), 32 * vocabulary, [=](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        T* values = x + row * stride;
+        const float normalizer = row_logsumexp(values, vocabulary);
+        loss[row] = normalizer - float(values[target[row]]);
+        cross_entropy_row_gradient(values, values, vocabulary, target[row], normalizer, scale);
+      }
+    });
+  });
+}
+
 void cross_entropy_backward(const Context&, const Tensor& dlogits, const Tensor& dloss,
                             const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
                             int64_t vocabulary, float scale) {

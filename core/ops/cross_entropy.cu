@@ -1,4 +1,5 @@
-// cross_entropy on CUDA: one pass over the logits forward, one backward.
+// cross_entropy on CUDA: one pass over the logits forward, one backward. cross_entropy_in_place
+// does both in one kernel.
 //
 // In the forward each thread keeps a running maximum, and the sum of exponentials relative to this
 // maximum (Milakov and Gimelshein, arXiv:1805.02867). The sums are then rescaled to the row's
@@ -86,6 +87,29 @@ __device__ inline void load_batch(float (&values)[batch], const T* x, int64_t fi
   });
 }
 
+/// Returns logsumexp of a row, to all threads that share the row.
+template <int row_threads, int n, bool aligned, class T>
+__device__ inline float row_logsumexp(const T* x, int thread, int64_t columns) {
+  constexpr int turns = batch / n;
+  constexpr int64_t step = row_threads * n;
+  RunningSum running;
+  int64_t first = int64_t{thread} * n;
+  for (; first + (turns - 1) * step + n <= columns; first += turns * step) {
+    float values[batch];
+    load_batch<true, n, aligned>(values, x, first, step, columns);
+    running.add(values);
+  }
+  if (first < columns) {
+    float values[batch];
+    load_batch<false, n, aligned>(values, x, first, step, columns);
+    running.add(values);
+  }
+  const float maximum = row_max<row_threads>(running.maximum);
+  const float sum =
+      row_sum<row_threads>(running.sum * exponential(running.maximum - finite_shift(maximum)));
+  return maximum + logf(sum);
+}
+
 template <class T>
 struct Forward {
   float* losses;
@@ -99,30 +123,13 @@ struct Forward {
 
 template <class T, int row_threads, int n, bool aligned>
 __global__ void __launch_bounds__(block_threads) cross_entropy_kernel(Forward<T> args) {
-  constexpr int turns = batch / n;
-  constexpr int64_t step = row_threads * n;
   const int thread = static_cast<int>(threadIdx.x) % row_threads;
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x / row_threads) + threadIdx.x / row_threads;
   if (row >= args.rows) return;
   const T* x = args.logits + row * args.stride;
   const float hit = float(x[column_of(args.targets[row], args.columns)]);
-  RunningSum running;
-  int64_t first = int64_t{thread} * n;
-  for (; first + (turns - 1) * step + n <= args.columns; first += turns * step) {
-    float values[batch];
-    load_batch<true, n, aligned>(values, x, first, step, args.columns);
-    running.add(values);
-  }
-  if (first < args.columns) {
-    float values[batch];
-    load_batch<false, n, aligned>(values, x, first, step, args.columns);
-    running.add(values);
-  }
-  const float maximum = row_max<row_threads>(running.maximum);
-  const float sum =
-      row_sum<row_threads>(running.sum * exponential(running.maximum - finite_shift(maximum)));
+  const float logsumexp = row_logsumexp<row_threads, n, aligned>(x, thread, args.columns);
   if (thread != 0) return;
-  const float logsumexp = maximum + logf(sum);
   args.logsumexp[row] = logsumexp;
   args.losses[row] = logsumexp - hit;
 }
@@ -141,38 +148,80 @@ struct Backward {
   int64_t stride;  // of the rows of logits and dlogits
 };
 
+/// A row of logits, and what its gradient depends on.
+struct GradientRow {
+  float logsumexp;
+  float factor;
+  bool zero;  // the gradient is 0 even where `factor` times the slope is NaN
+  int64_t target;
+  int64_t columns;
+};
+
 /// Writes the gradient for a thread's elements of a row. The thread reads all of its elements
-/// before it writes, so that dlogits may be the logits. If `whole`, no element is past the end of
-/// the row.
+/// before it writes, so `out` may be `x`. If `whole`, no element is past the end of the row.
 template <bool whole, int n, bool aligned, class D, class T>
-__device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, int64_t first,
+__device__ inline void write_gradient(D* out, const T* x, const GradientRow& row, int64_t first,
                                       int64_t step) {
   constexpr int turns = batch / n;
-  const T* x = args.logits + row * args.stride;
-  D* out = args.dlogits + row * args.stride;
   float values[batch];
-  load_batch<whole, n, aligned>(values, x, first, step, args.columns);
-  const float share = args.shares == nullptr ? args.scale : args.shares[row];
-  const float factor = *args.dloss * share;
-  const bool zero = args.shares != nullptr && share == 0;  // else 0 * infinity would be NaN
-  const float logsumexp = args.logsumexp[row];
-  const int64_t target = column_of(args.targets[row], args.columns);
+  load_batch<whole, n, aligned>(values, x, first, step, row.columns);
   unrolled<turns>([&](int turn) {
     const int64_t at = first + turn * step;
     Floats<n> gradient;
     unrolled<n>([&](int i) {
-      const float probability = exponential(values[turn * n + i] - logsumexp);
-      const float value = (at + i == target ? probability - 1.0f : probability) * factor;
-      gradient.value[i] = zero ? 0.0f : value;
+      const float probability = exponential(values[turn * n + i] - row.logsumexp);
+      const float slope = at + i == row.target ? probability - 1.0f : probability;
+      gradient.value[i] = row.zero ? 0.0f : slope * row.factor;
     });
-    if (whole || at + n <= args.columns) {
+    if (whole || at + n <= row.columns) {
       store_elements<aligned>(out + at, gradient);
     } else {
       unrolled<n>([&](int i) {
-        if (at + i < args.columns) out[at + i] = rounded<D>(gradient.value[i]);
+        if (at + i < row.columns) out[at + i] = rounded<D>(gradient.value[i]);
       });
     }
   });
+}
+
+template <class T>
+struct InPlace {
+  float* losses;
+  T* logits;
+  const int32_t* targets;
+  float scale;
+  int64_t rows;
+  int64_t columns;
+  int64_t stride;  // of the rows of logits
+};
+
+/// Reads a row twice, the second time mostly from the L1 cache: two blocks share a multiprocessor,
+/// and two rows of GPT-2's vocabulary in 16 bits take 200 KB.
+template <class T, int row_threads, int n, bool aligned>
+__global__ void __launch_bounds__(block_threads) cross_entropy_in_place_kernel(InPlace<T> args) {
+  constexpr int turns = batch / n;
+  constexpr int64_t step = row_threads * n;
+  const int thread = static_cast<int>(threadIdx.x) % row_threads;
+  const int64_t index =
+      int64_t{blockIdx.x} * (blockDim.x / row_threads) + threadIdx.x / row_threads;
+  if (index >= args.rows) return;
+  T* x = args.logits + index * args.stride;
+  const int64_t target = column_of(args.targets[index], args.columns);
+  const float hit = float(x[target]);
+  const float logsumexp = row_logsumexp<row_threads, n, aligned>(x, thread, args.columns);
+  if (thread == 0) args.losses[index] = logsumexp - hit;
+  // All threads must have read the target's logit before one of them overwrites it. A block has
+  // synchronised in row_logsumexp; the shuffles of a warp do not order its accesses to memory.
+  if constexpr (row_threads == warp_size) __syncwarp();
+  const GradientRow row{.logsumexp = logsumexp,
+                        .factor = args.scale,
+                        .zero = false,
+                        .target = target,
+                        .columns = args.columns};
+  int64_t first = int64_t{thread} * n;
+  for (; first + (turns - 1) * step + n <= args.columns; first += turns * step) {
+    write_gradient<true, n, aligned>(x, x, row, first, step);
+  }
+  if (first < args.columns) write_gradient<false, n, aligned>(x, x, row, first, step);
 }
 
 /// Within a block, threads along x go over columns and threads along y over rows. In the grid,
@@ -180,14 +229,22 @@ __device__ inline void write_gradient(const Backward<D, T>& args, int64_t row, i
 template <class D, class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads) cross_entropy_backward_kernel(Backward<D, T> args) {
   constexpr int turns = batch / n;
-  const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-  if (row >= args.rows) return;
+  const int64_t index = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  if (index >= args.rows) return;
+  const float share = args.shares == nullptr ? args.scale : args.shares[index];
+  const GradientRow row{.logsumexp = args.logsumexp[index],
+                        .factor = *args.dloss * share,
+                        .zero = args.shares != nullptr && share == 0,
+                        .target = column_of(args.targets[index], args.columns),
+                        .columns = args.columns};
+  const T* x = args.logits + index * args.stride;
+  D* out = args.dlogits + index * args.stride;
   const int64_t step = int64_t{blockDim.x} * n;
   const int64_t first = blockIdx.y * turns * step + int64_t{threadIdx.x} * n;
   if (first + (turns - 1) * step + n <= args.columns) {
-    write_gradient<true, n, aligned>(args, row, first, step);
+    write_gradient<true, n, aligned>(out, x, row, first, step);
   } else if (first < args.columns) {
-    write_gradient<false, n, aligned>(args, row, first, step);
+    write_gradient<false, n, aligned>(out, x, row, first, step);
   }
 }
 
@@ -217,6 +274,29 @@ void check_targets(const Context& context, std::string_view operation, const Ten
          targets.data<int32_t>(), count, vocabulary);
 }
 
+namespace {
+
+/// Calls body.operator()<row_threads, n, aligned>(grid) with the threads that share a row of
+/// args.logits, how a thread accesses the row, and the grid for all rows.
+template <class Args, class Body>
+void visit_rows(const Args& args, Body&& body) {
+  using T = std::remove_cvref_t<decltype(*args.logits)>;
+  visit_access<neighbours<T>>(
+      args.stride,
+      [&]<int n, bool aligned>() {
+        if (args.columns <= warp_columns) {
+          body.template operator()<warp_size, n, aligned>(
+              LaunchShape{blocks_for(args.rows, threads / warp_size), threads});
+        } else {
+          body.template operator()<block_threads, n, aligned>(
+              LaunchShape{blocks_for(args.rows, 1), block_threads});
+        }
+      },
+      args.logits);
+}
+
+}  // namespace
+
 void cross_entropy_forward(const Context& context, const Tensor& losses, const Tensor& logsumexp,
                            const Tensor& logits, const Tensor& targets, int64_t vocabulary) {
   if (targets.elements() == 0) return;
@@ -228,18 +308,28 @@ void cross_entropy_forward(const Context& context, const Tensor& losses, const T
                           .rows = targets.elements(),
                           .columns = vocabulary,
                           .stride = logits.size(-1)};
-    visit_access<neighbours<T>>(
-        args.stride,
-        [&]<int n, bool aligned>() {
-          if (vocabulary <= warp_columns) {
-            launch(context, "cross_entropy", {blocks_for(args.rows, threads / warp_size), threads},
-                   cross_entropy_kernel<T, warp_size, n, aligned>, args);
-          } else {
-            launch(context, "cross_entropy", {blocks_for(args.rows, 1), block_threads},
-                   cross_entropy_kernel<T, block_threads, n, aligned>, args);
-          }
-        },
-        args.logits);
+    visit_rows(args, [&]<int row_threads, int n, bool aligned>(const LaunchShape& grid) {
+      launch(context, "cross_entropy", grid, cross_entropy_kernel<T, row_threads, n, aligned>,
+             args);
+    });
+  });
+}
+
+void cross_entropy_in_place(const Context& context, const Tensor& losses, const Tensor& logits,
+                            const Tensor& targets, int64_t vocabulary, float scale) {
+  if (targets.elements() == 0) return;
+  visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
+    const InPlace<T> args{.losses = losses.data<float>(),
+                          .logits = logits.data<T>(),
+                          .targets = targets.data<int32_t>(),
+                          .scale = scale,
+                          .rows = targets.elements(),
+                          .columns = vocabulary,
+                          .stride = logits.size(-1)};
+    visit_rows(args, [&]<int row_threads, int n, bool aligned>(const LaunchShape& grid) {
+      launch(context, "cross_entropy_in_place", grid,
+             cross_entropy_in_place_kernel<T, row_threads, n, aligned>, args);
+    });
   });
 }
 

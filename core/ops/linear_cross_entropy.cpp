@@ -1,18 +1,23 @@
 // linear_cross_entropy: loss [] = cross_entropy(x (R, C) weight (V, C)^T, targets (R)).
 //
-// The logits (R, V) are the largest tensor of a language model. They are computed in f32 for one
-// chunk of rows at a time, each row padded to logits_stride(V) elements. A single chunk with all
-// rows is kept for the backward. Several chunks are recomputed in the backward: this costs one more
-// product and saves memory.
+// The logits (R, V) are the largest tensor of a language model. They are computed for one chunk of
+// rows at a time, each row padded to logits_stride(V) elements.
 //
-// With f32 operands the gradient of the logits overwrites the logits. With 16-bit operands the
-// gradient has memory of its own, because the next products need it in the operands' dtype.
+// On CUDA, logits of bf16 operands are bf16. The forward of a recorded loss overwrites each chunk
+// of logits by its gradient, as if the gradient of the loss were 1. It then computes the chunk's
+// part of dx and dweight. The backward multiplies dx and dweight by the gradient of the loss.
+//
+// All other logits are f32. A single chunk with all rows is kept for the backward. Several chunks
+// are recomputed in the backward: this costs one more product and saves memory. With f32 operands
+// the gradient of the logits overwrites the logits. With 16-bit operands the gradient has memory of
+// its own, because the next products need it in the operands' dtype.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/convert.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/linear_cross_entropy.h"
 #include "core/ops/matmul.h"
+#include "core/ops/scale.h"
 #include "core/ops/sum.h"
 #include "core/trace.h"
 
@@ -63,6 +68,18 @@ struct Rows {
                       int64_t end) const {
     kernels::matmul(context, logits, x.rows(begin, end), weight, MatmulArgs{.transpose_b = true});
   }
+  /// Computes the rows of dx, and adds to dweight, which the first chunk overwrites. Each may be
+  /// undefined.
+  void add_gradients(const Context& context, const Tensor& dlogits, const Tensor& dx,
+                     const Tensor& dweight, int64_t begin, int64_t end) const {
+    if (dx.defined()) {
+      kernels::matmul(context, dx.rows(begin, end), dlogits, weight, MatmulArgs{});
+    }
+    if (dweight.defined()) {
+      kernels::matmul(context, dweight, dlogits, x.rows(begin, end),
+                      MatmulArgs{.transpose_a = true, .accumulate = begin > 0});
+    }
+  }
 };
 
 /// Computes dx and dweight, if defined, chunk by chunk. `kept` has the logits if there is only one
@@ -86,15 +103,47 @@ void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, co
     kernels::cross_entropy_backward(context, gradient, dloss, values,
                                     rows.logsumexp.rows(begin, end), rows.targets.rows(begin, end),
                                     rows.vocabulary(), share);
-    if (dx.defined()) {
-      kernels::matmul(context, dx.rows(begin, end), gradient, rows.weight, MatmulArgs{});
-    }
-    if (dweight.defined()) {
-      kernels::matmul(context, sum, gradient, rows.x.rows(begin, end),
-                      MatmulArgs{.transpose_a = true, .accumulate = begin > 0});
-    }
+    rows.add_gradients(context, gradient, dx, sum, begin, end);
   });
   if (separate) kernels::convert(context, dweight, sum);
+}
+
+/// Computes the loss and, in the same pass, the gradients of x and the weight. `rows` has the
+/// operands with leading dimensions flattened.
+Tensor loss_with_gradients(const Context& context, const Tensor& x, const Tensor& weight,
+                           const Rows& rows) {
+  const int64_t count = rows.count();
+  const float share = 1.0f / static_cast<float>(count);
+  const Tensor dx = x.requires_grad() ? Tensor::empty(x.shape(), x.dtype(), x.device()) : Tensor();
+  // The sum stays f32 until the backward multiplies it, so that it is rounded once.
+  const Tensor dweight = weight.requires_grad()
+                             ? Tensor::empty(weight.shape(), DType::f32, x.device())
+                             : Tensor();
+  const Tensor dx_rows = dx.defined() ? dx.view(rows.x.shape()) : Tensor();
+  Tensor loss = Tensor::empty({}, DType::f32, x.device());
+  {
+    const Tensor logits = context.workspace(rows.chunk_shape(), x.dtype());
+    const Tensor losses = context.workspace({count});
+    rows.for_each_chunk([&](int64_t begin, int64_t end) {
+      const Tensor chunk = logits.rows(0, end - begin);
+      rows.compute_logits(context, chunk, begin, end);
+      kernels::cross_entropy_in_place(context, losses.rows(begin, end), chunk,
+                                      rows.targets.rows(begin, end), rows.vocabulary(), share);
+      rows.add_gradients(context, chunk, dx_rows, dweight, begin, end);
+    });
+    kernels::sum(context, loss, losses, share);
+  }
+  return record("linear_cross_entropy", loss, {x, weight},
+                [dx, dweight](const Tensor& dloss, InputGradients& grads) {
+                  const Context here = current_context(dloss.device());
+                  if (dx.defined()) {
+                    kernels::scale_by(here, dx, dx, dloss);
+                    grads.pass(0, dx);
+                  }
+                  if (dweight.defined()) {
+                    kernels::scale_by(here, grads.destination(1), dweight, dloss);
+                  }
+                });
 }
 
 }  // namespace
@@ -110,12 +159,19 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   kernels::check_targets(context, "linear_cross_entropy", targets, vocabulary);
 
   const Shape by_rows{count, x.size(-1)};
-  const Rows rows{x.view(by_rows), weight, targets.view({count}),
-                  Tensor::empty({count}, DType::f32, x.device()),
-                  std::min(count, logits_chunk_rows(vocabulary, x.device(), chunk_rows))};
+  Rows rows{.x = x.view(by_rows),
+            .weight = weight,
+            .targets = targets.view({count}),
+            .logsumexp = Tensor(),
+            .chunk = std::min(count, logits_chunk_rows(vocabulary, x.dtype(), x.device(),
+                                                       chunk_rows))};
   const bool recorded = grad_enabled() && (x.requires_grad() || weight.requires_grad());
+  if (recorded && gradient_in_forward(x.dtype(), x.device())) {
+    return loss_with_gradients(context, x, weight, rows);
+  }
+  rows.logsumexp = Tensor::empty({count}, DType::f32, x.device());
   const bool keep = recorded && rows.chunk == count;
-  Tensor logits = Tensor::empty(rows.chunk_shape(), DType::f32, x.device(),
+  Tensor logits = Tensor::empty(rows.chunk_shape(), logits_dtype(x.dtype(), x.device()), x.device(),
                                 keep ? Category::activations : Category::workspace);
   const Tensor losses = context.workspace({count});
   rows.for_each_chunk([&](int64_t begin, int64_t end) {

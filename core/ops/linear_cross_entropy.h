@@ -1,11 +1,12 @@
-// How linear_cross_entropy lays out its logits: the stride of their rows, and the number of rows
-// that it computes at a time.
+// How linear_cross_entropy computes its logits: their dtype, the stride of their rows, and the
+// number of rows at a time. Also if the forward computes their gradient.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "core/device.h"
+#include "core/dtype.h"
 
 namespace tessera::ops {
 
@@ -17,17 +18,33 @@ inline int64_t logits_stride(int64_t vocabulary) {
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
+/// True if the forward of a recorded loss turns each chunk of logits into its gradient, and this
+/// into its part of the gradients of x and the weight. The backward multiplies these gradients by
+/// the gradient of the loss. So the logits are computed once. In f16 the gradients of logits would
+/// underflow without the loss scale, which only the backward knows.
+inline bool gradient_in_forward(DType dtype, Device device) {
+  return !device.is_cpu() && dtype == DType::bf16;
+}
+
+/// Returns the dtype of the logits of an x of this dtype.
+inline DType logits_dtype(DType dtype, Device device) {
+  return gradient_in_forward(dtype, device) ? dtype : DType::f32;
+}
+
 /// Returns the number of rows in a chunk: `asked` if it is not 0. Otherwise the number depends on
-/// the device, and is at least one:
-///   on a CPU   as many rows of f32 logits as fit into 64 MiB, enough for products at full speed;
-///   on a GPU   8,192 rows, so that the GPU does not wait for launches. Fewer if 8,192 rows need
-///              more than 2 GiB; more if more fit into 64 MiB.
-inline int64_t logits_chunk_rows(int64_t vocabulary, Device device, int64_t asked = 0) {
+/// the device and the size of a logit, and is at least one:
+///   on a CPU   as many rows as fit into 64 MiB, enough for products at full speed;
+///   on a GPU   8,192 rows in f32 and 16,384 in bf16, so that the GPU does not wait for launches.
+///              Fewer if they need more than 2 GiB; more if more fit into 64 MiB.
+inline int64_t logits_chunk_rows(int64_t vocabulary, DType dtype, Device device,
+                                 int64_t asked = 0) {
   if (asked > 0) return asked;
   constexpr int64_t enough_bytes = int64_t{64} << 20;
   constexpr int64_t most_bytes = int64_t{2} << 30;
-  const int64_t row_bytes = std::max<int64_t>(1, logits_stride(vocabulary)) * 4;
-  const int64_t wanted = device.is_cpu() ? 1 : std::min<int64_t>(8192, most_bytes / row_bytes);
+  const int64_t logit_bytes = dtype_size(logits_dtype(dtype, device));
+  const int64_t row_bytes = std::max<int64_t>(1, logits_stride(vocabulary)) * logit_bytes;
+  const int64_t wanted =
+      device.is_cpu() ? 1 : std::min<int64_t>(32768 / logit_bytes, most_bytes / row_bytes);
   return std::max<int64_t>({1, wanted, enough_bytes / row_bytes});
 }
 

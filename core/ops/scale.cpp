@@ -32,4 +32,18 @@ void scale(const Context&, const Tensor& y, const Tensor& x, float factor) {
   });
 }
 
+void scale_by(const Context&, const Tensor& y, const Tensor& x, const Tensor& factor) {
+  const float value = *factor.data<float>();
+  visit_float(x.dtype(), "scale_by", [&]<class From>() {
+    visit_float(y.dtype(), "scale_by", [&]<class To>() {
+      To* out = y.data<To>();
+      const From* in = x.data<From>();
+      parallel_blocks(y.elements(), 1, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) out[i] = rounded<To>(value * float(in[i]));
+      });
+    });
+  });
+}
+
 }  // namespace tessera::cpu

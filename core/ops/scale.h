@@ -1,4 +1,4 @@
-// The launcher of scale.
+// The launchers of scale.
 #pragma once
 
 #include "core/dispatch.h"
@@ -7,5 +7,8 @@ namespace tessera {
 
 /// y = factor * x, element by element; y may be x.
 TESSERA_KERNEL(scale, const Tensor& y, const Tensor& x, float factor)
+/// y = factor[0] * x, rounded to the dtype of y. factor is f32 on the device of y, so the host does
+/// not wait for its value. y may be x.
+TESSERA_KERNEL(scale_by, const Tensor& y, const Tensor& x, const Tensor& factor)
 
 }  // namespace tessera

@@ -91,6 +91,13 @@ class Activations {
     norm(s_.config.layers, "ln_f", "sum_f", recorded);
     end_input(s_.config.layers, !blocks_recorded);
     if (!recorded) end(s_.config.layers, "sum_f");
+    if (recorded && s_.gradient_in_forward) {
+      alive_.begin("d ln", s_.x);
+      alive_.begin("d weight", 4 * s_.config.vocab * s_.config.width);
+      alive_.begin("loss", 4);
+      end(s_.config.layers, "ln_f");
+      return;
+    }
     alive_.begin("logsumexp of logits", s_.row);
     if (recorded && s_.keeps_logits) alive_.begin("logits", s_.logits);
     alive_.begin("loss", 4);
@@ -99,10 +106,14 @@ class Activations {
   void head_backward() {
     const int64_t l = s_.config.layers;
     alive_.begin("d loss", 4);
-    alive_.begin("d ln", s_.x);
-    alive_.end("logsumexp of logits", "d loss");
-    end(l, "ln_f");
-    if (s_.keeps_logits) alive_.end("logits");
+    if (s_.gradient_in_forward) {
+      alive_.end("d weight", "d loss");
+    } else {
+      alive_.begin("d ln", s_.x);
+      alive_.end("logsumexp of logits", "d loss");
+      end(l, "ln_f");
+      if (s_.keeps_logits) alive_.end("logits");
+    }
     alive_.begin("d stream", s_.x);
     end(l, "sum_f", "ln_f statistics");
     alive_.end("d ln");

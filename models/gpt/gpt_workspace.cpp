@@ -124,7 +124,8 @@ class Workspace {
     linear_forward(c_, 4 * c_);
     linear_forward(4 * c_, c_);
     const int64_t logits = recorded && s_.keeps_logits ? 0 : s_.logits;
-    use(logits + s_.row + std::max(head_logits(), mean_workspace(s_.n)));
+    const int64_t gradients = recorded && s_.gradient_in_forward ? head_gradients() : 0;
+    use(logits + s_.row + std::max({head_logits(), gradients, mean_workspace(s_.n)}));
   }
 
   void backward() {
@@ -180,18 +181,16 @@ class Workspace {
   int64_t head_logits() const {
     return most_of_chunks([&](int64_t rows, void* x) {
       return kernels_.product({.m = rows, .n = s_.config.vocab, .k = c_, .a = {x, c_},
-                               .b = {nullptr, 1, c_}, .c = {nullptr, s_.stride}});
+                               .b = {nullptr, 1, c_}, .c = {nullptr, s_.stride},
+                               .c_dtype = s_.logits_dtype});
     });
   }
-  void head_backward() {
+  // The largest workspace of the products that read the gradient of the logits.
+  int64_t head_gradients() const {
     const int64_t v = s_.config.vocab;
-    const bool wide = s_.dtype == DType::f32;
-    const bool several = s_.chunk < s_.n;
-    const DType dweight_dtype = several ? DType::f32 : s_.dtype;
-    int64_t held = s_.keeps_logits ? 0 : s_.logits;
-    if (!wide) held += s_.chunk * s_.stride * s_.element;     // the gradient of the logits
-    if (!wide && several) held += 4 * v * c_;                 // the sum over chunks, in f32
-    const int64_t products = most_of_chunks([&](int64_t rows, void* x) {
+    const bool summed = s_.gradient_in_forward || s_.chunk < s_.n;
+    const DType dweight_dtype = summed ? DType::f32 : s_.dtype;
+    return most_of_chunks([&](int64_t rows, void* x) {
       const int64_t dx = kernels_.product({.m = rows, .n = c_, .k = v, .a = {nullptr, s_.stride},
                                            .b = {nullptr, c_}, .c = {x, c_},
                                            .c_dtype = s_.dtype});
@@ -200,7 +199,15 @@ class Workspace {
            .c = {nullptr, c_}, .accumulate = x != nullptr, .c_dtype = dweight_dtype});
       return std::max(dx, dweight);
     });
-    use(held + std::max(products, s_.keeps_logits ? 0 : head_logits()));
+  }
+  void head_backward() {
+    if (s_.gradient_in_forward) return;  // backward only scales what forward has computed
+    const bool wide = s_.dtype == DType::f32;
+    const bool several = s_.chunk < s_.n;
+    int64_t held = s_.keeps_logits ? 0 : s_.logits;
+    if (!wide) held += s_.chunk * s_.stride * s_.element;      // the gradient of the logits
+    if (!wide && several) held += 4 * s_.config.vocab * c_;    // the sum over chunks, in f32
+    use(held + std::max(head_gradients(), s_.keeps_logits ? 0 : head_logits()));
   }
 
   const GptSizes& s_;

@@ -24,10 +24,13 @@ struct GptSizes {
   int64_t row = 4 * n;                     // one f32 for each row
   int64_t x = n * config.width * element;  // (B, T, C)
   int64_t logsumexp = row * config.heads;  // kept by attention: (B, H, T)
-  int64_t chunk = std::min(n, ops::logits_chunk_rows(config.vocab, device, config.loss_chunk_rows));
-  bool keeps_logits = chunk == n;
-  int64_t stride = ops::logits_stride(config.vocab);  // between rows of logits, in elements
-  int64_t logits = 4 * chunk * stride;
+  int64_t chunk =
+      std::min(n, ops::logits_chunk_rows(config.vocab, dtype, device, config.loss_chunk_rows));
+  bool gradient_in_forward = ops::gradient_in_forward(dtype, device);
+  bool keeps_logits = chunk == n && !gradient_in_forward;  // until backward
+  int64_t stride = ops::logits_stride(config.vocab);       // between rows of logits, in elements
+  DType logits_dtype = ops::logits_dtype(dtype, device);
+  int64_t logits = chunk * stride * dtype_size(logits_dtype);
   bool dropout = config.dropout > 0;
 };
 

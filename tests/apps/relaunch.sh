@@ -33,9 +33,9 @@ ends() {
   [[ $status == "$1" ]] || fail "exit code $status instead of $1: $(cat output.log)"
 }
 says() { grep -qE -- "$1" output.log || fail "it does not say '$1': $(cat output.log)"; }
-# rank_process LOG RANK: prints the process id of this rank of the running job with this log. Nothing
-# is piped into grep -q, which ends at the first match: its writer would die of SIGPIPE, and pipefail
-# would report that as no match.
+# rank_process LOG RANK: prints the process id of this rank of the running job with this log.
+# Nothing is piped into grep -q, which ends at the first match: the writer would die of SIGPIPE, and
+# pipefail would report that as no match.
 rank_process() {
   local pid
   for pid in $(pgrep -f "^$train_gpt .*--log $work/$1"); do

@@ -81,6 +81,29 @@ TEST_CASE("cross_entropy neither reads nor writes what stands behind a row") {
   CHECK(same_bits(without_padding(logits, vocabulary).rows, gradient));
 }
 
+TEST_CASE("cross_entropy in place has the losses of the forward and the gradient of float64") {
+  using Widths = std::pair<int64_t, int64_t>;
+  const auto [vocabulary, stride] =
+      GENERATE(Widths{65, 128}, Widths{7, 9}, Widths{1, 64}, Widths{1024, 1024}, Widths{3001, 3008},
+               Widths{9217, 9280}, Widths{1030, 1031});
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  CAPTURE(vocabulary, stride, dtype_name(dtype));
+  const int64_t rows = 11;
+  const Context context = test_context();
+  const Tensor plain = random_tensor_of(dtype, {rows, vocabulary}, 1, -4, 4);
+  const Tensor targets = random_indices({rows}, 2, vocabulary);
+  const Tensor logits = padded(plain, stride, 7);
+  const Tensor expected_losses = Tensor::empty({rows}), logsumexp = Tensor::empty({rows});
+  kernels::cross_entropy_forward(context, expected_losses, logsumexp, logits, targets, vocabulary);
+  const Tensor losses = Tensor::empty({rows});
+  kernels::cross_entropy_in_place(context, losses, logits, targets, vocabulary, 2.0f / rows);
+  CHECK(same_bits(losses, expected_losses));
+  const CrossEntropyReference expected(values_of(plain), targets, 2.0);
+  const auto [gradient, behind] = without_padding(logits, vocabulary);
+  CHECK(relative_error(gradient, expected.dlogits) < tolerance(dtype, 1, 2e-5));
+  CHECK(behind == Values(behind.size(), 7));
+}
+
 TEST_CASE("cross_entropy passes the check of its gradient") {
   const Tensor targets = random_indices({3, 4}, 2, 5);
   CHECK(check_gradient([&](const auto& in) { return ops::cross_entropy(in[0], targets); },

@@ -18,6 +18,19 @@ TEST_CASE("scale, element by element", "[scale]") {
   REQUIRE(same_bits(x, y));
 }
 
+TEST_CASE("scale_by multiplies by a factor in memory, from any dtype to any other", "[scale]") {
+  const Shape shape = GENERATE(values<Shape>({{}, {0}, {17}, {40001}}));
+  const DType from = GENERATE(from_range(float_dtypes()));
+  const DType to = GENERATE(from_range(float_dtypes()));
+  const Tensor x = random_tensor_of(from, shape, 1), expected = widened(x);
+  for (float& value : expected.values<float>()) value *= -1.3f;
+  const Tensor y = Tensor::empty(shape, to), factor = Tensor::full({}, -1.3f);
+  kernels::scale_by(test_context(), y, x, factor);
+  REQUIRE(same_bits(y, rounded_to(to, expected)));
+  kernels::scale_by(test_context(), x, x, factor);  // in place
+  REQUIRE(same_bits(x, rounded_to(from, expected)));
+}
+
 TEST_CASE("scale's gradient", "[scale]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   REQUIRE(check_gradient([](const auto& in) { return ops::scale(in[0], 0.7f); },
