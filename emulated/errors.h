@@ -1,4 +1,4 @@
-// How runtime calls report errors.
+// Reports errors of runtime calls, and checks devices and streams.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace emulated {
 /// cudaGetErrorString gives. Returns `error`.
 cudaError_t failed(cudaError_t error, const std::string& why);
 
-/// The device that the calling OS thread has set.
+/// Returns the device that the calling OS thread has set.
 int current_device();
 int device_count();
 

@@ -23,7 +23,7 @@ namespace {
 // pages take memory.
 constexpr size_t stack_bytes = 256 << 10;
 
-// The fiber that the switch in progress leaves, and the fiber that it enters.
+// The switch in progress leaves `departing` and enters `arriving`.
 constinit thread_local Fiber* departing = nullptr;
 constinit thread_local Fiber* arriving = nullptr;
 
@@ -31,8 +31,8 @@ constinit thread_local Fiber* arriving = nullptr;
 
 #if defined(__x86_64__)
 // emulated_switch_stacks(void** from, void* to): saves the callee-saved registers on the running
-// stack, stores its stack pointer in *from, and restores the registers saved on the stack `to`.
-// Vector registers are caller-saved. swapcontext is not used because it makes a system call.
+// stack and stores the stack pointer in *from. Then restores the registers from the stack `to`.
+// Vector registers are caller-saved, so they need no saving. swapcontext would make a system call.
 extern "C" void emulated_switch_stacks(void** from, void* to);
 asm(R"(
   .pushsection .text
@@ -93,8 +93,8 @@ void Fiber::restart() {
 #endif
   char* const low = mapping_ + (static_cast<const char*>(low_) - mapping_);
 #if defined(__x86_64__)
-  // Lays out the stack as emulated_switch_stacks leaves it: six saved registers, and above them the
-  // return address, here start(). The x86-64 ABI demands that a function begins with the stack
+  // Lays out the stack as emulated_switch_stacks expects it: six saved registers, and above them
+  // the return address start(). The x86-64 ABI demands that a function begins with the stack
   // pointer 8 bytes below a multiple of 16.
   auto* const top = reinterpret_cast<uintptr_t*>(low + bytes_ - offset_);
   top[-1] = 0;  // return address of start()
@@ -138,8 +138,8 @@ void Fiber::switch_to(Fiber& to) {
 
 void Fiber::arrive() {
 #if defined(__SANITIZE_ADDRESS__)
-  // Stores the bounds of the departing fiber's stack. There is no other way to learn the bounds of
-  // an OS thread's own stack.
+  // Stores the bounds of the departing fiber's stack. A fiber for an OS thread's own stack gets its
+  // bounds only from this call.
   __sanitizer_finish_switch_fiber(fake_stack_, &departing->low_, &departing->bytes_);
 #endif
 }

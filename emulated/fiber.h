@@ -1,5 +1,5 @@
 // Fibers: stacks that one OS thread switches between in user space. A CUDA thread that waits for
-// others keeps its fiber, and so its local variables.
+// other threads keeps its fiber, so its local variables survive.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@ namespace emulated {
 
 class Fiber {
  public:
-  /// Stands for the calling OS thread's own stack.
+  /// Represents the calling OS thread's own stack.
   Fiber() = default;
-  /// Creates a stack. `entry` starts on it at the first switch to this fiber, and must never
-  /// return. `number` shifts the top of the stack, so that the tops of many fibers do not share
-  /// cache lines.
+  /// Creates a stack. The first switch to this fiber starts `entry`, which must never return.
+  /// `number` shifts the top of the stack. Otherwise the tops of all stacks would compete for the
+  /// same cache sets.
   Fiber(void (*entry)(), int number);
   ~Fiber();
   Fiber(const Fiber&) = delete;
@@ -36,7 +36,7 @@ class Fiber {
 
   void (*entry_)() = nullptr;
   char* mapping_ = nullptr;    // begins with a guard page
-  const void* low_ = nullptr;  // lower end of the stack, for the address sanitizer
+  const void* low_ = nullptr;  // lower end of the stack
   size_t bytes_ = 0;
   size_t offset_ = 0;  // bytes from the top down to the first frame
   void* fake_stack_ = nullptr;

@@ -69,9 +69,9 @@ namespace emulated {
 
 using Site = std::source_location;
 
-/// Ends the running launch with cudaErrorLaunchFailure. Device functions call it if their caller
-/// breaks their contract. Local variables of the block's threads are not destroyed. Throws
-/// std::logic_error outside of a launch.
+/// Ends the running launch with cudaErrorLaunchFailure. A device function calls fail() if its
+/// caller breaks the function's contract. Local variables of the block's threads are not destroyed.
+/// Outside of a launch, throws std::logic_error.
 [[noreturn]] void fail(const char* message);
 
 /// Returns the launch's dynamic shared memory, 16-byte aligned; null if the launch has none.
@@ -177,7 +177,7 @@ inline int __all_sync(unsigned mask, int predicate,
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 inline void __threadfence_block() { __threadfence(); }
 
-// Atomics return the old value. There are none for floating point, because the order of the
+// Atomics return the old value. Floating-point atomics are missing on purpose: the order of their
 // additions would change the bits from run to run.
 template <emulated::Counted T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {

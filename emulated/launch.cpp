@@ -1,5 +1,6 @@
 // Checks that a GPU could run a launch, then runs every block on the calling OS thread. On a
-// captured stream the blocks run at each launch of the graph, on a deferred one later.
+// captured stream, the blocks run at each launch of the graph. On a deferred stream, the blocks run
+// later on a thread of the emulator (emulated/deferred.h).
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -18,8 +19,8 @@ namespace emulated {
 
 namespace {
 
-// The bytes of dynamic shared memory that cudaFuncSetAttribute has allowed each kernel. Without a
-// call, static and dynamic shared memory together may take 48 KiB.
+// The bytes of dynamic shared memory that cudaFuncSetAttribute has allowed each kernel. Without
+// such a call, static and dynamic shared memory together may take 48 KiB.
 class SharedLimits {
  public:
   void set(const void* kernel, size_t bytes) {
@@ -66,7 +67,7 @@ cudaError_t check_shape(const Launch& launch) {
   return cudaSuccess;
 }
 
-/// Finds the kernel's static shared memory, which nvcc limits to 48 KiB.
+/// Finds the bytes of the kernel's static shared memory, which nvcc limits to 48 KiB.
 cudaError_t find_static_shared(const void* kernel, size_t& bytes) {
   const std::optional<size_t> found = static_shared_bytes(kernel);
   if (!found) {

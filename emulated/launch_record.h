@@ -1,11 +1,11 @@
-// Counts what a process launches on emulated devices, for tables of launches by operation. With
-// TESSERA_EMULATED_LAUNCHES=FILE, the process writes a line "count<tab>name" for each kernel and
-// call of the runtime when it ends.
+// Counts the launches of a process on emulated devices, for tables of launches by operation. If the
+// environment variable TESSERA_EMULATED_LAUNCHES names a file, the process writes the counts to
+// this file at exit: a line "count<tab>name" for each kernel and each runtime call.
 #pragma once
 
 namespace emulated {
 
-/// Counts a launch of a kernel, under its name in C++.
+/// Counts a launch of a kernel under the kernel's C++ name.
 void record_kernel(const void* kernel);
 /// Counts a call that the device executes, such as "cudaMemsetAsync".
 void record_call(const char* name);

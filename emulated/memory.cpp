@@ -1,5 +1,5 @@
-// Device, managed and pinned memory. The host cannot access device memory (emulated/arena.h). A
-// block is filled with NaN, and recorded for the checks of copies and frees.
+// Device, managed and pinned memory. The host cannot access device memory (emulated/arena.h). A new
+// block is filled with NaN and recorded. Copies and frees are checked against the record.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ bool host_may_access(Space space) { return space == Space::managed || space == S
 
 void* take(size_t bytes, Space space) {
   if (!host_may_access(space)) return take_device_memory(bytes);
-  // An allocation of its own, so that the address sanitizer knows its ends.
-  constexpr size_t alignment = 256;  // the least that CUDA guarantees
+  // Each block is a separate allocation, so that the address sanitizer knows the block's bounds.
+  constexpr size_t alignment = 256;  // CUDA guarantees at least this alignment
   void* memory = nullptr;
   return posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
 }
@@ -39,8 +39,8 @@ void give(void* memory, const Block& block) {
   }
 }
 
-/// Fills fresh memory with NaN in the order of the stream, so that earlier and unordered work in it
-/// is lost.
+/// Fills memory with NaN as work of the stream. The fill destroys what unordered work has written
+/// to the memory, so missing synchronisation shows.
 cudaError_t fill(void* memory, size_t bytes, cudaStream_t stream) {
   const auto work = [=] {
     std::memset(memory, 0xFF, bytes);
@@ -58,7 +58,7 @@ struct Use {
 
 class Memory {
  public:
-  /// The contents of the memory are undefined.
+  /// Allocates memory with undefined contents.
   cudaError_t allocate(void** pointer, size_t bytes, Space space) {
     const char* const call = allocator_of(space);
     if (current_device() >= device_count()) return failed(cudaErrorNoDevice, call);
@@ -88,7 +88,8 @@ class Memory {
     return cudaSuccess;
   }
 
-  /// Forgets a block, which the caller gives back. The block has 0 bytes for the null pointer.
+  /// Removes a block from the record. The caller must then free the memory of `released`. For a
+  /// null pointer, `released` has 0 bytes.
   cudaError_t release(const char* call, void* pointer, Space space, Space or_space,
                       Block& released) {
     released = {0, space, 0};
@@ -167,7 +168,8 @@ cudaError_t allocate(void** pointer, size_t bytes, Space space) {
   });
 }
 
-/// Frees memory once the device has done all of its work, as cudaFree and cudaFreeHost do.
+/// Waits until the device has finished all its work, then frees memory, as cudaFree and
+/// cudaFreeHost do.
 cudaError_t release(const char* call, void* pointer, Space space, Space or_space) {
   Block block{};
   const auto error = memory().release(call, pointer, space, or_space, block);
@@ -248,7 +250,7 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
     return cudaSuccess;
   };
   if (!streams_are_deferred()) return work();
-  // Work without an order may come after the free, and must not find the memory as it was.
+  // Unordered work may run after the free. The fill keeps such work from finding the old contents.
   if (const auto filled = fill(pointer, block.bytes, stream); filled != cudaSuccess) return filled;
   return defer(stream, Kind::host, work);
 }
@@ -273,8 +275,8 @@ std::mutex registered_mutex;
 std::set<void*> registered;
 }  // namespace
 
-// Registering memory has no effect here. The next two functions only refuse to register a pointer
-// twice, and to unregister a pointer that is not registered.
+// Registering memory has no effect in the emulation. The next two functions only refuse invalid
+// calls: no memory, a pointer that is already registered, or a pointer that is not registered.
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   if (pointer == nullptr || bytes == 0) {
     return failed(cudaErrorInvalidValue, "cudaHostRegister: no memory");

@@ -15,11 +15,11 @@ struct Block {
   int device;
 };
 
-/// The name of the call that allocates in a space.
+/// Returns the name of the call that allocates in a space.
 const char* allocator_of(Space space);
 
-/// Returns the block that contains an address, and its start; nullopt for memory that CUDA did not
-/// allocate.
+/// Returns the block that contains an address, and the block's start. Returns nullopt for memory
+/// that CUDA did not allocate.
 std::optional<std::pair<const char*, Block>> block_around(const void* address);
 
 }  // namespace emulated

@@ -66,7 +66,7 @@ void Order::arrange(std::vector<uint16_t>& order) {
     return;
   }
   for (size_t i = size; i > 1; --i) {
-    // The high bits of this product are a random number below i. This is cheaper than a remainder.
+    // The high bits of this product are a random number below i. A remainder would be slower.
     const auto j = static_cast<size_t>((next() >> 32) * i >> 32);
     std::swap(order[i - 1], order[j]);
   }

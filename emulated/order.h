@@ -8,7 +8,7 @@ namespace emulated {
 
 /// A bijection of 64-bit numbers that spreads each bit over all bits (Steele and others, SplitMix).
 uint64_t mixed(uint64_t x);
-/// Returns the next number of SplitMix.
+/// Advances `state`, and returns the next number of the SplitMix generator.
 uint64_t next_random(uint64_t& state);
 
 class Order {
@@ -27,12 +27,12 @@ class Order {
   /// Fills `order` with 0 ... size - 1 in the seed's order. A shuffled order differs at each call.
   void arrange(std::vector<uint16_t>& order);
 
-  /// Decides for one block which threads run first: those that can go on after a wait (true), or
-  /// those that have not begun (false). A shuffled order decides at random; others return true.
+  /// True if the threads of a block that can continue after a wait run before the threads that have
+  /// not begun. A shuffled order decides at random; the other orders return true.
   bool waiting_first() { return !shuffled() || (next() & 1) != 0; }
 
-  /// The order in which lanes go on after a warp operation: lanes[i] goes on as number i. Because
-  /// the step is odd, this is a permutation.
+  /// The order in which lanes continue after a warp operation: lane lanes[i] continues as number i.
+  /// The order is a permutation, because the step is odd.
   struct Lanes {
     unsigned first;
     unsigned step;

@@ -198,8 +198,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 
-// Graphs. A capture records a thread's calls on a stream. Other streams join the capture by waiting
-// for one of its events.
+// Graphs. A capture records a thread's calls on a stream. Another stream joins the capture by
+// waiting for an event of the capture.
 
 using cudaGraph_t = struct CUgraph_st*;
 using cudaGraphExec_t = struct CUgraphExec_st*;
@@ -240,7 +240,7 @@ struct Launch {
   cudaStream_t stream;
   void (*run_thread)(const void* call);  // runs one CUDA thread
   const void* call;
-  std::shared_ptr<const void> (*kept)(const void* call);  // copies `call` for a graph
+  std::shared_ptr<const void> (*kept)(const void* call);  // copies `call` for later runs
 };
 cudaError_t launch(const Launch& launch);
 cudaError_t set_function_attribute(const void* kernel, cudaFuncAttribute attribute, int value);

@@ -1,6 +1,6 @@
 // A __shared__ variable is a thread_local static variable of its kernel
-// (emulated/kernel_language.h). Only the compiler knows its size, and writes it to the program's
-// symbol table, where the variable's name contains the name of the kernel.
+// (emulated/kernel_language.h). The compiler writes the variable's size to the program's symbol
+// table. The variable's name in the table contains the kernel's name.
 #include "emulated/static_shared.h"
 
 #include <elf.h>
@@ -22,7 +22,8 @@ namespace emulated {
 
 namespace {
 
-/// A file that is mapped as long as the object lives; empty if it cannot be read.
+/// Maps a file into memory for the lifetime of the object. The mapping is empty if the file cannot
+/// be read.
 class MappedFile {
  public:
   explicit MappedFile(const char* path) {
@@ -42,7 +43,8 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  /// The address of a T at `offset`; nullptr if the file ends before the `count`th one.
+  /// Returns the address of `count` objects of type T at `offset`; nullptr if the file is too
+  /// short.
   template <class T>
   const T* at(uint64_t offset, uint64_t count = 1) const {
     const bool inside =
@@ -57,9 +59,9 @@ class MappedFile {
 
 /// The functions and static variables in the symbol table of a program or shared library.
 struct Symbols {
-  // Mangled names of functions by their offsets from the load address, and names and sizes of the
-  // thread_local static variables in functions.
+  // Mangled names of functions, by their offsets from the load address.
   std::map<uintptr_t, std::string> functions;
+  // Mangled names and sizes of the thread_local static variables in functions.
   std::vector<std::pair<std::string, size_t>> statics;
 
   explicit Symbols(const char* path) {
@@ -98,7 +100,7 @@ struct Symbols {
 /// The program or shared library that contains an address.
 struct Module {
   uintptr_t address;
-  uintptr_t begin = 0;  // where it is loaded
+  uintptr_t begin = 0;  // the load address
   std::string path = {};
 };
 
@@ -115,7 +117,7 @@ Module module_of(const void* function) {
             continue;
           }
           found.begin = info->dlpi_addr;
-          // The program itself has no name here.
+          // dlpi_name is empty for the program itself.
           found.path = *info->dlpi_name != '\0' ? info->dlpi_name : "/proc/self/exe";
           return 1;
         }
@@ -125,9 +127,9 @@ Module module_of(const void* function) {
   return module;
 }
 
-/// True if a static variable belongs to a function or to a lambda in it. The name of a function
-/// _Z<encoding> is part of the name of its variable _ZZ<encoding>E<variable>; each lambda around
-/// the variable adds another Z to the begin.
+/// True if a static variable belongs to a function or to a lambda in the function. A function's
+/// name is _Z<encoding>, and the name of its variable is _ZZ<encoding>E<variable>. Each lambda
+/// around the variable adds another Z at the start.
 bool belongs_to(std::string_view variable, std::string_view function) {
   const size_t encoding = variable.find_first_not_of('Z', 1);
   if (encoding == std::string_view::npos) return false;

@@ -1,5 +1,4 @@
-// Streams and events: their lifetimes, flags and points. Streams that are deferred keep their work
-// in emulated/deferred.cpp.
+// The calls for streams and events. emulated/deferred.cpp keeps the work of deferred streams.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -19,7 +18,7 @@ struct CUstream_st {
 struct CUevent_st {
   int device;
   bool timed;
-  emulated::SharedPoint recorded;  // null if it was never recorded outside of captures
+  emulated::SharedPoint recorded;  // null if the event was never recorded outside of captures
   emulated::CapturedPoint point;
 };
 

@@ -9,15 +9,15 @@
 
 namespace tessera::models {
 
-/// ceil(items / size)
+/// Returns ceil(items / size).
 inline int64_t pieces(int64_t items, int64_t size) { return (items + size - 1) / size; }
 
 /// True if the workspace of the device's kernels can be queried. This holds for the CPU and for
 /// every GPU in this machine.
 bool can_be_asked(Device device);
 
-/// Returns a pointer for queries that do not dereference it: they check only its alignment and if
-/// it is null. Multiples of `aligned` are aligned for any access.
+/// Returns a pointer for queries. A query never dereferences the pointer, but checks its alignment
+/// and whether it is null. Multiples of `aligned` are aligned for any access.
 inline void* at(int64_t bytes) { return reinterpret_cast<void*>(static_cast<intptr_t>(bytes)); }
 inline constexpr int64_t aligned = 256;
 

@@ -39,7 +39,7 @@ void MemoryTape::deliver(const Edge& edge, Memory gradient) {
   if (!slot) {
     slot = std::move(gradient);
   } else if (slot.use_count() > 1) {
-    // The first gradient's memory has another holder, so the sum goes into new memory.
+    // Another tensor shares the first gradient's memory, so the sum is written to new memory.
     slot = block(edge.bytes);
   }
 }

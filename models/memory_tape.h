@@ -1,5 +1,5 @@
 // Predicts, before a training step runs, the memory that a model's operations will take. The caller
-// makes the model's operations on the tape, in the order of the model's code. The values have a
+// replays the model's operations on the tape, in the order of the model's code. The values have a
 // size but no contents. The tape counts the bytes that are alive, and their peak.
 //
 //   MemoryTape tape(true);
@@ -31,7 +31,7 @@ struct AliveBytes {
   int64_t peak = 0;
 };
 
-/// The memory of a tensor, without contents. Its bytes are alive as long as this object.
+/// The memory of a tensor, without contents. The bytes count as alive while the object exists.
 class MemoryBlock {
  public:
   MemoryBlock(AliveBytes& alive, int64_t bytes);
@@ -49,7 +49,7 @@ struct Value {
   Shape shape = {};
   DType dtype = DType::f32;
   Memory memory = nullptr;  // nullptr for an input that is not counted
-  int64_t producer = -1;    // index of the operation that made the value; -1: gets no gradient
+  int64_t producer = -1;    // index of the operation that computed the value; -1: no gradient
   size_t output = 0;        // the value's index among the operation's outputs
 
   int64_t bytes() const { return shape.elements() * dtype_size(dtype); }
@@ -82,14 +82,14 @@ class MemoryTape {
   /// Records an operation with several outputs.
   void record(std::span<Value> outputs, std::vector<Memory> kept,
               std::initializer_list<Input> inputs, bool has_parameters = false);
-  /// Marks the last recorded operation: in backward it writes the gradient of its only input over
-  /// the first tensor in `kept`.
+  /// Marks the last recorded operation. In backward this operation writes the gradient of its only
+  /// input over the first tensor in `kept`.
   void write_gradient_in_place() {
     if (training_) operations_.back().in_place = true;
   }
 
   /// Runs backward, from the last operation to the first. A value's second gradient is added to the
-  /// first. The sum is written in place if nothing else holds the first gradient's memory, else
+  /// first. The sum is written in place if no other tensor shares the first gradient's memory, else
   /// into new memory.
   void backward();
 
@@ -103,7 +103,7 @@ class MemoryTape {
     bool handed_on;
   };
   struct Operation {
-    std::vector<Memory> kept;  // held until the closure has run
+    std::vector<Memory> kept;  // alive until the closure has run
     std::vector<Edge> inputs;  // the inputs that get a gradient
     bool in_place = false;
     int64_t bytes = 0;              // bytes of the first output
@@ -113,7 +113,7 @@ class MemoryTape {
   void deliver(const Edge& edge, Memory gradient);
 
   bool training_;
-  AliveBytes alive_;  // declared before operations_, whose blocks refer to it
+  AliveBytes alive_;  // declared first: the blocks of operations_ refer to it
   std::vector<Operation> operations_;
 };
 

@@ -51,7 +51,7 @@ class Embedding : public Module {
   Embedding(int64_t entries, int64_t width, const Options& options);
   Embedding(int64_t entries, int64_t width,
             const Initializer& initializer = Initializer::normal(1));
-  Tensor forward(const Tensor& tokens) override;  // i32 (B, T) -> (B, T, width)
+  Tensor forward(const Tensor& tokens) override;  // i32 (...) -> (..., width)
 
   Parameter weight;
 };
@@ -60,7 +60,7 @@ class LayerNorm : public Module {
  public:
   explicit LayerNorm(int64_t width, float epsilon = 1e-5f);
   Tensor forward(const Tensor& x) override;  // (..., width) -> (..., width)
-  /// Returns x + residual and the norm of that sum, computed in one operation.
+  /// Returns x + residual and the layer norm of this sum, computed in one operation.
   ops::ResidualNorm add_and_norm(const Tensor& x, const Tensor& residual);
 
   Parameter weight;
@@ -72,7 +72,7 @@ class LayerNorm : public Module {
 
 /// In training, zeroes elements with the given probability, and scales the other elements by
 /// 1 / (1 - probability). In evaluation, returns x. Each dropout of a model needs its own number
-/// `layer`, so that no two draw the same mask.
+/// `layer`, so that no two dropouts draw the same mask.
 class Dropout : public Module {
  public:
   Dropout(float probability, uint64_t layer);
@@ -88,7 +88,8 @@ class Gelu : public Module {
   Tensor forward(const Tensor& x) override { return ops::gelu(x); }
 };
 
-/// Runs modules in order. Each gets the output of the previous one. Their names are "0", "1", ...
+/// Runs modules in order. Each module gets the output of the previous module. The names are "0",
+/// "1", ...
 class Sequential : public Module {
  public:
   template <class M, class... Args>

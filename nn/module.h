@@ -1,4 +1,5 @@
-// A Module owns parameters and other modules. It lists them by name, in order of registration.
+// A Module has parameters and child modules. It lists its parameters by name, in order of
+// registration.
 //
 //   class Mlp : public Module {
 //    public:
@@ -69,7 +70,7 @@ class Module {
   void eval() { train(false); }
   bool training() const { return training_; }
 
-  /// The name under which a module registered this one last; empty for a whole model.
+  /// Returns the name under which a parent last registered this module; empty for a whole model.
   const std::string& name() const { return name_; }
 
  protected:
@@ -78,9 +79,9 @@ class Module {
   void add(const std::string& name, Module& child);  // child must live as long as this module
   /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
-  /// Begins a block: the parameters registered from here to the next call. A block's parameters are
-  /// used together, so ZeRO stage 3 gathers and frees them together. Blocks are numbered from 0
-  /// over the whole model, in order of registration.
+  /// Begins a block, which has all parameters that are registered until the next call. A block's
+  /// parameters are used together, so ZeRO stage 3 gathers and frees them together. Blocks are
+  /// numbered from 0 over the whole model, in order of registration.
   void begin_block();
 
  private:

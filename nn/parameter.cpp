@@ -20,7 +20,7 @@ std::array<float, 2> normal_pair(const PhiloxCounter& words, float deviation) {
           static_cast<float>(radius * std::sin(angle) * deviation)};
 }
 
-/// Draws the elements 2 * pair and 2 * pair + 1. The two share a Philox counter.
+/// Draws the elements 2 * pair and 2 * pair + 1. Both elements share a Philox counter.
 std::array<float, 2> draw_pair(const Initializer& initializer, PhiloxKey key, uint64_t pair) {
   const PhiloxCounter words =
       philox({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 1}, key);

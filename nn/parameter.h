@@ -14,7 +14,7 @@
 namespace tessera::nn {
 
 /// How a parameter's initial values are drawn. A value depends only on the seed, the parameter's
-/// name and the element's index, so it does not depend on the sharding.
+/// name and the element's index, and not on the sharding.
 struct Initializer {
   enum class Kind : uint8_t { constant, normal, uniform };
   Kind kind = Kind::constant;
@@ -83,8 +83,9 @@ class Parameter {
   /// The largest number of distinct rows that a micro-batch looks up; 0 for a dense parameter.
   int64_t distinct_rows() const { return state_->distinct_rows; }
 
-  /// The number of lookups that a micro-batch makes in a table; 0 for a parameter that is no table.
-  /// At stage 3 each lookup in a row-sparse table is a fetch. Only optim/plan reads the setting.
+  /// Sets the number of lookups that a micro-batch makes in a table. The number is 0 for other
+  /// parameters. At stage 3 each lookup in a row-sparse table is a fetch. Only optim/plan reads the
+  /// setting.
   void set_lookups(int64_t lookups) const { state_->lookups = lookups; }
   int64_t lookups() const { return state_->lookups; }
 

@@ -1,9 +1,10 @@
 // The running mean and variance that a batch norm collects in training and uses in evaluation. Like
 // a Parameter, they get memory only from an optimizer or from `materialize`.
 //
-// The optimizer sets `observed`. At the end of a step it folds the micro-batches' statistics into
-// the running statistics, in order of the micro-batches. So evaluation does not depend on which
-// process had which micro-batch (optim/zero/end_of_step/batch_statistics.h).
+// The optimizer sets `observed`. At the end of a step, the optimizer updates the running statistics
+// with the statistics of the micro-batches, in order of the micro-batches. So evaluation does not
+// depend on the assignment of micro-batches to processes
+// (optim/zero/end_of_step/batch_statistics.h).
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,10 @@ struct RunningStatistics {
   float momentum;   // running = (1 - momentum) * running + momentum * new
 
   /// In training, receives the mean and the unbiased variance, f32 (C), of each micro-batch.
-  /// Without this hook, observe() folds them into the running statistics at once.
+  /// Without this hook, observe() updates the running statistics at once.
   std::function<void(const Tensor& mean, const Tensor& variance)> observed;
-  /// Says how many micro-batches are normalised together. By default each is normalised alone.
+  /// The parts of a batch that are normalised together. By default each micro-batch is normalised
+  /// alone.
   ops::BatchParts parts;
 
   /// Returns the bytes of mean and variance together. The variance is stored right after the mean.
@@ -34,8 +36,8 @@ struct RunningStatistics {
   void attach(const std::shared_ptr<Storage>& storage, int64_t offset_bytes);
   /// Sets mean to 0 and variance to 1.
   void reset();
-  /// Passes the statistics of one micro-batch to `observed`. Without that hook, folds the
-  /// statistics into `mean` and `variance`, and throws if these two have no memory.
+  /// Passes the statistics of one micro-batch to `observed`. Without this hook, updates `mean` and
+  /// `variance`, and throws if they have no memory.
   void observe(const Tensor& batch_mean, const Tensor& batch_variance);
 };
 

@@ -30,8 +30,8 @@ constexpr ElementType element_types[] = {
 constexpr JsonLimits header_limits{.bytes = max_header_bytes, .depth = 4};
 
 // Refuses a file from torch.save: a zip of pickles, or from old versions a pickle (protocols 2 to
-// 5). `begin` holds the file's first 8 bytes. The file passes if these bytes are a possible length
-// of a safetensors header.
+// 5). `begin` holds the file's first 8 bytes. A file is accepted if these bytes are also a valid
+// length of a safetensors header.
 void check_no_pickle(const std::string& path, uint64_t begin) {
   const bool zip = (begin & 0xffffffff) == 0x04034b50;  // "PK\3\4"
   const bool pickle =

@@ -32,7 +32,7 @@ struct SafetensorsEntry {
   std::string name;
   std::string dtype;  // as written in the file: "F32"
   std::vector<int64_t> shape;
-  int64_t begin = 0;  // where the tensor's bytes begin, from the end of the header
+  int64_t begin = 0;  // offset of the tensor's first byte from the end of the header
   int64_t end = 0;
 
   int64_t elements() const;
@@ -46,7 +46,7 @@ class SafetensorsReader {
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // by place in the file
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in file order
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   /// Returns a tensor's entry. Throws InputError if the file has no tensor of this name.

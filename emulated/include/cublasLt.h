@@ -1,12 +1,12 @@
 // cuBLASLt on the CPU: the calls that Tessera uses, with the real header's names, values and
 // signatures.
 //
-// A product is computed during the call or, on a captured stream, at each launch of the graph. Its
-// sums are f32. An algorithm that splits k sums each part, and then adds the parts in order. Every
-// combination of alignments in the preference has algorithms of its own, which add in their own
-// order, so that runs whose alignments differ have different bits, as they may have on a GPU. With
-// full alignment of 256 bytes, sums are in order of k. cublasLtGetStatusString explains the calling
-// thread's last failure.
+// A product is computed during the call. On a captured stream it is computed at each launch of the
+// graph, and on a deferred stream later (emulated/deferred.h). Sums are f32. An algorithm that
+// splits k sums each part, and then adds the parts in order. Each combination of alignments in the
+// preference has its own order of addition. So two runs with different alignments differ in their
+// bits, as they may on a GPU. If all alignments are 256 bytes, sums are in the order of k.
+// cublasLtGetStatusString explains the calling thread's last failure.
 //
 // These demands of the library's documentation are checked:
 //   - an attribute's size is right;
@@ -16,8 +16,8 @@
 //   - the workspace has the required size and alignment.
 // The emulation is stricter than the library:
 //   - an algorithm may be used only with the types, layouts and epilogue it was proposed for;
-//   - an algorithm needs the alignment that it was proposed for, where a GPU's needs at most 16
-//     bytes: a less aligned address is CUBLAS_STATUS_NOT_SUPPORTED;
+//   - an algorithm needs the alignment that it was proposed for, while a GPU's algorithm needs at
+//     most 16 bytes. A call with a less aligned address returns CUBLAS_STATUS_NOT_SUPPORTED;
 //   - the result must not overlap an operand;
 //   - each product overwrites its whole workspace.
 //
@@ -150,8 +150,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatrixLayout_t d_layout, cublasLtMatmulPreference_t preference, int requested,
     cublasLtMatmulHeuristicResult_t results[], int* returned);
 
-/// Checks if an algorithm fits a product, and writes the size of its workspace to `result`. The
-/// algorithm may come from a file.
+/// Checks if an algorithm fits a product, and writes the algorithm's workspace size to `result`.
+/// The algorithm may come from a file.
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                        cublasLtMatrixLayout_t a_layout,
                                        cublasLtMatrixLayout_t b_layout,
@@ -162,7 +162,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
                                                     cublasLtMatmulAlgoConfigAttributes_t attribute,
                                                     void* value, size_t bytes, size_t* written);
-/// Returns what the algorithm needs.
+/// Writes the alignment that the algorithm needs for one matrix to `value`.
 cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
                                                  cublasLtMatmulAlgoCapAttributes_t attribute,
                                                  void* value, size_t bytes, size_t* written);

@@ -1,9 +1,9 @@
 // cuDNN on the CPU: the calls that Tessera uses, with the real header's names, values and
 // signatures.
 //
-// A convolution is computed during the call or, on a captured stream, at each launch of the graph.
-// Its sums are f32, and each result is rounded once. cudnnGetLastErrorString explains the calling
-// thread's last failure.
+// A convolution is computed during the call. On a captured stream it is computed at each launch of
+// the graph, and on a deferred stream later (emulated/deferred.h). Sums are f32, and each result is
+// rounded once. cudnnGetLastErrorString explains the calling thread's last failure.
 //
 // These demands of the library's documentation are checked:
 //   - descriptors were set, and their shapes and dtypes fit each other;
@@ -16,7 +16,7 @@
 //   - f32 must not use TF32;
 //   - only deterministic algorithms may be used.
 //
-// The proposals for a convolution begin with algorithms that Tessera must not take: ALGO_0 for
+// The proposals for a convolution begin with algorithms that Tessera must not use: ALGO_0 for
 // gradients, which is not deterministic, and an algorithm in TF32 for f32. Most convolutions can
 // use IMPLICIT_PRECOMP_GEMM (forward) and ALGO_1 (gradients). Convolutions that have 3 input
 // channels, more than one group, or dilation must use another algorithm. Kernels of more than 31
@@ -128,8 +128,8 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t desc,
 cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t desc, cudnnMathType_t math);
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, int groups);
 
-/// Each of these three calls writes at most `most` proposals to `found`, the fastest first, and
-/// their number to `count`.
+/// This call and the next two write at most `most` proposals to `found`, the fastest first. They
+/// write the number of proposals to `count`.
 cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(
     cudnnHandle_t handle, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
     const cudnnConvolutionDescriptor_t conv, const cudnnTensorDescriptor_t y, const int most,

@@ -1,21 +1,21 @@
 // NCCL on emulated CUDA, over MPI (emulated/dist): the calls that Tessera uses, with the real
 // header's names, values and signatures. A call outside of a group does all of its work before it
 // returns. The calls of a group do their work in the outermost ncclGroupEnd. If streams are
-// deferred (emulated/deferred.h), the work is done when its stream comes to it, and its failure is
-// an asynchronous error. These parts of NCCL's documented contract are checked; ncclGetLastError
-// explains errors:
-//   - every rank makes the same collectives in the same order, with the same count, dtype,
+// deferred (emulated/deferred.h), the work runs when its stream reaches it, and a failure of the
+// work is an asynchronous error. These parts of NCCL's documented contract are checked, and
+// ncclGetLastError explains errors:
+//   - every rank calls the same collectives in the same order, with the same count, dtype,
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;
 //   - transfers between two ranks are grouped alike on both ranks, and are in the same order in a
 //     group. NCCL is less strict;
-//   - a rank that does not arrive in time, or has ended, is an error rather than an endless wait;
+//   - a rank that has ended or does not arrive in time causes an error, not an endless wait;
 //   - registered memory is deregistered before it is freed;
 //   - buffers lie on the communicator's device, and are either disjoint or exactly in place;
 //   - streams exist, and groups are closed;
 //   - a communicator of which a call has failed is not used again. ncclCommGetAsyncError reports
 //     the failure, and all calls return it until ncclCommAbort or ncclCommDestroy. NCCL is less
-//     strict: some refused arguments do not stick.
+//     strict: after some refused arguments, its communicator can still be used.
 // As in NCCL, sums are not in the order of ranks. A call on a captured stream becomes part of the
 // graph, and each launch of the graph makes the call.
 //

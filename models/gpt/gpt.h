@@ -1,4 +1,5 @@
-// GPT-2: token and position embeddings, blocks, a final norm, and a head tied to the token table.
+// GPT-2: token and position embeddings, transformer blocks, a final norm, and a head that shares
+// its weight with the token table.
 //
 //   models::Gpt model(models::GptConfig::preset("nano"));
 //   Tensor loss = model.loss(tokens, targets);       // i32 (B, T) each -> scalar
@@ -32,8 +33,8 @@ struct GptConfig {
   /// If true, backward recomputes each block's activations (core/recompute.h). Backward then calls
   /// the model's blocks again, so the model must live until backward ends.
   bool recompute = false;
-  /// Rows of logits that the loss computes at once: chunk_rows of ops::linear_cross_entropy. 0
-  /// chooses a number that suits the device (ops::logits_chunk_rows).
+  /// The number of rows of logits that the loss computes at once (chunk_rows of
+  /// ops::linear_cross_entropy). 0 chooses a number that suits the device (ops::logits_chunk_rows).
   int64_t loss_chunk_rows = 0;
 
   /// Returns the preset nano, micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl. For another name,

@@ -21,7 +21,7 @@ int64_t size_of(const std::string& path, const json& config, const char* key) {
   return json_integer(fmt::format("{}: {}", path, key), *found);
 }
 
-// Refuses a setting that changes what the model computes, unless the setting is absent or has one
+// Refuses a setting that changes the model's computation, unless the setting is absent or has one
 // of the `supported` values.
 void check_setting(const std::string& path, const json& config, const char* key,
                    std::initializer_list<json> supported) {

@@ -10,7 +10,7 @@
 namespace tessera::models {
 namespace {
 
-/// The tensors that are alive, by name, and the peak of their bytes.
+/// The tensors that are alive, by name, and the peak of their total bytes.
 class Alive {
  public:
   void begin(const std::string& name, int64_t bytes) {
@@ -43,7 +43,7 @@ class Alive {
   int64_t peak_ = 0;
 };
 
-/// The activations of a step, in program order. Tensors of block l are named "l/...".
+/// Counts the activations of a step, in program order. Tensors of block l are named "l/...".
 class Activations {
  public:
   Activations(const GptSizes& sizes, bool training) : s_(sizes), dropout_(training && s_.dropout) {
@@ -55,7 +55,8 @@ class Activations {
 
   int64_t peak() const { return alive_.peak(); }
 
-  /// Forward of a block. If it is recorded, the tensors that its backward needs stay alive.
+  /// Runs the forward of a block. If the forward is recorded, the tensors that backward needs stay
+  /// alive.
   void block(int64_t l, bool recorded) {
     norm(l, "ln_1", l > 0 ? "sum_1" : "", recorded);
     begin(l, "qkv", 3 * s_.x);
@@ -75,9 +76,9 @@ class Activations {
     if (!recorded && l > 0) end(l, "sum_1");
   }
 
-  /// Frees the residual stream that entered block l: its update and, if `sum` is true, its residual
-  /// sum. `sum` is false while a closure holds the residual sum. The stream that enters block 0 has
-  /// no update.
+  /// Frees the residual stream that entered block l: the stream's update and, if `sum` is true, the
+  /// residual sum. `sum` is false while a closure holds the residual sum. The stream that enters
+  /// block 0 has no update.
   void end_input(int64_t l, bool sum) {
     if (l == 0) {
       if (sum) alive_.end("x");
@@ -132,13 +133,13 @@ class Activations {
     alive_.end("d attended");
     alive_.begin("d ln", s_.x);
     alive_.end("d qkv");
-    // In block 0, ln_1's backward does not add the stream's gradient. Autograd adds it, and takes
-    // as much memory.
+    // In block 0, ln_1's backward does not add the stream's gradient. Autograd makes this addition,
+    // and needs as much memory.
     norm_backward(l, "ln_1");
     if (l > 0) end(l, "sum_1");
   }
 
-  /// Backward of a block whose forward was not recorded: recomputes the forward first.
+  /// Runs the backward of a block whose forward was not recorded. Recomputes the forward first.
   void block_backward_again(int64_t l) {
     block(l, true);
     end(l, "update");
@@ -175,7 +176,7 @@ class Activations {
     if (!recorded) end(l, name + " statistics");
   }
 
-  /// Backward of dropout and of the projection into the residual stream.
+  /// Runs the backward of dropout and of the projection into the residual stream.
   void sublayer_backward(const char* gradient, int64_t bytes) {
     if (dropout_) alive_.begin("d dropped", s_.x);
     alive_.begin(gradient, bytes);

@@ -3,11 +3,10 @@
 //
 //   const GptMemory memory = gpt_training_memory(config, DType::bf16, 12, 1024);  // (B, T)
 //
-// The prediction goes through the step and lists the tensors that are alive. A tensor begins and
-// ends where the model's code allocates and frees it. The prediction shares only two things with
-// the run: the queries for the scratch memory of matrix products, and the sizes of tiles and
-// chunks. The scratch memory depends on the processor. On a CPU it also depends on the number of
-// threads.
+// The prediction goes through a step and counts the tensors that are alive. It allocates and frees
+// tensors in the order of the model's code. The prediction shares only two things with this code:
+// the queries for the scratch memory of matrix products, and the sizes of tiles and chunks. The
+// scratch memory depends on the processor. On a CPU it also depends on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +20,8 @@ namespace tessera::models {
 
 struct GptMemory {
   int64_t activations = 0;  // peak bytes, including the micro-batch's tokens and targets
-  /// Peak bytes; nullopt if this machine does not have the GPU, because then its cuBLASLt cannot be
-  /// queried.
+  /// Peak bytes; nullopt if this machine does not have the GPU, because only the GPU's cuBLASLt
+  /// knows the workspace of products.
   std::optional<int64_t> workspace = std::nullopt;
 };
 

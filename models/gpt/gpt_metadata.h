@@ -1,5 +1,5 @@
-// The config of a GPT as a map of strings. Used where weights are stored without a config.json, for
-// example in a checkpoint.
+// The config of a GPT as a map of strings, for weights that are stored without a config.json, such
+// as those in a checkpoint.
 //
 //   manifest.weights = models::gpt_metadata(model.config());
 //   const models::Gpt model(models::parse_gpt_metadata("manifest.json", manifest.weights));

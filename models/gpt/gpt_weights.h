@@ -1,5 +1,5 @@
 // A GPT's weights as Hugging Face's GPT-2 stores them: a safetensors file, and beside it
-// config.json with the sizes. Tessera's parameters have the layout of Hugging Face's, and their
+// config.json with the sizes. Tessera's parameters have Hugging Face's layout, and Hugging Face's
 // names without the prefix "transformer.".
 //
 //   GptWeights weights("gpt2/model.safetensors", model);   // checks every tensor
@@ -37,7 +37,7 @@ class GptWeights {
 
   /// Overwrites the model's parameters, rounding to their dtype. A parameter without memory gets
   /// memory first. Throws if a parameter belongs to an optimizer. load() and read() throw
-  /// InputError for a finite weight that an f16 parameter cannot hold.
+  /// InputError for a finite weight that an f16 parameter cannot represent.
   void load() const;
 
   /// Reads elements [begin, begin + out.size()) of a parameter into `out`.
@@ -81,13 +81,13 @@ class GptWriter {
 /// Returns a tensor's name without the prefix "transformer.".
 std::string_view without_gpt_prefix(std::string_view name);
 
-/// Throws InputError if config.json beside `path` describes a GPT of other sizes than the model's.
-/// GptWriter would replace that config.json and the weights by two renames, and a crash between the
-/// renames would leave files that disagree.
+/// Throws InputError if config.json beside `path` describes a GPT whose sizes or epsilon differ
+/// from the model's. GptWriter would replace the config.json and the weights by two renames. A
+/// crash between the renames would leave files that disagree.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
-/// Throws InputError if GptWriter could not write to `path`, or if it would replace a config.json
-/// that is not a GPT-2's.
+/// Throws InputError if GptWriter could not write to `path`, or if GptWriter would replace a
+/// config.json that is not a GPT-2's.
 void check_gpt_destination(const std::string& path);
 
 }  // namespace tessera::models

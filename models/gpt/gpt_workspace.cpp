@@ -10,7 +10,7 @@
 namespace tessera::models {
 namespace {
 
-/// The workspace of single kernels. Attention and norms differ between the CPU and CUDA.
+/// Predicts the workspace of single kernels. Attention and norms differ between the CPU and CUDA.
 class Kernels {
  public:
   explicit Kernels(const GptSizes& sizes)
@@ -40,7 +40,7 @@ class CpuKernels : public Kernels {
   // Each thread has:
   //   - a tile of scores in f32 and, if the dtype is not f32, a second tile in the dtype;
   //   - a tile of the output, and the maxima and sums of its rows;
-  //   - in backward, as many tiles again for the gradients of the scores;
+  //   - in backward, the same number of tiles for the gradients of the scores;
   //   - in backward, dk and dv;
   //   - the workspace of a product.
   int64_t attention(bool backward) const override {
@@ -101,7 +101,7 @@ class CudaKernels : public Kernels {
  public:
   using Kernels::Kernels;
 
-  // Backward holds the inner product of y and dy for each row and head, in f32.
+  // Backward stores the inner product of y and dy for each row and head, in f32.
   int64_t attention(bool backward) const override { return backward ? s_.logsumexp : 0; }
 
   // The rows are cut into at most 264 chunks. A chunk's rows are a multiple of 8. Each chunk has
@@ -111,7 +111,8 @@ class CudaKernels : public Kernels {
   }
 };
 
-/// The peak workspace over all operations. Operations run one after the other.
+/// The peak workspace over all operations. The operations run one after the other, so this is the
+/// largest workspace of an operation.
 class Workspace {
  public:
   Workspace(const GptSizes& sizes, const Kernels& kernels)
@@ -150,7 +151,7 @@ class Workspace {
                           .c = {nullptr, out}, .bias = at(aligned), .c_dtype = s_.dtype}));
   }
   // `input`: bytes of the layer's input if backward recomputes it, else 0. `gradient`: bytes of the
-  // gradient of the activation's input, 0 without an activation.
+  // gradient of the activation's input, or 0 without an activation.
   void linear_backward(int64_t in, int64_t out, int64_t input, int64_t gradient) {
     const int64_t dx =
         kernels_.product({.m = s_.n, .n = in, .k = out, .a = {nullptr, out},
@@ -160,8 +161,8 @@ class Workspace {
                           .b = {nullptr, out}, .c = {nullptr, out}, .c_dtype = s_.dtype});
     use(input + gradient + std::max({kernels_.bias_gradient(out), dx, dweight}));
   }
-  // Recomputing a norm also takes room for its statistics. They are freed before the layer's
-  // backward begins.
+  // Recomputing a norm also takes memory for the norm's statistics. The statistics are freed before
+  // the layer's backward begins.
   int64_t norm_again() {
     use(s_.x + 2 * s_.row);
     return s_.x;
@@ -169,7 +170,7 @@ class Workspace {
 
   /// Returns the largest body(rows, x) over the chunks of the head's rows. x stands in for the
   /// address of a chunk's first row. x is null for the first chunk. The queries check only the
-  /// alignment of x and if x is null.
+  /// alignment of x and whether x is null.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;

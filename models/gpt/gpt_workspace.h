@@ -34,8 +34,8 @@ struct GptSizes {
   bool dropout = config.dropout > 0;
 };
 
-/// Returns the peak bytes of forward and backward if `training` is true, else those of a forward
-/// without backward, as in an evaluation. Returns nullopt if this machine does not have the GPU
+/// Returns the peak bytes of forward and backward if `training` is true, else the peak bytes of
+/// forward alone, as in an evaluation. Returns nullopt if this machine does not have the GPU
 /// `sizes.device`, because only that GPU's cuBLASLt knows the workspace of products.
 std::optional<int64_t> gpt_workspace(const GptSizes& sizes, bool training);
 

@@ -19,7 +19,7 @@ using ImageConfig = std::variant<ResNetConfig, VggConfig>;
 /// the known names.
 ImageConfig image_config(const std::string& name, const ImageSizes& sizes);
 /// Builds a ResNet or a VGG: (N, H, W, C) -> (N, classes). Throws InputError as image_config does,
-/// or if the sizes do not make a model.
+/// or if the model cannot have these sizes.
 std::unique_ptr<nn::Module> image_classifier(const std::string& name, const ImageSizes& sizes);
 std::vector<std::string> image_classifier_names();
 

@@ -11,9 +11,9 @@
 namespace tessera::models {
 namespace {
 
-/// The operations of a micro-batch: one function for each operation in core/image_ops.h. In
-/// training each function records on the tape what the operation's closure keeps, and which inputs
-/// get a gradient.
+/// The operations of a micro-batch, with one function for each operation that the models use. In
+/// training each function records the memory that the operation's closure keeps, and the inputs
+/// that get a gradient.
 class Tape {
  public:
   Tape(const ImageMicroBatch& micro, bool training) : tape_(training), micro_(micro) {
@@ -67,7 +67,7 @@ class Tape {
   Value flatten(const Value& x) {
     const int64_t pixels = x.shape[1] * x.shape[2];
     const Shape flat{x.shape[0], x.shape[3] * pixels};
-    // With one pixel or one channel, flatten is a reshape. A reshape shares the memory and hands
+    // With one pixel or one channel, flatten is a reshape. A reshape shares the memory and passes
     // the gradient on.
     if (pixels == 1 || x.shape[3] == 1) return {flat, x.dtype, x.memory, x.producer};
     return without_kept(x, flat);
@@ -93,7 +93,7 @@ class Tape {
     const Memory logsumexp = tape_.block(4 * rows);
     Value loss = tape_.empty({}, DType::f32);
     tape_.record(loss, {logits.memory, logsumexp}, {{&logits}});
-    tape_.write_gradient_in_place();  // nothing else holds the logits
+    tape_.write_gradient_in_place();  // no other tensor uses the logits' memory
     return loss;
   }
 
@@ -127,7 +127,7 @@ struct Filter {
   int64_t stride = 1;
 };
 
-/// A convolution without bias, since a norm follows. Stride 1 keeps the image's size.
+/// Records a convolution without bias, since a norm follows. Stride 1 keeps the image's size.
 Value convolution(Tape& tape, const Value& x, const Filter& filter) {
   return tape.conv2d(x, filter.out, filter.kernel,
                      {.stride = filter.stride, .padding = filter.kernel / 2}, false);
@@ -136,7 +136,7 @@ Value normalized(Tape& tape, const Value& x, const Filter& filter, bool relu) {
   return tape.batch_norm(convolution(tape, x, filter), relu);
 }
 
-/// The forward of nn::BasicBlock or nn::Bottleneck.
+/// Records the forward of nn::BasicBlock or nn::Bottleneck.
 Value residual_block(Tape& tape, const Value& x, const std::vector<Filter>& filters,
                      int64_t stride) {
   const Filter& last = filters.back();

@@ -7,10 +7,10 @@
 // Images and labels are not counted here, because the run reads several micro-batches ahead.
 // train/images/plan_image.h counts them.
 //
-// The prediction makes the model's operations in the model's order, on blocks of memory that have a
-// size but no contents. The prediction shares no code with the run, except the queries for the
-// scratch memory of libraries. That scratch memory depends on the processor. On a CPU it also
-// depends on the number of threads.
+// The prediction replays the model's operations in order, on blocks of memory that have a size but
+// no contents. The prediction shares no code with the run, except the queries for the scratch
+// memory of libraries. That scratch memory depends on the processor. On a CPU it also depends on
+// the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct ImageMicroBatch {
 
 struct ImageMemory {
   int64_t activations = 0;  // peak bytes, without images and labels
-  /// Peak bytes; nullopt if this machine does not have the GPU, because then its libraries cannot
-  /// be queried.
+  /// Peak bytes; nullopt if this machine does not have the GPU, because only the GPU's libraries
+  /// know their workspace.
   std::optional<int64_t> workspace = std::nullopt;
 };
 

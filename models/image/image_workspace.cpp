@@ -9,13 +9,13 @@ namespace tessera::models {
 namespace {
 
 /// Workspace bytes of batch norm's four kernels. While the kernels `sums` and `backward` run, the
-/// operation also holds its sums per channel, which are not counted here.
+/// operation also holds sums per channel. NormWorkspace does not count these sums.
 struct NormWorkspace {
   int64_t statistics, forward, sums, backward;
 };
 
-// If there are few channels, the CPU folds several rows into a wide row. It sums at most 32 chunks
-// of at least 32 wide rows each (core/ops/batch_norm_rows.h).
+// If there are few channels, the CPU joins several rows into one wide row. The CPU sums at most 32
+// chunks of at least 32 wide rows each (core/ops/batch_norm_rows.h).
 NormWorkspace cpu_norm(int64_t rows, int64_t channels) {
   const int64_t fold = pieces(256, channels);
   const int64_t width = fold * channels;
@@ -53,8 +53,8 @@ int64_t ImageWorkspace::conv2d(const Conv2dSizes& sizes, bool has_bias, bool wan
 }
 
 // The update of running statistics, and the averages over the parts of a batch, take 8 bytes per
-// channel. They are not counted, because the kernel for the batch's statistics takes at least as
-// much.
+// channel. These bytes are not counted, because the kernel for the batch's statistics takes at
+// least as much.
 int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
   const NormWorkspace norm = context.device.is_cpu()
                                  ? cpu_norm(rows, channels)

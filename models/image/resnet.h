@@ -18,7 +18,7 @@ namespace tessera::models {
 
 struct ResNetConfig {
   std::vector<int64_t> blocks;  // blocks in each stage; all stages but the first halve the image
-  int64_t width = 0;            // channels of the first stage; each later stage doubles them
+  int64_t width = 0;            // channels of the first stage; doubles in each later stage
   bool bottleneck = false;
   /// If true, the first convolution is 3x3 with stride 1. Otherwise it is 7x7 with stride 2, and a
   /// max pool follows.
@@ -32,7 +32,7 @@ struct ResNetConfig {
   ///   resnet18, resnet34, resnet50   table 1; small_images is true if sizes.side is at most 64
   static ResNetConfig preset(const std::string& name, const ImageSizes& sizes);
   static std::vector<std::string> preset_names();
-  /// The side of the image in the last stage, in pixels.
+  /// Returns the side of the image in the last stage, in pixels.
   int64_t last_side() const;
 };
 

@@ -21,7 +21,7 @@ MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
       user_factors_(config.users, config.factors, table_options(factors(), config.distinct.users)),
       item_factors_(config.items, config.factors,
                     table_options(factors(), config.distinct.items)) {
-  // row_products' gradient reads all tables that row_products looks up, and reads them together. So
+  // The gradient of row_products reads all tables that row_products looks up, at the same time. So
   // these tables share a block.
   const auto add_looked_up = [this](const std::string& name, RecommenderTable& table) {
     table.weight.set_backward_reads(nn::BackwardReads::always);

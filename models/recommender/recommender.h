@@ -30,10 +30,11 @@ struct RecommenderConfig {
   int64_t users = 0;
   int64_t items = 0;
   int64_t factors = 64;
-  /// neumf: widths of the MLP. The first width is that of the MLP's input, the concatenated user
-  /// and item factors. Each further width is that of a layer's output.
+  /// neumf: widths of the MLP. The first width is the size of the MLP's input: the concatenated
+  /// user and item factors. Each further width is the size of a layer's output.
   std::vector<int64_t> hidden = {64, 32, 16};
-  /// Row-sparse tables: the most distinct rows that a micro-batch looks up. 0: dense tables.
+  /// The largest numbers of distinct rows that a micro-batch looks up in row-sparse tables. 0 makes
+  /// a table dense.
   struct Distinct {
     int64_t users = 0;
     int64_t items = 0;
@@ -58,7 +59,7 @@ struct RecommenderInput {
   Tensor history = {};          // i32
   Tensor history_offsets = {};  // i32 (B + 1)
   Tensor history_scale = {};    // f32 (B): 1 / sqrt(items of the user)
-  bool penalized = false;       // true: Scores gets everything that an L2 penalty needs
+  bool penalized = false;       // true: Scores includes the values for an L2 penalty
 };
 
 struct Scores {

@@ -23,12 +23,12 @@ struct Entries {
   int64_t all = 0;
   int64_t distinct = 0;  // 0: dense
 
-  /// Returns how many rows the matrix has that operations read in training. The matrix is the
+  /// Returns the number of rows of the matrix that operations read in training. This matrix is the
   /// dense table itself, or a copy of the rows that the micro-batch looks up.
   int64_t read() const { return distinct > 0 ? distinct : all; }
 };
 
-/// The operations that the models use: one function for each operation of core/ops.h.
+/// The operations of a micro-batch, with one function for each operation that the models use.
 class Tape {
  public:
   Tape(const RecommenderMicroBatch& micro, bool training) : tape_(training), micro_(micro) {
@@ -92,7 +92,7 @@ class Tape {
     tape_.record(y, {a.memory, b.memory}, {{&a}, {&b}});
     return y;
   }
-  /// a + b, or a - b.
+  /// Records a + b, or a - b if `subtract` is true.
   Value add(const Value& a, const Value& b, bool subtract = false) {
     Value y = tape_.empty(broadcast(a.shape, b.shape), a.dtype);
     tape_.record(y, {}, {{&a, a.shape == y.shape}, {&b, b.shape == y.shape && !subtract}});
@@ -104,7 +104,7 @@ class Tape {
     return y;
   }
 
-  /// An elementwise operation that keeps nothing, such as adding or multiplying by a number.
+  /// Records an elementwise operation whose closure keeps no tensor, such as adding a number.
   Value like(const Value& x) { return of_shape(x, x.shape, x.dtype, {}); }
   Value square(const Value& x) { return of_shape(x, x.shape, x.dtype, {x.memory}); }
   Value softplus(const Value& x) { return square(x); }
@@ -153,10 +153,10 @@ class Tape {
   RecommenderMemory memory() const { return {tape_.peak(), workspace_}; }
 
  private:
-  /// Workspace for row_products' sum of squares:
-  ///   - on the CPU, one side after the other: for each row of a table the number of its lookups,
-  ///     and an fp64 sum for every 64 rows;
-  ///   - on CUDA, an f32 square for each lookup, and the workspace of their sum.
+  /// Counts the workspace for row_products' sum of squares:
+  ///   - on the CPU, for one side after the other: the number of lookups of each table row, and an
+  ///     fp64 sum for every 64 rows;
+  ///   - on CUDA, an f32 square for each lookup, and the workspace of the squares' sum.
   void use_for_squares(int64_t left_entries, int64_t entries, const Shape& indices) {
     if (micro_.device.is_cpu()) {
       const auto sums = [](int64_t rows) { return 8 * pieces(rows, 64); };
@@ -167,10 +167,11 @@ class Tape {
       use(4 * lookups + mean_workspace(lookups));
     }
   }
-  /// Workspace for row_products' gradient, which sorts the places (b, k) by table row:
-  ///   - on the CPU, for each place the row number of the other side, and a weight;
-  ///   - on CUDA, for each place its own number, a weight if weights are converted to f32, and the
-  ///     row number of the left side if the left side's row numbers are `repeated` for each k.
+  /// Counts the workspace for row_products' gradient, which sorts the places (b, k) by table row.
+  /// The workspace has an offset for each table row, and for each place
+  ///   - on the CPU, the row number of the other side and a weight;
+  ///   - on CUDA, the place's number, a weight if weights are converted to f32, and the left side's
+  ///     row number if these row numbers are `repeated` for each k.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
     if (micro_.device.is_cpu()) {
       use(4 * (rows + 1) + 8 * places);
@@ -189,7 +190,7 @@ class Tape {
     return shape;
   }
 
-  // Backward sorts the indices by row: this takes entries + 1 offsets and the sorted indices.
+  // Backward sorts the indices by row. The sort stores rows + 1 offsets and the sorted indices.
   Value rows_of_table(const Entries& table, const Shape& shape, int64_t width,
                       const Shape& indices) {
     std::vector<Memory> kept;
@@ -201,14 +202,14 @@ class Tape {
     return y;
   }
 
-  /// Returns how many rows the matrix has that an operation reads for these indices.
+  /// Returns the number of rows of the matrix that an operation reads for these indices.
   int64_t rows_read(const Entries& table, const Shape& indices) const {
     if (tape_.training()) return table.read();
     return fetches(table) ? std::min(table.all, indices.elements()) : table.all;
   }
   bool fetches(const Entries& table) const { return table.distinct > 0 && micro_.fetches; }
-  /// Allocates what a lookup of a row-sparse table allocates:
-  ///   - in training, the places of the rows, which the gradient keeps;
+  /// Allocates the memory of a lookup in a row-sparse table:
+  ///   - in training, the places of the rows, which the gradient's closure keeps;
   ///   - in an evaluation that fetches rows, the places and the rows, and during the lookup also a
   ///     set of the row numbers.
   void look_up(const Entries& table, const Shape& indices, int64_t width,
@@ -218,15 +219,15 @@ class Tape {
       kept.push_back(looked_up.back().memory);
     } else if (!tape_.training() && fetches(table)) {
       const int64_t rows = rows_read(table, indices);
-      // On a GPU the set is not an activation, because it lies on the host.
+      // With a GPU the set is not an activation, because the set is in host memory.
       Value set;
       if (micro_.device.is_cpu()) set = tape_.empty({row_set_bytes(rows) / 4}, DType::i32);
       looked_up.push_back(tape_.empty(indices, DType::i32));
       looked_up.push_back(tape_.empty({rows, width}, micro_.dtype));
     }
   }
-  /// Allocates what a lookup of a table and its bias, both with the same indices, allocates. The
-  /// places of the bias are compared with those of the table, and then freed.
+  /// Allocates the memory of two lookups with the same indices: in a table, and in the table's
+  /// bias. The places of the bias are compared with the places of the table, and then freed.
   void look_up_with_bias(const Entries& table, const Shape& indices, int64_t width,
                          std::vector<Memory>& kept, std::vector<Value>& looked_up) {
     look_up(table, indices, width, kept, looked_up);
@@ -253,7 +254,7 @@ struct ScoreValues {
   Value squares = {};
 };
 
-/// Makes the operations of the models' score functions, in the same order.
+/// Replays the operations of the models' score functions, in the same order.
 class Walk {
  public:
   Walk(Tape& tape, const RecommenderConfig& config, const RecommenderMicroBatch& micro)
@@ -295,7 +296,8 @@ class Walk {
     }
     const Value bias = users(1);
     std::vector<Value> results;
-    // In the model the users' rows are a temporary. After row_products only its closure holds them.
+    // In the model the users' rows are a temporary. After row_products, only the operation's
+    // closure holds the rows.
     {
       const Value p = user_rows();
       results = products({.x = &p});

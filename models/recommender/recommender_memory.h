@@ -5,7 +5,7 @@
 //       {.name = "mf", .users = 943, .items = 1682}, {.samples = 1024, .items = 1});
 //
 // The batch itself is not counted here; train/ratings/plan_ratings.h counts it. The prediction
-// makes the model's operations on a tape (models/memory_tape.h).
+// replays the model's operations on a tape (models/memory_tape.h).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct RecommenderMicroBatch {
   int64_t history_places = 0;  // places for history items in a batch, if the model reads histories
   RecommenderObjective objective = RecommenderObjective::rating;
   float l2 = 0;
-  /// True if the tables are row-sparse and no process has them whole, so that an evaluation fetches
+  /// True if the tables are row-sparse and no process has a whole table. An evaluation then fetches
   /// the rows that it looks up.
   bool fetches = false;
   Device device = default_device();
@@ -34,7 +34,7 @@ struct RecommenderMicroBatch {
 struct RecommenderMemory {
   int64_t activations = 0;  // peak bytes, without the batch
   /// Peak bytes; nullopt if the micro-batch's device is a GPU that this machine does not have,
-  /// because CUDA's libraries can be asked for their workspace only where the GPU is.
+  /// because CUDA's libraries report their workspace only on a machine with the GPU.
   std::optional<int64_t> workspace = std::nullopt;
 };
 

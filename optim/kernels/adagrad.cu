@@ -21,7 +21,7 @@ struct Adagrad {
 
   template <int n>
   __device__ void update(const UpdateTable& table, int64_t at) const {
-    // These loads are issued first, so that the search for the segment overlaps with them.
+    // The loads are issued first, so that they overlap with the search for the segment.
     Floats<n> p = load<n>(parameters + at);
     Floats<n> v = load<n>(sums + at);
     const Floats<n> gradient = load<n>(gradients + at);
@@ -39,7 +39,7 @@ struct Adagrad {
 constexpr int lanes = 16;
 constexpr int rows_per_block = row_update_threads / lanes;
 
-// Half a warp updates a row. The squares are added in the order of the CPU.
+// Half a warp updates a row. The squares are added in the CPU's order.
 __global__ void __launch_bounds__(row_update_threads)
     rowwise_kernel(float* parameters, float* sums, RowUpdateTable table, UpdateHyper hyper) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(row_update_threads)
     sum += __shfl_down_sync(whole_warp, sum, width);
   }
   const int first_lane = static_cast<int>(threadIdx.x) % warp_size / lanes * lanes;
-  // Every lane reads the row's v before the shuffle, because lane 0 overwrites v after it.
+  // Every lane reads the row's v before the shuffle, because lane 0 overwrites v after the shuffle.
   const float before = updates ? sums[row] : 0.0f;
   sum = __shfl_sync(whole_warp, sum, first_lane);
   if (!updates) return;

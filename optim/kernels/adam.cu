@@ -42,7 +42,7 @@ struct Adam {
 
   template <int n>
   __device__ void update(const UpdateTable& table, int64_t at) const {
-    // These loads are issued first, so that the search for the segment overlaps with them.
+    // The loads are issued first, so that they overlap with the search for the segment.
     Floats<n> p = load<n>(parameters + at);
     Floats<n> m = load<n>(first_moment + at);
     Floats<n> v = load<n>(second_moment + at);

@@ -1,6 +1,6 @@
-// fold_statistics: folds the batch statistics of a step's micro-batches into the running
-// statistics, in order of the micro-batches. Evaluation normalises with the running statistics. No
-// autograd operation wraps this launcher.
+// fold_statistics: updates the running statistics with the batch statistics of a step's
+// micro-batches, in order of the micro-batches. Evaluation normalises with the running statistics.
+// No autograd operation wraps this launcher.
 #include "core/cpu/vector_math.h"
 #include "optim/kernels/fold_statistics.h"
 

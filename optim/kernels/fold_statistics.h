@@ -1,4 +1,4 @@
-// Launcher that folds the batch-norm statistics of a step into the running statistics.
+// Launcher that updates the running statistics with the batch-norm statistics of a step.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// The layout of the observed statistics, and the momentum of the fold.
+/// The layout of the observed statistics, and the momentum of the update.
 struct StatisticsFold {
   int64_t ranks = 1;
   int64_t micro_steps = 1;

@@ -1,5 +1,5 @@
-// Shared by the update rules on CUDA: the loop over the rows of a RowUpdate. A thread updates one
-// element, and neighbouring threads neighbouring elements of a row.
+// Shared by the update rules on CUDA: the loop over the rows of a RowUpdate. Each thread updates
+// one element. Neighbouring threads update neighbouring elements of a row.
 #pragma once
 
 #include "core/cuda/kernel.cuh"

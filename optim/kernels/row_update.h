@@ -1,4 +1,4 @@
-// Shared by the update rules: checks of a RowUpdate, and on the CPU the loop over its rows.
+// Shared by the update rules: checks of a RowUpdate, and the CPU's loop over the update's rows.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ inline void check_row_update(std::string_view rule, const RowUpdate& update, siz
 
 namespace cpu {
 
-/// Calls body(place, gradient, hyper) for each row of the update, where `place` is the row of
-/// parameters and state, and `gradient` points to the row's C gradients. update.scalars are applied
-/// as update.h says.
+/// Calls body(place, gradient, hyper) for each row of the update. `place` is the row of parameters
+/// and state. `gradient` points to the row's C gradients. update.scalars are applied as update.h
+/// says.
 template <class Body>
 void for_each_row(const Context& context, const RowUpdate& update, UpdateHyper hyper, Body&& body) {
   if (update.scalars != nullptr) {

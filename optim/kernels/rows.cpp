@@ -65,8 +65,8 @@ void fold_rows(const Context&, const RowList& sums, int64_t fresh, const RowList
         float* const sum = target(i);
         const T* const add = source(i);
         if (target.index(i) >= fresh) {
-          // A value is added to 0.0 rather than copied, so that -0.0 becomes +0.0, as it does in an
-          // accumulator that was zeroed.
+          // The value is added to 0.0, not copied. So -0.0 becomes +0.0, as in a zeroed
+          // accumulator.
 #pragma omp simd
           for (int64_t c = 0; c < width; ++c) sum[c] = 0.0f + float(add[c]);
         } else {

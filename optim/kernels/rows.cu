@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(threads)
   const int64_t i = element / sums.width;
   const int64_t column = element % sums.width;
   float* const sum = sums.at(i, column);
-  // A fresh row's memory may hold anything. Its value is added to 0.0 rather than copied, so that
-  // -0.0 becomes +0.0, as it does in an accumulator that was zeroed.
+  // The memory of a fresh row is not initialised. The value is added to 0.0, not copied. So -0.0
+  // becomes +0.0, as in a zeroed accumulator.
   const float before = sums.row(i) >= fresh ? 0.0f : *sum;
   *sum = before + float(*values.at(i, column));
 }
@@ -67,8 +67,8 @@ struct Touched {
   int64_t width;
 };
 
-// Half a warp sums a block, as block_square_sums does: lane l adds the squares of elements l,
-// l + 16, ... in ascending order, then the lanes are added pairwise.
+// Half a warp sums a block, as block_square_sums does. Lane l adds the squares of elements
+// l, l + 16, ... in ascending order. Then the lanes are added pairwise.
 __global__ void __launch_bounds__(threads) touched_kernel(double* squares, Touched touched) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int64_t j = int64_t{blockIdx.x} * groups + threadIdx.x / lanes;

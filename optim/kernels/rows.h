@@ -28,26 +28,26 @@ TESSERA_KERNEL(copy_rows, const RowList& to, const RowList& from, int64_t count)
 /// distinct.
 TESSERA_KERNEL(fold_rows, const RowList& sums, int64_t fresh, const RowList& values, int64_t count)
 
-/// The rows of a table that were touched, in ascending order, and the blocks of 256 elements of the
-/// table that they lie in.
+/// The touched rows of a table, in ascending order, and the blocks of 256 table elements that
+/// contain elements of these rows.
 struct TouchedBlocks {
   Tensor sums;    // f32 (>= m, C): gradient sums
-  Tensor slots;   // i32 (m): the row of `sums` of each touched row
-  Tensor rows;    // i32 (m): each touched row
+  Tensor slots;   // i32 (m): for each touched row, its row in `sums`
+  Tensor rows;    // i32 (m): numbers of the touched rows, ascending
   Tensor blocks;  // i64 (b): numbers of the blocks, ascending
-  Tensor first;   // i32 (b): for each block, the index in `rows` of the first row that lies in it
+  Tensor first;   // i32 (b): for each block, the index in `rows` of its first touched row
   int64_t row_count = 0;
   int64_t block_count = 0;
 };
-/// squares[j] = the sum of squares of block number blocks[j], in fp64, with the bits of
-/// block_square_sums for a gradient in which all rows that were not touched are zero.
+/// squares[j] = the fp64 sum of squares of block number blocks[j]. The bits are those of
+/// block_square_sums on the whole gradient, in which all untouched rows are zero.
 TESSERA_KERNEL(touched_square_sums, std::span<double> squares, const TouchedBlocks& touched)
 
 /// An update of rows of a table. Row i of the update is row rows[i] - first of `parameters` and of
-/// each state; its gradient is row slots[i] of `gradients`, or zero if slots[i] is -1.
+/// each state. The gradient of row i is row slots[i] of `gradients`, or zero if slots[i] is -1.
 struct RowUpdate {
   Tensor parameters;              // f32 (R, C)
-  std::span<const Tensor> state;  // f32 (R, C) each, or (R) for a rule with one value a row
+  std::span<const Tensor> state;  // f32 (R, C) each, or (R) for a rule with one value per row
   Tensor gradients;               // f32 (>= 1, C)
   Tensor rows;                    // i32 (m), distinct
   Tensor slots = {};              // i32 (m); undefined: slot i is i
@@ -56,8 +56,8 @@ struct RowUpdate {
   const StepScalars* scalars = nullptr;  // as in update.h
 };
 
-/// Update rows with the formulas of adam_update, sgd_update and adagrad_update. Each element gets
-/// the bits that those launchers would give it.
+/// These three launchers update rows with the formulas of adam_update, sgd_update and
+/// adagrad_update, and give each element the same bits.
 TESSERA_KERNEL(adam_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 TESSERA_KERNEL(sgd_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 TESSERA_KERNEL(adagrad_update_rows, const RowUpdate& update, const UpdateHyper& hyper)

@@ -32,7 +32,7 @@ struct Sgd {
 
   template <int n>
   __device__ void update(const UpdateTable& table, int64_t at) const {
-    // These loads are issued first, so that the search for the segment overlaps with them.
+    // The loads are issued first, so that they overlap with the search for the segment.
     Floats<n> p = load<n>(parameters + at);
     Floats<n> b = momentum != nullptr ? load<n>(momentum + at) : Floats<n>{};
     const Floats<n> gradient = load<n>(gradients + at);

@@ -1,6 +1,6 @@
 // The order in which the squares of a block of 256 elements are added: element i of the block goes
-// to lane i mod 16, and the lanes are added pairwise. The loops below fix this order, rather than
-// leave it to the compiler, because a block's sum must have the same bits on every rank.
+// to lane i mod 16, and the lanes are added pairwise. The loops below fix this order, because a
+// block's sum must have the same bits on every rank.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ void add_squares(double* lanes, const T* x, int64_t first, int64_t count) {
   for (; i < count; ++i) lanes[(first + i) % n] += double(float(x[i])) * double(float(x[i]));
 }
 
-/// Returns the sum of all lanes. Overwrites them.
+/// Returns the sum of all lanes. Overwrites the lanes.
 inline double add_lanes(double* lanes) {
   for (int64_t width = square_sum_lanes / 2; width > 0; width /= 2) {
     for (int64_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];

@@ -2,7 +2,7 @@
 // inputs are the block sums of squares of all ranks and the losses of all micro-batches. No
 // autograd operations wrap these launchers.
 //   square_sum     = sum of all block sums, in parameter order
-//   loss           = correction * (share l_0 + share l_1 + ...), a left fold over micro-batches
+//   loss           = correction * (share l_0 + share l_1 + ...), added in order of micro-batch
 //   norm           = sqrt(square_sum) * gradient_factor
 //   gradient_scale = gradient_factor * min(1, clip / (norm + 1e-6)), as
 //                    torch.nn.utils.clip_grad_norm_ defines it; without clipping: gradient_factor

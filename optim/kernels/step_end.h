@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// The block sums of squares of all ranks, and a table of the places where each parameter's sums
-/// lie. Blocks are numbered from 0 over all parameters, in parameter order.
+/// The block sums of squares of all ranks, and a table that locates each parameter's sums. Blocks
+/// are numbered from 0 over all parameters, in parameter order.
 struct BlockSums {
   struct Segment {              // one parameter; its bucket has equally many blocks on all ranks
     int64_t begin = 0;          // number of the parameter's first block
@@ -40,14 +40,14 @@ struct StepEnd {
   int64_t micro_steps = 1;
   int64_t micro_batches = 1;
   float share = 1;            // weight of one micro-batch in the loss
-  float correction = 1;       // factor on the loss that makes up for micro-batches without data
+  float correction = 1;       // factor on the loss that compensates for micro-batches without data
   float gradient_factor = 1;  // factor that turns a gradient sum into the gradient
   float clip = 0;             // maximum of the norm; 0: no clipping
   bool keep_skipping = true;  // true: once skip is 1, it stays 1 until the host clears it
 };
 
 /// scalars->square_sum = the sum of all block sums. The order of additions depends only on the
-/// blocks' numbers: a left fold on the CPU, a tree on CUDA.
+/// blocks' numbers: one after the other on the CPU, in a tree on CUDA.
 TESSERA_KERNEL(add_block_sums, StepScalars* scalars, const BlockSums& sums)
 /// Computes the remaining scalars from square_sum and losses. losses is f32 [ranks * micro_steps]:
 /// the loss of micro-batch m = micro-step * ranks + rank is losses[rank * micro_steps +

@@ -5,12 +5,12 @@
 
 namespace tessera {
 
-/// Plain data on the device where the end of a step and its update run. The host may read it later,
-/// or not at all.
+/// Plain data on the device that runs the end of a step and the update. The host may read the
+/// scalars later, or not at all.
 struct StepScalars {
-  double square_sum = 0;     // of all gradient sums, before they are scaled
-  float loss = 0;            // of the global batch
-  float norm = 0;            // of the gradient, before clipping
+  double square_sum = 0;     // sum of squares of the gradient sums, before scaling
+  float loss = 0;            // loss of the global batch
+  float norm = 0;            // norm of the gradient, before clipping
   float gradient_scale = 1;  // factor on the gradient sums in the update
   int32_t non_finite = -1;   // the first micro-batch whose loss is not finite, or -1
   int32_t skip = 0;          // 1: the update changes nothing

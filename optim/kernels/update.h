@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// Elements [begin, end) of a flat buffer belong to parameter group `group` and take its
+/// Elements [begin, end) of a flat buffer belong to parameter group `group` and use the group's
 /// hyper-parameters. `begin` is a multiple of 256. `end` is a multiple of 256 or the end of the
 /// buffer.
 struct UpdateSegment {
@@ -21,7 +21,8 @@ struct UpdateSegment {
   int group = 0;
 };
 
-/// Hyper-parameters of one group for one step, plain data so that it can live on the device.
+/// Hyper-parameters of one group for one step. They are plain data, so that they can be copied to
+/// the device.
 struct UpdateHyper {
   float learning_rate = 0;
   float beta1 = 0;              // Adam; for SGD the momentum
@@ -33,7 +34,7 @@ struct UpdateHyper {
   float gradient_scale = 1;     // factor on the gradients, such as the clip factor
   bool decoupled_decay = true;  // true: AdamW; false: Adam, with weight decay in the gradient
   bool nesterov = false;
-  bool first_step = false;      // SGD: the momentum buffer starts as the gradient
+  bool first_step = false;      // SGD: the momentum buffer is set to the gradient
 };
 
 // If `scalars` is not null, an update multiplies the gradient_scale of each group by

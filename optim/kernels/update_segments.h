@@ -1,4 +1,4 @@
-// Shared by the update rules: checks, and on the CPU the loop over segments.
+// Shared by the update rules: checks, and the CPU's loop over segments.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline void check_update(std::string_view rule, const Tensor& parameters,
   }
 }
 
-/// True if a group has momentum, so that SGD reads the momentum buffer.
+/// True if a group has momentum. SGD then reads the momentum buffer.
 inline bool any_momentum(std::span<const UpdateHyper> groups) {
   return std::any_of(groups.begin(), groups.end(),
                      [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });
@@ -63,7 +63,7 @@ void for_each_segment(std::string_view rule, const Tensor& parameters,
   check_segments(rule, elements, segments, groups);
   if (scalars != nullptr && scalars->skip != 0) return;
   const float scale = scalars == nullptr ? 1.0f : scalars->gradient_scale;
-  // The whole buffer is divided among threads once, so that many small segments still make one
+  // The whole buffer is divided among threads once. So even many small segments need only one
   // parallel region.
   parallel_blocks(elements, 8, [&](int64_t first, int64_t last) {
     for (const UpdateSegment& segment : segments) {

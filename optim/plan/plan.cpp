@@ -164,8 +164,8 @@ class Planner {
   }
 
   // At every stage a checkpoint is written from a copy of this rank's shards. The shards hold f32
-  // weights and state of trained parameters, and the values of frozen ones. Shards in GPU memory
-  // are always copied; shards in host memory are copied as far as the limit allows.
+  // weights and state of trained parameters, and the values of frozen parameters. Shards in GPU
+  // memory are always copied. Shards in host memory are copied as far as the limit allows.
   void add_staging(const PlanGroup& group) {
     const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
     const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);
@@ -193,8 +193,8 @@ class Planner {
     }
   }
 
-  // Rank 0 also writes each trained parameter's count of updates. With loss scaling it writes the
-  // scale and the count of good steps too.
+  // Rank 0 also writes each trained parameter's count of updates. With loss scaling, rank 0 also
+  // writes the scale and the count of good steps.
   void add_checkpoints() {
     if (rank_ != 0) return;
     const bool scaled = input_.loss_scaling ||
@@ -276,7 +276,8 @@ class Planner {
     }
   }
 
-  // Memory for the sums of squares of all blocks of all ranks, and the traffic that gathers them.
+  // Adds the memory for the block sums of squares of all ranks, and the traffic that gathers the
+  // sums.
   void add_norms(const PlanGroup& group) {
     const int64_t blocks = group.layout.flat_elements() / dist::block_elements;
     add(plan_.parts.norms, CheckedInt(blocks) * f64_bytes);
@@ -293,7 +294,7 @@ class Planner {
     //   - one bit per micro-step, set if the micro-step had data;
     //   - one bit per trainable parameter, set if the parameter got a gradient.
     const CheckedInt flags = 1 + ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
-    // With graphs there is one more value: each graph copies its micro-batch's loss there.
+    // With graphs there is one more value, to which each graph copies its micro-batch's loss.
     plan_.parts.losses = (losses * input_.ranks + (input_.graph ? f32_bytes : 0)).value();
     pass(losses * input_.ranks);
     pass(plan_.parts.norms);  // only the block sums so far; scratch is added below
@@ -302,7 +303,7 @@ class Planner {
     sent(dist::Traffic::flags) = (flags * others_).value();
     add(sent(dist::Traffic::headers), headers(3));  // norms, losses, flags
     if (trainable_tables_ > 0) {
-      // Numbers of touched rows and blocks of each table, from host to host.
+      // The hosts exchange the numbers of touched rows and blocks of each table.
       const CheckedInt counts = CheckedInt(trainable_tables_) * 2 * 8;
       add(sent(dist::Traffic::rows), counts * others_);
       add(sent(dist::Traffic::headers), headers(1));
@@ -340,7 +341,7 @@ class Planner {
     add(sent(dist::Traffic::headers), headers(CheckedInt(input_.batch_norms) * 3));
   }
 
-  // Host memory of dist::staged_communicator and of the host communicator that it uses.
+  // Adds the host memory of dist::staged_communicator, and of the host communicator that it uses.
   void add_mirrors() {
     CheckedInt mirrors = dist::mpi_staging_bytes(input_.ranks);
     for (const int64_t largest : {largest_call_, largest_sum_}) {
@@ -360,7 +361,7 @@ class Planner {
                                 (apart ? p.flags + p.texts : 0))
                                    .value();
     // A save frees its bucket before the ranks exchange texts about its success. On the CPU both
-    // are in host memory, so the larger is added, and not the sum.
+    // are in host memory, so only the larger one is added.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
                                  p.statistics + p.scalars + p.rows +
                                  (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));
@@ -377,9 +378,9 @@ class Planner {
   int64_t others_;
   int64_t micro_steps_;
   int64_t trainable_tables_ = 0;
-  int64_t table_blocks_ = 0;      // room for blocks of row-sparse tables
+  int64_t table_blocks_ = 0;      // number of block sums for row-sparse tables
   int64_t trainable_ = 0;         // number of trainable parameters
-  int64_t parameter_blocks_ = 0;  // number of kernel blocks of these parameters
+  int64_t parameter_blocks_ = 0;  // number of blocks of the dense trainable parameters
   std::vector<int64_t> pieces_;   // bytes of each piece that may be copied for a checkpoint
   int64_t largest_call_ = 0;      // bytes of the largest buffer of a collective on the device
   int64_t largest_sum_ = 0;       // bytes of the largest shard that a reduce_scatter returns

@@ -75,8 +75,8 @@ struct Plan {
   int64_t filling = 0;
   PlanParts parts = {};
   int64_t padding = 0;  // the part of `parameters` that belongs to no parameter
-  /// Bytes that one step sends, by dist::Traffic. Rows of row-sparse tables are not included,
-  /// because their number depends on the data (optim/plan/plan_tables.h).
+  /// Bytes that one step sends, indexed by dist::Traffic. Rows of row-sparse tables are not
+  /// included, because their number depends on the data (optim/plan/plan_tables.h).
   std::array<int64_t, dist::traffic_count> traffic{};
   /// The part of `traffic` that gathers gradient sums for the update (stage 0) or parameters after
   /// the update (stages 1 and 2). A step without an update does not send this part.

@@ -7,9 +7,9 @@
 namespace tessera::optim {
 namespace {
 
-// Returns true if backward reads values of a block. Backward ends at the parameter with
-// registration index `first_trainable`: it does not reach parameters with lower indices, and it
-// does not compute the gradient of the input of this parameter's layer.
+// True if backward reads values of a block. Backward ends at the parameter with registration index
+// `first_trainable`. Backward reaches no parameter with a lower index, and does not compute the
+// input gradient of this parameter's layer.
 bool read_by_backward(const PlanInput& input, const PlanGroup& group, const PlanBlock& block,
                       int64_t first_trainable) {
   const auto& buckets = group.layout.buckets();
@@ -54,8 +54,8 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
     //  - blocks whose values backward does not read, such as frozen blocks at the beginning, or a
     //    block that has only an embedding table.
     blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
-    // The model's last block may be a bias outside of named blocks. Then its weight's block is
-    // still gathered too, because one operation reads both.
+    // The model's last block may be a bias outside of named blocks. The block of the layer's weight
+    // is then still gathered too, because one operation reads weight and bias.
     const auto is_alone = [&](const PlanBlock& block) {
       return buckets[static_cast<size_t>(block.first_bucket)].block < 0;
     };
@@ -147,8 +147,8 @@ CheckedInt ring_elements(const PlanGroup& group) {
   return tied + neighbours;
 }
 
-// Tied blocks stay gathered. Besides tied blocks, one block is in use. When gathering ahead, the
-// next block is in flight too. Backward gathers only blocks whose values backward reads.
+// Tied blocks stay gathered. Besides tied blocks, the block in use is gathered. When gathering
+// ahead, the next block is in flight too. Backward gathers only blocks whose values backward reads.
 CheckedInt gathered_elements(const PlanGroup& group, bool ahead) {
   CheckedInt tied = 0;
   int64_t most = 0;

@@ -54,7 +54,7 @@ CheckedInt gathered_elements(const PlanGroup& group, bool ahead);
 /// of ranks or number of state tensors, and for graphs on the CPU.
 std::vector<PlanGroup> plan_groups(const PlanInput& input);
 
-/// Returns the registration index of the first trainable parameter. Backward ends there. Returns
+/// Returns the registration index of the first trainable parameter, where backward ends. Returns
 /// the number of parameters if all are frozen.
 int64_t first_trainable(const PlanInput& input);
 

@@ -39,7 +39,7 @@ struct PlanInput {
   int64_t bucket_bytes = int64_t{4} << 20;
   bool overlap = true;
   /// True if the whole run is one micro-step without an evaluation. Then stage 3 cannot gather
-  /// blocks ahead, because it learns their order in an earlier pass over the model.
+  /// blocks ahead, because stage 3 learns the order of blocks in an earlier pass over the model.
   bool single_pass = false;
   Reduction reduction = Reduction::ordered;
   bool no_sync = false;
@@ -50,7 +50,7 @@ struct PlanInput {
   bool table_value_per_row = false;  // a table's state tensors have one value for each row
   bool update_all_rows = false;
   DType sum_dtype = DType::f32;  // of gradient sums of 16-bit parameters; f32 parameters use f32
-  /// Master weights and state are on the host, while the parameters are on another device.
+  /// True if master weights and optimizer state are offloaded to the host.
   bool offload = false;
   bool graph = false;
   bool checkpoints = false;         // checkpoints are written

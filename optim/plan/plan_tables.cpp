@@ -34,7 +34,8 @@ int64_t blocks_per_row(int64_t width) {
   return block % width == 0 ? 1 : (width + block - 2) / block + 1;
 }
 
-// Offload updates touched rows in chunks, whose sums are as large as a bucket.
+// Offload updates rows in chunks. The sums of a chunk are at most as large as a bucket, but at
+// least one row.
 void add_offload(const PlanInput& input, const PlanParameter& table, int64_t updated,
                  TableMemory& memory) {
   const CheckedInt row_sums = CheckedInt(table.width()) * f32_bytes;
@@ -75,7 +76,7 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
   memory.host_rows = set_bytes(n);
   if (copies) memory.device_rows += CheckedInt(n) * index_bytes;
   if (input.stage == 3 && several) {
-    memory.host_rows += CheckedInt(input.ranks) * count_bytes;  // fetches of an evaluation, by rank
+    memory.host_rows += CheckedInt(input.ranks) * count_bytes;  // number of fetches, by rank
     memory.host_rows += counts + CheckedInt(n) * sorted_bytes;
     memory.device_rows += asked * (row_bytes + index_bytes) + CheckedInt(n) * (row_bytes + copied);
   }
@@ -122,7 +123,7 @@ std::vector<int64_t> table_pieces(const PlanInput& input, const PlanParameter& t
 
 TableCalls table_calls(const PlanInput& input, const PlanParameter& table) {
   TableCalls calls;
-  // Each exchange of rows is three calls: for the rows' counts, their numbers and their values.
+  // Each exchange of rows takes three calls: for the rows' counts, numbers and values.
   if (input.stage == 3) calls.micro_step += 3 * table.lookups;
   if (!table.trainable) return calls;
   calls.micro_step += 3;
@@ -188,7 +189,8 @@ std::string dense_table_advice(const PlanInput& input) {
   }
   for (const PlanParameter& table : input.parameters) {
     const double share = static_cast<double>(table.elements) / all;
-    // A tied table is also the weight of a matrix product, which reads and changes all rows.
+    // A tied table is also the weight of a matrix product, so every step reads and updates all
+    // rows.
     if (table.lookups == 0 || table.row_sparse() || table.shared || share <= 0.5) continue;
     const double bytes = static_cast<double>(table.elements * dtype_size(table.dtype));
     return fmt::format(
@@ -202,7 +204,7 @@ std::string dense_table_advice(const PlanInput& input) {
 
 double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distribution) {
   const auto draws = static_cast<double>(lookups);
-  // 1 - (1 - p)^draws, written so that small p keep their digits.
+  // Returns 1 - (1 - p)^draws, without loss of precision for small p.
   const auto drawn = [draws](double p) { return -std::expm1(draws * std::log1p(-p)); };
   const auto count = static_cast<double>(rows);
   if (rows == 1) return 1;

@@ -1,7 +1,7 @@
-// The memory and traffic of row-sparse tables. The sizes of buffers depend on the most distinct
-// rows that a micro-batch may look up, but not on the data, so memory is known before a run.
-// Traffic is linear in numbers of rows, which a run counts (ZeroOptimizer::row_counts) and which
-// expected_counts() estimates.
+// The memory and traffic of row-sparse tables. Memory is known before a run: the sizes of buffers
+// depend on the largest number of distinct rows that a micro-batch may look up, and not on the
+// data. Traffic is linear in the numbers of rows. A run counts these numbers
+// (ZeroOptimizer::row_counts), and expected_counts() estimates them.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ struct TableMemory {
   CheckedInt device_rows = 0;  // communication, on the device that computes
   CheckedInt host_rows = 0;    // communication, on the host
   CheckedInt crossing = 0;     // offload: copies of sums and weights on the host
-  CheckedInt blocks = 0;       // number of block sums that the norm has room for
+  CheckedInt blocks = 0;       // capacity of the norm's buffer, in block sums
 };
 
 dist::RowLayout plan_row_layout(const PlanInput& input, const PlanParameter& table);
@@ -54,12 +54,12 @@ CheckedInt table_count_bytes(const PlanInput& input, const PlanParameter& table)
 std::array<int64_t, dist::traffic_count> table_traffic(const PlanInput& input,
                                                        const PlanParameter& table, int64_t rank,
                                                        const RowCounts& counts);
-/// Returns the sum of table_traffic over all tables of the input. `counts` is by the table's name.
-/// Throws for a table without counts.
+/// Returns the sum of table_traffic over all tables of the input. The keys of `counts` are table
+/// names. Throws for a table without counts.
 std::array<int64_t, dist::traffic_count> tables_traffic(
     const PlanInput& input, int64_t rank, const std::map<std::string, RowCounts>& counts);
 
-/// Returns advice if one dense table has more than half of all parameters, or an empty text. At
+/// Returns advice if one dense table has more than half of all parameters, else an empty string. At
 /// every stage such a table is sent and updated whole, and stage 3 gathers it whole.
 std::string dense_table_advice(const PlanInput& input);
 

@@ -124,8 +124,8 @@ class Costs {
       if (all == 0) return;
       bucket.forward = forward * (bucket.elements / all);
       if (!bucket.reached) continue;
-      // Backward has one matrix product for the input gradient, and for trained parameters another
-      // one for the weight gradient.
+      // Backward has one matrix product for the input gradient. Trained parameters need a second
+      // product for the weight gradient.
       bucket.backward = bucket.forward * (bucket.trainable ? 2 : 1);
       if (!bucket.tied) bucket.backward += again * (bucket.elements / untied);
     }

@@ -70,7 +70,7 @@ class Clock {
   StepTime time_;
 };
 
-// The blocks of a group that stage 3 holds gathered.
+// Tracks which blocks of a group stage 3 has gathered.
 class Gathering {
  public:
   explicit Gathering(const std::vector<BlockCost>& blocks)

@@ -9,12 +9,14 @@
 //
 //  - Forward and backward of a micro-batch take (work.flops / rates.flops) + (work.bytes /
 //    memory_bandwidth) seconds. A third of this time is forward. A parameter's share of the time is
-//    proportional to its elements. A tied parameter is taken to be the head: it is last in forward
-//    and first in backward, and its gradient is complete when backward ends.
+//    proportional to its elements. A tied parameter is assumed to be the head. The head is last in
+//    forward and first in backward. The gradient of a tied parameter is complete when backward
+//    ends.
 //  - Backward reaches buckets in the order of the layout. A bucket's exchange starts when its
-//    gradient is complete. At stages 2 and 3 two buckets share one buffer (RingGradients), so the
-//    backward of a bucket waits until the bucket before the last one has been sent.
-//  - On N ranks a transfer takes latency x (N-1), for one message to each other rank, plus its
+//    gradient is complete. At stages 2 and 3 a ring buffer has memory for two buckets
+//    (RingGradients). So the backward of a bucket waits until the bucket two places earlier has
+//    been sent.
+//  - On N ranks a transfer takes latency x (N-1), for one message to each other rank, plus the
 //    bytes / bandwidth. Bytes to ranks of the same node are sent at node_bandwidth. The owner adds
 //    received gradients to its sum at memory_bandwidth. During these additions the channel is busy.
 //  - The update moves its bytes at memory_bandwidth. Stage 0 gathers sums before the update. Stages

@@ -46,7 +46,7 @@ typedef struct {
 extern "C" {
 
 nvtxDomainHandle_t nvtxDomainCreateA(const char* name);
-/// Returns the range's depth, from 0, or a negative number for an invalid range.
+/// Returns the range's depth, starting at 0. Returns a negative number for an invalid range.
 int nvtxDomainRangePushEx(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* attributes);
 int nvtxDomainRangePop(nvtxDomainHandle_t domain);
 

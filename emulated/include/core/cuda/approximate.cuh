@@ -1,5 +1,6 @@
-// The emulated twin of the CUDA file core/cuda/approximate.cuh. The functions have the same limits,
-// but are exact to the last place within them.
+// The emulated twin of the CUDA file core/cuda/approximate.cuh. As on a GPU, a subnormal power
+// becomes zero, and so does a quotient if the divisor is at least 2^126. Other results have the
+// precision of the host's functions.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,9 +1,9 @@
-// The emulated twin of the CUDA file core/cuda/mma.cuh: the same contract in plain loops. As in the
-// CUDA file, fragments have the tensor cores' layout, and a copy must be waited for. So tests on
-// the CPU cover a kernel's tiling, indices, masks and waits.
+// The emulated twin of the CUDA file core/cuda/mma.cuh, with the same contract in plain loops.
+// Fragments have the tensor cores' layout, and kernels must wait for their copies. Tests on the CPU
+// therefore cover a kernel's tiling, indices, masks and waits.
 //
 // Differences from the CUDA file:
-//   - mma adds in the order of k;
+//   - mma sums in the order of k;
 //   - a copy is made only when its group is waited for, so a read before the wait finds the old
 //     contents;
 //   - blocks must be one-dimensional.
@@ -114,12 +114,12 @@ inline void check_aligned(const void* address, size_t bytes) {
 
 struct Copy {
   char* to;
-  const void* from;  // nullptr: zeros
+  const void* from;  // nullptr: the copy writes zeros
   size_t bytes;
 };
 
-/// The asynchronous copies of one CUDA thread, by group. The last group takes the next copies until
-/// it is committed.
+/// The pending asynchronous copies of one CUDA thread, in groups. New copies join the last group
+/// until commit_copies() starts another group.
 struct Copies {
   std::deque<std::vector<Copy>> groups;
   const void* shared = nullptr;  // the shared memory of the block that made the copies
