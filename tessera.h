@@ -1,5 +1,5 @@
-// All headers of a program that trains or runs a model. Images and ratings are declared here too;
-// link the package's components `images` and `ratings` for them (README.md).
+// Includes all headers that a program needs to train or run a model. A program that uses images or
+// ratings must also link the package's component `images` or `ratings` (README.md).
 #pragma once
 
 #include "core/check_gradient.h"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs the tests:
-#  - The release build runs all tests.
+#  - The release build runs all tests except those on emulated CUDA.
 #  - The build with the address and undefined behaviour sanitizers runs the tests of core, dist and
-#    optim, on the CPU and on emulated CUDA. On emulated CUDA it also runs the tests of models and
-#    some of the tests of applications.
+#    optim, and the MPI tests of train, on the CPU and on emulated CUDA. On emulated CUDA it also
+#    runs the tests of models and some of the tests of applications.
 # Code that only reads options or writes reports is not sanitized.
 # --full adds the long matrices and the thread sanitizer. Other arguments go to ctest.
 set -euo pipefail
@@ -20,7 +20,7 @@ fi
 install_packages
 for preset in "${presets[@]}"; do build "$preset"; done
 
-# One ctest over all builds, so that there is one summary, and it is the last thing printed.
+# One ctest runs the tests of all builds, so that one summary is printed at the end.
 mkdir -p build/tests
 printf 'subdirs("%s")\n' "${presets[@]/#/$PWD/build/}" > build/tests/CTestTestfile.cmake
 say "testing ${presets[*]}"

@@ -15,7 +15,7 @@ namespace tessera::optim {
 
 namespace {
 
-// Keeps the parameters' old values, so that restore() can put them back if the takeover fails.
+// Keeps the parameters' old values, so that restore() can put them back if ZeroEngine::add fails.
 class ValuesBefore {
  public:
   explicit ValuesBefore(const std::vector<nn::NamedParameter>& parameters) {

@@ -84,8 +84,9 @@ class ZeroOptimizer {
   /// Checks the options before anything is allocated or written. Throws InputError for
   ///  - an invalid stage, bucket size, clip or grad_shard,
   ///  - ordered reduction on ranks that differ,
-  ///  - graphs, if the options or the communicator do not allow them.
-  /// Throws Error for a missing schedule and for invalid hyper-parameters.
+  ///  - graphs, if the options, the parameters or the communicator do not allow graphs.
+  /// Throws Error for a missing schedule, for invalid hyper-parameters, and for a rule that cannot
+  /// update a parameter of the model.
   static void check(const nn::Module& model, const UpdateRule& rule, const dist::World& world,
                     const ZeroOptions& options);
 
@@ -143,11 +144,11 @@ class ZeroOptimizer {
   /// batch does not fit the options. Always throws with options.graph: call micro_steps() instead.
   MicroBatches micro_batches(int64_t step, const Batch& batch);
 
-  /// Runs all micro-steps of a step. `load` puts a micro-batch's values where `loss` reads them;
-  /// `loss` returns their mean loss, or an undefined tensor for no data. With options.graph, `loss`
-  /// and its backward are captured in CUDA graphs and replayed (cuda::Graph lists the conditions).
-  /// `load` then runs in every micro-step. `loss` runs only in the run's first micro-step and in
-  /// captured micro-steps. Every micro-batch must have data.
+  /// Runs all micro-steps of a step. `load` writes a micro-batch's values to the memory that `loss`
+  /// reads. `loss` returns the mean loss, or an undefined tensor for no data. With options.graph,
+  /// `loss` and its backward are captured in CUDA graphs and replayed (cuda::Graph lists the
+  /// conditions). `load` then runs in every micro-step. `loss` runs only in the run's first
+  /// micro-step and in captured micro-steps. Every micro-batch must have data.
   void micro_steps(int64_t step, const Batch& batch,
                    const std::function<void(const MicroBatch&)>& load,
                    const std::function<Tensor()>& loss);
@@ -171,7 +172,7 @@ class ZeroOptimizer {
   /// micro-batch, before its backward, on every rank; `indices` (i32) may be empty. The next
   /// micro-batch may then look up only these rows. If the step's update comes before the next
   /// micro-batch, the rows are fetched after the update. Throws if the parameter is not a
-  /// row-sparse table, and for indices for which a lookup throws. Collective.
+  /// row-sparse table, or if a lookup of `indices` would throw. Collective.
   void prefetch(const nn::Parameter& table, const Tensor& indices);
   /// Calls prefetch with the table of a module such as nn::Embedding.
   template <class Embedding>
@@ -214,7 +215,7 @@ class ZeroOptimizer {
   /// Returns which rank owns which elements of which parameter. The same on every rank.
   Ownership ownership() const;
 
-  /// Returns what each row-sparse table has sent so far, by name.
+  /// Returns the counts of rows of each row-sparse table so far on this rank, by table name.
   std::map<std::string, RowCounts> row_counts() const;
 
   /// Waits until every parameter has its new value. Operations wait by themselves; other code that
@@ -222,14 +223,14 @@ class ZeroOptimizer {
   void synchronize();
 
   /// Calls `body` on every rank with the whole values of each parameter in f32; for trained 16-bit
-  /// parameters these are the master weights. Holds one gathered bucket at a time. The traffic
-  /// counts as dist::Traffic::saves. Collective.
+  /// parameters these are the master weights. Holds one gathered bucket or one whole row-sparse
+  /// table at a time. The traffic counts as dist::Traffic::saves. Collective.
   void for_each_parameter(
       const std::function<void(const nn::NamedParameter&, std::span<const float>)>& body);
   /// Sets every parameter, and asks `source` only for the values that this rank holds. By default
   /// the update rule then starts anew, as with a new optimizer: its state and the counts of updates
-  /// are zero. Throws if a step is not finished, and passes on exceptions of `source`. The rule's
-  /// state is reset only after all parameters are set.
+  /// are zero. Throws if a step is not finished. Exceptions of `source` propagate. The rule's state
+  /// is reset only after all parameters are set.
   void set_parameters(const ParameterSource& source, RuleState state = RuleState::reset);
 
   /// Lists the tensors that a run needs in order to resume. The list is the same on every rank and
@@ -244,10 +245,10 @@ class ZeroOptimizer {
   /// (optim/zero/step_state.h). The order depends on the model and not on the layout. When a run
   /// resumes at stage 3, a rank without data in its first micro-batch follows this order.
   std::vector<int64_t> parameter_events() const;
-  /// Restores the state of state_tensors(): the next steps have the same bits as in the run that
-  /// saved it. Every rank reads the ranges that it holds. Throws if a step is not finished, and
-  /// passes on exceptions of `source`. After an exception of `source` the optimizer holds a mixture
-  /// of both states, and the job should end.
+  /// Restores the state of state_tensors(). The next steps then have the same bits as in the run
+  /// that saved the state. Every rank reads the ranges that it holds. Throws if a step is not
+  /// finished. Exceptions of `source` propagate. After such an exception the optimizer holds a
+  /// mixture of both states, and the job should end.
   void restore_state(const StateSource& source);
 
   /// Returns this rank's shards of the parameters' optimizer state, by parameter name.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Packs the libraries that Tessera builds and runs with, but no compilers or tools, into one folder
-# that may be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog, nlohmann json, xxHash,
-# libjpeg, libpng and zlib, as installed.
+# Packs the libraries that Tessera builds and runs with, but no compilers or build tools, into one
+# folder that may be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog, nlohmann json,
+# xxHash, libjpeg, libpng and zlib, as installed.
 #
 #   scripts/bundle_dependencies.sh FOLDER    on Debian or Ubuntu; installs what is missing
 #   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive; ./test.sh too
@@ -72,9 +72,9 @@ missing_libraries() {
 }
 
 # take FILE...: copies files into the folder, without /usr in their paths. Links stay links. A link
-# to an absolute path (Debian's libz.so) becomes a link to that name in the same folder. Headers in
-# include/$triplet go to include, because outside of /usr compilers do not look in a folder for one
-# architecture.
+# to an absolute path (Debian's libz.so) becomes a link to the file name in the same folder. Headers
+# in include/$triplet go to include, because outside of /usr compilers do not look in a folder for
+# one architecture.
 take() {
   local file to target
   for file; do
@@ -96,8 +96,8 @@ mkdir -p "$folder"
 files=$(wanted_files | sort -u)
 mapfile -t files <<< "$files"
 take "${files[@]}"
-# These names are made here, because on Debian they are links of the alternatives system, whose
-# targets differ from machine to machine.
+# mpirun, mpiexec and mpicc are created here. On Debian they are links of the alternatives system,
+# whose targets differ from machine to machine.
 ln -sfn orterun "$folder/bin/mpirun"
 ln -sfn orterun "$folder/bin/mpiexec"
 ln -sfn opal_wrapper "$folder/bin/mpicc"

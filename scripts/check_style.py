@@ -157,7 +157,7 @@ def check_includes(root, path, text):
 
 
 def check_words(path, text):
-    """Layers and models must not mention ranks, except a tensor's number of axes, `rank()`."""
+    """Layers and models must not mention ranks. `rank()`, a number of axes, is allowed."""
     if path.parts[0] in ("nn", "models"):
         for number, line in enumerate(text.split("\n"), 1):
             if re.search(r"\branks?\b(?!\(\))", line):

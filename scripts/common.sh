@@ -17,8 +17,8 @@ use_dependencies() {
   TESSERA_DEPS=$(cd "$called_from" && realpath -m -- "$TESSERA_DEPS")
   [[ -f $TESSERA_DEPS/env.sh ]] || die "TESSERA_DEPS is $TESSERA_DEPS, expected a folder that \
 scripts/bundle_dependencies.sh made"
-  # mpicc prints its flags without quotes, so a space would split them; a colon would split the
-  # search paths.
+  # mpicc prints its flags without quotes, so a space in the path would split a flag. A colon would
+  # split a search path.
   [[ $TESSERA_DEPS != *[[:space:]:]* ]] ||
     die "TESSERA_DEPS is '$TESSERA_DEPS', expected a path without spaces and colons: move it"
   for tool in g++ cmake ninja python3; do
@@ -32,7 +32,8 @@ scripts/bundle_dependencies.sh made"
 }
 if [[ -n ${TESSERA_DEPS:-} ]]; then use_dependencies; fi
 
-# quietly LOG COMMAND...: the output goes to build/LOG, and is shown only if the command fails.
+# quietly LOG COMMAND...: writes the output to build/LOG. Shows the last lines only if the command
+# fails.
 quietly() {
   local log=build/$1
   shift
@@ -58,7 +59,7 @@ can_sudo() {
 }
 
 # Installs the packages of scripts/packages.txt that the machine lacks, as root or by sudo. Does
-# nothing if TESSERA_DEPS brings the libraries.
+# nothing if TESSERA_DEPS is set.
 install_packages() {
   if [[ -n ${TESSERA_DEPS:-} ]]; then return; fi
   if ! command -v dpkg-query > /dev/null; then

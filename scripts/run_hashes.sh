@@ -2,11 +2,12 @@
 # Runs short trainings, and prints a hash of the losses, norms and weights of each training. A
 # change that only moves code must leave all hashes as they are:
 #
-#   scripts/run_hashes.sh build/release build/emulated > before.txt      # then the change, then
+#   scripts/run_hashes.sh build/release build/emulated > before.txt
+#   (make the change, and build)
 #   scripts/run_hashes.sh build/release build/emulated | diff before.txt -
 #
-# Compare hashes only on one machine and with one compiler: bits are promised for one binary,
-# instruction set and number of threads.
+# Compare hashes only on one machine and with one compiler, because results depend on the compiler,
+# the instruction set and the number of threads.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [[ $# -eq 2 ]] || die "usage: scripts/run_hashes.sh BUILD EMULATED_BUILD"

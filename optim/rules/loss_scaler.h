@@ -11,7 +11,7 @@ namespace tessera::optim {
 
 struct LossScaling {
   float initial = 65536;         // 2^16
-  int64_t growth_interval = 1000;  // the scale doubles after so many steps without overflow
+  int64_t growth_interval = 1000;  // the scale doubles after this many steps without overflow
 };
 
 class LossScaler {

@@ -30,7 +30,7 @@ struct GroupOptions {
   std::optional<float> weight_decay = std::nullopt;
 };
 
-/// The flat ranges of one update. All have the same length, a multiple of 256 elements.
+/// The flat ranges of one update. All ranges have the same length, a multiple of 256 elements.
 struct UpdateRanges {
   Tensor parameters;
   Tensor gradients;
@@ -120,7 +120,7 @@ class UpdateRule {
   /// Returns the names of the state tensors. Each state tensor is as large as the parameters, or,
   /// if value_per_row(), has one value for each row of a table.
   std::vector<std::string> state_names() const { return rule_->state_names(); }
-  /// Returns the hyper-parameters of a group for its update number `step`, counted from 1.
+  /// Returns a group's hyper-parameters for a parameter's update number `step`, counted from 1.
   UpdateHyper hyper(int64_t step, const GroupOptions& group) const {
     return rule_->hyper(step, group);
   }

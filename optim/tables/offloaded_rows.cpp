@@ -62,7 +62,7 @@ void OffloadedRows::pack(const TouchedRows& touched, const Tensor& host_slots,
     kernels::copy_rows(context, RowList{to}, RowList{touched.sums, slots}, range.size());
     return;
   }
-  // Rows without a gradient are zero, and the sums of the other rows are copied to their places.
+  // Rows without a gradient stay zero. The sums of the other rows are copied to their places.
   kernels::fill(context, to, 0.0f);
   std::vector<int32_t> places;
   std::vector<int32_t> from;
@@ -78,7 +78,7 @@ void OffloadedRows::pack(const TouchedRows& touched, const Tensor& host_slots,
 
 void OffloadedRows::start(int64_t number, const TouchedRows& touched, const Tensor& host_slots) {
   const dist::Range range = chunk(number, touched.rows.elements());
-  // The host has taken the sums that were packed here before, so they may be overwritten.
+  // The buffer may be overwritten, because its previous chunk has already been copied to the host.
   const Tensor packed = sums_[static_cast<size_t>(number) % sums_.size()].rows(0, range.size());
   pack(touched, host_slots, range, packed);
   place_.start(static_cast<int>(number), flat(packed));
@@ -89,7 +89,7 @@ void OffloadedRows::update(const UpdateRule& rule, const UpdateHyper& hyper,
   const int64_t count = touched.rows.elements();
   if (count == 0) return;
   const Context host = current_context(place_.device());
-  // Copied here, once: a copy between chunks would wait for the chunks before it.
+  // The lists are copied to the host once. A copy between chunks would wait for earlier chunks.
   const Tensor rows = touched.rows.to_host();
   const Tensor host_slots = touched.slots.defined() ? touched.slots.to_host() : Tensor();
   const int chunks = chunks_of(count, rows_at_once_);
@@ -108,7 +108,7 @@ void OffloadedRows::update(const UpdateRule& rule, const UpdateHyper& hyper,
                       .first = target.first,
                       .count = range.size()},
                      hyper);
-    // The sums are no longer needed, so their memory takes the packed weights.
+    // The sums are not needed after the update, so the packed weights reuse their memory.
     const Tensor& weights = sums;
     kernels::copy_rows(host, RowList{weights}, RowList{target.masters, chunk_rows, target.first},
                        range.size());

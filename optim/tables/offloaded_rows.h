@@ -1,9 +1,9 @@
-// Offload of a row-sparse table: the host holds the master weights and the state, and updates the
-// touched rows, while the values are on another device (optim/zero/update_place.h).
+// Offload of a row-sparse table. The host stores the master weights and the state, and updates the
+// touched rows. The table's values are on the device (optim/zero/update_place.h).
 //
 // Touched rows are updated in chunks, so that the buffers of sums and weights do not grow with the
-// table. The sums of a chunk are packed on the device and copied to the host. The updated weights
-// come back rounded and packed, and the device writes them to their rows:
+// table. The sums of a chunk are packed on the device and copied to the host. The host rounds and
+// packs the updated weights. They are copied to the device, which writes them to their rows:
 //
 //   device   pack sums 0   pack sums 1            values 0 to rows   ...
 //   host                   update chunk 0         update chunk 1     ...
@@ -22,14 +22,15 @@ namespace tessera::optim {
 /// Rows of a table that an update changes, and their gradient sums.
 struct TouchedRows {
   Tensor rows;        // i32 [m]
-  Tensor slots = {};  // i32 [m]: the row of `sums`, or -1: the gradient is zero; undefined: slot i
-                      // is i
+  Tensor slots = {};  // i32 [m]: the sum of rows[i] is row slots[i] of `sums`, or zero if slots[i]
+                      // is -1; undefined: slots[i] is i
   Tensor sums;        // f32 [n, C]; n >= m if slots is undefined
 };
 
 class OffloadedRows {
  public:
-  /// `rows`: the number of rows that this rank updates. A chunk has at most `bucket_bytes` of sums.
+  /// `rows`: the number of rows that this rank updates. A chunk has at most `bucket_bytes` of sums,
+  /// but at least one row.
   OffloadedRows(const TableInfo& info, dist::Communicator& communicator, int64_t rows,
                 int64_t bucket_bytes);
 
@@ -57,7 +58,7 @@ class OffloadedRows {
   int64_t rows_at_once_;
   Device device_;
   UpdateOnHost place_;
-  std::vector<Tensor> sums_;  // f32 [rows_at_once_, C] on the device; a GPU has two, to pack ahead
+  std::vector<Tensor> sums_;  // f32 [rows_at_once_, C] on the device; two on a GPU, to pack ahead
   Tensor values_;             // [rows_at_once_, C] on the device
 };
 

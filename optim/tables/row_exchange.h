@@ -14,8 +14,8 @@
 
 namespace tessera::optim {
 
-/// For each pair of a rank and an owner: how many of the owner's rows the rank sends or requests.
-/// Every rank gets the counts of all ranks.
+/// Counts, for each pair of a rank and an owner, how many of the owner's rows the rank sends or
+/// requests. Every rank gets the counts of all ranks.
 class RowCountsOfRanks {
  public:
   RowCountsOfRanks(const TableInfo& info, dist::Communicator& communicator);
@@ -24,8 +24,8 @@ class RowCountsOfRanks {
   void gather(const SortedRows& rows, dist::Traffic purpose = dist::Traffic::rows);
   /// Waits for the counts. The functions below may be called afterwards.
   void wait();
-  /// by_owner()[r]: how many of rank r's rows this rank sends or requests. by_source()[r]: how many
-  /// of this rank's rows are sent or requested by rank r.
+  /// by_owner()[r]: how many rows owned by rank r this rank sends or requests. by_source()[r]: how
+  /// many rows owned by this rank are sent or requested by rank r.
   const std::vector<int64_t>& by_owner() const { return by_owner_; }
   const std::vector<int64_t>& by_source() const { return by_source_; }
   int64_t incoming() const;  // the sum of by_source()
@@ -42,18 +42,18 @@ class RowCountsOfRanks {
 };
 
 /// Returns the counts, in elements, of an exchange of rows of `width` elements. This rank sends
-/// send[r] rows to rank r, and receives receive[r] rows from it.
+/// send[r] rows to rank r, and receives receive[r] rows from rank r.
 dist::ExchangeCounts exchange_counts(const std::vector<int64_t>& send,
                                      const std::vector<int64_t>& receive, int64_t width);
 
-/// Fetches rows of a table, which is sharded by rows, from their owners. Every fetch calls
-/// request(), start() and finish() in this order; these calls are collective.
+/// Fetches rows of a sharded table from their owners. Every fetch calls request(), start() and
+/// finish() in this order; these calls are collective.
 class RowFetch {
  public:
   RowFetch(const TableInfo& info, dist::Communicator& communicator);
 
-  /// The traffic of a fetch for a step counts as Traffic::rows and Traffic::parameters, that of a
-  /// fetch for an evaluation as Traffic::other.
+  /// A fetch for a step counts as Traffic::rows and Traffic::parameters. A fetch for an evaluation
+  /// counts as Traffic::other.
   enum class Purpose : uint8_t { step, evaluation };
   /// Requests the rows that this rank needs, at most info.distinct(). rows[i] has slot
   /// first_slot + i.
@@ -78,13 +78,13 @@ class RowFetch {
   RowCountsOfRanks counts_;
   SortedRows wanted_;
   Tensor asked_rows_;    // i32: the rows that other ranks request from this rank
-  Tensor asked_values_;  // their values
+  Tensor asked_values_;  // the values of the rows in asked_rows_
   Tensor values_;        // the values that this rank requested, in ascending order of rows
   dist::Work arrived_;
 };
 
-/// Gathers the rows that a step has changed, and their values, from all ranks. The first gather
-/// allocates the buffers.
+/// Gathers the rows that a step has changed, and their values, from all ranks. A gather allocates
+/// buffers if there are none yet, or if `most` exceeds their size.
 class RowGather {
  public:
   RowGather(const TableInfo& info, dist::Communicator& communicator)
@@ -98,8 +98,8 @@ class RowGather {
     dist::Work arrived;
   };
   /// `changed`: i32, the changed rows of this rank, ascending; `from`: their values. Rank r has
-  /// counts[r] changed rows, and all ranks together have at most `most`. An earlier gather must
-  /// have arrived. Collective.
+  /// counts[r] changed rows, and all ranks together have at most `most`. The previous gather must
+  /// be complete. Collective.
   Gathered gather(const Tensor& changed, const RowList& from, const std::vector<int64_t>& counts,
                   int64_t most, dist::Traffic purpose);
 

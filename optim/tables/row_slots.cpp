@@ -8,7 +8,8 @@ namespace {
 
 constexpr int64_t entry_bytes = 4;
 
-// At most half of the places are used, so that probes stay short.
+// Returns the number of places in the hash table. At most half of them are used, so that probes
+// stay short.
 int64_t places(int64_t capacity) {
   const int64_t least = 2 * std::max<int64_t>(1, capacity);
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(least)));
@@ -54,7 +55,7 @@ int32_t RowSlots::add(int32_t row) {
 
 void RowSlots::clear() {
   // Removes rows in the reverse order of their addition. The probe for a row passes only places
-  // that were filled before the row was added, and these are still filled.
+  // that were filled before the row was added, and these places are still filled.
   while (count_ > 0) {
     slots_.data<int32_t>()[find(rows_.data<int32_t>()[count_ - 1])] = -1;
     --count_;

@@ -20,7 +20,7 @@ class RowSlots {
 
   int64_t capacity() const { return capacity_; }
   int64_t count() const { return count_; }
-  /// The rows by slot.
+  /// rows()[s] is the row with slot s.
   std::span<const int32_t> rows() const;
   /// The rows with slots [first, count()), as a view in host memory.
   Tensor rows_from(int64_t first) const { return rows_.flat(first, count_); }
@@ -31,15 +31,15 @@ class RowSlots {
   void clear();
 
  private:
-  /// Returns the index in slots_ of a row's slot or, if the row is not in the set, of the empty
-  /// place where its slot would be written.
+  /// Returns the index in slots_ of a row's slot. If the row is not in the set, returns the index
+  /// of the empty place where the row's slot would be written.
   size_t find(int32_t row) const;
 
   int64_t capacity_ = 0;
   int64_t count_ = 0;
   int shift_ = 0;
   Tensor rows_;   // i32 (capacity)
-  Tensor slots_;  // i32, a power of two of at least 2 * capacity; -1: empty
+  Tensor slots_;  // i32; the size is a power of two, at least 2 * capacity; -1: empty place
 };
 
 }  // namespace tessera::optim

@@ -1,4 +1,4 @@
-// The rows of a RowSlots in ascending order, so that the rows of each owner lie together.
+// The rows of a RowSlots in ascending order, so that the rows of each owner are consecutive.
 #pragma once
 
 #include <span>
@@ -15,14 +15,14 @@ class SortedRows {
   SortedRows(int64_t capacity, Device device);
   static int64_t bytes(int64_t capacity) { return 24 * capacity; }
 
-  /// Sorts rows[i], whose slot is first_slot + i.
-  /// `used`: rows with an entry of 0 are left out; if `used` is empty, no row is left out.
+  /// Sorts `rows`. The slot of rows[i] is first_slot + i. Leaves out rows[i] if used[i] is 0. If
+  /// `used` is empty, leaves out no row.
   void sort(std::span<const int32_t> rows, int64_t first_slot = 0,
             std::span<const uint8_t> used = {});
 
   int64_t count() const { return count_; }
   std::span<const int32_t> rows() const;
-  /// The rows, and the slot of each, on the device of the constructor: i32 (count).
+  /// The sorted rows and their slots, i32 (count), on the device given to the constructor.
   Tensor device_rows() const { return part(on_device_[0]); }
   Tensor device_slots() const { return part(on_device_[1]); }
   /// Sets counts[r] to the number of rows that rank r owns.
@@ -38,7 +38,7 @@ class SortedRows {
   Tensor other_keys_;    // i64: the output of a pass of the radix sort
   Tensor rows_;          // i32
   Tensor slots_;         // i32
-  Tensor on_device_[2];  // rows_ and slots_ on the device; on the CPU the same memory
+  Tensor on_device_[2];  // on a GPU: copies of rows_ and slots_; on the CPU: the same memory
 };
 
 }  // namespace tessera::optim

@@ -1,6 +1,7 @@
 // A row-sparse table under ZeRO (nn::Parameter::set_row_sparse): only the rows that micro-batches
-// look up are sent, counted in the norm, and updated. Rows are owned in ranges (dist/row_layout.h).
-// Tables stand beside the partitions of dense parameters, and take part in the same steps.
+// look up are sent, counted in the norm, and by default updated. Each rank owns a range of rows
+// (dist/row_layout.h). A table belongs to no partition, but takes part in the same steps as the
+// partitions of dense parameters.
 //
 //   parts     TableValues      what operations read; stage 3 fetches rows
 //             TableGradients   rows of a micro-batch, and their sums at the owners
@@ -29,7 +30,8 @@ class Table {
   using Complete = std::function<void(int64_t number)>;
 
   /// `number`: the table's number among the optimizer's trainable parameters. Sets the hooks of the
-  /// parameter; the destructor removes them. Throws if the options or the rule do not allow tables.
+  /// parameter; the destructor removes them. The caller has called check_tables()
+  /// (optim/zero/option_checks.h).
   Table(PlacedParameter placed, int64_t number, const UpdateRule& rule,
         std::shared_ptr<dist::Communicator> communicator, const ZeroOptions& options,
         MicroStepLog& log, Complete complete);
@@ -51,8 +53,8 @@ class Table {
   void send(bool overlap);
   void end_backward() { values_.end_backward(); }
 
-  /// Takes part in the collective calls of another rank's lookup, and adds them to the log, so that
-  /// later micro-steps without data can repeat them.
+  /// Takes part in the collective calls of another rank's lookup. Adds these calls to the log, so
+  /// that later micro-steps without data can repeat them.
   void follow_look_up(MicroStepLog& log) {
     const auto follow = [this] { values_.follow_look_up(); };
     log.add(follow);
@@ -80,15 +82,18 @@ class Table {
 
   void fill(const ParameterSource& source);
   void reset_state();
-  /// Returns all values in f32, [V, C], on every rank. Holds the whole table. Collective.
+  /// Returns all values in f32, [V, C], on every rank. Allocates memory for the whole table.
+  /// Collective.
   Tensor gather_values(dist::Traffic purpose) const;
-  /// The step's gradient sum, [V, C], on every rank. Holds the whole table. Collective.
+  /// Returns the step's gradient sum, f32 [V, C], on every rank. Allocates memory for the whole
+  /// table. Collective.
   Tensor gather_sums() const;
 
   void list_state(std::vector<StateTensor>& list) const;
   void list_pieces(std::vector<StatePiece>& list) const;
   void restore(const StateSource& source);
-  /// The bytes of a row's master weights and state on the ranks that update it. 0: frozen.
+  /// The bytes of one row's master weights and state on a rank that updates the row; 0 for a frozen
+  /// table.
   int64_t row_state_bytes() const;
   /// Adds the update rule's state that this rank holds to `result`.
   void own_state(StateByName& result) const;
@@ -113,7 +118,7 @@ class Table {
   int64_t micro_batches_ = 1;
   int64_t updates_ = 0;
   int64_t updated_rows_ = 0;
-  std::vector<int64_t> row_counts_;  // by rank, of the step
+  std::vector<int64_t> row_counts_;  // rows that the step touched, by rank
   std::vector<int64_t> block_counts_;
 };
 

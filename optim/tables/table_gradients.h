@@ -32,9 +32,9 @@ class TouchedSums {
   const RowSlots& rows() const { return rows_; }
   const Tensor& sums() const { return sums_; }
   void clear() { rows_.clear(); }
-  /// Adds a contribution: row i of `values` to the sum of rows[i].
+  /// Adds a contribution: for each i, adds row i of `values` to the sum of rows[i].
   void add(std::span<const int32_t> rows, const RowList& values);
-  /// Adds contributions of several ranks, counts[r] rows of each, in ascending order of rank.
+  /// Adds the contributions of all ranks in ascending order of rank: counts[r] rows from rank r.
   void add_all(const Tensor& rows, const Tensor& values, const std::vector<int64_t>& counts);
 
  private:
@@ -49,15 +49,16 @@ class TableGradients {
   TableGradients(const TableInfo& info, dist::Communicator& communicator);
 
   /// Begins a micro-step. The first micro-step of a step clears the touched rows of the previous
-  /// step, and makes room for the rows that the step's micro-batches may touch.
+  /// step. If this step may touch more rows than the buffers can hold, allocates larger buffers.
   void begin(const MicroStep& micro_step);
   /// Called at the end of a forward that has looked up `rows`. Starts to gather how many rows each
   /// rank will send to each owner. `used`: 1 for each row that was really looked up, 0 for a row
   /// that was only prefetched; if `used` is empty, all rows were looked up.
   void begin_backward(const RowSlots& rows, std::span<const uint8_t> used);
-  /// Zeroes the gradient of the looked-up rows, and returns it. Called at most once per micro-step.
+  /// Zeroes the gradient of the looked-up rows, and returns the whole gradient buffer, [n, C].
+  /// Called at most once per micro-step.
   Tensor open();
-  /// Sends the gradient to the owners of its rows. Rows that no gradient reached count as zeros.
+  /// Sends the gradient to the owners of its rows. Rows that no gradient reached are sent as zeros.
   void send();
   /// Waits until the contributions of the micro-step are in the sums.
   void wait();
@@ -95,7 +96,7 @@ class TableGradients {
   SortedRows sorted_;
   Tensor block_numbers_;  // i64 on the host
   Tensor block_firsts_;   // i32 on the host
-  // On a GPU: copies of the lists above.
+  // On a GPU: copies of block_numbers_ and block_firsts_.
   Tensor device_numbers_;
   Tensor device_firsts_;
   TouchedBlocks blocks_;

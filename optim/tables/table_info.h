@@ -1,5 +1,5 @@
 // The shape of a row-sparse table, the rows that each rank owns, and the limits that decide the
-// sizes of the table's buffers. All classes that make up a Table read them.
+// sizes of the table's buffers. All classes that make up a Table read this struct.
 //
 //   V rows, C elements per row     n  most distinct rows that a micro-batch may look up
 //   N ranks, M micro-batches       O  rows that this rank owns
@@ -64,7 +64,7 @@ inline std::vector<int64_t> TableInfo::owned_elements(int64_t columns) const {
 /// Converts numbers of rows to numbers of elements, for rows of `columns` elements.
 std::vector<int64_t> in_elements(std::vector<int64_t> rows, int64_t columns);
 
-/// A list of rows on `device`, counted as workspace.
+/// Copies a list of rows to `device`. The memory is counted as workspace.
 Tensor row_list(const std::vector<int32_t>& rows, Device device);
 
 /// Makes a list in host memory readable for kernels. On a GPU, copies the list to `buffer` and

@@ -37,7 +37,8 @@ class TableUpdate {
   dist::Range range() const { return everything_ ? dist::Range{0, info_.rows()} : info_.own(); }
   Tensor weights(const TableValues& values) const;
   bool has_masters() const { return masters_.defined(); }
-  /// The state of range(): [rows, C] each, or [rows] for a rule with one value a row.
+  /// The state of the rows of range(). Each tensor is [rows, C], or [rows] for a rule with one
+  /// value per row.
   const std::vector<Tensor>& state() const { return state_; }
   const UpdateRule& rule() const { return rule_; }
   void reset_state();
@@ -54,7 +55,7 @@ class TableUpdate {
   bool sharded_;     // stage 3
   bool all_rows_;
   std::optional<OffloadedRows> offloaded_;
-  Tensor masters_;  // f32 of range(), or undefined if the values themselves are updated
+  Tensor masters_;  // f32, rows of range(); undefined if the values themselves are updated
   std::vector<Tensor> state_;
   RowGather touched_rows_;  // stage 0: gathers the touched rows of all ranks, with their sums
 };

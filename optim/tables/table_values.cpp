@@ -15,7 +15,7 @@ TableValues::TableValues(const TableInfo& info, dist::Communicator& communicator
                          Category::parameters)),
       current_(looked()),
       updated_rows_(info, communicator) {
-  // The parameter has no memory at stage 3; elsewhere it is a view of the table.
+  // At stage 3 the parameter has no memory. At other stages the parameter is a view of the table.
   Tensor tensor = info.placed.named.parameter.tensor();
   tensor.attach(sharded ? nullptr : values_.storage(), 0);
   tensor.leaf()->name = info.name();
@@ -28,8 +28,8 @@ TableValues::TableValues(const TableInfo& info, dist::Communicator& communicator
   rounds_ = dist::HostBuffer(info.ranks(), DType::i64, communicator);
 }
 
-// Does not wait, because it may run while an exception unwinds. The first operation that reads the
-// table waits for values in flight.
+// The destructor does not wait, because it may run while an exception unwinds. Instead, the first
+// operation that reads the table waits for values in flight.
 TableValues::~TableValues() {
   if (gathered_.done()) return;
   info_.placed.named.parameter.leaf().about_to_be_used = [work = gathered_] { work.wait(); };
@@ -109,13 +109,13 @@ TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
                 "lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch",
                 current_.slots.rows().back(), info_.name());
   if (phase_ == Phase::forward && !prefetched_) bring(before);
-  // Returns room for the most rows of a micro-batch, used or not, so that the memory that
-  // operations allocate does not depend on the data.
+  // Returns the whole buffer of n rows, even if fewer rows are in use. The memory that operations
+  // allocate then does not depend on the data.
   return {current_.values, slots.to(communicator_.device())};
 }
 
-// Brings the values of current_'s rows from slot `first_slot` on: fetches them from their owners
-// or, if this rank has the whole table, copies them.
+// Writes the values of current_'s rows with slots from `first_slot` on. A rank that has the whole
+// table copies the values from it. Any other rank fetches the values from their owners.
 void TableValues::bring(int64_t first_slot) {
   if (fetch_) {
     const auto rows = current_.slots.rows().subspan(static_cast<size_t>(first_slot));
@@ -128,7 +128,7 @@ void TableValues::bring(int64_t first_slot) {
   copy_rows_to(current_, first_slot);
 }
 
-// Copies rows of this rank's table to to.values: those that to.slots lists from `first_slot` on.
+// Copies the rows of `to` with slots from `first_slot` on, from this rank's table to to.values.
 void TableValues::copy_rows_to(const Looked& to, int64_t first_slot) {
   synchronize();
   const Tensor rows = to.slots.rows_from(first_slot);
@@ -143,9 +143,9 @@ void TableValues::follow_look_up() {
   if (phase_ == Phase::forward && !prefetched_ && fetch_) bring(current_.slots.count());
 }
 
-// An evaluation may look up any number of rows. A rank that has the whole table returns it without
-// a copy. Any other rank fetches the rows, as many at a time as a micro-batch may look up, into
-// memory that is freed with the result.
+// An evaluation may look up any number of rows. A rank that has the whole table returns the table
+// without a copy. Any other rank fetches at most n rows at a time, into memory that is freed with
+// the result.
 TableRows TableValues::look_up_in_evaluation(const Tensor& indices, int64_t used) {
   synchronize();
   if (!fetch_) return {values_, indices};
@@ -178,7 +178,7 @@ void TableValues::fetch_all(const RowSlots& slots, const Tensor& values) {
 }
 
 // Only records the rows. Every rank must start the fetch at the same place in its sequence of
-// collectives, so the fetch starts at the begin of backward or after the update.
+// collectives, so the fetch starts at the beginning of backward or after the update.
 void TableValues::prefetch(const Tensor& indices, bool updates_next) {
   TESSERA_CHECK(ahead_ == Ahead::none && phase_ == Phase::forward,
                 "prefetch: the rows of '{}' for the next micro-batch are prefetched already, or "

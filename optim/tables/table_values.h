@@ -32,8 +32,8 @@ class TableValues {
 
   /// Begins a micro-batch, which has looked up no rows yet.
   void begin_forward();
-  /// Ends the forward. From here to end_backward(), only rows that the forward has looked up may be
-  /// looked up again.
+  /// Ends the forward. Until end_backward(), only rows that the forward has looked up may be looked
+  /// up again.
   void begin_backward();
   void end_backward();
   /// True from begin_forward() to end_backward().
@@ -47,7 +47,7 @@ class TableValues {
   /// The rows that the current micro-batch has looked up, by slot.
   const RowSlots& looked_up() const { return current_.slots; }
   /// If the rows were prefetched: for each row of looked_up(), 1 if the micro-batch has really
-  /// looked it up, else 0. Empty if the rows were not prefetched.
+  /// looked the row up, else 0. Empty if the rows were not prefetched.
   std::span<const uint8_t> used() const;
 
   /// The numbers of rows that this rank has requested from other ranks and served to them so far.
@@ -63,7 +63,7 @@ class TableValues {
   void gather_updated(const Tensor& changed, const std::vector<int64_t>& counts, int64_t most);
   /// Gathers all rows from their owners into values(). Collective.
   void gather_all();
-  /// Drops rows that were prefetched, because the table gets other values.
+  /// Drops prefetched rows. Called before the table gets other values.
   void forget_prefetched();
   /// Called after an update, and after a step that updated nothing.
   void updated();
@@ -71,21 +71,21 @@ class TableValues {
   void synchronize();
 
  private:
-  /// Rows of a micro-batch. values[slot] is a copy of the row.
+  /// Rows of a micro-batch. values[s] is a copy of the row with slot s.
   struct Looked {
     RowSlots slots;
     Tensor values = {};
   };
   enum class Phase : uint8_t { evaluation, forward, backward };
-  /// The state of a prefetch: its fetch will start in backward, will start after the update, or has
-  /// started.
+  /// The state of a prefetch: there is none, its fetch will start in backward, its fetch will start
+  /// after the update, or its fetch has started.
   enum class Ahead : uint8_t { none, in_backward, after_update, started };
 
   Tensor host_indices(const Tensor& indices, int64_t used) const;
   Tensor slots_of(RowSlots& slots, const Tensor& indices, int64_t used) const;
   TableRows look_up_in_evaluation(const Tensor& indices, int64_t used);
   /// The category of temporary lists on the host. On the CPU, operations keep these lists. With a
-  /// GPU, they are only copied to the device.
+  /// GPU, the lists are only copied to the device.
   Category host_category() const {
     return communicator_.device().is_cpu() ? Category::activations : Category::workspace;
   }

@@ -1,5 +1,5 @@
-// How a ZeroEngine takes parameters over: it lays them out in partitions and tables, and rolls back
-// if that fails on any rank.
+// Adds parameters to a ZeroEngine: lays them out in partitions and tables, and rolls back if adding
+// fails on any rank.
 #include <algorithm>
 #include <exception>
 #include <map>
@@ -10,7 +10,8 @@
 namespace tessera::optim {
 namespace {
 
-/// Returns a source of the parameters' present values, or initial values if they have none yet.
+/// Returns a source of the parameters' present values. For a parameter without values, the source
+/// has initial values.
 ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters, uint64_t seed) {
   std::map<std::string, Tensor> present;
   for (const auto& named : parameters) {
@@ -34,7 +35,7 @@ ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters
 
 /// Returns the lowest rank whose `failed` is true, or -1 if none failed. Collective.
 int first_that_failed(dist::Communicator& communicator, bool failed) {
-  // In host memory, and not from communicator.allocate(), which may have no memory left.
+  // Plain host memory is used, because communicator.allocate() may have no memory left.
   const Tensor flags =
       Tensor::zeros({communicator.size()}, DType::u8, Device{}, Category::communication);
   auto* const values = flags.data<uint8_t>();
@@ -56,8 +57,8 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   const Extent before{trainable_.size(),     frozen_.size(), tables_.size(),
                       update_counts_.size(), registered_,    scaler_ != nullptr};
   // Everything that can fail comes first. If the optimizer already has parameters, the ranks then
-  // tell each other if they failed. Without this exchange, a rank that succeeded would wait forever
-  // in the next step for a rank that rolled back.
+  // tell each other whether they failed. Without this exchange, a rank that succeeded would wait
+  // forever in the next step for a rank that rolled back.
   GradientNorm norm;
   BatchStatistics::Addition addition;
   std::exception_ptr failure;
@@ -109,9 +110,10 @@ void ZeroEngine::add_partitions(std::vector<nn::NamedParameter> parameters,
   const size_t first_trainable = trainable_.size();
   const size_t first_frozen = frozen_.size();
   const size_t first_table = tables_.size();
-  // One part for each dtype, trainable and frozen, in order of first registration. add_part() makes
-  // one partition of a part's dense parameters. Tables are sorted into parts too, so that the norm
-  // adds the blocks of a table where it would add them if the table were dense.
+  // A part has all parameters of one dtype that are trainable, or all that are frozen. Parts are in
+  // order of first registration. add_part() makes one partition of a part's dense parameters.
+  // Tables are sorted into parts too. The norm then adds a table's blocks in the same place as if
+  // the table were dense.
   std::vector<std::vector<PlacedParameter>> parts;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const nn::Parameter& parameter = parameters[i].parameter;

@@ -16,7 +16,7 @@ FullGradients::FullGradients(const Partition& partition, dist::Communicator& com
       works_(static_cast<size_t>(partition.buckets())) {}
 
 Tensor FullGradients::open(int bucket) {
-  // The previous micro-step's gradient may still be in flight from this memory.
+  // The communicator may still send the previous micro-step's gradient from this memory.
   works_[static_cast<size_t>(bucket)].wait();
   return partition_.bucket_of(flat_, bucket);
 }
@@ -37,8 +37,8 @@ RingGradients::RingGradients(const Partition& partition, dist::Communicator& com
   std::iota(order.begin(), order.end(), 0);
   for (const int b : order) {
     const dist::Bucket& bucket = partition.bucket(b);
-    // A tied bucket opens first and closes last. In the ring it would block an end during all of
-    // backward.
+    // The bucket of a tied parameter opens first and closes last. In the ring, this bucket would
+    // block an end during all of backward.
     own_slot_.push_back(bucket.shared ? static_cast<int>(own_.size()) : -1);
     if (bucket.shared) own_.push_back(new_slot(bucket.elements));
   }
@@ -204,7 +204,7 @@ ReductionPolicy::Sent LocalSums::send(int bucket, const Tensor& gradient,
                                       const MicroStep& micro_step) {
   if (!sums_.defined()) return of_sums_->send(bucket, gradient, micro_step);
   const Tensor sum = partition_.bucket_of(sums_, bucket);
-  // A rank that repeats a micro-batch must not add it twice.
+  // The gradient of a repeated micro-batch must not be counted twice.
   if (micro_step.contributes) {
     kernels::fold(current_context(gradient.device()), sum, gradient, micro_step.index == 0);
   }

@@ -24,7 +24,7 @@ class GradientPolicy {
 
   /// Returns memory for the bucket's gradient, [bucket elements]. Waits until the memory is free.
   virtual Tensor open(int bucket) = 0;
-  /// Called after the bucket was sent. Its memory is free when `work` is done.
+  /// Called after the bucket was sent. The bucket's memory is free when `work` is done.
   virtual void sent(int bucket, const dist::Work& work) = 0;
   /// Waits until all memory is free.
   virtual void wait_for_all() = 0;
@@ -48,17 +48,17 @@ class FullGradients : public GradientPolicy {
 };
 
 /// Stages 2 and 3: a ring of memory. Buckets are placed at its two ends in turn, so that one bucket
-/// is in flight while the next one fills. The ring has room for the largest pair of neighbouring
-/// buckets. Both buckets of a pair fill at the same time if they hold the weight and the bias of
-/// one operation.
+/// is in flight while the next one fills. The ring is as large as the largest pair of buckets that
+/// follow each other. Both buckets of a pair fill at the same time if they hold the weight and the
+/// bias of one operation.
 ///
 ///   | bucket 4 -->         |    <-- bucket 5 |
 ///   | bucket 6 -->   |                          after bucket 4 has been sent
 ///
-/// The bucket of a tied parameter opens first and closes last, so it has memory outside the ring. A
-/// bucket that finds no room in the ring gets a slot beside it. This happens in the first
-/// micro-step if the model does not complete its buckets in reverse order of registration.
-/// Afterwards the ring follows the order of the model.
+/// The bucket of a tied parameter opens first and closes last, so it has memory outside the ring.
+/// If the ring has no free memory for another bucket, this bucket gets a slot outside the ring.
+/// This happens in the first micro-step if the model does not complete its buckets in reverse order
+/// of registration. Afterwards the ring follows the order of the model.
 class RingGradients : public GradientPolicy {
  public:
   RingGradients(const Partition& partition, dist::Communicator& communicator);
@@ -71,7 +71,7 @@ class RingGradients : public GradientPolicy {
   struct Slot {
     Tensor memory;
     dist::Work work;
-    int bucket = -1;  // the bucket that is filling it, or -1
+    int bucket = -1;  // the bucket that is filling the slot, or -1
   };
   /// An end of the ring.
   struct End {
@@ -94,7 +94,7 @@ class RingGradients : public GradientPolicy {
   Tensor ring_;
   std::array<End, 2> ends_;
   std::vector<size_t> end_of_;  // bucket -> the end of the ring that open() tries first
-  std::vector<Slot> beside_;    // memory of buckets that found no room in the ring
+  std::vector<Slot> beside_;    // memory of buckets for which the ring had no free memory
   std::vector<Slot> own_;       // memory of the buckets of tied parameters
   std::vector<int> own_slot_;   // bucket -> index in own_, or -1
 };
@@ -112,7 +112,7 @@ class ReductionPolicy {
   virtual Sent send(int bucket, const Tensor& gradient, const MicroStep& micro_step) = 0;
 };
 
-/// Adds contributions in order of micro-batch: the same bits for any number of ranks.
+/// Adds contributions in order of micro-batch. Gives the same bits for any number of ranks.
 class OrderedReduction : public ReductionPolicy {
  public:
   OrderedReduction(const Partition& partition, dist::Communicator& communicator)
@@ -124,7 +124,7 @@ class OrderedReduction : public ReductionPolicy {
   dist::Communicator& communicator_;
 };
 
-/// Uses the transport's reduce-scatter: the same bits from run to run.
+/// Uses the transport's reduce-scatter. Gives the same bits from run to run.
 class FastReduction : public ReductionPolicy {
  public:
   FastReduction(const Partition& partition, dist::Communicator& communicator);
@@ -138,8 +138,8 @@ class FastReduction : public ReductionPolicy {
   Tensor scattered_;  // the result of a reduce-scatter, as large as the largest shard of a bucket
 };
 
-/// no_sync: adds up the gradients of this rank's micro-batches in a step, and sends the sum in the
-/// last micro-step.
+/// With no_sync: adds up the gradients of this rank's micro-batches in a step, and sends the sum in
+/// the last micro-step.
 class LocalSums : public ReductionPolicy {
  public:
   LocalSums(const Partition& partition, dist::Communicator& communicator,

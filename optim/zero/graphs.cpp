@@ -28,12 +28,12 @@ void GraphedReducer::forget() {
   ready_to_capture_ = false;
 }
 
-// Unlike Reducer::begin(), opens no buckets, because the launch of a graph needs none. run() opens
-// buckets when it runs a micro-step without a graph or captures it.
+// Unlike Reducer::begin(), opens no buckets, because the launch of a graph needs no open buckets.
+// run() opens buckets when it runs a micro-step without a graph, and when it captures a graph.
 void GraphedReducer::begin(const MicroStep& micro_step) { start(micro_step); }
 
 void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
-  // The first micro-step runs without a graph, so that a capture finds libraries and buffers ready.
+  // The first micro-step runs without a graph. It initialises libraries and buffers for a capture.
   if (!ready_to_capture_) {
     open();
     backward(with_data(loss()), scale);
@@ -43,8 +43,9 @@ void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
   auto graph = graphs_.find(kind());
   if (graph == graphs_.end()) graph = graphs_.emplace(kind(), capture(loss, scale)).first;
   const trace::Scope scope("graph of a micro-step");
-  // A launch runs no host code of the micro-step. So this function has the effects of that code:
-  // phases of the parameter policies, the loss, and the parameters with a gradient.
+  // A launch runs no host code of the micro-step. So this function does what that host code would
+  // do: it sets the phases of the parameter policies, and records the loss and the parameters with
+  // a gradient.
   begin_forward();
   graph->second.launch();
   end_backward();

@@ -12,8 +12,9 @@
 namespace tessera::optim {
 
 /// A reducer that launches forward, backward and their collectives as one graph. The first
-/// micro-step, also after forget(), runs without a graph, so that libraries make their handles,
-/// stage 2 allocates the slots of its ring, and stage 3 learns in which order blocks are read.
+/// micro-step, and the first one after forget(), run without a graph. In these micro-steps
+/// libraries make their handles, stage 2 allocates the slots of its ring, and stage 3 learns in
+/// which order blocks are read.
 class GraphedReducer : public Reducer {
  public:
   GraphedReducer(const ZeroOptions& options, std::shared_ptr<dist::Communicator> communicator,

@@ -52,7 +52,8 @@ void check_options(const ZeroOptions& options) {
   }
 }
 
-// Ordered reduction promises equal bits for any number of ranks, so it refuses ranks that differ.
+// Ordered reduction promises equal bits for any number of ranks, so it refuses ranks with different
+// GPUs or libraries.
 void check_equal_ranks(const ZeroOptions& options, const dist::World& world) {
   if (options.reduction != Reduction::ordered || world.difference.empty()) return;
   fail_input(

@@ -16,7 +16,7 @@ void check_groups(const UpdateRule& rule, const std::vector<GroupOptions>& group
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters);
 /// Throws InputError or Error for invalid options.
 void check_options(const ZeroOptions& options);
-/// Throws InputError for ordered reduction on ranks that differ.
+/// Throws InputError for ordered reduction on ranks that differ (dist::World::difference).
 void check_equal_ranks(const ZeroOptions& options, const dist::World& world);
 /// Throws InputError if the options or parameters do not allow graphs.
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,

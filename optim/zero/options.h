@@ -23,7 +23,7 @@ enum class Reduction : uint8_t {
 
 enum class Offload : uint8_t {
   none,
-  optimizer,  // master weights and optimizer state lie on the host, and the CPU updates them
+  optimizer,  // master weights and optimizer state are on the host, and the CPU updates them
 };
 
 struct ZeroOptions {

@@ -24,9 +24,9 @@ struct OwnedBucket {
   std::vector<OwnedParameter> parameters;  // in order of their offsets
 };
 
-/// Parameters of one dtype that are all trainable or all frozen. Owners keep `sum_bytes` of each
-/// element for the sum of its gradients, and `state_bytes` for its master weight and the update
-/// rule's values; both are 0 for frozen parameters.
+/// Parameters of one dtype that are all trainable or all frozen. For each element, the owner keeps
+/// `sum_bytes` for the sum of its gradients, and `state_bytes` for its master weight and the update
+/// rule's values. Both are 0 for frozen parameters.
 struct OwnedGroup {
   DType dtype = DType::f32;
   bool trainable = true;
@@ -35,8 +35,8 @@ struct OwnedGroup {
   std::vector<OwnedBucket> buckets;
 };
 
-/// A row-sparse table: rank r owns the rows [r * rows_per_rank, (r + 1) * rows_per_rank), as far as
-/// the table has them.
+/// A row-sparse table. Rank r owns the rows [r * rows_per_rank, (r + 1) * rows_per_rank), without
+/// those beyond the end of the table.
 struct OwnedTable {
   std::string name;
   DType dtype = DType::f32;

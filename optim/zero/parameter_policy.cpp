@@ -31,7 +31,7 @@ void GatheredParameters::use(int parameter) {
   wait(static_cast<size_t>(partition_.layout().slot(parameter).bucket));
 }
 
-// No wait here: use() waits bucket by bucket, so that gathers overlap with the next forward.
+// Does not wait: use() waits bucket by bucket, so that gathers overlap with the next forward.
 dist::Work GatheredParameters::gather_updated(int bucket) {
   dist::Work& work = published_[static_cast<size_t>(bucket)];
   work = communicator_.all_gather(partition_.held_values(bucket),
@@ -99,7 +99,7 @@ void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
     }
   }
   // This unit's gather comes first, because collectives run in order. The next unit's gather is in
-  // flight while this one is used.
+  // flight while operations read this unit.
   gather(unit);
   if (next >= 0) gather(next);
   for (const dist::Work& work : units_[static_cast<size_t>(unit)].works) work.wait();
@@ -137,8 +137,8 @@ void ShardedParameters::gather(int index) {
     kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                   partition_.held_values(b));
     unit.works.push_back(communicator_.all_gather(whole, partition_.call(purpose, b)));
-    // The parameters are attached while the gather is in flight. enter() waits for it before an
-    // operation reads the values.
+    // The parameters are attached while the gather is in flight. enter() waits for the gather
+    // before an operation reads the values.
     partition_.attach_bucket(b, whole.storage(), 0);
   }
 }

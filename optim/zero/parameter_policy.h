@@ -5,7 +5,7 @@
 //   stages 1, 2  GatheredParameters     each bucket is gathered after its update; readers wait
 //   stage 3      ShardedParameters      a block is gathered when read, and released afterwards
 //
-// `use` is called before an operation reads a parameter, and `done` after it.
+// `use` is called before an operation reads a parameter, and `done` after the operation.
 #pragma once
 
 #include <vector>
@@ -92,7 +92,7 @@ class ShardedParameters : public ParameterPolicy {
     std::vector<int> buckets;
     bool tied = false;
     int64_t readers = 0;            // running operations that read the unit
-    std::vector<dist::Work> works;  // one per bucket, while gathered or in flight
+    std::vector<dist::Work> works;  // one gather per bucket; empty after release()
   };
   /// The units in the order in which a pass over the model reads them.
   struct Order {

@@ -71,7 +71,8 @@ class Partition {
   dist::Range own_range(int bucket) const { return layout_.shard(bucket, rank_); }
   dist::Range whole_range(int bucket) const { return {0, this->bucket(bucket).elements}; }
 
-  /// The range of a bucket whose values this rank always holds: its shard at stage 3, else all.
+  /// The range of a bucket whose values this rank always holds: this rank's shard at stage 3, the
+  /// whole bucket at other stages.
   dist::Range held_range(int bucket) const;
   /// The values of held_range(bucket).
   Tensor held_values(int bucket) const;
@@ -82,13 +83,13 @@ class Partition {
   /// without memory instead.
   void attach() const;
   /// Makes a bucket's parameters views of `values` from byte `offset` on. If `values` is null,
-  /// leaves them without memory.
+  /// leaves the parameters without memory.
   void attach_bucket(int bucket, const std::shared_ptr<Storage>& values, int64_t offset) const;
-  /// Writes `range` of a bucket from `source` to `target`, of any float dtype.
+  /// Writes `range` of a bucket from `source` to `target`, which may have any float dtype.
   void fill(const Tensor& target, int bucket, const dist::Range& range,
             const nn::ParameterSource& source) const;
 
-  /// Elements [begin, end) of a parameter, which lie at `offset` in a range of its bucket.
+  /// Elements [begin, end) of a parameter. Element `begin` is at `offset` in the bucket's range.
   struct Part {
     int parameter = 0;
     int64_t begin = 0;

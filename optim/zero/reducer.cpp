@@ -101,7 +101,7 @@ void Reducer::agree_on_order() {
     own[i] = static_cast<int32_t>(place - order_.begin());
   }
   communicator_->all_gather_host(places, {dist::Traffic::other}).wait();
-  const auto* const first = places.data<int32_t>();  // rank 0's order, which all ranks take over
+  const auto* const first = places.data<int32_t>();  // rank 0's order, which all ranks adopt
   if (first[0] < 0) return;  // rank 0 had no data; the next micro-step tries again
   agreed_ = true;
   for (int64_t i = 0; i < count; ++i) {
@@ -216,12 +216,12 @@ void Reducer::begin_backward() {
     for (Table* const table : tables_) table->begin_backward();
   };
   notes_.log.note({ParameterEvent::Kind::begin_backward});
-  notes_.log.add(begin);  // a rank without data repeats it
+  notes_.log.add(begin);  // a rank without data repeats this call
   begin();
 }
 
 void Reducer::end_backward() {
-  notes_.log.end();  // reads of parameters after this belong to an evaluation
+  notes_.log.end();  // later reads of parameters belong to an evaluation
   for (ParameterPolicy* parameters : parameters_) parameters->end_backward();
   for (Table* const table : tables_) table->end_backward();
 }
@@ -243,12 +243,12 @@ void Reducer::skip() {
   } else {
     follow_events();
   }
-  // At stages 0 to 2 there may have been nothing to replay, and so no begin of a backward.
+  // At stages 0 to 2 the log may be empty. The replay has then not begun a backward.
   for (Table* const table : tables_) table->begin_backward();
   send_rest();
   end_backward();
   note_reached();
-  completed_.clear();  // without data, this rank's order is not that of backward
+  completed_.clear();  // without data, this rank's order is not the order of a backward
   agree_on_order();
 }
 

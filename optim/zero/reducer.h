@@ -1,12 +1,13 @@
-// Reduce, the first phase of a step: from a micro-batch's loss to gradient sums at their owners.
+// Reduce, the first phase of a step: computes gradients from a micro-batch's loss, and adds them to
+// the gradient sums at their owners.
 //
 // Backward calls two hooks of a parameter's leaf. `gradient_buffer` opens the parameter's bucket
 // and returns the parameter's memory in the bucket. `gradient_complete` marks the parameter as
 // written. A complete bucket is sent after all earlier buckets in the order of collectives, because
 // all ranks must start collectives in the same order. At first this order is the reverse order of
-// registration. After the first micro-step in which rank 0 has data, all ranks take over the order
-// in which rank 0's backward has completed the buckets, as in PyTorch's DistributedDataParallel (Li
-// et al., "PyTorch Distributed", VLDB 2020, section 4.2.1).
+// registration. After the first micro-step in which rank 0 has data, all ranks adopt the order in
+// which rank 0's backward has completed the buckets, as in PyTorch's DistributedDataParallel (Li et
+// al., "PyTorch Distributed", VLDB 2020, section 4.2.1).
 #pragma once
 
 #include <algorithm>
@@ -37,10 +38,10 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  /// Takes over the gradients of a partition: sets their hooks, and sorts its buckets into the
+  /// Adds a partition: sets the gradient hooks of its parameters, and sorts its buckets into the
   /// order of collectives.
   void add(TrainablePartition& partition);
-  /// Undoes add(): removes the hooks, and takes the buckets out of the order. Does nothing for a
+  /// Undoes add(): removes the hooks, and removes the buckets from the order. Does nothing for a
   /// partition that was not added.
   void remove(const TrainablePartition& partition);
   /// Adds frozen parameters: they have no gradient, but forward and backward read their values.
@@ -72,7 +73,7 @@ class Reducer {
   void start(const MicroStep& micro_step);
   /// Makes buckets ready to fill, and parameters ready for a forward.
   void open();
-  /// Runs backward, and completes every bucket.
+  /// Runs backward, and sends every bucket and every table.
   void propagate(const Tensor& loss, float scale);
   /// Waits for all collectives in flight, gathers of parameters included. Needed before a graph
   /// capture and at its end.
@@ -124,7 +125,7 @@ class Reducer {
   /// Sets turns by registration, which every rank knows without communication.
   static void reset_turns(Filling& filling);
   void sort_turns();
-  /// Takes over rank 0's order of completing buckets, once rank 0 has had data. Collective.
+  /// Adopts rank 0's order of completing buckets, once rank 0 has had data. Collective.
   void agree_on_order();
   void open_bucket(Filling& filling, int bucket);
   Tensor gradient_view(Filling& filling, int parameter);

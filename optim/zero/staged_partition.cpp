@@ -37,7 +37,8 @@ std::unique_ptr<ReductionPolicy> reduction_policy(const Partition& partition,
 
 std::unique_ptr<UpdatePlace> update_place(const Partition& partition, Device device,
                                           const ZeroOptions& options) {
-  // If the ranks compute on Device{}, the host, offload changes nothing: the state is there anyway.
+  // If the ranks compute on the host (Device{}), offload changes nothing, because the state is on
+  // the host anyway.
   const bool on_host = options.offload == Offload::optimizer && !(device == Device{});
   if (!on_host) return std::make_unique<UpdateOnDevice>(device);
   // Stage 0 updates whole buckets, the other stages only this rank's shards.
@@ -56,7 +57,8 @@ ParameterSource values_of(const StateSource& source, const std::string& kind) {
   };
 }
 
-// Copies the values of a bucket's range to `result`, by parameter. values[0] is at range.begin.
+// Copies the values of a bucket's range to `result`, by parameter. values[0] is the value of the
+// bucket's element range.begin.
 void copy_out(const Partition& partition, int bucket, const dist::Range& range,
               std::span<const float> values, const std::string& state_name, StateByName& result) {
   // Parameters without an element in `range` get an empty entry.
@@ -107,7 +109,7 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
   }
 }
 
-// The hooks capture `this` and would outlive it.
+// Removes the hooks, because they capture `this` and would outlive this object.
 StagedPartition::~StagedPartition() {
   for (const PlacedParameter& placed : partition_.parameters()) {
     Leaf& leaf = placed.named.parameter.leaf();
@@ -174,8 +176,8 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
   auto place = update_place(partition_, communicator_->device(), options);
   if (options.stage == 0) {
     auto full = std::make_unique<FullGradients>(partition_, *communicator_);
-    // If sums and gradients have one dtype, sums are gathered into the memory of the gradients,
-    // which is free by then.
+    // If sums and gradients have the same dtype, sums are gathered into the memory of the
+    // gradients. This memory is free at that time.
     updates_ = std::make_unique<ReplicatedUpdate>(partition_, *communicator_, rule,
                                                   std::move(place), full->flat());
     gradients_ = std::move(full);
@@ -226,10 +228,10 @@ void TrainablePartition::restore(const StateSource& source) {
 void TrainablePartition::update_and_gather(const UpdateChoice& choice) {
   // Both loops go from the last bucket to the first, because the next forward uses the last bucket
   // first. All collectives of prepare() start before the first update, so that updates overlap with
-  // them.
+  // these collectives.
   for (int b = partition_.buckets() - 1; b >= 0; --b) updates_->prepare(b);
-  // Each bucket's gather starts right after its update. With options.overlap it is in flight during
-  // the next update.
+  // Each bucket's gather starts right after the bucket's update. With options.overlap, the gather
+  // is in flight during the next update.
   for (int b = partition_.buckets() - 1; b >= 0; --b) {
     update(b, choice);
     gather(b);
@@ -253,7 +255,7 @@ Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
                      dist::Traffic purpose) {
   const int64_t elements = partition.bucket(bucket).elements;
   const Tensor whole = flat_buffer(communicator, elements, DType::f32, Category::communication);
-  // This rank's piece is converted into its place; the gather brings the other ranks' pieces.
+  // This rank's piece is converted into its place. The all-gather adds the other ranks' pieces.
   const Tensor piece = whole.flat(range.begin, range.end);
   kernels::convert(current_context(whole.device()), piece, own);
   // Every rank takes the same branch, because the ranges are equally long on all ranks.

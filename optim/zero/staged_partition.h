@@ -17,8 +17,8 @@
 
 namespace tessera::optim {
 
-/// Parameters, and the policy by which operations get their values. Sufficient for frozen
-/// parameters.
+/// Parameters, and the policy by which operations get the parameters' values. Used directly for
+/// frozen parameters.
 class StagedPartition {
  public:
   /// Sets the hooks that operations call to read the parameters; the destructor removes them.

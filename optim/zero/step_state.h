@@ -41,7 +41,7 @@ class StepState {
 
   int64_t step() const { return step_; }
   bool began() const { return began_; }
-  /// True from the begin of a micro-step to the end of its backward.
+  /// True from the beginning of a micro-step to the end of its backward.
   bool running() const { return running_; }
   int64_t finished() const { return finished_; }  // number of finished micro-steps
   bool all_micro_steps_done() const {
@@ -78,7 +78,8 @@ struct ParameterEvent {
 /// Records the collective work of a micro-step in order, so that a rank without data can repeat it.
 class MicroStepLog {
  public:
-  /// Begins a micro-step. Keeps the log of the previous micro-step unless that log is empty.
+  /// Begins a micro-step. The log of the previous micro-step becomes the last log, unless the
+  /// previous log is empty.
   void begin() {
     if (!running_.empty()) last_ = std::exchange(running_, {});
     if (!running_events_.empty()) last_events_ = std::exchange(running_events_, {});

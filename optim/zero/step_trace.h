@@ -1,6 +1,6 @@
-// Steps and micro-batches as spans of the trace: "step 3" holds "micro-batch 5", which holds
-// "forward" and "backward". Numbers are those that people read for steps (core/text/step_number.h),
-// and those of MicroBatch::index for micro-batches.
+// Steps and micro-batches as spans of the trace: "step 3" contains "micro-batch 5", which contains
+// "forward" and "backward". Steps have the numbers that users see (core/text/step_number.h).
+// Micro-batches have the numbers of MicroBatch::index.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class StepTrace {
   void begin_backward() {
     if (forward_ns_ != 0) end("forward", std::exchange(forward_ns_, 0));
   }
-  /// nullopt: the rank has no micro-batch of its own, and repeats one whose gradient is not added.
+  /// `index` is nullopt if the rank has no micro-batch of its own and repeats the step's last one.
   void end_micro_batch(std::optional<int64_t> index) {
     if (micro_batch_ns_ == 0) return;
     end(index ? fmt::format("micro-batch {}", *index) : "no micro-batch",
@@ -43,7 +43,7 @@ class StepTrace {
     trace::record({std::move(name), trace::Track::compute, begin_ns, trace::now_ns()});
   }
 
-  // 0: not begun, or begun while tracing was off
+  // Start times; 0 if the span has not begun, or has begun while tracing was off.
   int64_t step_ns_ = 0;
   int64_t micro_batch_ns_ = 0;
   int64_t forward_ns_ = 0;

@@ -65,20 +65,21 @@ void UpdateOnHost::start(int bucket, const Tensor& sums) {
 
 Tensor UpdateOnHost::take(int bucket) {
   const Slot& slot = this->slot(bucket);
-  // The host waits for this copy and no later one, because the CPU reads its result next.
+  // The host waits for this copy only, because the CPU reads the copied sums next.
   if (slot.brought) slot.brought->synchronize();
   return slot.brought_sums;
 }
 
 void UpdateOnHost::round(int bucket, const Tensor& weights, const Tensor& values) {
   Slot& slot = this->slot(bucket);
-  // The host waits until the slot's previous values have been copied: the CPU overwrites them now.
+  // The host waits until the slot's previous values have been copied, because the CPU overwrites
+  // them below.
   if (slot.sent) slot.sent->synchronize();
   const Tensor rounded = slot.values.flat(0, values.elements());
   kernels::convert(current_context(device()), rounded, weights);
   slot.sent = copy(values, rounded);
   // The caller's stream waits for the copy, because gathers and the next forward read the values in
-  // that stream. The host does not wait: it goes on with the next bucket.
+  // that stream. The host does not wait, and continues with the next bucket.
   if (slot.sent) slot.sent->wait();
 }
 

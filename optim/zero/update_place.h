@@ -1,9 +1,9 @@
-// The place where a rank's update runs and where its master weights and state lie: the device of
-// the values or, with offload, the host.
+// The place where a rank's update runs and where its master weights and state are stored: the
+// device of the values or, with offload, the host.
 //
 // With offload, the host needs gradient sums from the device, and sends rounded weights back. With
-// a GPU, copies overlap with updates. While the CPU updates a bucket, the device's copy stream
-// sends the previous bucket's weights and brings the next bucket's sums:
+// a GPU, copies overlap with updates. While the CPU updates a bucket, the copy stream copies the
+// previous bucket's weights to the device and the next bucket's sums to the host:
 //
 //   copy stream   sums 5 | sums 4    | values 5, sums 3 | values 4, sums 2 | ...
 //   CPU                    update 5  | update 4         | update 3         | ...
@@ -35,7 +35,7 @@ class UpdatePlace {
   /// True if the copy of a bucket's sums may start while the previous bucket is still updated.
   virtual bool ahead() const = 0;
   /// Starts to copy a bucket's sums to device(), after earlier work of the calling thread's stream.
-  /// Buckets are started and taken in one order, with numbers that rise or fall by one.
+  /// Buckets are started and taken in the same order. Their numbers rise or fall by one.
   virtual void start(int bucket, const Tensor& sums) = 0;
   /// Waits for the copy that start(bucket) has begun, and returns the sums on device().
   virtual Tensor take(int bucket) = 0;
@@ -43,7 +43,7 @@ class UpdatePlace {
   virtual void round(int bucket, const Tensor& weights, const Tensor& values) = 0;
 };
 
-/// Updates on the device of the ranks, where sums and values already lie.
+/// Updates on the device of the ranks, where sums and values already are.
 class UpdateOnDevice : public UpdatePlace {
  public:
   explicit UpdateOnDevice(Device device) : device_(device) {}

@@ -58,8 +58,8 @@ Tensor UpdatePolicy::brought_sums(int bucket) {
   // If the place works ahead, the previous call has started this bucket's copy.
   if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
   const Tensor here = place_->take(bucket);
-  // sums() may start a gather into the memory from which this bucket's sums are copied. So it must
-  // be called after take().
+  // sums() may start a gather into the memory from which this bucket's sums are copied. So sums()
+  // must be called after take().
   if (bucket > 0 && place_->ahead()) place_->start(bucket - 1, sums(bucket - 1));
   return here;
 }
@@ -106,7 +106,7 @@ Tensor ReplicatedUpdate::target(int bucket) const {
 void ReplicatedUpdate::gather(int bucket) {
   const Tensor whole = target(bucket);
   const dist::Range own = partition_.own_range(bucket);
-  // Each rank has only the sum of its shard, and the gather brings the other ranks' shards.
+  // Each rank has only the sum of its shard. The all-gather adds the other ranks' shards.
   kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                 partition_.shard_of(partition_.accumulator(), bucket));
   gathered_[static_cast<size_t>(bucket)] =
@@ -122,8 +122,8 @@ void ReplicatedUpdate::prepare(int bucket) {
 }
 
 Tensor ReplicatedUpdate::sums(int bucket) {
-  // The sums of bucket + 1 have been read, by its update or by the copy to the host. So their slot
-  // takes the next bucket that has no slot.
+  // The update of bucket + 1, or its copy to the host, has read the sums of bucket + 1. So their
+  // slot is free for the next bucket without a slot.
   const int freed = bucket + 1;
   const int next = freed - static_cast<int>(slots_.size());
   if (!slots_.empty() && freed < partition_.buckets() && next >= 0) gather(next);

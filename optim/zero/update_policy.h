@@ -7,8 +7,8 @@
 // whether the update runs on the device of the ranks or on the host (optim/zero/update_place.h).
 //
 // `prepare` is called for each bucket, from the last to the first. At stage 0 it starts to gather
-// the bucket's sums. Then `update` is called for each bucket, also from the last to the first. It
-// waits for the bucket's sums, and applies the rule.
+// the bucket's sums. Then `update` is called for each bucket, also from the last to the first.
+// `update` waits for the bucket's sums, and applies the rule.
 #pragma once
 
 #include <memory>
@@ -80,7 +80,7 @@ class UpdatePolicy {
 /// Stage 0: the summed gradients are gathered, and every rank updates everything.
 class ReplicatedUpdate : public UpdatePolicy {
  public:
-  /// `gradients`: the flat gradient buffer, which also takes the sums if the dtypes are equal.
+  /// `gradients`: the flat gradient buffer. The sums are gathered into it if the dtypes are equal.
   ReplicatedUpdate(const Partition& partition, dist::Communicator& communicator, UpdateRule rule,
                    std::unique_ptr<UpdatePlace> place, const Tensor& gradients);
   void prepare(int bucket) override;

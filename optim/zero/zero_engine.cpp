@@ -132,8 +132,8 @@ float ZeroEngine::data_correction() const {
 
 float ZeroEngine::gradient_factor() const { return data_correction() / loss_scale(); }
 
-// With loss scaling the host sets the next scale, and with offload it runs the update. For either,
-// the host needs a step's loss and norm before the update.
+// With loss scaling the host sets the next scale, and with offload the host runs the update. In
+// both cases the host needs a step's loss and norm before the update.
 bool ZeroEngine::deferred() const {
   return !communicator_->device().is_cpu() && !scaler_ && options_.offload == Offload::none;
 }
@@ -256,13 +256,13 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
 void ZeroEngine::update_and_gather(const std::vector<bool>& reached, float gradient_scale,
                                    const StepScalars* scalars) {
   statistics_.fold(state_.micro_batches(), scalars);
-  // Tables come first, because most models look up rows at the begin of a forward.
+  // Tables come first, because most models look up rows at the beginning of a forward.
   update_tables(reached, gradient_scale, scalars);
   for (size_t f = trainable_.size(); f-- > 0;) {
     TrainablePartition& partition = *trainable_[f];
     const std::vector<PlacedParameter>& parameters = partition.partition().parameters();
     std::vector<UpdateHyper> hypers;
-    std::map<std::pair<int, int64_t>, int> known;  // group and number of updates -> hypers
+    std::map<std::pair<int, int64_t>, int> known;  // (group, number of updates) -> index in hypers
     std::vector<int> hyper_of(parameters.size(), -1);
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto index = static_cast<size_t>(partition.first()) + i;

@@ -34,8 +34,8 @@ class ZeroEngine {
  public:
   ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::World& world);
 
-  /// Takes over a model's parameters and running statistics; groups[i] is the group of
-  /// parameters[i]. Collective. If the call fails on one rank, for instance for lack of memory:
+  /// Adds a model's parameters and running statistics; groups[i] is the group of parameters[i].
+  /// Collective. If the call fails on one rank, for instance for lack of memory:
   ///  - The first call of an engine throws on that rank only.
   ///  - Later calls throw on every rank. Parameters of earlier calls stay as they were; the new
   ///    parameters have lost their values.
@@ -49,7 +49,7 @@ class ZeroEngine {
   void backward(const Tensor& loss);
   /// Replaces forward and backward on a rank without data.
   void skip();
-  /// Runs forward and backward of `loss`, with options.graph as a CUDA graph.
+  /// Runs forward and backward of `loss`. With options.graph, runs them as a CUDA graph.
   void run_micro_step(const std::function<Tensor()>& loss);
 
   /// Ends the step, and returns the launch's number for ready() and result(). Throws if the results
@@ -65,7 +65,7 @@ class ZeroEngine {
 
   /// Completes the gradient sums at their owners and computes their norm, once per step.
   void reduce();
-  /// The factor on a gradient sum: the inverse of the loss scale, and the correction for
+  /// The factor on a gradient sum: the inverse of the loss scale, times the correction for
   /// micro-batches without data.
   float gradient_factor() const;
   /// Returns the norm of each trainable parameter's gradient sum, by name. reduce() must have been
@@ -95,7 +95,8 @@ class ZeroEngine {
   std::vector<int64_t> parameter_events() const;
   void restore(const StateSource& source);
 
-  /// Sets notes that are sent to the other ranks with the current step, or with the next step.
+  /// Sets notes that are sent to the other ranks with the current step. Between two steps, the
+  /// notes are sent with the next step.
   void set_notes(uint8_t notes) { notes_ = notes; }
   /// The notes of all ranks in the step that was launched last.
   uint8_t last_notes() const { return record_.notes(); }

@@ -33,7 +33,8 @@ agree() {
   [[ $status == 0 ]] || fail "exit code $status: $*"$'\n'"$(cat stderr.log)"
 }
 
-# Flags that change numbers, flags that change messages, and flags that change what a rank does.
+# Flags differ: flags that change numbers, flags that change messages, and flags that change what a
+# rank does.
 differ '--seed: rank 0 has 1, rank 2 has 7; all ranks of a job must have the same' \
   2 "${run[@]}" : 1 "${run[@]}" --seed 7
 differ '--lr: rank 0 has 0.5, ranks 1, 2 have 0.25' 1 "${run[@]}" --lr 0.5 : \
@@ -59,19 +60,19 @@ differ 'stage is 7, expected 0, 1, 2 or 3 (rank 1)' 1 "${run[@]}" : 1 "${run[@]}
 differ 'nothing.txt: cannot be opened: No such file or directory (rank 1)' 1 "${run[@]}" : \
   1 "${run[@]}" --data nothing.txt
 
-# Ranks that run different programs, and different builds of one program.
+# Ranks run different programs, or different builds of one program.
 differ 'program: rank 0 has train_gpt ' 1 "${run[@]}" : 1 "${images[@]}"
 python3 - "$train_gpt" << 'PYTHON'
 import sys
 data = bytearray(open(sys.argv[1], "rb").read())
-note = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0")  # a name of 4 bytes, an id of 20
+note = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0")  # name: 4 bytes; build id: 20
 data[note + 16] ^= 1
 open("train_gpt", "wb").write(data)
 PYTHON
 chmod +x train_gpt
 differ 'build: rank 0 has ' 1 "${run[@]}" : 1 ./train_gpt "${run[@]:1}"
 
-# Data with other contents, data of another size, and the same bytes read in another format.
+# Data differs in contents, in size, or in the format in which the same bytes are read.
 for i in $(seq 20000); do echo "line $i of a text"; done > long.txt
 mkdir b
 for name in text.txt long.txt; do
@@ -89,21 +90,21 @@ cp zeros.txt zeros.bin
 differ '--data: rank 0 has 20,000 bytes' 1 "${run[@]}" --data zeros.txt : \
   1 "${run[@]}" --data zeros.bin
 # By default ranks compare only 64 blocks spread over the file. With --verify-data they also find a
-# difference that lies in a gap between two of these blocks.
+# difference between two of these blocks.
 { head -c 4500 long.txt && printf '#' && tail -c +4502 long.txt; } > b/long.txt
 cmp -s long.txt b/long.txt && fail "the files are equal"
 agree 1 "${run[@]}" --data long.txt : 1 "${run[@]}" --data b/long.txt
 differ '--data: rank 0 has ' 1 "${run[@]}" --verify-data --data long.txt : \
   1 "${run[@]}" --verify-data --data b/long.txt
 
-# Initial weights that differ.
+# Initial weights differ.
 for seed in 1 2; do alone "${run[@]:1}" --seed "$seed" --save "$seed.safetensors"; done
 differ '--init: rank 0 has none, rank 1 has a value' 1 "${run[@]}" : \
   1 "${run[@]}" --init 1.safetensors
 differ '--init: rank 0 has ' 1 "${run[@]}" --init 1.safetensors : \
   1 "${run[@]}" --init 2.safetensors
 
-# The environment: the number of threads, and the variables that oneDNN reads.
+# The environment differs: the number of threads, and the variables that oneDNN reads.
 differ '--threads or OMP_NUM_THREADS: rank 0 has 1, rank 1 has 2' 1 "${run[@]}" : \
   1 env OMP_NUM_THREADS=2 "${run[@]}"
 differ '--threads or OMP_NUM_THREADS: rank 0 has 1, rank 1 has 2' 1 "${run[@]}" : \
@@ -114,7 +115,7 @@ fi
 differ 'ONEDNN_DEFAULT_FPMATH_MODE: rank 0 has strict, rank 1 has bf16' 1 "${run[@]}" : \
   1 env ONEDNN_DEFAULT_FPMATH_MODE=BF16 "${run[@]}"
 
-# Images that differ.
+# Images differ.
 python3 - << 'PYTHON'
 import os, struct
 for folder, last in (("a", 9), ("c", 8)):
@@ -132,7 +133,7 @@ differ '--augment: rank 0 has on, rank 1 has off' 1 "${images[@]}" : 1 "${images
 differ '--min-bytes: rank 0 has 1KiB, rank 1 has 2KiB' 1 "$TESSERA_BIN/comm_bench" : \
   1 "$TESSERA_BIN/comm_bench" --min-bytes 2KiB
 
-# Accepted differences: a file's place, files that only one rank writes, a number's notation.
+# Accepted differences: a file's path, files that only one rank writes, a number's notation.
 cp text.txt b/text.txt
 agree 1 "${run[@]}" --lr 1e-3 --log run.jsonl --save out.safetensors : \
   1 env -u OMP_NUM_THREADS "${run[@]}" --lr 0.001 --threads 1 --data b/text.txt --save none/there

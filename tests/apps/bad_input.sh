@@ -3,7 +3,7 @@
 # written.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
-# Raw files, and safetensors files with false headers. nn/test_safetensors.cpp tests the errors of
+# Bad raw files, and safetensors files with bad headers. nn/test_safetensors.cpp tests the errors of
 # the format in detail.
 python3 - << 'PYTHON'
 import json, struct

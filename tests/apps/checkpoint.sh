@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 600
 # A run that is stopped or killed and then resumed, on other numbers of ranks and at another stage,
-# has the losses, log and digest of an uninterrupted run. Also: bad input that is refused, and
-# damaged checkpoints that are skipped.
+# has the losses, log and digest of an uninterrupted run. Bad input is refused, and damaged
+# checkpoints are skipped.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=(--data text.txt "${tiny[@]}" --steps 12 --eval-every 5 --eval-batches 2 --threads 1)
 train_resnet=$TESSERA_BIN/train_resnet
@@ -26,8 +26,8 @@ like_whole() {
   [[ $(digest "$1" 12) == "$expected" ]] || fail "another digest: $2"
 }
 
-# Whether saving happens during steps or between them, it does not change results, and memory and
-# traffic are as planned.
+# Saving during steps and saving between steps do not change results. Memory and traffic are as
+# planned.
 for async in on off; do
   ranks 2 "${run[@]}" --checkpoint "$async" --checkpoint-every 2 --checkpoint-async "$async" \
     --log "$async.jsonl"

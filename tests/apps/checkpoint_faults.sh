@@ -24,7 +24,7 @@ fault() {
     env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/run/step-" FAULT="$1" FAULT_CALLS="$2" \
       FAULT_AT="$3" FAULT_COUNT="$work/count" "${run[@]}" > stdout.log 2> stderr.log < /dev/null ||
       status=$?
-  } 2> shell.log  # the message of the shell that a program was killed
+  } 2> shell.log  # the shell's message that a program was killed
 }
 # goes_on TEXT: the same command, without a fault, resumes and must end as expected.
 goes_on() {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: LABELS full TIMEOUT 3600 PROCESSORS 2
-# A checkpoint of any number of ranks and any stage can be resumed at any other, with the bits of an
-# uninterrupted run: {1, 2, 3, 5, 7} ranks x stages 0 to 3, saved and resumed, all 400 pairs in
-# fp32, and some of them in 16 bits.
+# A checkpoint of any number of ranks and any stage can be resumed with any other number and stage,
+# with the bits of an uninterrupted run. Layouts: {1, 2, 3, 5, 7} ranks x stages 0 to 3. All 400
+# pairs of a saving and a resuming layout are tested in fp32, and some of them in 16 bits.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 model=(--layers 2 --heads 2 --width 16 --context 16 --global-batch 14 --micro-batch 2)
 run=(--data text.txt "${model[@]}" --eval-every 0 --threads 1 --steps 9)

@@ -45,7 +45,7 @@ PYTHON
 tool verify a
 [[ $(grep -c ': whole, ' tool.log) == 2 ]] || fail "$(cat tool.log)"
 
-# Ranks and stages make no difference; steps do.
+# diff finds no difference between ranks or stages, and finds differences between steps.
 tool diff a b
 says '^[0-9]+ tensors are equal, 0 differ$'
 tool diff a/step-000000004 b/step-000000004
@@ -147,7 +147,7 @@ open("grey.png", "wb").write(
     chunk(b"IDAT", zlib.compress((b"\0" + b"\x7f" * 24) * 8)) + chunk(b"IEND", b""))
 PYTHON
 must_work "$TESSERA_BIN/predict" resnet-2.safetensors grey.png
-# An import that is exported again has all its values, including the number of batches.
+# Importing and exporting weights keeps all values, including the number of batches.
 tool import resnet-2.safetensors resnet-zero --optimizer sgd
 tool export resnet-zero resnet-back.safetensors
 cmp resnet-2.safetensors resnet-back.safetensors

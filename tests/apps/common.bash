@@ -1,5 +1,6 @@
-# Sourced by the shell tests of the applications: a temporary folder, a text to train on, and short
-# names. The number of threads is fixed, because the bits of a run depend on it.
+# Sourced by the shell tests of the applications. Makes a temporary folder and a text to train on,
+# and defines short names. The number of threads is fixed, because the bits of a run depend on the
+# number.
 set -euo pipefail
 export OMP_NUM_THREADS=1
 work=$(mktemp -d)
@@ -23,7 +24,8 @@ tiny=(--layers 2 --heads 2 --width 16 --context 16 --global-batch 12 --micro-bat
 
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 
-# alone ARGUMENT... and ranks N ARGUMENT...: train_gpt without and with mpirun; it must succeed.
+# alone ARGUMENT... runs train_gpt without mpirun; ranks N ARGUMENT... runs it on N ranks. The run
+# must succeed.
 alone() { must_work "$train_gpt" "$@"; }
 ranks() { must_work mpirun -n "$1" "$train_gpt" "${@:2}"; }
 must_work() {
@@ -43,7 +45,7 @@ expect() {
   [[ ! -s stdout.log ]] || fail "output from: $*"
 }
 
-# losses LOG: prints the steps and evaluations without times, which must be equal between runs.
+# losses LOG: prints the log's steps and evaluations, without times, to compare runs.
 losses() { grep -E '"type":"(step|eval)"' "$1" | sed -E 's/,"(tokens|images)_per_s".*//'; }
 
 # as_first NAME TEXT: the last run, whose log is run.jsonl and whose weights are run.safetensors,

@@ -1,12 +1,12 @@
-// A library that tests preload into a program (LD_PRELOAD): it counts calls that change files of a
-// folder, and makes one of them fail.
+// A library that tests preload into a program (LD_PRELOAD). It counts the calls that change files
+// of a folder, and makes one of these calls fail.
 //
 //   FAULT_FOLDER=/tmp/run FAULT_CALLS=fsync,rename FAULT_AT=3 FAULT=kill LD_PRELOAD=... train_gpt
 //
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC).
 // Without FAULT_AT the library only counts. When the program exits, the library writes the number
-// of calls to the file FAULT_COUNT, if that is set. With FAULT_DELAY_MS each write in the folder
-// takes that many milliseconds longer, as on a slow disk.
+// of calls to the file FAULT_COUNT, if this variable is set. With FAULT_DELAY_MS each write in the
+// folder takes that many milliseconds longer, as on a slow disk.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -13,7 +13,7 @@ alone "${run[@]}" --save out/model.safetensors
 must_work "${resnet[@]}" --save image.safetensors
 kilobytes=$((($(stat -c %s out/model.safetensors) + 4095) / 4096 * 4))  # in whole pages
 
-# rescued KILOBYTES PROGRAM ARGUMENT...: runs with a file system of that size at disk/; sets `found`
+# rescued KILOBYTES PROGRAM ARGUMENT...: runs with a file system of KILOBYTES at disk/; sets `found`
 # to the file that has the weights.
 rescued() {
   local status=0 kilobytes=$1
@@ -37,7 +37,7 @@ for ranks in 1 3; do
   cmp "$found" out/model.safetensors || fail "other weights on $ranks ranks"
   cmp "${found%/*}/config.json" out/config.json || fail "no config.json on $ranks ranks"
 done
-# The disk has room for the weights but not for config.json, which describes their model.
+# The weights fit on the disk, but config.json, which describes the model, does not.
 rescued $kilobytes "$train_gpt" "${run[@]}" --save disk/model.safetensors
 must_work "$generate" "$found" --tokens 3
 rescued $((kilobytes / 2)) "${resnet[@]}" --save disk/image.safetensors

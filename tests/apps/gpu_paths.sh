@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 900
-# The programs on GPUs, with the memory that users get: the device's pool, NCCL's registered
-# buffers, streams without a wait after each launch. (Tests of the library use memory that the host
-# shares, and wait after each launch.) All layouts of one training have the losses and weights of
-# the first layout, and hold and send the planned bytes. Skipped without a GPU; TESSERA_QUICK=1
+# Runs the programs on GPUs as users do: with the device's memory pool and NCCL's registered
+# buffers, and without a wait after each launch. (Tests of the library use memory that the host
+# shares, and wait after each launch.) All layouts of one training must have the losses and weights
+# of the first layout, and hold and send the planned bytes. Skipped without a GPU. TESSERA_QUICK=1
 # skips most runs.
 . "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
 show_gpus
-# If a machine has fewer GPUs than ranks, several ranks share one, over MPI.
+# If a machine has fewer GPUs than ranks, several ranks share a GPU and communicate over MPI.
 if [[ -v TESSERA_EMULATED_DEVICES ]]; then
   gpus=$TESSERA_EMULATED_DEVICES
 else
@@ -55,7 +55,7 @@ for stage in "${stages[@]}"; do
 done
 [[ $(wc -l < bf16.txt) == 4 ]] || fail "$(cat bf16.txt)"
 
-# Options that use memory differently: small buckets, and tensors that span several of them; no
+# Options that use memory differently: buckets so small that tensors span several buckets; no
 # overlap; optimizer state on the host.
 for stage in 2 3; do
   for graph in off on; do
@@ -82,7 +82,7 @@ recommender() {
   must_work mpirun -n "$ranks" "$TESSERA_BIN/train_recommender" --batch 48 --micro-batch 8 \
     --steps 3 --eval-every 3 --device cuda --reduction ordered --factors 8 "$@" --log run.jsonl \
     --save run.safetensors
-  # What row-sparse tables send through the host depends on the data, and is not planned.
+  # The bytes that row-sparse tables send through the host depend on the data and are not planned.
   if [[ $* != *"--tables sparse"*"--comm mpi"* ]]; then
     grep -q 'planned and measured are equal' stdout.log || fail "not as planned: $(cat stdout.log)"
   fi

@@ -107,7 +107,7 @@ timeout 120 tail --pid=$job -f /dev/null || kill -KILL $job
 wait $job || status=$?
 [[ $status == 0 ]] || fail "exit code $status: $(cat $relaunch_log)"
 lost=$(grep -E 'relaunch: .*starting again with 2 ranks' $relaunch_log || true)
-for rank in 2 3; do  # the message may name them in either order
+for rank in 2 3; do  # the message may name the ranks in either order
   [[ $lost == *"rank $rank on 10.213.7.2 "* ]] ||
     fail "it does not name rank $rank of the other host: $(cat $relaunch_log)"
 done

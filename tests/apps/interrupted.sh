@@ -33,7 +33,7 @@ pressed = False
 while True:
     try:
         part = os.read(terminal, 65536)
-    except OSError:  # Linux' way to say that the other side is closed
+    except OSError:  # Linux reports the end of the program in this way
         break
     if not part:
         break

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Output that cannot be written to standard output (help, a table, JSON or text) is an error: exit
-# code 1 and a line that names standard output. A training saves its weights before it fails in this
-# way. If a log cannot be written, only its lines are lost.
+# code 1 and a line that names standard output. A training saves its weights before it ends with
+# this error. If a log cannot be written, only its lines are lost.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
 # lost PROGRAM ARGUMENT...: the program must fail if standard output is a full disk, and if standard

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The README's five commands, as they stand there.
+# The README's five commands work unchanged.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 ln -s "$TESSERA_SOURCE_DIR/docs" docs
 mkdir build

@@ -37,7 +37,7 @@ for objective in "${objectives[@]}"; do
   for n in 1 2 3 5; do
     for stage in 0 1 2 3; do
       # Objectives with "mf" in their names run all pairs of ranks and stages. The other objectives
-      # run every number of ranks and every stage, but not every pair.
+      # run every number of ranks, and stages 1 to 3, but not every pair.
       [[ $objective == *mf* || $stage == $((n % 4)) || $n == 1 && $stage == 2 ]] || continue
       ranks "$n" "${run[@]}" "${flags[@]}" --stage "$stage"
       as_first "${objective//[ :\/]/_}" "$n ranks at stage $stage"
@@ -45,7 +45,7 @@ for objective in "${objectives[@]}"; do
     done
   done
 done
-# Dense tables, and row-wise Adagrad, which has one value of state a row.
+# Dense tables, and row-wise Adagrad, which has one value of state per row.
 for tables in "--tables dense" "--table-optimizer rowwise-adagrad --lr 0.05" \
     "--optimizer adagrad --lr 0.05" "--optimizer sgd --lr 0.5"; do
   read -ra flags <<< "$tables"

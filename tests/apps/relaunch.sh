@@ -20,7 +20,8 @@ await_steps() {
   done
   fail "no $2 steps in $1: $(cat output.log)"
 }
-# in_background COMMAND...: starts the command as process $job; output.log has its standard error.
+# in_background COMMAND...: starts the command as process $job. Its standard error goes to
+# output.log.
 in_background() {
   "$@" > stdout.log 2> output.log < /dev/null &
   job=$!
@@ -33,9 +34,9 @@ ends() {
   [[ $status == "$1" ]] || fail "exit code $status instead of $1: $(cat output.log)"
 }
 says() { grep -qE -- "$1" output.log || fail "it does not say '$1': $(cat output.log)"; }
-# rank_process LOG RANK: prints the process id of this rank of the running job with this log.
-# Nothing is piped into grep -q, which ends at the first match: the writer would die of SIGPIPE, and
-# pipefail would report that as no match.
+# rank_process LOG RANK: prints the process id of this rank of the running job with this log. Does
+# not pipe into grep -q: grep ends at the first match, so the writer may die of SIGPIPE, and with
+# pipefail the match would count as a failure.
 rank_process() {
   local pid
   for pid in $(pgrep -f "^$train_gpt .*--log $work/$1"); do
@@ -89,7 +90,8 @@ resumes stopped.jsonl 1
 says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of stopped.jsonl) == "$expected" ]] || fail "other bits after a stopped rank"
 
-# A rank that is stopped before MPI starts, and one that is stopped while a checkpoint is written.
+# One rank is stopped before MPI starts. In another job, a rank is stopped while a checkpoint is
+# written.
 cat > stops.sh << 'END'
 #!/bin/sh
 # The last rank of three stops itself, once.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The forms of a run that people look at: the page of --report and of `report`, CSV, --quiet,
-# --eval-only, perplexity, and what is refused. Numbers must be those of the log.
+# What a run shows to people: the page of --report and of `report`, CSV, --quiet, --eval-only and
+# perplexity. The numbers must equal those of the log. Also tests input that is refused.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 report=$TESSERA_BIN/report
 
@@ -44,7 +44,7 @@ for rank in timeline["ranks"]:
     (begin, end), = [(b, b + d) for track, name, b, d, _ in rank["events"] if name == "step 3"]
     passes = [(b, name) for track, name, b, d, _ in rank["events"]
               if track == 0 and name in ("forward", "backward") and b < end]
-    # 6 micro-batches on 3 ranks.
+    # 6 micro-batches on 3 ranks: each rank runs two.
     assert [name for _, name in sorted(passes)] == ["forward", "backward"] * 2, passes
     assert all(begin <= at <= end for at, _ in passes)
     assert any(track == 2 for track, *_ in rank["events"])
@@ -59,7 +59,7 @@ assert abs(last["bits_per_byte"] - last["val_loss"] / math.log(2)) < 1e-5
 PYTHON
 python3 check.py
 
-# A run that is killed leaves a log, and the page of what it did.
+# A killed run leaves a log that ends within a line. `report` makes a page of the complete lines.
 head -n 20 run.jsonl > cut.jsonl
 printf '{"type":"step","st' >> cut.jsonl
 must_work "$report" cut.jsonl
@@ -77,7 +77,8 @@ assert [x for x, _ in run["steps"]["series"]["loss"]] == list(range(1, 31))
 assert run["resumes"] == [12] and run["header"]["ranks"] == 3 and run["checkpoints"] == [12, 30]
 PYTHON
 
-# The log of a run that goes on, and that of another model, stay as they are.
+# The log of a run that is still running, a damaged log, and the log of another model are not
+# changed.
 exec 8>> going.jsonl
 flock 8
 expect 'going.jsonl: another run that still goes on' "$train_gpt" "${run[@]}" --log going.jsonl
@@ -101,7 +102,7 @@ done
 must_work "${again[@]}" --log gap.jsonl
 grep -q 'goes on after step 12: the log has a gap' stderr.log || fail "$(cat stderr.log)"
 
-# Evaluation alone: the loss of the last step, and nothing is written.
+# --eval-only prints the loss of the last step, and writes no file.
 alone "${run[@]}" --save model.safetensors --quiet
 [[ ! -s stdout.log && ! -s stderr.log ]] || fail "--quiet printed: $(cat stdout.log stderr.log)"
 expected=$(sed -nE 's/.*"step":40,"val_loss":([0-9.]+).*/\1/p' plain.jsonl)
@@ -112,7 +113,8 @@ must_work mpirun -n 2 "$train_gpt" "${run[@]}" --init model.safetensors --eval-o
 rm -f stdout.log stderr.log
 [[ $(ls -l --time-style=full-iso | grep -v 'std.*log') == $(grep -v 'std.*log' <<< "$before") ]] ||
   fail "--eval-only wrote a file"
-# Of a checkpoint, also with other flags than its run had, and while a run holds the folder.
+# --eval-only evaluates a checkpoint, also with other flags than its run had, and while another run
+# has locked the folder.
 before=$(ls saved)
 exec 9> saved/lock
 flock 9
@@ -123,7 +125,7 @@ grep -q '^step 12  validation loss' stdout.log || fail "$(cat stdout.log)"
 [[ $(ls saved) == "$before" && ! -e empty ]] || fail "--eval-only wrote to the folder: $(ls saved)"
 exec 9>&-
 
-# What is refused.
+# Bad input is refused.
 expect 'a log is required' "$report"
 expect 'none.jsonl: No such file' "$report" none.jsonl
 expect 'text.txt: not the log of a run' "$report" text.txt

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The report in a headless browser: its script runs without an error, and the numbers of its tables
-# are those of the logs. Skipped by name without Chromium.
+# are those of the logs. Without Chromium the test is skipped.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 browser=$(command -v chromium || command -v chromium-browser || true)
 [[ -n $browser ]] || { echo "skipped: needs chromium"; exit 77; }
@@ -73,7 +73,7 @@ for rank in of("summary")[0]["ranks"]:
     traffic = page.table("rank %d" % rank["rank"], 1)
     for purpose, sent in rank["traffic"].items():
         assert value(traffic[purpose][1]) == sent["measured"], purpose
-# From step to step, stage 2 holds all parameters, and a shard of the gradients and of the state.
+# Between steps, a rank at stage 2 holds all parameters, and a shard of the gradients and the state.
 held = page.table("Who holds what")
 memory = of("summary")[0]["ranks"][0]["memory"]
 assert value(held["rank 0"][0]) == memory["parameters"]["planned"]

@@ -167,8 +167,8 @@ else
   printf 'skipped, because no small disk can be mounted here: saves on a full disk\n'
 fi
 
-# Checkpoints with a limited staging copy on a slow disk: the update waits for the copy; bits are
-# unchanged.
+# Checkpoints with a limited staging copy on a slow disk: the update waits for the copy, and results
+# do not change.
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
 digest() {

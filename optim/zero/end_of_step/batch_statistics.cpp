@@ -150,7 +150,7 @@ void BatchStatistics::fold(int64_t micro_batches, const StepScalars* scalars) {
     fold.micro_steps = micro_steps_;
     fold.micro_batches = micro_batches;
   }
-  // Every rank folds the same values in the same order, so running statistics are equal on all
+  // Every rank adds the same values in the same order, so running statistics are equal on all
   // ranks.
   kernels::fold_statistics(current_context(running_.device()), running_,
                            synchronized_ ? current_ : observed_, fold, scalars);

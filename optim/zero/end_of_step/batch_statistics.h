@@ -1,6 +1,6 @@
 // The running statistics of a model's batch norms over all ranks. Each rank keeps the statistics of
-// its micro-batches until the step ends. All ranks then gather these statistics and fold them into
-// the running statistics in order of micro-batch, so that the results do not depend on the number
+// its micro-batches until the step ends. All ranks then gather these statistics and accumulate them
+// into the running statistics in order of micro-batch. So the results do not depend on the number
 // of ranks. With synchronized norms every rank already has the statistics of the whole batch, so
 // nothing is gathered.
 #pragma once
@@ -46,8 +46,8 @@ class BatchStatistics {
   void keep(int64_t micro_step);
   /// Gathers the step's statistics on every rank. Collective.
   void gather();
-  /// Folds the gathered statistics into the running statistics. Changes nothing if `scalars` is not
-  /// null and has skip set.
+  /// Accumulates the gathered statistics into the running statistics. Changes nothing if `scalars`
+  /// is not null and has skip set.
   void fold(int64_t micro_batches, const StepScalars* scalars);
 
  private:

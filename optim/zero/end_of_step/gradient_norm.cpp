@@ -35,7 +35,7 @@ GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator,
     add_partition(*part.partition);
   }
   place_segments();
-  dense_blocks_ = blocks_;  // no row is touched yet
+  dense_blocks_ = blocks_;  // no rows of tables are touched yet, so these are dense blocks only
   allocate(0);
   copy_segments();
 }
@@ -79,7 +79,7 @@ void GradientNorm::allocate(int64_t table_blocks) {
   sums_ = partial_sums_ = table_ = {};  // freed before larger ones are allocated
   sums_ = bytes_for(*communicator_, per_rank_ * communicator_->size() + table_blocks, f64_bytes);
   const Device device = communicator_->device();
-  // The CPU's kernel reads segments_ directly. A GPU needs a copy of segments_, and scratch.
+  // The CPU's kernel reads segments_ directly. A GPU needs a copy of segments_, and scratch memory.
   if (device.is_cpu()) return;
   constexpr int64_t per_sum = BlockSums::blocks_per_partial_sum;
   const int64_t most = dense_blocks_ + table_blocks;
@@ -93,8 +93,8 @@ void GradientNorm::copy_segments() {
                       table_.bytes());
 }
 
-// Each rank sums the touched blocks that it owns. The ranks own ascending ranges of rows, so the
-// gathered sums are in ascending order of blocks.
+// Each rank computes the sums of squares of the touched blocks that it owns. The ranks own
+// ascending ranges of rows, so the gathered sums are in ascending order of blocks.
 void GradientNorm::sum_tables() {
   int64_t most = 0;
   for (const Part& part : parts_) most += part.table != nullptr ? part.table->most_blocks() : 0;
@@ -123,7 +123,7 @@ void GradientNorm::sum_tables() {
 
 void GradientNorm::compute(StepScalars* scalars) {
   if (has_tables_) sum_tables();
-  // Each rank sums the blocks of its shards, in order of partitions and their buckets.
+  // Each rank computes the sums of squares of its shards' blocks, in order of partition and bucket.
   double* own = sums() + communicator_->rank() * per_rank_;
   const Context context = current_context(communicator_->device());
   for (const Partition* partition : partitions_) {

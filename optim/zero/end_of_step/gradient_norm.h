@@ -24,9 +24,9 @@ class GradientNorm {
   };
   /// Makes a norm without parts.
   GradientNorm() = default;
-  /// Allocates the block sums of `parts`, whose partitions and tables must outlive this object and
-  /// not move. Sums are added in the order of `parts`. If `parts` has one parameter of a partition,
-  /// it must have all parameters of this partition.
+  /// Allocates the block sums of `parts`. The partitions and tables of `parts` must outlive this
+  /// object and not move. Sums are added in the order of `parts`. If `parts` has one parameter of a
+  /// partition, `parts` must have all parameters of this partition.
   GradientNorm(std::shared_ptr<dist::Communicator> communicator, std::vector<Part> parts);
 
   /// Computes scalars->square_sum on the device of the ranks. The gradient sums of this rank's
@@ -42,7 +42,7 @@ class GradientNorm {
   void add_partition(const Partition& partition);
   void place_segments();
   void allocate(int64_t table_blocks);
-  /// On a GPU: brings its copy of the segments up to date.
+  /// On a GPU: copies segments_ to table_.
   void copy_segments();
   void sum_tables();
   double* sums() const { return static_cast<double*>(sums_.raw()); }
@@ -54,7 +54,7 @@ class GradientNorm {
   std::vector<BlockSums::Segment> segments_;  // one for each part
   bool has_tables_ = false;
   int64_t dense_blocks_ = 0;  // blocks of all parameters of partitions
-  int64_t table_blocks_ = 0;  // room for block sums of tables
+  int64_t table_blocks_ = 0;  // number of block sums of tables for which sums_ has memory
   int64_t per_rank_ = 0;  // number of blocks that one rank owns, over all partitions
   int64_t blocks_ = 0;    // number of blocks of all segments
   // On the device of the ranks, as bytes:

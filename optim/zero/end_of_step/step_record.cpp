@@ -34,7 +34,7 @@ void StepRecord::begin(int64_t micro_steps, int64_t parameters) {
 }
 
 void StepRecord::set_flag(int64_t index) {
-  // The first byte of a rank's flags has the notes.
+  // The first byte of a rank's flags contains the notes.
   uint8_t* own = flags_.data<uint8_t>() + communicator_->rank() * flag_bytes_ + 1;
   own[index / 8] = static_cast<uint8_t>(own[index / 8] | (1u << (index % 8)));
 }

@@ -44,7 +44,7 @@ void StepValues::stop_skipping() {
   if (device_.is_cpu()) {
     here_.skip = 0;
   } else {
-    // The flag is cleared in stream order, so steps that were launched earlier still find it set.
+    // The flag is cleared in stream order, so steps that were launched earlier still see it set.
     cuda::zero(device_.index, &scalars()->skip, sizeof(StepScalars::skip));
   }
 }

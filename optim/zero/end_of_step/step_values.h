@@ -1,5 +1,6 @@
-// The scalars of a step on the device of the ranks and, if that is a GPU, their asynchronous copy
-// into pinned host memory. Only a caller that asks for the step's result waits for the copy.
+// The scalars of a step on the device of the ranks. From a GPU, the scalars are copied
+// asynchronously into pinned host memory. Only a caller that asks for the step's result waits for
+// the copy.
 #pragma once
 
 #include <array>
