@@ -70,7 +70,7 @@ std::string difference_in(const std::string& name, const std::vector<Settings>& 
 }  // namespace
 
 std::string first_difference(const std::vector<Settings>& of_ranks) {
-  // Rank 0's settings are compared first, then those that only other ranks have.
+  // Rank 0's settings are compared first, then the settings that only other ranks have.
   for (const Settings& settings : of_ranks) {
     for (const Setting& setting : settings) {
       std::string difference = difference_in(setting.name, of_ranks);

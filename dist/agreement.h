@@ -20,7 +20,7 @@ struct Setting {
   std::string value;  // as text
   bool operator==(const Setting&) const = default;
 };
-/// The settings in the order in which they are compared. No name comes twice.
+/// The settings, in the order of comparison. Each name occurs once.
 using Settings = std::vector<Setting>;
 
 /// Throws InputError on every rank if the ranks' lists differ; the error names the first
@@ -32,8 +32,8 @@ using Settings = std::vector<Setting>;
 void check_agreement(const World& world, const Settings& own);
 
 /// Returns the first difference from rank 0, such as "--seed: rank 0 has 1, ranks 2, 3 have 7";
-/// empty if all lists are equal. Rank 0's settings are compared first, in their order, and then
-/// those that rank 0 does not have.
+/// empty if all lists are equal. Rank 0's settings are compared first, in their order, and then the
+/// settings that only other ranks have.
 std::string first_difference(const std::vector<Settings>& of_ranks);
 
 }  // namespace tessera::dist

@@ -9,9 +9,10 @@
 
 namespace tessera::dist {
 
-/// For the first 30 us of a wait pause() returns at once: in the middle of a transfer, the peer
-/// answers within that time. After that the peer is assumed to be computing, and pause() sleeps for
-/// 5 us, then longer, up to 100 us. Polling with these pauses takes about 3 % of a core.
+/// For the first 30 us of a wait, pause() returns at once: in the middle of a transfer, a peer
+/// answers within 30 us. After 30 us the peer is probably computing. From then on, pause() sleeps:
+/// 5 us at first, twice as long each time, at most 100 us. Polling with these pauses takes about
+/// 3 % of a core.
 class Backoff {
  public:
   void reset() {

@@ -39,7 +39,7 @@ std::atomic<bool> said_last_words{false};
 std::atomic<bool> line_open{false};
 std::atomic_flag ending;
 struct sigaction program_handler;  // the program's own handler of SIGTERM
-// Ranks tell each other over this communicator that their body has returned.
+// Over this communicator, ranks tell each other that their body has returned.
 MPI_Comm ending_ranks = MPI_COMM_NULL;
 MPI_Request all_ended = MPI_REQUEST_NULL;
 bool announced_end = false;
@@ -72,12 +72,12 @@ bool started_by_launcher() {
   return found.variable != nullptr && found.size != "1";
 }
 
-// Throws if the launcher has started N processes that MPI does not connect: they would train N
-// times and write the same files.
+// Throws if the launcher has started N processes that MPI does not connect. Each process would
+// train alone, and all would write the same files.
 void check_launcher(const World& world) {
   const auto [variable, size] = launched();
-  // If there are several ranks, MPI has connected the job. Their number is not compared with the
-  // launcher's, because Slurm's may count mpirun's daemons.
+  // If there are several ranks, MPI has connected the job. The number of ranks is not compared with
+  // the launcher's number, because Slurm's number may count mpirun's daemons.
   if (variable == nullptr || size == "1" || world.size > 1) return;
   fail_input(
       "the launcher has started {} processes ({}), but MPI connects none of them: start the "
@@ -127,7 +127,8 @@ void say_last_words() {
   }
 }
 
-// Handler of SIGTERM. After the last words the program's own handler runs, if it has one.
+// Handler of SIGTERM. Prints the last finished step, and then runs the program's own handler. Ends
+// the process if the program has no handler.
 void told_to_end(int signal, siginfo_t* info, void* context) {
   say_last_words();
   if ((program_handler.sa_flags & SA_SIGINFO) != 0) {
@@ -168,7 +169,7 @@ void handle_sigterm(const struct sigaction& before) {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-// A program with its own handler of SIGINT keeps it, and one that ignores SIGINT keeps ignoring it.
+// Does nothing if the program has its own handler of SIGINT or ignores SIGINT.
 void handle_sigint() {
   struct sigaction action {};
   sigaction(SIGINT, nullptr, &action);
@@ -233,8 +234,9 @@ std::string running_step_text() {
   return finished >= 0 ? fmt::format("after step {}", step_number(finished)) : "";
 }
 
-// Every rank usually finds the same fault in its input: rank 0 reports it and ends the others while
-// they sleep. If rank 0's own input is good, a rank that finds a fault reports it after its sleep.
+// All ranks usually find the same fault in their input. Rank 0 reports the fault, and ends the
+// other ranks while they sleep. If rank 0's own input is good, the other rank reports the fault
+// after its sleep.
 [[noreturn]] void end_with_input_error(const std::string& text) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();
@@ -264,8 +266,8 @@ World init_mpi(int& argc, char**& argv) {
     fail("MPI_Init_thread: this MPI provides thread level {}, expected MPI_THREAD_MULTIPLE ({})",
          provided, static_cast<int>(MPI_THREAD_MULTIPLE));
   }
-  // By default MPI would end the job itself. Now it returns an error, and TESSERA_MPI throws one
-  // that names the failed call.
+  // By default MPI ends the job on an error. With this handler, MPI returns the error, and
+  // TESSERA_MPI throws an Error that names the failed call.
   TESSERA_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   World world;
   TESSERA_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world.rank));
@@ -294,7 +296,7 @@ World init(int& argc, char**& argv) {
   } else {
     world.communicator = single_communicator();
   }
-  // Handlers are set after MPI_Init_thread, which may set its own.
+  // Handlers are set after MPI_Init_thread, which may set handlers of its own.
   handle_sigterm(before);
   handle_sigint();
   check_launcher(world);
@@ -304,7 +306,7 @@ World init(int& argc, char**& argv) {
 void finish(World& world) {
   if (mpi_runs()) {
     announce_end();
-    // Poll until all ranks have announced their end. The barrier below must come after that: in
+    // Poll until all ranks have announced their end, and only then enter the barrier below. In
     // NCCL's barrier a rank makes no progress in MPI, so its announcement might not arrive.
     for (int done = 0; done == 0;) {
       TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
@@ -322,7 +324,7 @@ void finish(World& world) {
 namespace {
 
 // Called when this rank's body has returned a failure. Ends the job unless all other ranks return
-// within 5 s: they may be waiting in a collective for ever.
+// within 5 s, because the other ranks may be waiting in a collective for ever.
 void end_unless_all_end(int result) {
   if (!mpi_runs()) return;
   announce_end();

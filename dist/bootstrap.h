@@ -44,21 +44,21 @@ struct World {
 ///  - if MPI is initialised, MPI_COMM_WORLD returns errors, and TESSERA_MPI throws them.
 World init(int& argc, char**& argv);
 
-/// Ends MPI. Must be called by every rank when all went well, never while an exception unwinds.
+/// Ends MPI. Every rank must call it after success, and no rank while an exception unwinds.
 void finish(World& world);
 
 /// Calls init, body and finish; returns the process's exit code. If the body returns a code other
 /// than 0 while other ranks go on, the job ends with that code.
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
-/// Prints what failed, with rank and step, and ends the job on all ranks. For threads in which an
-/// exception would not be caught. After the message, `last` runs on a thread of its own; the job
-/// waits at most 3 s for it. `last` must not throw.
+/// Prints `text`, with rank and step, and ends the job on all ranks. Meant for threads on which
+/// nobody catches exceptions. After the message, `last` runs on a thread of its own; the job waits
+/// at most 3 s for `last`. `last` must not throw.
 [[noreturn]] void fail_job(const std::string& text, const std::function<void()>& last = {});
 
-/// Set the step that this rank is in, and the last step that it finished, counted from 0. Errors
-/// print them counted from 1, and so does a rank that is ended by SIGTERM or Ctrl-C. The optimizer
-/// sets both.
+/// Set the running step and the last finished step of this rank, counted from 0. The optimizer sets
+/// both. Messages count steps from 1: the messages of errors, and the last message of a rank that
+/// SIGTERM or Ctrl-C ends.
 void set_running_step(int64_t step);
 void set_finished_step(int64_t step);
 

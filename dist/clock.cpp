@@ -16,9 +16,9 @@ namespace {
 constexpr int questions = 16;
 constexpr int tag = 0;
 
-/// Sends and receives over a communicator of its own, so that its messages are not mixed up with
-/// others. This communicator is never freed: MPI_Comm_free is a collective, and a rank that fails
-/// alone could wait in it for the other ranks.
+/// Sends and receives over a separate MPI communicator, so that these messages do not mix with
+/// others. The communicator is never freed: MPI_Comm_free is a collective, in which a rank that
+/// fails alone could wait for ever.
 class Ranks {
  public:
   explicit Ranks(double timeout_s) : timeout_s_(timeout_s) {
@@ -66,8 +66,9 @@ class Ranks {
   double timeout_s_;
 };
 
-// Compares the clock of `rank` with rank 0's. `rank` reads its clock between two readings of rank
-// 0's clock. So the offset is known to within half of the time between the two readings.
+// Runs on rank 0 and compares its clock with that of `rank`, which reads its clock between two
+// readings of rank 0's clock. So the offset's error is at most half of the time between the two
+// readings.
 ClockReading ask(const Ranks& ranks, int rank) {
   ClockReading best{.error_ns = std::numeric_limits<int64_t>::max()};
   for (int i = 0; i < questions; ++i) {

@@ -4,7 +4,7 @@
 //   const dist::ClockReading first = dist::compare_clocks(world);
 //   ... trace::now_ns() is noted ...
 //   const dist::ClockReading last = dist::compare_clocks(world);
-//   dist::on_rank_0(noted, first, last);               // what rank 0's clock showed then
+//   dist::on_rank_0(noted, first, last);               // the noted time on rank 0's clock
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace tessera::dist {
 
-/// By how much rank 0's trace::now_ns() is ahead of this rank's.
+/// A comparison of this rank's clock (trace::now_ns()) with rank 0's clock.
 struct ClockReading {
   int64_t at_ns = 0;      // the time of the comparison, on this rank's clock
   int64_t offset_ns = 0;  // rank 0's time minus this rank's
   int64_t error_ns = 0;   // upper bound of the offset's error: half of a message's round trip
 };
 
-/// Rank 0 asks each rank in turn for its time, several times, and takes the answer with the
-/// shortest round trip. The offset is set to 0 if it is not larger than its error, as on rank 0's
-/// own host. Sends a few hundred bytes for each rank over MPI, which no ledger counts. Throws if a
-/// rank does not answer for World::comm_timeout_s. Collective.
+/// Compares clocks. Rank 0 asks each rank in turn for its time, several times, and takes the answer
+/// with the shortest round trip. The offset is set to 0 if it is not larger than its error, as on
+/// rank 0's own host. Sends a few hundred bytes for each rank over MPI, which no ledger counts.
+/// Throws if a rank does not answer for World::comm_timeout_s. Collective.
 ClockReading compare_clocks(const World& world);
 
 /// Converts a time of this rank's clock to rank 0's clock, with the offset interpolated linearly

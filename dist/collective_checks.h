@@ -76,7 +76,7 @@ inline void check_counts(const char* operation, const std::vector<int64_t>& coun
   for (size_t r = 0; r < counts.size(); ++r) {
     TESSERA_CHECK(counts[r] >= 0, "{}: {} elements for rank {}, expected none or more", operation,
                   counts[r], r);
-    // Compared before it is subtracted, because a sum of counts might overflow.
+    // Each count is compared with the remaining elements, because a sum of counts might overflow.
     TESSERA_CHECK(counts[r] <= left,
                   "{}: a buffer of {} elements, but the counts add up to more at rank {}",
                   operation, buffer.elements(), r);

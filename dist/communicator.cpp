@@ -98,8 +98,8 @@ void HostWork::end(std::exception_ptr error) {
 
 namespace {
 
-// Bytes of text that each rank sends at a time. Texts are gathered in rounds, so that a long text
-// does not need memory for all ranks' whole texts at once on every rank.
+// Bytes of text that each rank sends in one round. Texts are gathered in rounds, so that the
+// buffer for the pieces of all ranks stays small, however long the texts are.
 int64_t text_round(int64_t ranks) {
   return std::clamp<int64_t>((int64_t{1} << 20) / ranks, 4096, 65536);
 }

@@ -1,11 +1,11 @@
-// Collectives and point-to-point transfers between the ranks of a job, or of a group of them. Every
-// call except barrier and split is asynchronous and returns Work to wait for. Calls run in the
-// order in which they were made. All ranks make the same collectives in the same order; a transfer
-// concerns two ranks.
+// Collectives and point-to-point transfers between the ranks of a job or of a group. Every call
+// except barrier and split is asynchronous and returns Work to wait for. Calls run in the order in
+// which they were made. All ranks must make the same collectives in the same order; only two ranks
+// take part in a transfer.
 //
 //   Work work = communicator.all_gather(bucket, {Traffic::parameters, 3});
 //   ... compute ...
-//   work.wait();                                    // throws what the collective threw
+//   work.wait();                                    // rethrows the collective's error
 //
 //   auto half = communicator.split(rank % 2, rank, "half");     // a group of every second rank
 //
@@ -21,8 +21,8 @@
 //   send, send_receive         the outgoing buffer, nothing if it goes to the rank itself
 //   barrier, receive, split    nothing
 //
-// Over MPI a header precedes the data to each other rank, or to the peer of a transfer. If ranks
-// make different calls, the headers show it: the calls throw, and the error names both.
+// Over MPI a header precedes the data to each other rank, or to the peer of a transfer. If the
+// headers show that ranks make different calls, the calls throw, and the error names both calls.
 //
 // After a call has failed, its communicator is unusable: later calls throw the same error.
 #pragma once
@@ -46,7 +46,7 @@ class Work {
   class State {
    public:
     virtual ~State() = default;
-    virtual void wait() = 0;  // rethrows what the collective threw
+    virtual void wait() = 0;  // rethrows the collective's error
     virtual bool done() const = 0;
   };
 
@@ -62,19 +62,19 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-/// Describes a call: the ledger counts by purpose, and the trace shows the bucket. Every rank gives
-/// the same values.
+/// Describes a call. The ledger counts bytes by `purpose`, and the trace shows the bucket. All
+/// ranks must give equal values.
 struct Call {
   Traffic purpose = Traffic::other;
   int64_t bucket = -1;
   int64_t group = 0;  // the bucket's set of parameters; each set numbers its own buckets
 
   std::string text() const;  // "gradients, bucket 3", with " of group 7" if the group is not 0
-  /// The bucket as the trace shows it.
+  /// Returns the bucket in the form that the trace records.
   trace::BucketPlace place(trace::Station station = trace::Station::none) const {
     return {bucket, group, station};
   }
-  /// The station of a call that carries out the exchange of gradients.
+  /// Returns Station::exchange for calls that exchange gradients, else Station::none.
   trace::Station station() const {
     return purpose == Traffic::gradients ? trace::Station::exchange : trace::Station::none;
   }
@@ -92,16 +92,17 @@ struct Transfer {
   int peer = -1;  // -1: nothing moves in this direction
 };
 
-/// Default time limit of a collective. It must be longer than any rank computes, evaluates or saves
-/// while the other ranks wait for it.
+/// Default time limit of a collective. The limit must exceed the longest time that one rank
+/// computes, evaluates or saves while other ranks wait.
 inline constexpr double default_comm_timeout_s = 600;
 
 class Communicator {
  public:
-  /// Called with elements [begin, begin + chunk.elements()) of this rank's piece, as `source` sent
-  /// them. Over MPI it runs on the communication thread, not on the caller's. `begin` is a multiple
-  /// of 256, and so is the length of every chunk but the last. The function must own what it uses:
-  /// it may run until wait() returns, even while an exception unwinds the caller.
+  /// A function that receives a chunk: elements [begin, begin + chunk.elements()) of this rank's
+  /// piece, as sent by `source`. `begin` and all lengths but the last are multiples of 256. Over
+  /// MPI the function runs on the communication thread, not on the caller's thread. The function
+  /// must own everything that it uses: it may run until wait() returns, even while an exception
+  /// unwinds the caller.
   using Receive = std::function<void(int source, int64_t begin, const Tensor& chunk)>;
 
   virtual ~Communicator() = default;
@@ -112,11 +113,11 @@ class Communicator {
   /// The name that split() was given; empty for the communicator of all ranks.
   virtual std::string group() const { return ""; }
 
-  /// Returns a new communicator of the ranks that give the same `color`, in ascending order of
+  /// Returns a new communicator of the ranks that give an equal `color`, in ascending order of
   /// `key` and then of rank; nullptr for a negative color. The new communicator has its own
   /// staging, traffic ledger and, over MPI, thread. So calls of two groups may be in flight at
   /// once. `group` names the new communicator in errors and traces. split() is collective over this
-  /// communicator and returns when all ranks have called it.
+  /// communicator and returns when all ranks have called split().
   virtual std::shared_ptr<Communicator> split(int color, int key, const std::string& group) = 0;
 
   /// The device on which allocate() allocates and the ranks compute.
@@ -126,9 +127,9 @@ class Communicator {
   virtual std::shared_ptr<Storage> allocate(int64_t bytes, Category category) = 0;
 
   /// The transport of the ordered reduction. Sends piece r of `input` to rank r, and passes the
-  /// pieces that arrive to `receive`, in chunks. Contributions to an element come in ascending
-  /// order of source. This rank's own contribution is passed in the same order, without a copy.
-  /// Only ranks < contributors send.
+  /// pieces that arrive to `receive`, in chunks. For each element, `receive` gets the contributions
+  /// in ascending order of source, including this rank's own contribution (without a copy). Only
+  /// ranks < contributors send.
   virtual Work exchange(const Tensor& input, int contributors, Receive receive, Call call) = 0;
 
   /// shard (f32) = the sum of piece rank() of `input` (f32, bf16 or f16) over ranks < contributors,
@@ -140,8 +141,8 @@ class Communicator {
   /// Moves bytes, so any dtype works.
   virtual Work all_gather(const Tensor& buffer, Call call) = 0;
 
-  /// all_gather of host memory, for values that the host knows, whatever device the ranks compute
-  /// on. Over NCCL it waits neither for the GPU nor for earlier calls, and is done when it returns.
+  /// all_gather of a buffer in host memory, whatever device() is, for values that the host knows.
+  /// Over NCCL it waits neither for the GPU nor for earlier calls, and is done when it returns.
   virtual Work all_gather_host(const Tensor& buffer, Call call) { return all_gather(buffer, call); }
 
   /// Replaces `buffer` (f32 or i64) with its sum over ranks, added in rank order.
@@ -150,21 +151,22 @@ class Communicator {
   virtual Work broadcast(const Tensor& buffer, int root, Call call) = 0;
 
   /// An all-to-all of pieces of any length and dtype (MPI_Alltoallv). `input` holds the pieces for
-  /// ranks 0, 1, ... one after the other, of counts.send[r] elements each. `output` receives the
-  /// pieces from ranks 0, 1, ... one after the other, of counts.receive[s] elements each. The
-  /// buffers must not overlap. Over MPI, both ranks throw if one expects another count than the
-  /// other sends.
+  /// ranks 0, 1, ... one after the other; the piece for rank r has counts.send[r] elements.
+  /// `output` receives the pieces from ranks 0, 1, ... one after the other; the piece from rank s
+  /// has counts.receive[s] elements. The buffers must not overlap. Over MPI, both ranks throw if a
+  /// receiver expects a different number of elements than its sender sends.
   virtual Work exchange_v(const Tensor& input, const Tensor& output, ExchangeCounts counts,
                           Call call) = 0;
 
   /// all_gather with pieces of any length (MPI_Allgatherv), in place: `buffer` holds the pieces of
-  /// rank 0, 1, ... one after the other, of counts[r] elements each. Every rank gives the same
-  /// counts.
+  /// ranks 0, 1, ... one after the other; the piece of rank r has counts[r] elements. All ranks
+  /// must give equal counts.
   virtual Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) = 0;
 
-  /// Sends one buffer and receives another at the same time, as in each step round a ring. If two
-  /// ranks both called send and then receive, they would wait for each other. The peer makes the
-  /// matching call, with a buffer of as many bytes. A rank may be its own peer in both directions.
+  /// Sends one buffer and receives another at the same time, for example in each step of a ring.
+  /// (If two ranks both called send and then receive, they would wait for each other.) The peer
+  /// makes the matching call, with a buffer of as many bytes. A rank may be its own peer in both
+  /// directions.
   virtual Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) = 0;
   Work send(const Tensor& buffer, int to, Call call) {
     return send_receive({buffer, to}, {}, call);
@@ -173,13 +175,14 @@ class Communicator {
     return send_receive({}, {buffer, from}, call);
   }
 
-  /// Runs `body` where the communicator runs, in order with its calls, so that `body` can use the
-  /// result of a collective without waiting for it. Sends nothing, and the ledger does not count
-  /// it. Over MPI, `body` may make calls, which run after it. It must not wait for them: waiting
-  /// throws, as in Receive, and the communicator is unusable afterwards.
+  /// Runs `body` in order with the communicator's calls, so that `body` can use the result of an
+  /// earlier collective without waiting for the collective. Sends nothing, and the ledger does not
+  /// count this call. Over MPI, `body` runs on the communication thread and may make calls, which
+  /// run after `body`. `body` must not wait for these calls: waiting throws, as in Receive, and the
+  /// communicator is unusable afterwards.
   virtual Work run(std::function<void()> body) = 0;
 
-  /// Returns when every rank has called it and earlier calls are done.
+  /// Returns when every rank has called barrier() and earlier calls are done.
   virtual void barrier() = 0;
 
   /// True if calls can be captured in a CUDA graph: all of their work runs on the device.
@@ -198,14 +201,14 @@ class Communicator {
   /// Bytes of staging that the transport holds, shared by all calls (Category::communication).
   virtual int64_t staging_bytes() const = 0;
 
-  /// Bytes that a call sends besides its data to each other rank, or to each peer of a transfer.
-  /// They count as Traffic::headers, or as Traffic::other in calls with that purpose.
+  /// Bytes of the header that a call sends to each other rank, or to each peer of a transfer.
+  /// Header bytes count as Traffic::headers, or as Traffic::other in calls with that purpose.
   virtual int64_t header_bytes() const { return 0; }
 
-  /// Over MPI, a call throws when nothing has moved for this many seconds, and names the ranks that
-  /// have not come. Time in which this process itself is stopped does not count. Callable from any
-  /// thread. Other communicators ignore the value: a single rank has no one to wait for, and NCCL's
-  /// watchdog uses NcclOptions::timeout_s.
+  /// Over MPI, a call throws when no data has moved for this many seconds, and the error names the
+  /// ranks that the call waits for. Time in which this process itself is stopped does not count.
+  /// May be called from any thread. Other communicators ignore the value: a single rank has no one
+  /// to wait for, and NCCL's watchdog uses NcclOptions::timeout_s.
   virtual void set_timeout(double) {}
 
   virtual TrafficLedger& traffic() { return traffic_; }
@@ -222,12 +225,12 @@ class Communicator {
 std::shared_ptr<Communicator> single_communicator(Device device = {});
 
 /// Creates the communicator over MPI_COMM_WORLD (MPI must be initialised with MPI_THREAD_MULTIPLE).
-/// One communication thread runs the calls. Reductions pass in chunks through staging that is
+/// One communication thread runs the calls. Reductions receive chunks in staging memory, which is
 /// allocated once. Collective.
 std::shared_ptr<Communicator> mpi_communicator();
 
-/// Creates a communicator for ranks whose buffers are on GPU `device`. It copies them to host
-/// memory and back, and sends over `host`, a communicator of host memory. Not collective.
+/// Creates a communicator for ranks whose buffers are on GPU `device`. It copies the buffers to
+/// host memory and back, and sends over `host`, a communicator of host memory. Not collective.
 std::shared_ptr<Communicator> staged_communicator(std::shared_ptr<Communicator> host, int device);
 
 /// The header_bytes() of mpi_communicator and staged_communicator.
@@ -236,17 +239,19 @@ inline constexpr int64_t mpi_header_bytes = 32;
 int64_t mpi_staging_bytes(int64_t ranks);
 /// The staging_bytes() of staged_communicator over mpi_communicator, in a job of `ranks` ranks.
 int64_t staged_staging_bytes(int64_t ranks);
-/// The least size of each of the two host mirrors that staged_communicator holds. One is as large
-/// as the largest buffer of a call so far. The other is as large as the largest result that is not
-/// in place: reduce_scatter's shard, exchange_v's output or a received buffer.
+/// The least size of each of the two host buffers ("mirrors") that staged_communicator holds. One
+/// mirror is as large as the largest buffer of a call so far. The other mirror is as large as the
+/// largest result that is not in place: reduce_scatter's shard, exchange_v's output or a received
+/// buffer.
 inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 
 struct NcclOptions {
   /// The job ends if the same call has been the oldest unfinished one for longer than this.
   double timeout_s = default_comm_timeout_s;
   int64_t chunk_bytes = 0;  // staging for each rank, a multiple of 256 * 8; 0: by number of ranks
-  int min_ctas = 0;         // bounds on the thread blocks of NCCL's kernels, which take SMs from
-  int max_ctas = 0;         // compute kernels; 0: NCCL chooses
+  // Bounds on the thread blocks of NCCL's kernels, which take SMs from compute kernels.
+  int min_ctas = 0;  // 0: NCCL chooses
+  int max_ctas = 0;  // 0: NCCL chooses
 };
 
 /// Creates the communicator over NCCL, for memory of the CUDA device `device`. Connects all ranks

@@ -113,7 +113,7 @@ int threads_per_rank(int asked, int ranks_on_this_host) {
   if (asked > 0) return asked;
   if (const char* const variable = std::getenv("OMP_NUM_THREADS")) {
     const int threads = omp_get_max_threads();
-    // libgomp keeps a team's data on the stack. Many more threads than this would overflow it.
+    // libgomp keeps a team's data on the stack, and many more threads would overflow the stack.
     if (threads > most_threads) {
       fail_input("OMP_NUM_THREADS is {}, expected from 1 to {}", variable, most_threads);
     }

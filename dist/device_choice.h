@@ -1,5 +1,5 @@
-// Chooses the devices of a job's ranks and the communicator (NCCL or MPI) between them, for all
-// ranks alike, once the command line is known.
+// Chooses the device of each rank, and the communicator (NCCL or MPI) of the job. All ranks get the
+// same kind of device and communicator. To be called once the command line has been read.
 //
 //   dist::World world = dist::init(argc, argv);
 //   dist::choose_devices(world, {.device = "cuda", .comm = "nccl"});

@@ -12,7 +12,7 @@ namespace tessera::dist {
 class HostBuffer {
  public:
   HostBuffer() = default;
-  /// An uninitialised tensor of shape [elements], in Category::communication.
+  /// Allocates host memory for `elements` values, uninitialised, in Category::communication.
   HostBuffer(int64_t elements, DType dtype, Communicator& communicator)
       : values_(Tensor::unallocated({elements}, dtype)) {
     constexpr Category category = Category::communication;

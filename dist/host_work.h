@@ -14,13 +14,12 @@ namespace tessera::dist {
 /// exchange and for reduce_scatter, because exchange is the transfer of the ordered reduction.
 const char* wait_name(Collective collective);
 
-/// Runs `body`, which blocks. The time that it takes is added to the waited_ns() of the calling
-/// thread. The trace shows it on the track `waiting` under `name`, with the bucket and purpose of
-/// `call`.
+/// Runs `body`, which blocks, and adds its duration to waited_ns() of the calling thread. The trace
+/// shows the wait on the track `waiting` under `name`, with the bucket and purpose of `call`.
 void wait_in(const char* name, const Call& call, const std::function<void()>& body);
 
-/// Throws if the calling thread is `server`, which would wait for itself. `what` names the wait in
-/// the error.
+/// Throws if the calling thread is `server`, because `server` would wait for itself. `what` names
+/// the wait in the error.
 void check_may_wait(std::thread::id server, const std::string& what);
 
 class HostWork : public Work::State {

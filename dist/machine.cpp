@@ -17,7 +17,7 @@ int64_t cublas_lt_version() {
   try {
     return cuda::product_library_version();
   } catch (const Error&) {
-    return 0;  // the library cannot be loaded; the first matrix product will say why
+    return 0;  // the library cannot be loaded; the first matrix product will report the reason
   }
 }
 

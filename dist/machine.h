@@ -1,4 +1,4 @@
-// A rank's GPU and GPU libraries, on which the bits of its results depend.
+// Describes a rank's GPU and GPU libraries. The bits of the rank's results depend on both.
 #pragma once
 
 #include <cstdint>

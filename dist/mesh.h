@@ -33,7 +33,7 @@ class Mesh {
   /// names are empty or occur twice, or the product of the sizes is not the number of ranks.
   Mesh(const World& world, std::vector<Axis> axes);
 
-  /// Returns the group of the ranks that differ from this one only along `axis`, in the order of
+  /// Returns the group of the ranks that differ from this rank only along `axis`, in the order of
   /// their coordinates. Throws if there is no such axis.
   const World& group(std::string_view axis) const;
 
@@ -47,7 +47,8 @@ class Mesh {
   std::vector<World> groups_;  // one for each axis
 };
 
-/// Returns a copy of `world` for the group of `communicator`, which was split from world's own.
+/// Returns a copy of `world` for the group of `communicator`, which was split from
+/// world.communicator.
 World world_of_group(const World& world, std::shared_ptr<Communicator> communicator);
 
 }  // namespace tessera::dist

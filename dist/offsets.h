@@ -1,4 +1,4 @@
-// Computes where the pieces of a buffer begin if they lie one after the other, in rank order.
+// Computes the offsets of pieces that follow each other in a buffer, in rank order.
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,16 @@
-// Computes which rank owns which parameters: arithmetic alone, without devices and communication.
+// Computes which rank owns which parameters. This is pure arithmetic, without devices or
+// communication.
 //
-// Parameters are packed into buckets in reverse order of registration, the order in which backward
-// completes them. Each bucket is padded and cut into equal shards, one for each rank.
+// Parameters are packed into buckets in reverse order of registration, because backward completes
+// their gradients in this order. Each bucket is padded and cut into equal shards, one for each
+// rank.
 //
 //   flat buffer   | bucket 0                          | bucket 1             | ...
 //   bucket        | parameter | gap | parameter | padding |
 //   shards        | rank 0 | rank 1 | ... | rank N-1 |
 //
-//  - Parameters start, and shards end, at blocks of 256 elements. So sums that are computed block
-//    by block have the same blocks for any number of ranks.
+//  - Parameters start, and shards end, at multiples of 256 elements (a block). So sums that are
+//    computed block by block have the same blocks for any number of ranks.
 //  - A bucket closes at a parameter boundary. A parameter larger than a bucket gets its own bucket.
 //  - A shared (tied) parameter gets a bucket of its own. Its gradient gets contributions from early
 //    in backward until late, so it would delay other gradients in its bucket.
@@ -33,7 +35,7 @@ struct LayoutParameter {
   std::string name;
   int64_t elements = 0;
   bool shared = false;
-  int64_t block = -1;  // the block of the model that it belongs to, e.g. a layer; -1: none
+  int64_t block = -1;  // the parameter's block of the model, e.g. a layer; -1: none
 };
 
 struct Range {

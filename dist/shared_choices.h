@@ -7,11 +7,11 @@
 namespace tessera::dist {
 
 /// Every rank takes the algorithms that rank 0 has chosen so far for convolutions on its GPU
-/// (core/convolution_choices.h). Call it before the first step, once rank 0 has asked for the
-/// workspace of every convolution that it will compute, because asking chooses the algorithm. Does
-/// nothing on CPUs, or if the ranks' GPUs or libraries differ (World::difference), because equal
-/// bits are not promised then. Collective. Throws if a rank's library does not accept one of the
-/// algorithms.
+/// (core/convolution_choices.h). Call it before the first step, after rank 0 has queried the
+/// workspace size of all convolutions of the run: this query chooses the algorithm. Does nothing on
+/// CPUs. Also does nothing if the ranks' GPUs or libraries differ (World::difference), because
+/// equal bits are not promised in this case. Collective. Throws if a rank's library does not accept
+/// one of the algorithms.
 void share_convolution_choices(const World& world);
 
 }  // namespace tessera::dist

@@ -1,8 +1,8 @@
 // Collectives on GPU memory over a communicator of host memory: inputs are copied to the host
 // before the call, and results are copied back. Several ranks may share one GPU.
 //
-// The copies run on the host communicator's thread, in order with its calls, so that two mirrors on
-// the host and one chunk on the GPU serve all calls. Only one thread may make calls.
+// The copies run on the host communicator's thread, in order with its calls. So all calls can share
+// two host buffers ("mirrors") and one chunk on the GPU. Only one thread may make calls.
 #include <algorithm>
 
 #include "core/context.h"
@@ -17,8 +17,9 @@ namespace {
 /// Pinned host memory, which grows to the largest tensor that it has held so far.
 class PinnedBuffer {
  public:
-  /// Returns room for `elements`. Before the buffer grows, calls `wait_for_calls`. Then no call
-  /// uses the old memory, and it can be freed before the larger memory is allocated.
+  /// Returns a tensor of `elements` in this buffer. Before the buffer grows, `wait_for_calls` waits
+  /// until no call uses the old memory. So the old memory can be freed before the larger memory is
+  /// allocated.
   Tensor of(int64_t elements, DType dtype, const std::function<void()>& wait_for_calls) {
     Tensor tensor = Tensor::unallocated({elements}, dtype);
     const int64_t bytes = tensor.bytes();
@@ -36,8 +37,8 @@ class PinnedBuffer {
   std::shared_ptr<Storage> storage_;
 };
 
-/// The size of a chunk in the staging of a host communicator, which holds two chunks for each peer
-/// and one more.
+/// Returns the size of a chunk in a host communicator's staging, which has two chunks for each peer
+/// and one more chunk.
 int64_t one_chunk(int64_t staging_bytes, int64_t ranks) {
   return staging_bytes / (2 * (ranks - 1) + 1);
 }
@@ -50,8 +51,8 @@ class StagedCommunicator : public Communicator {
         stream_(cuda::new_stream(device)),
         chunk_(Tensor::empty({one_chunk(host_->staging_bytes(), host_->size())}, DType::u8, device_,
                              Category::communication)) {
-    // A thread starts with device 0, so the host communicator's thread sets its device before any
-    // call.
+    // Every thread starts with device 0. So the host communicator's thread sets its device before
+    // any call.
     host_->run([device] { cuda::use_device(device); }).wait();
   }
 
@@ -145,8 +146,8 @@ class StagedCommunicator : public Communicator {
   }
 
   Work run(std::function<void()> body) override {
-    // The kernels that the caller has launched so far may write the buffers. The event comes after
-    // them, and the body's stream waits for it.
+    // The body's stream waits for the kernels that the caller has launched so far, because they may
+    // write the buffers.
     auto here = [this, launched = cuda::Event(device_.index), body = std::move(body)] {
       const cuda::StreamScope scope(device_.index, stream_);
       launched.wait();
@@ -166,8 +167,8 @@ class StagedCommunicator : public Communicator {
     return mirror;
   }
 
-  /// Wraps `receive` so that it gets every chunk in GPU memory: this rank's own chunks as views of
-  /// `input`, those of other ranks copied to the GPU.
+  /// Wraps `receive` so that it gets every chunk in GPU memory. This rank's own chunks are views of
+  /// `input`; chunks of other ranks are copied to the GPU.
   Receive on_device(const Tensor& input, Receive receive) {
     const int64_t own = input.elements() / size() * rank();
     return [this, input, own, receive = std::move(receive)](int source, int64_t begin,

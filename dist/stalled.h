@@ -1,5 +1,5 @@
-// The error of a collective that waits in vain. It names the missing ranks for the tools that
-// restart jobs.
+// The error of a collective that has reached its time limit. The error names the missing ranks for
+// the tools that restart jobs.
 #pragma once
 
 #include <string>

@@ -18,8 +18,8 @@
 namespace tessera::dist {
 namespace {
 
-// Returns the value of --comm-timeout, or the default. A value that cannot be read is ignored here:
-// the command line is checked later, once the ranks can talk to each other.
+// Returns the value of --comm-timeout, or the default, within limits. Ignores a malformed value:
+// the command line is checked later, when the ranks can communicate.
 double timeout_in(int argc, const char* const* argv) {
   constexpr std::string_view flag = "--comm-timeout";
   double timeout_s = default_comm_timeout_s;
@@ -33,7 +33,7 @@ double timeout_in(int argc, const char* const* argv) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error == std::errc() && std::isfinite(value) && value > 0) timeout_s = value;
   }
-  // On a busy machine the start itself takes seconds.
+  // At least 10 s, because on a busy machine the start itself takes seconds.
   constexpr double least_s = 10;
   constexpr double most_s = 1e7;
   return std::clamp(timeout_s, least_s, most_s);

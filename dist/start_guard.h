@@ -1,6 +1,6 @@
-// Ends a process that waits in vain for the other ranks to start. MPI_Init and the first calls
-// after it have no time limit of their own. If a rank is stopped before it makes these calls, or
-// the launcher is killed, the other ranks would wait for ever.
+// Ends a process if the other ranks do not start in time. MPI_Init and the first calls after it
+// have no time limit. If a rank is stopped before it makes these calls, or if the launcher is
+// killed, the other ranks would wait for ever.
 #pragma once
 
 #include <condition_variable>

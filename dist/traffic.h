@@ -1,5 +1,5 @@
-// Counts the bytes that a rank has sent, by purpose. Payloads count and, over MPI, Tessera's own
-// headers. The headers of MPI and TCP do not count.
+// Counts the bytes that a rank has sent, by purpose: payloads and, over MPI, Tessera's own headers.
+// The headers of MPI and TCP do not count.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace tessera::dist {
 enum class Traffic : uint8_t {
   gradients,
   parameters,
-  rows,  // row-sparse tables: which rows travel, and how many
+  rows,  // row-sparse tables: indices of rows, and row counts
   norms,
   losses,
   flags,
@@ -58,8 +58,8 @@ class TrafficLedger {
     std::array<int64_t, traffic_count> bytes{};
     std::array<int64_t, collective_count> calls{};
   };
-  /// Returns the counts of the calls that `body` makes, without adding them to the ledger. Used for
-  /// a capture, whose launches are counted later with add().
+  /// Returns the counts of the calls that `body` makes, without adding the counts to the ledger.
+  /// Used while a graph is captured: each launch of the graph then adds the counts with add().
   Counts of(const std::function<void()>& body);
   void add(const Counts& more);
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Draws the pictures of docs/ from runs: docs/pictures/*.svg.
 
-Usage: docs/pictures.py --bin FOLDER [--check]. FOLDER has Tessera's programs. --check draws nothing
-and fails if a stored picture is not what the programs now give. Only bytes and the order of calls
-are drawn, which are the same in every run and on every machine.
+Usage: docs/pictures.py --bin FOLDER [--check]. FOLDER has Tessera's programs. --check stores no
+pictures, and fails if a stored picture differs from a new one. The pictures show only byte counts
+and the order of calls, which are equal in every run and on every machine.
 """
 import argparse
 import itertools
@@ -111,19 +111,20 @@ def ring(path, programs):
     figure.write(path)
 
 
-# The parts of nano, and how many operations each has in forward. h.3 is with the final norm.
+# The parts of the model nano, with their numbers of operations in forward. h.3 includes the final
+# norm.
 PARTS = {"emb": 1, "h.0": 7, "h.1": 7, "h.2": 7, "h.3": 8, "head": 1}
-# Buckets of 1 MiB hold a block each. Below stage 3, each of the first three ends with the first
-# parameter of the next block in the layout: the bias of its last operation.
+# A bucket of 1 MiB holds one block. Below stage 3, buckets 0, 1 and 2 also hold one parameter of
+# the next bucket's block: the bias of the block's last operation.
 BUCKET = {"h.3": 0, "h.2": 1, "h.1": 2, "h.0": 3}
 EMBEDDINGS = (4, 3), (4, 3), (4, 3), (4, 5)  # stage -> buckets
 TIED = (4, 4, 4, 5)
 
 
 def steps_of_trace(programs, stage, *arguments):
-    """The second of three steps of rank 0 of 2, each list in the order of the trace: calls as
-    (kind, purpose, bucket), updates as buckets, and `ready` as (operations of the step that have
-    begun, bucket, elements)."""
+    """Runs three steps on two ranks and returns the second step of rank 0. The lists are in the
+    order of the trace: `calls` has (kind, purpose, bucket), `updates` has buckets, and `ready` has
+    (operations of the step that have begun, bucket, elements)."""
     programs.train(2, stage, "--trace", "trace.json", *arguments)
     events = json.loads((programs.work / "trace.json").read_text())["traceEvents"]
     track = {(e["pid"], e["tid"]): e["args"].get("name")
@@ -133,9 +134,9 @@ def steps_of_trace(programs, stage, *arguments):
     events = sorted((e for e in events if e["ph"] in "Xi" and e["pid"] == 0),
                     key=lambda e: (e["ts"], -e.get("dur", 0)))
     computed = [e for e in events if track[0, e["tid"]] == "compute"]
-    # Spans of steps, passes and layers hold other spans; those of operations do not. nano has no
-    # dropout, so its dropout layers hold nothing either, and at the end of a step nothing computes
-    # on this track.
+    # Spans of steps, passes and layers contain other spans, but spans of operations do not. Two
+    # more kinds of spans contain no others: dropout layers, because nano has no dropout, and the
+    # ends of steps, in which this track computes nothing.
     holds = {id(a) for a, b in zip(computed, computed[1:]) if b["ts"] < a["ts"] + a["dur"]}
     for event in events:
         name, where = event["name"], track[0, event["tid"]]
@@ -147,7 +148,8 @@ def steps_of_trace(programs, stage, *arguments):
             if losses == 1 and purpose in ("gradients", "parameters"):
                 result["calls"].append((name, purpose, bucket))
         elif where == "compute":
-            # The update of the first step is in its end, and leads to the second one's forward.
+            # The second step is counted from the end of the first, because the update of the first
+            # step belongs to the picture.
             step += name == "end of step"
             result["operations"] += (step == 1 and id(event) not in holds
                                      and not name.endswith(("dropout", "drop", "end of step")))
@@ -160,8 +162,9 @@ def steps_of_trace(programs, stage, *arguments):
 
 
 class Timeline:
-    """Places computing and calls as early as the rules of a stage permit. Lengths are invented, so
-    that only order and waits are drawn, and the order of calls must be that of a trace."""
+    """Places computing and calls as early as the rules of a stage permit. The lengths are invented,
+    so the picture shows only order and waits. timelines() checks the order of the calls against a
+    trace."""
 
     CALL, BLOCK, SMALL = 1.25, 1.0, 0.8
 
@@ -205,7 +208,8 @@ class Timeline:
                 self.call("all_gather", "parameters", b)
 
     def micro_step(self, ready):
-        """`ready` says after how many operations which bucket is sent."""
+        """`ready` gives, for each bucket, the number of operations after which the bucket is
+        sent."""
         ring = [b for _, b, _ in ready if b != TIED[self.stage]]
         begun = 0
         parts = [*PARTS, *reversed(PARTS)]
@@ -225,7 +229,7 @@ class Timeline:
                     self.call("exchange", "gradients", b)
 
     def before(self, parts, i, ring):
-        """The calls that a part waits for before it begins. Stage 3 starts its gathers here."""
+        """Returns the calls that part i waits for before it begins. At stage 3, starts gathers."""
         reads, following = (self.reads(name) for name in (parts[i], parts[min(i + 1, 11)]))
         if self.stage == 3:
             if parts[i] in BUCKET:
@@ -237,7 +241,7 @@ class Timeline:
         needed = [("all_gather", "parameters", b) for b in reads]
         opened = BUCKET.get(parts[i], ring[-1] if parts[i] == "emb" else -1)
         if self.stage >= 2 and i >= len(PARTS) and opened in ring[2:]:
-            # The bucket takes the end of the ring that was used two buckets before it.
+            # The bucket reuses the end of the ring that the bucket two before it has used.
             needed.append(("exchange", "gradients", ring[ring.index(opened) - 2]))
         return needed
 
@@ -246,7 +250,7 @@ class Timeline:
 
 
 def joined(cells):
-    """Joins neighbours with the same text: (start, length, text)."""
+    """Joins neighbouring cells (start, length, text) that have the same text."""
     result = []
     for start, length, text in cells:
         if result and result[-1][2] == text and abs(sum(result[-1][:2]) - start) < 1e-6:
@@ -304,7 +308,8 @@ def timelines(path, programs):
 def memory(path, programs):
     figure = Figure(720, 195, "Peak bytes by category on each of four ranks at stages 0 to 3, "
                               "planned and measured alike")
-    # Activations and workspace do not depend on the stage, but on the machine's instruction set.
+    # Activations and workspace are left out: they depend on the machine's instruction set, but not
+    # on the stage.
     colours = {"parameters": SKY, "gradients": ORANGE, "optimizer_state": GREEN,
                "communication": GREY}
     rows = []

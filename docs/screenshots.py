@@ -25,7 +25,8 @@ BAR = re.compile("[█▏▎▍▌▋▊▉]+")
 
 
 def terminal_lines(command, folder):
-    """The lines on a terminal of COLUMNS columns after the run, and the live line in its middle."""
+    """Returns the lines on a terminal of COLUMNS columns after the run, and the live line as shown
+    in the middle of the run."""
     output = b""
     child, terminal = pty.fork()
     if child == 0:
@@ -49,7 +50,7 @@ def terminal_lines(command, folder):
 
 
 def draw_terminal(lines, path):
-    """lines: texts; a line of dots stands for lines that are left out."""
+    """Draws a terminal with these lines; "..." stands for lines that are left out."""
     width, row, left, top = 8.0, 19, 16, 44
     height = top + row * len(lines) + 10
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {COLUMNS * width + 2 * left:.0f} '
@@ -71,7 +72,7 @@ def draw_terminal(lines, path):
 
 
 def screenshot(page, path, size, hidden=""):
-    """Photographs the page without what the selector `hidden` names."""
+    """Takes a picture of the page, without the elements that the CSS selector `hidden` matches."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
         raise SystemExit("error: needs chromium")

@@ -24,7 +24,7 @@ namespace {
 constexpr size_t address_bytes = size_t{64} << 30;  // addresses, not memory
 constexpr size_t alignment = 256;                   // the least that CUDA guarantees
 constexpr size_t gap_bytes = 256;  // after each block, so that the address sanitizer sees overruns
-// Pages of this size make changes of the protection cheap, because there are few of them.
+// Huge pages make mprotect() cheap, because the arena has few of them.
 constexpr size_t huge_page_bytes = size_t{2} << 20;
 
 size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -100,8 +100,9 @@ class Arena {
     std::abort();
   }
 
-  /// Returns the first free range of at least `bytes` after the latest allocation, or else before
-  /// it. So freed memory has a new use as late as possible, and its old uses show.
+  /// Returns the first free range of at least `bytes` after the latest allocation; if there is
+  /// none, the first such range before it. So freed memory is reused as late as possible, and tests
+  /// detect code that still uses freed memory.
   Ranges::iterator find(size_t bytes) {
     const auto fits = [&](const auto& range) { return range.second >= bytes; };
     const auto middle = free_.lower_bound(next_);
@@ -126,8 +127,9 @@ class Arena {
     return true;
   }
 
-  /// Returns the pages of a large block to the system, so that a process holds little more than it
-  /// uses. Those of a small block are soon used again, and fresh pages cost more.
+  /// Returns the pages of a large block to the system, so that the process keeps little unused
+  /// memory. Keeps the pages of a small block, because they are soon reused, and fresh pages cost
+  /// time.
   void release_pages(size_t begin, size_t end) {
     if (end - begin < 16 * huge_page_bytes) return;
     begin = rounded_up(begin, huge_page_bytes);
@@ -141,8 +143,8 @@ class Arena {
   const bool protects_;
   uintptr_t begin_ = 0;
   std::mutex mutex_;
-  size_t end_ = 0;   // of the addresses in use so far
-  size_t next_ = 0;  // where the latest allocation ends
+  size_t end_ = 0;   // the offset at which the addresses in use so far end
+  size_t next_ = 0;  // the offset at which the latest allocation ends
   int users_ = 0;
   Ranges free_;
 };
@@ -155,7 +157,8 @@ Arena& arena() {
 
 struct sigaction action_before = {};
 
-// Called again and again, because test frameworks set handlers of their own and take them back.
+// Installs on_fault. Called after each use of the device, because test frameworks install handlers
+// of their own and restore old ones.
 void Arena::report_faults() {
   struct sigaction action = {};
   if (sigaction(SIGSEGV, nullptr, &action) != 0 || action.sa_sigaction == on_fault) return;
@@ -165,8 +168,8 @@ void Arena::report_faults() {
   (void)sigaction(SIGSEGV, &action, nullptr);
 }
 
-// Says what has happened, then lets the access fault again under the earlier action, which ends the
-// process. A signal handler may call only few functions, write() is one of them.
+// Prints an error, then lets the access fault again under the earlier action, which ends the
+// process. A signal handler may call only a few functions; write() is one of them.
 void Arena::on_fault(int, siginfo_t* info, void*) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (address - arena().begin_ < address_bytes) {
@@ -175,7 +178,8 @@ void Arena::on_fault(int, siginfo_t* info, void*) {
     const auto written = write(STDERR_FILENO, message.data(), message.size());
     (void)written;
   }
-  // The earlier handler may end with the signal under this handler again.
+  // The earlier handler may install this handler again and raise the signal. So the second fault
+  // gets the default action.
   static volatile sig_atomic_t faults = 0;
   if (faults == 1) action_before = {};
   faults = 1;

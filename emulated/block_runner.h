@@ -25,9 +25,9 @@ class BlockRunner {
   /// if there is none.
   std::string run(const Launch& launch);
 
-  // The running CUDA thread calls these two. block_barrier returns once all threads of the block
-  // have arrived, warp_meeting once all lanes of the mask have. If a thread or lane never arrives,
-  // the launch fails and the call does not return.
+  // The running CUDA thread calls these two functions. block_barrier returns when all threads of
+  // the block have arrived, warp_meeting when all lanes of the mask have arrived. If a thread or
+  // lane never arrives, the launch fails and the call does not return.
   void block_barrier(Site site);
   void warp_meeting(const char* name, unsigned mask, void* mine,
                     void (*compute)(void* const* lanes), Site site);

@@ -1,5 +1,5 @@
-// Stream capture and graphs. A graph has the captured work in the order of the calls, and a launch
-// runs it in that order.
+// Stream capture and graphs. A graph keeps the captured work in the order of the calls, and a
+// launch runs the work in this order.
 #include "emulated/capture.h"
 
 #include <fmt/format.h>
@@ -17,11 +17,11 @@ namespace emulated {
 
 namespace {
 
-/// Memory of a graph: it has one address as long as the graph lives, and is in use from its
-/// allocation node to its free node.
+/// Memory of a graph. The address is fixed as long as the graph lives; the memory is in use from
+/// its allocation node to its free node.
 struct Block {
   size_t bytes = 0;
-  bool in_use = false;  // after the calls captured so far; in a launch, after the work run so far
+  bool in_use = false;  // the state after the calls captured, or the nodes launched, so far
 };
 
 struct Node {
@@ -47,7 +47,8 @@ struct Nodes {
     }
     return cudaSuccess;
   }
-  /// The kind of a launch, whose nodes get access to device memory one by one.
+  /// Returns the kind of a launch of the graph. It is a host kind, because run() gives each node
+  /// its own access to device memory.
   Kind kind() const {
     const bool waits = std::any_of(work.begin(), work.end(),
                                    [](const Node& node) { return node.kind == Kind::ranks; });
@@ -114,7 +115,7 @@ void end(const Shared& capture) {
   for (auto& [address, block] : capture->nodes->blocks) block.in_use = false;
 }
 
-/// True if all work of the capture comes before the point that its first stream has reached.
+/// True if the capture's first stream waits for all work of the capture's other streams.
 bool joined(const Capture& capture) {
   const Clock& known = capture.streams.at(capture.origin);
   return std::all_of(capture.streams.begin(), capture.streams.end(), [&](const auto& entry) {
@@ -202,7 +203,7 @@ cudaError_t capture_allocation(void** pointer, size_t bytes, cudaStream_t stream
   const std::shared_ptr<Nodes> nodes = capture_of(stream)->nodes;
   if (const auto error = allocate_graph_memory(pointer, bytes); error != cudaSuccess) return error;
   nodes->blocks[*pointer] = {bytes, true};
-  // The work holds a plain pointer, because a shared one in the graph's own work would keep the
+  // The work holds a plain pointer, because a shared pointer in the graph's own work would keep the
   // graph alive for ever.
   return enqueue(stream, [nodes = nodes.get(), address = *pointer] {
     return nodes->use(address, true);
@@ -262,8 +263,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
                        "the capture was begun on another stream");
   }
   end(capture);
-  // Events may keep the capture alive. The nodes are moved out, so that their memory does not live
-  // as long as these events.
+  // Events may keep the capture alive. The nodes are moved out, so that events do not keep their
+  // memory alive.
   auto nodes = std::exchange(capture->nodes, nullptr);
   if (capture->invalid) {
     return failed(cudaErrorStreamCaptureInvalidated, "an earlier call has broken the capture");

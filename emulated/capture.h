@@ -11,7 +11,7 @@ namespace emulated {
 
 struct Capture;
 
-/// A vector clock: for each stream of a capture, how many of its operations come before some point.
+/// A vector clock: for each stream of a capture, the number of its operations before some point.
 using Clock = std::map<cudaStream_t, int64_t>;
 
 /// The point in a capture at which an event was recorded. `capture` is null if the event was not
@@ -31,10 +31,11 @@ cudaError_t enqueue(cudaStream_t stream, Work work, Kind kind = Kind::device);
 /// Counts one launch if emulated/control.h's count_launches is on.
 void count_launch();
 
-/// Three checks. A check that fails returns an error and invalidates the capture:
-///  - check_not_captured(stream): for a call that is not allowed on a captured stream;
-///  - check_no_capture: for a call that CUDA forbids to a thread that captures;
-///  - check_not_captured(point): for a host wait or query of an event recorded in a capture.
+/// Return an error and invalidate the capture
+///  - check_not_captured(stream): if the stream is captured;
+///  - check_no_capture: if the calling thread captures a stream;
+///  - check_not_captured(point): if the point is of an event that was recorded in a capture.
+/// `call` names the forbidden call in the error.
 cudaError_t check_not_captured(cudaStream_t stream, const char* call);
 cudaError_t check_no_capture(const char* call);
 cudaError_t check_not_captured(const CapturedPoint& point, const char* call);
@@ -42,14 +43,14 @@ cudaError_t check_not_captured(const CapturedPoint& point, const char* call);
 /// Returns the point that the stream has reached; its `capture` is null if the stream is not
 /// captured.
 CapturedPoint point_of(cudaStream_t stream);
-/// Orders the stream's next work after the point. If the stream is not captured, it joins the
-/// capture of the point.
+/// Orders the stream's next work after the point. If only the point belongs to a capture, the
+/// stream joins this capture.
 cudaError_t wait_for_point(cudaStream_t stream, const CapturedPoint& point);
 
 /// Record nodes that allocate and free memory of the graph.
 cudaError_t capture_allocation(void** pointer, size_t bytes, cudaStream_t stream);
 cudaError_t capture_free(void* pointer, cudaStream_t stream);
-/// Allocate and free the device memory that such nodes use (emulated/memory.cpp).
+/// Allocate and free the device memory that these nodes use (emulated/memory.cpp).
 cudaError_t allocate_graph_memory(void** pointer, size_t bytes);
 void free_graph_memory(void* pointer);
 

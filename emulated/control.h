@@ -13,13 +13,14 @@ namespace emulated {
 ///   0        ascending, the default
 ///   1        descending
 ///   others   shuffled anew for each launch, block and barrier; the same in every run
-/// The environment variable TESSERA_EMULATED_ORDER sets the seed that a process begins with.
+/// The environment variable TESSERA_EMULATED_ORDER sets the first seed of a process.
 void set_order_seed(uint64_t seed);
 uint64_t order_seed();
 
-/// Sets how streams are deferred (emulated/deferred.h): 0 not at all, others with this seed. Work
-/// that the host does not wait for runs after `patience_ms`. Waits for all work that has been
-/// deferred, and forgets a failure of it. No other thread may use CUDA meanwhile.
+/// Sets the seed of deferred streams (emulated/deferred.h); with seed 0, streams are not deferred.
+/// Work that the host does not wait for runs after `patience_ms`. Before the change, this call
+/// waits for all deferred work and clears a failure of that work. No other thread may use CUDA
+/// during this call.
 void set_stream_seed(uint64_t seed, int patience_ms = 20);
 
 /// Sets the number of devices, 0 to 64. -1 stands for the number in the environment variable
@@ -33,10 +34,10 @@ void set_device_memory(size_t bytes);
 /// graphs.
 size_t device_bytes_in_use();
 
-/// Returns why the calling OS thread's last failed call failed; empty if no call has failed.
+/// Returns the reason of the calling OS thread's latest failure; empty if no call has failed.
 std::string last_failure();
 
-/// While on, cuDNN proposes a convolution's algorithms in the opposite order.
+/// While on, the emulated cuDNN proposes a convolution's algorithms in reverse order.
 void reverse_convolution_proposals(bool on);
 
 /// An NVTX range.
@@ -44,7 +45,7 @@ struct NvtxRange {
   std::string domain;
   std::string message;
   int64_t payload = -1;  // -1: none
-  int depth = 0;         // the number of ranges around it on its thread
+  int depth = 0;         // the number of enclosing ranges on its thread
 };
 /// While on, ranges are recorded when they are closed.
 void keep_nvtx_ranges(bool on);
@@ -55,7 +56,7 @@ std::vector<NvtxRange> take_nvtx_ranges();
 /// products, convolutions, copies, fills, host functions and graphs. Each counts as one.
 void count_launches(bool on);
 /// Returns the counts so far and clears them. The keys are the NVTX ranges that were open on the
-/// calling thread, from the outermost on: "backward/linear".
+/// launching thread, from the outermost on: "backward/linear".
 std::map<std::string, int64_t> take_launches();
 
 }  // namespace emulated

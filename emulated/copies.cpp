@@ -15,8 +15,8 @@ namespace emulated {
 
 namespace {
 
-// Checks one end of a copy. It must lie in one block of device memory if `on_device`; otherwise it
-// may also lie in host memory.
+// Checks one end of a copy. If `on_device`, the end must be inside one block of device memory.
+// Otherwise it may also be in host memory.
 cudaError_t check_end(const char* call, const void* address, size_t bytes, bool on_device) {
   const auto found = block_around(address);
   if (!found) {
@@ -57,7 +57,8 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
     const auto error = check_not_captured(stream, "a copy of pageable memory");
     if (error != cudaSuccess) return error;
   }
-  // A copy from pageable memory has read it when the call returns; one to it has written it.
+  // A copy from pageable memory has read this memory when the call returns. A copy to pageable
+  // memory has written this memory when the call returns.
   const bool from_pageable = !block_around(from);
   if (streams_are_deferred() && from_pageable) {
     const auto* const begin = static_cast<const std::byte*>(from);

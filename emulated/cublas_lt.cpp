@@ -81,7 +81,7 @@ Problem problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLt
   return problem;
 }
 
-/// Returns an FNV-1a hash of all that an algorithm may depend on; addresses are not part of that.
+/// Returns an FNV-1a hash of the properties that an algorithm may depend on, without addresses.
 uint64_t hash_of(const Problem& problem) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&](int64_t value) {
@@ -109,8 +109,8 @@ uint32_t rotation_for(const Preference& preference) {
 }
 
 /// Proposes algorithms, the best first. The first algorithm does not split k. The others split k,
-/// so they add in another order. The order also depends on the alignments, because a GPU may have
-/// another kernel for each of them.
+/// so they add in a different order. The order of addition also depends on the alignments, because
+/// a GPU may have a different kernel for each combination of alignments.
 std::vector<Algorithm> propose(const Problem& problem, const Preference& preference) {
   for (const uint32_t alignment : preference.alignment) {
     demand(alignment > 0 && alignment <= 256 && (alignment & (alignment - 1)) == 0,

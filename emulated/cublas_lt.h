@@ -1,6 +1,5 @@
-// The products that emulated/cublas_lt.cpp has checked and passes to the arithmetic in
-// emulated/cublas_lt_product.cpp: their descriptions, and the addresses of the matrices. Matrices
-// are column-major, as in the library.
+// Describes matrix products. emulated/cublas_lt.cpp checks a product and passes it to the
+// arithmetic in emulated/cublas_lt_product.cpp. Matrices are column-major, as in cuBLASLt.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +46,9 @@ struct Addresses {
 };
 
 /// The order in which an algorithm adds the terms of a sum. k is divided into `splits` parts, whose
-/// sums are added in order. Within a part, the sum begins at a term that `rotation` gives, goes on
-/// to the part's end, and then adds the terms from the part's begin. A rotation of 0 begins at the
-/// first term.
+/// sums are added in order. `rotation` determines the first term to add within a part. The sum goes
+/// on to the end of the part, and then adds the skipped terms at the beginning of the part. A
+/// rotation of 0 begins at the first term.
 struct Order {
   int32_t splits = 1;
   uint32_t rotation = 0;

@@ -1,6 +1,6 @@
-// How the emulated cuBLASLt's calls report errors, and the contents of the descriptors, which are
-// opaque to callers. Every descriptor begins with a mark, by which an uninitialised one is
-// detected.
+// The error handling of the emulated cuBLASLt, and the contents of its descriptors, which are
+// opaque to callers. Every descriptor begins with a mark, so that read() detects uninitialised
+// descriptors.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace emulated::cublas_lt {
 
-/// The reason why the calling thread's last failed call failed.
+/// The reason of the calling thread's latest failure.
 extern thread_local std::string last_reason;
 
 struct Refusal {
@@ -51,7 +51,7 @@ struct Preference {
 struct Algorithm {
   static constexpr uint64_t expected_mark = 0x616C676F;
   uint64_t mark = expected_mark;
-  uint64_t problem = 0;  // a hash of the product that it was proposed for
+  uint64_t problem = 0;  // a hash of the product that the algorithm was proposed for
   uint64_t workspace_bytes = 0;
   uint32_t alignment[4] = {};
   Order order;

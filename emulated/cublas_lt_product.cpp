@@ -43,28 +43,28 @@ std::vector<float> widened(const void* data, const Layout& x, int64_t matrix, in
   return result;
 }
 
-// The sums of a tile stay in the first-level cache, and each element of A that is read serves all
-// of the tile's columns. Long sums are added in parts, as by a GPU that splits k: one f32 sum over
-// 100,000 terms would exceed the tolerance of the tests.
+// The sums of a tile stay in the first-level cache, and all columns of the tile use an element of A
+// that has been read once. Long sums are added in parts, as on a GPU that splits k: the error of
+// one f32 sum over 100,000 terms would exceed the tolerance of the tests.
 constexpr int64_t tile_rows = 512;
 constexpr int64_t tile_columns = 4;
 constexpr int64_t most_terms = 4096;  // per part
 using Tile = float[tile_columns][tile_rows];
 
-/// Part of a packed matrix, columns `stride` apart.
+/// Part of a packed matrix. The columns are `stride` elements apart.
 struct Packed {
   const float* data;
   int64_t stride;
 };
 
-/// Returns the term at which a sum of `terms` terms begins. If there are at least two terms, a
-/// rotation other than 0 does not begin at the first one.
+/// Returns the index of the term at which a sum of `terms` terms begins. It is never 0 if there are
+/// at least two terms and `rotation` is not 0.
 int64_t first_term(uint32_t rotation, int64_t terms) {
   return rotation == 0 || terms < 2 ? 0 : 1 + rotation % (terms - 1);
 }
 
-/// Computes sums = a (rows, terms) b (terms, columns), adding in order of the terms from first_term
-/// on.
+/// Computes sums = a (rows, terms) b (terms, columns). Adds the terms in order from first_term on,
+/// and then the terms before first_term.
 void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms,
               uint32_t rotation) {
   for (auto& column : sums) std::fill_n(column, rows, 0.0f);

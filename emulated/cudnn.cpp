@@ -101,8 +101,8 @@ Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilter
   return p;
 }
 
-/// Each pass has two deterministic algorithms for kernels of at most 31 rows: usual_algorithm for
-/// most of these convolutions, and other_algorithm for all of them.
+/// Each pass has two deterministic algorithms for kernels of at most 31 rows. other_algorithm does
+/// all of these convolutions, usual_algorithm only most of them.
 constexpr int usual_algorithm = 1;
 int other_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
 
@@ -127,7 +127,7 @@ void check_algorithm(const Problem& p, int algorithm) {
   }
 }
 
-/// Returns an invented size: 0 for 1x1 kernels in forward, otherwise one that differs by pass,
+/// Returns an invented size: 0 for 1x1 kernels in forward, otherwise a size that depends on pass,
 /// number of channels and algorithm.
 size_t workspace_bytes(const Problem& p, int algorithm) {
   if (p.w.h * p.w.w == 1 && p.pass == Pass::forward) return 0;

@@ -1,5 +1,5 @@
-// What emulated/cudnn.cpp passes to the arithmetic in emulated/cudnn_convolution.cpp for each
-// convolution: its description, which cudnn.cpp has checked, and the addresses of its tensors.
+// Describes convolutions. emulated/cudnn.cpp checks a convolution and passes it, with the addresses
+// of its tensors, to the arithmetic in emulated/cudnn_convolution.cpp.
 #pragma once
 
 #include <cstdint>

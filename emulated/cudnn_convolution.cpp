@@ -34,9 +34,9 @@ std::vector<float> widened(const void* data, const cudnnTensorStruct& desc) {
 
 /// Calls body(x, w, y) for each element of y and each tap of its filter that lies inside the image.
 /// The arguments are offsets:
-///  - x: of the first channel, in the filter's group, of the input pixel under the tap;
-///  - w: of the filter's first channel at the tap;
-///  - y: of the element of y.
+///  - x: the input pixel under the tap, at the first channel of the filter's group;
+///  - w: the filter's first channel at the tap;
+///  - y: the element of y.
 /// In the forward pass, the element of y is the sum over its taps of the products of x's and w's
 /// channels.
 template <class Body>

@@ -30,17 +30,17 @@ struct Step {
   Clock::time_point queued = {};
   Kind kind = Kind::device;
   Work work = {};              // null for a step that only waits, or only marks a point
-  SharedPoint awaited = {};    // runs after this point
-  SharedPoint reached = {};    // this point is passed when the step is done
+  SharedPoint awaited = {};    // the step runs after this point; may be null
+  SharedPoint reached = {};    // the step marks this point as passed when it is done; may be null
 };
 
 }  // namespace
 
-// The next two are changed under the mutex of the Device alone.
+// Point and Queue are changed only while the mutex of Device is held.
 
 struct Point {
-  SharedQueue queue;    // null if the point was passed when it was made
-  uint64_t number = 0;  // of the step that marks it
+  SharedQueue queue;    // null once the point is passed
+  uint64_t number = 0;  // the number of the step that marks the point
   bool passed = false;
   Clock::time_point when = {};
 };
@@ -75,7 +75,7 @@ class Device {
                                     [](const SharedQueue& queue) { return queue->busy; });
       return queues_.empty() || (failure_ != cudaSuccess && !busy);
     });
-    for (const SharedQueue& queue : std::exchange(queues_, {})) {  // what a failure has left
+    for (const SharedQueue& queue : std::exchange(queues_, {})) {  // steps left by a failure
       queue->steps.clear();
       queue->listed = false;
     }
@@ -98,8 +98,8 @@ class Device {
     return cudaSuccess;
   }
 
-  /// Waits for a step of a queue; for nothing if the queue is null. Returns the failure of deferred
-  /// work in any case.
+  /// Waits for a step of a queue, or for nothing if the queue is null. Returns the failure of
+  /// deferred work, if any, even if the queue is null.
   cudaError_t wait_for(const SharedQueue& queue, uint64_t number) {
     std::unique_lock lock(mutex_);
     if (queue == nullptr) return failure_ == cudaSuccess ? cudaSuccess : report(lock);
@@ -134,7 +134,7 @@ class Device {
     return true;
   }
 
-  /// The queue and number of the step to wait for; a null queue if the point was passed.
+  /// Returns the queue and number of the step to wait for; a null queue if the point was passed.
   std::pair<SharedQueue, uint64_t> goal_of(const Point& point) {
     const std::lock_guard lock(mutex_);
     return {point.queue, point.number};
@@ -151,7 +151,7 @@ class Device {
     return queue.steps.empty() || queue.steps.front().number > number;
   }
 
-  /// If the step is not done, lets the device go on with it.
+  /// True if the step is done. If not, makes the device's thread run work towards this step.
   bool is_done_or_hinted(Queue& queue, uint64_t number) {
     if (is_done(queue, number)) return true;
     hint_ = {&queue, number};
@@ -172,11 +172,11 @@ class Device {
     std::thread([this] { run(); }).detach();
   }
 
-  /// The steps of other queues that must be done before the queue's first one can run.
+  /// Returns the steps of other queues that must be done before the queue's first step can run.
   std::vector<Goal> obstacles(const Queue& queue) const {
     std::vector<Goal> result;
     const Step& step = queue.steps.front();
-    // A point whose step is gone without having run, because of a failure, holds up nothing.
+    // After a failure, the point's step may have been discarded. Nothing waits for such a point.
     if (step.awaited && !step.awaited->passed &&
         !is_done(*step.awaited->queue, step.awaited->number)) {
       result.emplace_back(step.awaited->queue.get(), step.awaited->number);
@@ -192,7 +192,7 @@ class Device {
     return result;
   }
 
-  /// Adds the queues that can go on and that the goal needs.
+  /// Adds the queues that the goal depends on and whose first step can run now.
   void add_needed(const Goal& goal, std::map<uint64_t, Queue*>& needed) const {
     Queue& queue = *goal.first;
     if (is_done(queue, goal.second) || queue.busy) return;
@@ -201,9 +201,10 @@ class Device {
     for (const Goal& obstacle : before) add_needed(obstacle, needed);
   }
 
-  /// Returns the queue whose first step runs next; nullptr if none can or need run now.
+  /// Returns the queue whose first step runs next; nullptr if no step can run, or needs to run,
+  /// now.
   Queue* pick() {
-    // By number, so that the same calls under the same seed make the same choices.
+    // Sorted by step number, so that equal calls under the same seed lead to equal choices.
     std::map<uint64_t, Queue*> choices;
     for (const Goal& goal : goals_) add_needed(goal, choices);
     const auto hint = std::exchange(hint_, {});
@@ -282,7 +283,7 @@ class Device {
 
   std::mutex mutex_;
   std::condition_variable changed_;  // for the device's thread
-  std::condition_variable done_;     // for those who wait
+  std::condition_variable done_;     // for threads that wait for steps
   std::atomic<uint64_t> seed_{
       seed_of("TESSERA_EMULATED_STREAMS", "0 for streams that are not deferred, or another")};
   // Work that the host does not wait for runs after this time, because other ranks may wait for it.
@@ -290,9 +291,9 @@ class Device {
   uint64_t random_ = seed_;
   uint64_t steps_ = 0;
   bool runs_ = false;
-  std::vector<SharedQueue> queues_;  // those that have steps
-  std::list<Goal> goals_;
-  Goal hint_ = {};  // a point that a host has asked about without waiting
+  std::vector<SharedQueue> queues_;  // the queues that have steps
+  std::list<Goal> goals_;            // the steps that threads wait for
+  Goal hint_ = {};                   // the step that a thread has last queried without waiting
   cudaError_t failure_ = cudaSuccess;
   std::string why_;
 };

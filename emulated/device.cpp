@@ -1,5 +1,5 @@
 // Errors, and devices with their properties. The properties are those of a GPU of compute
-// capability 9.0, but with few multiprocessors, so that grid-stride loops take several turns.
+// capability 9.0, but with few multiprocessors, so that grid-stride loops iterate several times.
 #include <fmt/format.h>
 
 #include <atomic>

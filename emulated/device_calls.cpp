@@ -1,5 +1,5 @@
-// The functions that device code calls, and what warp operations compute once all lanes have
-// arrived.
+// The functions that device code calls, and the computations of warp operations, which run when all
+// lanes have arrived.
 #include <fmt/format.h>
 
 #include <bit>

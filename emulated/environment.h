@@ -9,8 +9,8 @@ namespace emulated {
 /// std::invalid_argument for anything but a number from `least` to `most`.
 int number_of(const char* variable, int initial, int least, int most);
 
-/// Reads a seed; returns 0 if the variable is not set or is empty. Throws std::invalid_argument,
-/// with the meanings of seeds, for anything but a number from 0 on.
+/// Reads a seed; returns 0 if the variable is not set or is empty. Throws std::invalid_argument for
+/// anything but a number that is at least 0; the message has `meanings`, the meanings of seeds.
 uint64_t seed_of(const char* variable, const char* meanings);
 
 }  // namespace emulated

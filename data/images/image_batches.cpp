@@ -66,7 +66,8 @@ int64_t TrainingBatches::count() const {
 }
 
 int64_t TrainingBatches::micro_batch(int64_t micro_step) const {
-  // A rank without a micro-batch of its own repeats the step's last one (core/micro_batch.h).
+  // A rank without a micro-batch of its own repeats the step's last micro-batch
+  // (core/micro_batch.h).
   return std::min(micro_step * schedule_.ranks + schedule_.rank,
                   schedule_.batch.micro_batches() - 1);
 }

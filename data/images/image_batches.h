@@ -28,8 +28,8 @@ class ImageBatches {
   virtual int64_t images_in(int64_t batch) const = 0;
   /// Returns the number of images in the largest batch.
   virtual int64_t most_images() const = 0;
-  /// Writes image `row` of a batch, and its label, to row `row` of `into`, on the host. Safe to use
-  /// from any thread.
+  /// Writes image `row` of a batch, and the image's label, to row `row` of `into` in host memory.
+  /// Safe to use from any thread.
   virtual void prepare(int64_t batch, int64_t row, ImageMemory& memory,
                        const ImageBatch& into) const = 0;
 
@@ -66,8 +66,8 @@ class TrainingBatches : public ImageBatches {
     int64_t ranks = 1;
     int64_t rank = 0;
   };
-  /// The transform's seed also determines the order. Throws InputError if the images do not fill
-  /// one step.
+  /// The transform's seed also determines the order of the images. Throws InputError if the images
+  /// do not fill one step.
   TrainingBatches(std::shared_ptr<const ImageSet> set, const ImageTransformOptions& transform,
                   const Schedule& schedule);
 
@@ -112,8 +112,8 @@ class EvaluationBatches : public ImageBatches {
                     const Share& share);
 
   int64_t total() const { return total_; }  // batches of all ranks
-  /// Converts the number of a batch of this rank to its number among the batches of all ranks. A
-  /// result of total() or more stands for the set's last batch, which is read again.
+  /// Converts this rank's batch number to a number among the batches of all ranks. A result of
+  /// total() or more stands for the set's last batch, which this rank reads again.
   int64_t number_of(int64_t batch) const { return batch * share_.ranks + share_.rank; }
 
   int64_t count() const override { return (total_ + share_.ranks - 1) / share_.ranks; }

@@ -52,8 +52,8 @@ Folder look_into(const std::string& path) {
   return result;
 }
 
-// There is a find_ function below for each format. It returns nullopt if the folder has no files of
-// the format, and throws if these files are incomplete or malformed.
+// Each find_ function below looks for the files of one format. The function returns nullopt if the
+// folder has no such files, and throws if the files are incomplete or malformed.
 using Found = std::optional<ImageData>;
 
 ImageData in_memory(std::string format, std::shared_ptr<const ImageSet> train,
@@ -104,8 +104,8 @@ Found find_cifar100(const Folder& folder) {
                    cifar_shape);
 }
 
-// Returns the path of the `content` ("images-idx3" or "labels-idx1") of a part ("train" or "t10k");
-// empty if there is no such file.
+// Returns the path of the IDX file for a part ("train" or "t10k") and a content ("images-idx3" or
+// "labels-idx1"). Returns an empty path if the folder has no such file.
 std::string idx_file(const Folder& folder, const std::string& part, std::string content) {
   const auto dash = content.rfind('-');
   std::string dotted = content;

@@ -29,12 +29,13 @@ void ImageInput::load(int64_t number) {
   TESSERA_CHECK(number == queue_.taken(), "images: batch {} is asked for, the next one is {}",
                 number, queue_.taken());
   if (!device_.images.defined()) {
-    // On the CPU the model reads a batch in its slot. The previous slot is no longer in use.
+    // On the CPU the model reads the batch directly from the queue's slot. When the next batch is
+    // loaded, the model has finished with the previous slot.
     if (queue_.held() > 0) queue_.release();
     batch_ = queue_.take();
     return;
   }
-  // With two copies in flight the host waits for the older one, and then frees its slot.
+  // With two copies in flight, the host waits for the older copy and then frees that copy's slot.
   if (queue_.held() == most_copies) {
     copied_.front().synchronize();
     copied_.pop_front();

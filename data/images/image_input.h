@@ -1,5 +1,6 @@
 // Provides the images of a batch to training and evaluation, prepared ahead of the step. On a GPU
-// every batch is loaded into the same memory, which a CUDA graph needs (core/cuda.h).
+// all batches are loaded into one device buffer, because a CUDA graph needs a fixed address
+// (core/cuda.h).
 //
 //   auto batches = std::make_shared<TrainingBatches>(data.train, transform, schedule);
 //   ImageInput input(batches, {.workers = 2});
@@ -26,9 +27,9 @@ class ImageInput {
   /// the GPU. Each batch takes ImageBatches::bytes bytes in Category::activations.
   ImageInput(std::shared_ptr<const ImageBatches> batches, const Options& options);
 
-  /// Loads batch `number`; throws unless it is the next one. On a GPU this launches a copy, in
-  /// stream order behind the kernels that read the previous batch. Throws InputError for an image
-  /// that cannot be read.
+  /// Loads batch `number`, which must be the next batch. On a GPU this launches a copy, in stream
+  /// order behind the kernels that read the previous batch. Throws InputError for an image that
+  /// cannot be read.
   void load(int64_t number);
 
   const Tensor& images() const { return batch_.images; }  // (B, H, W, C)

@@ -9,8 +9,8 @@
 namespace tessera::data {
 namespace {
 
-// Images that a worker takes at a time: few enough that all workers share the work on one batch,
-// but enough that they rarely wait for the mutex.
+// Number of images that a worker takes at a time. It is small enough that all workers share the
+// work on one batch, and large enough that workers rarely wait for the mutex.
 constexpr int64_t images_at_once = 8;
 
 }  // namespace

@@ -32,8 +32,8 @@ class ImageQueue {
   ImageQueue(std::shared_ptr<const ImageBatches> batches, const ImageQueueOptions& options);
 
   /// Waits for the next batch and returns it. The batch is valid until it is released. If images of
-  /// the batch cannot be prepared, throws the error of the first of them. Every later call throws
-  /// the same error.
+  /// the batch cannot be prepared, throws the error of the first such image. All later calls then
+  /// throw this error too.
   ImageBatch take();
   /// Frees the slot of the oldest batch that is taken.
   void release();
@@ -50,7 +50,7 @@ class ImageQueue {
     std::exception_ptr error = {};
     int64_t bad_row = 0;  // the lowest row that cannot be prepared; `error` is its error
   };
-  /// Rows [begin, end) of a batch. A worker takes one such piece of work at a time.
+  /// The unit of work that a worker takes: rows [begin, end) of a batch.
   struct Work {
     int64_t batch = 0;
     int64_t begin = 0;
@@ -73,7 +73,7 @@ class ImageQueue {
   int64_t released_ = 0;
   int64_t taken_ = 0;
   int64_t waited_ns_ = 0;
-  std::vector<std::jthread> workers_;  // declared last: joined before what they use is destroyed
+  std::vector<std::jthread> workers_;  // last: joined before the members above are destroyed
 };
 
 }  // namespace tessera::data

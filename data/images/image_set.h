@@ -28,7 +28,7 @@ struct ImageView {
   const uint8_t* pixels = nullptr;
 };
 
-/// Buffers for reading images. Each thread that reads has its own and reuses it.
+/// Buffers for reading images. Each reading thread has its own ImageMemory and reuses it.
 struct ImageMemory {
   std::vector<uint8_t> file;
   std::vector<uint8_t> pixels;

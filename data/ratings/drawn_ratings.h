@@ -1,12 +1,15 @@
-// Draws ratings from planted factors, so that training works without any file and a test knows how
-// well a model can do:
+// Draws ratings from planted factors. So training needs no file, and a test knows how well a model
+// can do:
 //
 //   rating(u, i) = 3.5 + b_u + c_i + p_u . q_i + noise
 //
-// with biases b and c of deviation 0.4, factors p and q of `rank` values whose product has the
-// deviation 0.6, and noise of deviation `noise`. Biases, factors and noise are approximately
-// normal: each value comes from a sum of twelve uniform numbers. The ratings are neither rounded
-// nor clamped, so the noise's deviation is the RMSE of the best prediction.
+//  - The biases b and c have the deviation 0.4.
+//  - The factors p and q have `rank` values each. Their inner product has the deviation 0.6.
+//  - The noise has the deviation `noise`.
+//
+// Biases, factors and noise are approximately normal: each value comes from a sum of twelve uniform
+// numbers. The ratings are neither rounded nor clamped, so the noise's deviation is the RMSE of the
+// best prediction.
 //
 // Some users are more active and some items more popular than others. The n users are put in a
 // random order, and the user at place r = 0, 1, 2, ... gets a share of the ratings in proportion to

@@ -15,7 +15,7 @@ class IdTable {
  public:
   static constexpr size_t most_id_bytes = 256;
 
-  /// `name` is what errors call such an id, for example "user".
+  /// Error messages call an id of this table a `name`, for example a "user".
   explicit IdTable(std::string name);
 
   /// Returns the number of an id; a new id gets the next number. Throws InputError if the id is

@@ -16,8 +16,11 @@ namespace tessera::data {
 ///                  or ..._title
 ///
 /// If a file of the first two formats is not UTF-8, it is read as Latin-1, which MovieLens uses.
-/// Throws InputError, with file and line, for any other format, for a line that has more or fewer
-/// fields than the first line, for an item without an id, and for an id that comes twice.
+/// Throws InputError, with file and line,
+///  - for any other format,
+///  - for a line that has more or fewer fields than the first line,
+///  - for an item without an id,
+///  - for an id that occurs twice.
 std::map<std::string, std::string> read_item_titles(const std::string& path);
 
 }  // namespace tessera::data

@@ -1,6 +1,7 @@
-// Prepares the samples of a recommender: the interactions of a micro-batch, the items that are
-// drawn as negatives and, for models that read histories, the items that the users have in
-// training.
+// Prepares the samples of a recommender:
+//  - the interactions of a micro-batch,
+//  - the items that are drawn as negatives,
+//  - the items that the users have in training, for models that read histories.
 //
 //   const RatingBatches batches(data.train, histories, {.batch = batch, .negatives = 4});
 //   RatingBatch into = allocate_rating_batch(batches.sizes(), false);
@@ -16,8 +17,8 @@
 
 namespace tessera::data {
 
-/// B samples of K items each. `history` has a fixed number of places, so that all batches take the
-/// same memory. Only the first places are used, as many as the batch's users need.
+/// B samples of K items each. `history` has a fixed size, so that all batches need equally much
+/// memory. A batch uses the beginning of `history`; the rest has no meaning.
 struct RatingBatch {
   Tensor users = {};            // i32 (B)
   Tensor items = {};            // i32 (B, K): the observed item, then drawn ones
@@ -36,13 +37,13 @@ struct RatingBatchSizes {
   int64_t bytes() const;
 };
 
-/// Allocates a batch in host memory. It must be pinned if a GPU will copy from it.
+/// Allocates a batch in host memory. The memory must be pinned if a GPU will copy from it.
 RatingBatch allocate_rating_batch(const RatingBatchSizes& sizes, bool pinned);
 /// Allocates a batch on the default device.
 RatingBatch allocate_rating_input(const RatingBatchSizes& sizes);
 
-/// Writes a user's history as row `row`. Rows must be written in order, because each row begins at
-/// the end of the row before.
+/// Writes a user's history as row `row`. Rows must be written in order, because each row begins
+/// where the previous row ends.
 void write_history(const Histories& histories, int32_t user, int64_t row, const RatingBatch& into);
 
 class RatingBatches {

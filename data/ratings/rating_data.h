@@ -24,9 +24,10 @@ namespace tessera::data {
 
 struct RatingDataOptions {
   std::string path = {};
-  /// The fields of a line between commas, such as "user,item,rating,time". The order is free, and
-  /// rating and time are optional; "-" stands for a field that is skipped. "header:" comes first if
-  /// the file's first line has names. If `columns` is empty, the file determines the format.
+  /// The names of a line's fields, separated by commas, such as "user,item,rating,time".
+  ///  - The order is free; rating and time are optional; "-" stands for a field that is skipped.
+  ///  - A list that begins with "header:" skips the file's first line, which has names.
+  ///  - If `columns` is empty, the file determines the format.
   std::string columns = {};
   /// The ratings that are held out for validation:
   ///

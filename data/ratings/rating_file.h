@@ -8,8 +8,8 @@
 namespace tessera::data {
 
 /// Reads all ratings, duplicates included, into `train`, and sets format, ids and has_ratings.
-/// `path` is a file of ratings, or a folder with exactly one. Throws InputError as open_rating_data
-/// does.
+/// `path` is a file of ratings, or a folder with exactly one such file. Throws InputError as
+/// open_rating_data does.
 RatingData read_rating_file(const std::string& path, const std::string& columns);
 
 }  // namespace tessera::data

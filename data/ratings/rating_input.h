@@ -1,5 +1,6 @@
-// Provides the samples of a micro-batch to training. They are always loaded into the same memory,
-// which a CUDA graph needs (core/cuda.h). A GPU copies the samples while the host goes on.
+// Provides the samples of a micro-batch to training. All micro-batches are loaded into one buffer,
+// because a CUDA graph needs a fixed address (core/cuda.h). On a GPU, the copy of the samples runs
+// while the host continues.
 //
 //   RatingInput input(batches);
 //   input.load(micro);

@@ -1,5 +1,5 @@
-// The layout of a file of ratings: what each field of a line is, and what separates the fields. If
-// the user names no columns, the file's name and first line determine the layout.
+// The layout of a file of ratings: the meaning of each field of a line, and the separator. If the
+// user names no columns, the file's name and first line determine the layout.
 #pragma once
 
 #include <string>
@@ -23,9 +23,9 @@ struct RatingLayout {
   std::string names() const;
 };
 
-/// Detects the layout. `columns` is as in RatingDataOptions, empty for none; `first_line` is the
-/// line last taken from `lines`. Throws InputError if no known format begins with such a line, or
-/// if `columns` are invalid.
+/// Detects the layout. `columns` is RatingDataOptions::columns; `first_line` is the line that was
+/// last read from `lines`. Throws InputError if the first line fits no known format, or if
+/// `columns` is invalid.
 RatingLayout find_rating_layout(const TextLines& lines, std::string_view first_line,
                                 const std::string& columns);
 

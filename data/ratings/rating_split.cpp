@@ -15,7 +15,7 @@
 namespace tessera::data {
 namespace {
 
-// A byte for each rating, not a bit: threads write neighbouring marks at the same time.
+// One byte for each rating, not one bit, because threads write neighbouring marks at the same time.
 using Marks = std::vector<uint8_t>;
 
 template <class T>
@@ -25,8 +25,8 @@ bool read_number(std::string_view text, T& value) {
   return error == std::errc{} && last == end;
 }
 
-// Moves the marked values to the result and closes the gaps that they leave. Arrays are split one
-// after another, so that the peak of memory is little more than the ratings take.
+// Moves the marked values to the result, and closes the gaps in `values`. The caller splits the
+// arrays of the ratings one after another, so that peak memory is little more than the ratings.
 template <class T>
 std::vector<T> take_marked(std::vector<T>& values, const Marks& marks, size_t count) {
   std::vector<T> taken;
@@ -60,8 +60,8 @@ bool is_later(const Ratings& ratings, uint32_t a, uint32_t b) {
   return ratings.times.empty() || ratings.times[b] >= ratings.times[a];
 }
 
-// Returns the indices of the ratings, grouped by user; the ratings of a user are in the order of
-// the file.
+// Returns the indices of the ratings, grouped by user. Within a group, the order is that of the
+// file.
 std::vector<uint32_t> grouped_by_user(const Ratings& ratings, int64_t users) {
   std::vector<uint32_t> next(static_cast<size_t>(users) + 1);
   for (const int32_t user : ratings.users) ++next[static_cast<size_t>(user) + 1];
@@ -140,8 +140,8 @@ RatingSplit parse_rating_split(const std::string& text) {
 
 int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items) {
   Marks dropped(ratings.users.size());
-  // For each item: `user_of` is the last visited user who rated the item, and `kept` is the rating
-  // of this user and item that stays.
+  // For each item: `user_of` is the last visited user who rated the item, and `kept` is the index
+  // of the one rating of this user and item that is kept.
   std::vector<int32_t> user_of(static_cast<size_t>(items), -1);
   std::vector<uint32_t> kept(static_cast<size_t>(items));
   bool any = false;

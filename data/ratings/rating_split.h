@@ -1,4 +1,4 @@
-// Splits ratings into those to train on and those held out to validate.
+// Splits ratings into a training part and a validation part.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,15 @@ struct RatingSplit {
 RatingSplit parse_rating_split(const std::string& text);
 
 /// Keeps one rating for each pair of user and item: the latest, or the last one in the file if
-/// times are equal or absent. Kept ratings stay in their order. Returns how many are dropped.
+/// times are equal or absent. The order of the kept ratings does not change. Returns the number of
+/// dropped ratings.
 int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items);
 
 /// Returns the place of rating `index` in a random permutation of `count` ratings, which the seed
 /// determines.
 uint64_t place_of_rating(uint64_t index, uint64_t count, uint64_t seed);
 
-/// Takes the ratings to validate out of `ratings`, and returns them; both parts keep their order.
+/// Removes the ratings to validate from `ratings` and returns them; both parts keep their order.
 /// The choice depends only on the ratings, their order, the split and the seed, not on the machine
 /// or its threads. Throws if the split needs times and the ratings have none.
 Ratings hold_out(Ratings& ratings, const RatingSplit& split, uint64_t seed, int64_t users);

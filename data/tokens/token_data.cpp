@@ -19,7 +19,7 @@ TokenRange whole(const std::string& path, int64_t vocab) {
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts,
                          int64_t context) {
   const auto rows = static_cast<int64_t>(starts.size());
-  // For a GPU these host tensors are scratch, which is freed when this function returns.
+  // If the default device is a GPU, the host tensors are scratch: they are freed on return.
   const Category category = default_device().is_cpu() ? Category::activations : Category::workspace;
   Sequences result{Tensor::empty({rows, context}, DType::i32, Device{}, category),
                    Tensor::empty({rows, context}, DType::i32, Device{}, category)};
@@ -62,9 +62,9 @@ void TokenData::check_length(const TokenRange& range, const char* part, const ch
 }
 
 int64_t TokenData::start_of(int64_t step, int64_t sample) const {
-  // An epoch visits every window of a grid over the text once, in a shuffled order. Each epoch
-  // draws a new order and a new beginning of the grid. So no text repeats within an epoch, and each
-  // epoch cuts the text in new places.
+  // An epoch cuts the text into a grid of windows and visits every window once, in a shuffled
+  // order. Each epoch draws a new order and a new first position of the grid. So no text repeats
+  // within an epoch, and each epoch cuts the text at new places.
   const int64_t starts = training_.starts(options_.context);
   const int64_t windows = std::max<int64_t>(1, starts / options_.context);
   const int64_t index = step * options_.global_batch + sample;

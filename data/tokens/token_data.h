@@ -32,11 +32,11 @@ struct TokenDataOptions {
 
 struct Sequences {
   Tensor tokens;   // i32 (B, T)
-  Tensor targets;  // i32 (B, T): for each token the next one
+  Tensor targets;  // i32 (B, T): for each token, the token after it
 };
 
-/// Reads the sequences that begin at `starts`, positions relative to the range's beginning, onto
-/// the default device.
+/// Reads the sequences that begin at `starts` onto the default device. Starts are positions
+/// relative to the beginning of the range.
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts, int64_t context);
 /// Reads the sequences at `starts` into host memory `into`, which has a row for each sequence.
 void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
@@ -45,7 +45,7 @@ void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
 class TokenData {
  public:
   /// Throws InputError if TokenFile refuses a file, or if the training part is shorter than a
-  /// sequence. With `evaluates`, the validation part must not be shorter either.
+  /// sequence. With `evaluates`, also throws if the validation part is shorter than a sequence.
   explicit TokenData(const TokenDataOptions& options);
 
   /// Reads a micro-batch's sequences onto the default device. Throws InputError for a token beyond

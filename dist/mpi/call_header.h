@@ -1,6 +1,6 @@
-// The header that two ranks exchange before the data of a call. If the peer makes a different call,
-// the header shows it. Without the header, the rank would wait for ever, or take the bytes of the
-// peer's call for those of its own call.
+// The header that two ranks exchange before the data of a call. The header shows if the peer makes
+// a different call. Without headers, the rank would wait for ever, or would take the bytes of the
+// peer's call for bytes of its own call.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct CallHeader {
   /// The meaning depends on the collective:
   ///  - exchange, reduce_scatter: the number of contributors;
   ///  - broadcast: the root's rank in the job;
-  ///  - exchange_v, all_gather_v, send_receive: code_of() the data that is expected from the peer.
+  ///  - exchange_v, all_gather_v, send_receive: code_of() for the data expected from the peer.
   int32_t ranks = 0;
   Collective collective = Collective::barrier;
   Traffic purpose = Traffic::other;
@@ -46,12 +46,12 @@ struct CallHeaders {
   void set(const CallHeader& header);
 };
 
-/// Returns a code for a number of bytes of a dtype. Each rank sends the code of the data that it
+/// Returns a code for a number of bytes of a dtype. A receiver sends the code of the data that it
 /// expects, so that the sender of the data notices a difference.
 int32_t code_of(int64_t bytes, DType dtype);
 
-/// Throws an error that names the calls of both ranks. To be called if `peer`, a rank of the
-/// channel, has sent another header than expected.
+/// Throws an error that names the calls of both ranks. To be called if the header of `peer`, a rank
+/// of the channel, differs from the expected header.
 [[noreturn]] void fail_disagreeing(const Channel& channel, const CallHeaders& headers, int peer);
 
 }  // namespace tessera::dist

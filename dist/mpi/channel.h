@@ -18,11 +18,11 @@ struct Channel {
   std::vector<int> job_ranks;     // for each rank of the channel, its number in the job
   std::string group;              // the name of this group; empty for all ranks of the job
   std::atomic<bool> stop{false};  // once true, transfers in flight throw soon
-  /// A transfer throws if nothing has been sent or received for this time.
+  /// A transfer throws if this rank has sent and received nothing for this time.
   std::atomic<int64_t> timeout_ns{0};
 
-  /// The i-th peer to serve, 1 <= i < size. Each rank starts with a different peer, so that the
-  /// ranks do not all send to the same one at once.
+  /// Returns the i-th peer to send to, 1 <= i < size. Each rank starts with a different peer, so
+  /// that the ranks do not all send to one rank at once.
   int next_peer(int i) const { return (rank + i) % size; }
   /// Returns a rank's number in the job. Errors use this number, because launchers and users know
   /// it.

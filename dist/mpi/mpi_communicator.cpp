@@ -58,7 +58,8 @@ std::vector<int> ascending_sources(int contributors) {
   return sources;
 }
 
-// Starts with this rank and goes downwards, so that not all ranks wait for the same rank first.
+// Returns the sources in descending order from this rank on, so that not all ranks wait for the
+// same rank first.
 std::vector<int> rotated_sources(int rank, int size, int contributors) {
   std::vector<int> sources;
   for (int i = 0; i < size; ++i) {
@@ -85,8 +86,8 @@ class MpiCommunicator : public Communicator {
   MpiCommunicator(MPI_Comm comm, const std::string& group)
       : transport_(comm, group), thread_([this] { serve(); }) {}
 
-  // Calls that are not done by now belong to a job that fails. They are stopped, because waiting
-  // for their peers here could hang.
+  // Unfinished calls belong to a job that fails. The destructor stops these calls, because waiting
+  // for their peers could hang.
   ~MpiCommunicator() override {
     {
       const std::lock_guard lock(mutex_);
@@ -154,8 +155,8 @@ Work MpiCommunicator::submit(Task task) {
 }
 
 void MpiCommunicator::serve() {
-  // Receive functions compute on this thread alone: an OpenMP team here would take cores from the
-  // caller's team.
+  // Receive functions compute on this thread alone: an OpenMP team of this thread would take cores
+  // from the caller's team.
   const ThreadCountScope one_thread(1);
   for (;;) {
     Task task;
@@ -193,13 +194,13 @@ void MpiCommunicator::execute(Task task) {
   } catch (...) {
     failure_ = std::current_exception();
     // MPI may still read and write the buffers of a collective that failed half way. The task's
-    // body holds them, so it is never destroyed.
+    // body owns these buffers, so the body is never destroyed.
     if (task.header) {
       keep_until_exit(std::make_shared<std::function<int64_t()>>(std::move(task.body)));
       transport_.keep_memory();
     }
   }
-  // Release the buffers before the waiting thread is woken: it may rely on them being released, and
+  // Release the buffers before waking the waiting thread. That thread may rely on the release, and
   // on a complete trace and ledger.
   task.body = nullptr;
   if (failure_) {
@@ -283,7 +284,7 @@ Work MpiCommunicator::broadcast(const Tensor& buffer, int root, Call call) {
   auto body = [this, buffer, root] {
     return transport_.broadcast(writable_bytes_of(buffer), buffer.bytes(), root);
   };
-  const int job_root = transport_.job_rank(root);  // the number by which errors name it
+  const int job_root = transport_.job_rank(root);  // errors name the root by this number
   return submit({{}, header_of(Collective::broadcast, buffer, call, job_root), std::move(body)});
 }
 

@@ -58,8 +58,8 @@ MpiTransport::MpiTransport(MPI_Comm comm, const std::string& group) {
   open(group);
 }
 
-// The MPI communicator is never freed: MPI_Comm_free is a collective, but a destructor may run on
-// one rank alone. MPI_Finalize takes care of it.
+// The MPI communicator is never freed before MPI_Finalize: MPI_Comm_free is a collective, but a
+// destructor may run on one rank alone.
 void MpiTransport::open(const std::string& group) {
   TESSERA_MPI(MPI_Comm_set_errhandler(channel_.comm, MPI_ERRORS_RETURN));
   TESSERA_MPI(MPI_Comm_rank(channel_.comm, &channel_.rank));
@@ -79,7 +79,8 @@ void MpiTransport::set_timeout(double seconds) {
 }
 
 void MpiTransport::begin(CallHeader call) {
-  // send_receive numbers its transfers per pair of ranks, since the other ranks do not see them.
+  // send_receive sets the number itself: it counts the transfers of each pair of ranks, because the
+  // other ranks do not take part.
   if (call.collective != Collective::send_receive) call.number = ++calls_;
   headers_->set(call);
   agreed_ = false;
@@ -91,7 +92,7 @@ void MpiTransport::keep_memory() const {
   keep_until_exit(headers_);
 }
 
-// A call may consist of several rounds of transfers; headers are exchanged only in the first.
+// A call may consist of several rounds of transfers. Headers are exchanged only in the first round.
 void MpiTransport::agree_once(Pairwise& transfers) {
   if (!std::exchange(agreed_, true)) transfers.exchange_headers();
 }
@@ -206,7 +207,8 @@ int64_t MpiTransport::broadcast(std::byte* buffer, int64_t bytes, int root) {
 }
 
 // Sets the lengths in the headers, for calls whose lengths differ from pair to pair. The header to
-// each peer has the number of bytes that this rank sends, and a code of the number that it expects.
+// a peer has the number of bytes that this rank sends to the peer, and a code of the number of
+// bytes that this rank expects from the peer.
 void MpiTransport::expect(std::span<const int64_t> sent_bytes,
                           std::span<const int64_t> received_bytes) {
   for (size_t r = 0; r < sent_bytes.size(); ++r) {
@@ -261,7 +263,7 @@ int64_t MpiTransport::all_gather_v(std::byte* buffer, std::span<const int64_t> b
   return finish(transfers);
 }
 
-// Each peer announces what it sends. A direction in which nothing moves is announced as 0 bytes of
+// Both ranks announce the data that they send. A direction without data is announced as 0 bytes of
 // u8.
 int64_t MpiTransport::send_receive(const End& outgoing, const End& incoming) {
   std::vector<int> peers;

@@ -26,13 +26,14 @@ class MpiTransport {
  public:
   /// Connects all ranks of the job: duplicates MPI_COMM_WORLD. Collective.
   MpiTransport();
-  /// Connects the ranks of `comm`, and takes ownership of it. `group` names them in errors.
+  /// Connects the ranks of `comm`, and takes ownership of `comm`. `group` names the ranks in
+  /// errors.
   MpiTransport(MPI_Comm comm, const std::string& group);
 
   int rank() const { return channel_.rank; }
   int size() const { return channel_.size; }
   const std::string& group() const { return channel_.group; }
-  /// The number in the job of a rank of this transport.
+  /// Converts a rank of this transport to its number in the job.
   int job_rank(int rank_here) const { return channel_.job_rank(rank_here); }
 
   /// Makes a transfer in flight throw. May be called from any thread.
@@ -41,13 +42,13 @@ class MpiTransport {
   void set_timeout(double seconds);
   double timeout_s() const { return static_cast<double>(channel_.timeout_ns) / 1e9; }
 
-  /// Describes the call that is made next, and sets its number. The call throws if another rank
-  /// makes a different one.
+  /// Describes the next call and sets its number. The call throws if another rank makes a different
+  /// call.
   void begin(CallHeader call);
   /// Header bytes that this rank has sent since the last begin().
   int64_t header_bytes_sent() const { return header_bytes_sent_; }
-  /// To be called after a collective has thrown. MPI may still read and write staging and headers,
-  /// so they are kept until the process ends.
+  /// Keeps staging and headers until the process ends. To be called after a collective has thrown,
+  /// because MPI may still read and write this memory.
   void keep_memory() const;
 
   /// Called with bytes [begin, begin + bytes) of the data that `source` sends to this rank.
@@ -55,13 +56,13 @@ class MpiTransport {
       std::function<void(int source, int64_t begin, int64_t bytes, const std::byte* data)>;
 
   /// If rank() < contributors, sends piece r of `input` to every other rank r. Receives this rank's
-  /// piece from all `sources`: for each chunk of it, `arrived` is called once per source, in the
+  /// piece from all `sources`. For each chunk of the piece, calls `arrived` once per source, in the
   /// order of `sources`.
   int64_t exchange(const std::byte* input, int64_t piece_bytes, int contributors,
                    std::span<const int> sources, const Arrived& arrived);
 
   /// Sends `data` to all ranks. For each chunk, calls `arrived` once per source, in rank order,
-  /// this rank included. `arrived` may overwrite the chunk of `data` that it is called for.
+  /// this rank included. `arrived` may overwrite the same range of `data`.
   int64_t share(const std::byte* data, int64_t bytes, const Arrived& arrived);
 
   /// Returns a tensor view of a chunk in staging, which `arrived` got from another rank.

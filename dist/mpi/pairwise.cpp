@@ -11,11 +11,11 @@ namespace tessera::dist {
 
 namespace {
 
-// Chunks of a stream that are in flight at once. A staged receive has two slots of memory. Other
-// streams need no memory for more slots, so they have many. Between the ranks of a host, Open MPI's
-// receiver copies the data itself if the sender has posted the send before. With many posted sends
-// the receiver need not wait for the sender's thread, which may not be running. With 32 slots
-// instead of 4, an all-gather of 128 MB on 2 ranks was 1.5 times as fast.
+// Numbers of chunks of a stream that are in flight at once. A staged receive has two slots of
+// memory. The slots of other streams take no memory, so these streams have many slots. Between
+// ranks of one host, Open MPI's receiver copies the data itself if the sender has already posted
+// the send. So with many posted sends, the receiver need not wait until the sender's thread runs.
+// With 32 slots instead of 4, an all-gather of 128 MB on 2 ranks was 1.5 times as fast.
 constexpr int64_t direct_slots = 32;
 constexpr int64_t staged_slots = 2;
 
@@ -38,9 +38,9 @@ Pairwise::Pairwise(const Channel& channel, CallHeaders& headers)
       stream_from_(static_cast<size_t>(channel.size), -1) {}
 
 Pairwise::~Pairwise() {
-  // Requests are active here only after a failure. They are not waited for: with a peer that is
-  // gone or stopped they would never end. Receives that have not begun are cancelled. MPI may still
-  // read or write the memory of other requests, so the owner of this memory keeps it.
+  // Requests are active here only after a failure. Waiting for them could last for ever, because a
+  // peer may be gone or stopped. Receives that have not begun are cancelled. MPI may still read or
+  // write the memory of other requests, so the memory's owner must keep it.
   for (size_t i = 0; active_ > 0 && i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
     const Direction direction = streams_[stream_of_[i]].direction;
@@ -129,7 +129,8 @@ void Pairwise::post(size_t index, int64_t slot) {
 }
 
 void Pairwise::start(Direction direction) {
-  // First chunk 0 of all peers, then chunk 1, ..., so that no peer has to wait for all others.
+  // Post chunk 0 of all peers first, then chunk 1, and so on. So no peer has to wait until all
+  // other peers are served.
   for (int64_t slot = 0; slot < direct_slots; ++slot) {
     for (size_t index = 0; index < streams_.size(); ++index) {
       const Stream& stream = streams_[index];
@@ -140,8 +141,8 @@ void Pairwise::start(Direction direction) {
 }
 
 void Pairwise::start() {
-  // Post the sends first: posting a receive whose data is ready copies the data at once, and the
-  // peers would wait for this rank's sends meanwhile.
+  // Post the sends first. Posting a receive whose data is ready copies the data at once; during
+  // this copy, the peers would wait for this rank's sends.
   start(Direction::send_header);
   start(Direction::send);
   start(Direction::receive_header);
@@ -149,8 +150,8 @@ void Pairwise::start() {
   start(Direction::receive_staged);
 }
 
-// Called when the peer's header has arrived. Throws if it is not the expected one. Otherwise posts
-// the receives from this peer.
+// Called when the peer's header has arrived. Throws if the header is not the expected header.
+// Otherwise posts the receives from this peer.
 void Pairwise::agree(int peer) {
   const auto p = static_cast<size_t>(peer);
   if (!(headers_.expected[p] == headers_.received[p])) fail_disagreeing(channel_, headers_, peer);
@@ -166,7 +167,7 @@ const std::byte* Pairwise::await(int index, int64_t chunk) {
   const Stream& stream = streams_[static_cast<size_t>(index)];
   const int64_t slot = chunk % stream.slots;
   const size_t request = stream.first_request + static_cast<size_t>(slot);
-  poll();  // even if the chunk has arrived: poll() also posts sends for which peers wait
+  poll();  // even if the chunk has arrived, because poll() also posts sends that peers wait for
   // Wait for the peer's chunk.
   while (arrived_[request] == 0) progress();
   return stream.data + slot * stream.chunk_bytes;
@@ -180,7 +181,7 @@ void Pairwise::release(int index, int64_t chunk) {
 }
 
 void Pairwise::finish() {
-  // Wait for the peers that still receive from this rank, and for those it receives from.
+  // Wait for the peers: until they have received this rank's data and this rank has theirs.
   while (active_ > 0) progress();
 }
 
@@ -196,8 +197,8 @@ void Pairwise::progress() {
   }
 }
 
-// Names the ranks whose header is missing: they have not come to this call. If all have come, names
-// the ranks that have not sent or received their data.
+// Names the ranks whose header is missing, because these ranks have not made the call. If all ranks
+// have made the call, names the ranks that have not sent or received their data.
 void Pairwise::fail_stalled() const {
   std::vector<int> absent;
   std::set<int> stuck;

@@ -1,6 +1,7 @@
 // Transfers between this rank and others, cut into chunks that MPI moves in the background. Both
-// sides of a pair derive the chunks from the same number of bytes, so nothing is negotiated. Data
-// is received from a peer only after its header has shown that it makes the same call.
+// sides of a pair compute the chunks from the same number of bytes, so nothing is negotiated. This
+// rank receives data from a peer only after the peer's header has shown that both make the same
+// call.
 //
 //   Pairwise transfers(channel, headers);
 //   transfers.exchange_headers();
@@ -9,7 +10,7 @@
 //   transfers.start();
 //   for (int64_t c = 0; c < chunks; ++c) {
 //     use(transfers.await(stream, c));
-//     transfers.release(stream, c);                             // its slot takes chunk c + 2
+//     transfers.release(stream, c);                             // frees the slot for chunk c + 2
 //   }
 //   transfers.finish();
 #pragma once
@@ -26,9 +27,9 @@ namespace tessera::dist {
 
 class Pairwise {
  public:
-  /// The transfers of one call. `headers` describes the call, and receives the peers' headers.
-  /// Functions that wait throw soon after channel.stop is set, and when nothing has moved for the
-  /// channel's timeout.
+  /// Creates the transfers of one call. `headers` describes the call, and receives the peers'
+  /// headers. Functions that wait throw soon after channel.stop is set. They also throw if no data
+  /// has moved for the channel's timeout.
   Pairwise(const Channel& channel, CallHeaders& headers);
   /// If finish() has not returned, MPI may read and write the memory of the transfers until the
   /// process ends. The caller must keep this memory (dist/mpi/kept_memory.h).
@@ -37,8 +38,8 @@ class Pairwise {
   Pairwise& operator=(const Pairwise&) = delete;
 
   /// Exchanges headers with these peers, or with all peers. To be called for the first transfers of
-  /// a call. Functions that wait then throw if one of the peers makes another call. Without this
-  /// exchange, ranks must already have agreed on the call.
+  /// a call; later transfers of the call need no headers. After the exchange, functions that wait
+  /// throw if one of the peers makes a different call.
   void exchange_headers(std::span<const int> peers);
   void exchange_headers();
 
@@ -67,9 +68,9 @@ class Pairwise {
     std::byte* data;
     int64_t bytes;
     int64_t chunk_bytes;
-    size_t first_request = 0;  // index of its first request; it has one for each slot
+    size_t first_request = 0;  // index of the stream's first request; one request for each slot
     int64_t slots = 0;
-    int64_t posted = 0;  // chunks so far
+    int64_t posted = 0;  // number of chunks posted so far
     int64_t chunks() const { return (bytes + chunk_bytes - 1) / chunk_bytes; }
     bool receives_data() const {
       return direction == Direction::receive || direction == Direction::receive_staged;
@@ -89,12 +90,12 @@ class Pairwise {
   const Channel& channel_;
   Backoff backoff_;
   CallHeaders& headers_;
-  std::vector<uint8_t> agreed_;   // by peer: 1 if it is known to make this call
+  std::vector<uint8_t> agreed_;   // by peer: 1 if the peer is known to make this call
   std::vector<int> stream_from_;  // the stream that receives from a peer; -1: none
   std::vector<Stream> streams_;
   std::vector<MPI_Request> requests_;
   std::vector<size_t> stream_of_;   // by request: its stream
-  std::vector<uint8_t> arrived_;    // by request: 1 if its staged chunk is there, not released
+  std::vector<uint8_t> arrived_;    // by request: 1 while a staged chunk is in the request's slot
   std::vector<int> indices_;        // requests that MPI_Testsome found completed
   int64_t active_ = 0;              // requests posted and not completed
   int64_t bytes_sent_ = 0;

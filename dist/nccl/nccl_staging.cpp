@@ -5,9 +5,10 @@
 
 namespace tessera::dist {
 
-// Staging has one chunk of 1 to 8 MiB for each rank. For each chunk NCCL and a kernel per
-// contribution are launched. This takes some tens of microseconds, as long as NVLink takes for 8
-// MiB. All chunks together take at most about 64 MiB, except with chunks of the least size.
+// Staging has one chunk of 1 to 8 MiB for each rank. Each chunk costs a launch of NCCL and one
+// kernel launch per contribution. These launches take some tens of microseconds, in which NVLink
+// moves about 8 MiB. All chunks together take at most about 64 MiB, except with chunks of the least
+// size.
 int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options) {
   constexpr int64_t unit = 256 * 8;
   constexpr int64_t MiB = 1024 * 1024;

@@ -46,8 +46,8 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   return first < second + b_bytes && second < first + a_bytes;
 }
 
-// The pieces that a reduction adds. Pieces of other ranks are received into this object. This
-// rank's own piece stays in the caller's buffer.
+// The pieces that a reduction adds. This object receives the pieces of other ranks into its own
+// memory. This rank's piece stays in the caller's buffer.
 class Contributions {
  public:
   Contributions(Peers& peers, const void* own, size_t bytes)
@@ -284,8 +284,8 @@ void Communicator::broadcast(const Call& call) {
   peers_.finish();
 }
 
-// Adds from the last rank down. All ranks get the same bits, but not those of a sum in rank order.
-// So tests find code that relies on rank order.
+// Adds from the last rank down to rank 0. All ranks get equal bits, but a sum in rank order would
+// give other bits. So tests find code that relies on rank order.
 void Communicator::reduce(const Call& call) {
   const size_t bytes = bytes_of(call.operation);
   const Contributions contributions(peers_, call.send, bytes);
@@ -301,7 +301,7 @@ void Communicator::reduce(const Call& call) {
   copy(call.receive, sum.data(), bytes);
 }
 
-// Adds as in a ring: begins with the next rank's piece, and ends with this rank's own.
+// Adds as in a ring: begins with the next rank's piece, and ends with this rank's own piece.
 void Communicator::reduce_scatter(const Call& call) {
   const size_t bytes = bytes_of(call.operation);
   const void* const own = at(call.send, static_cast<size_t>(rank()) * bytes);

@@ -30,8 +30,8 @@ class Communicator {
   int size() const { return peers_.size(); }
   ncclResult_t failure() const { return failure_; }
 
-  /// Makes the communicator unusable after a failed call, and tells the other ranks that this rank
-  /// will make no more calls, so that they fail at once and not at the time limit. Only the first
+  /// Makes the communicator unusable after a failed call. Tells the other ranks that this rank will
+  /// make no more calls, so that they fail at once and not at the time limit. Only the first
   /// failure counts. May be called from any thread.
   void fail(ncclResult_t failure);
   /// Throws if an earlier call has failed.
@@ -40,7 +40,7 @@ class Communicator {
   /// Throws if an earlier call has failed or the arguments are wrong; does not look at other ranks.
   void check(const Call& call) const;
   /// Runs the calls of one group. Throws if an earlier call has failed, or if the calls of other
-  /// ranks do not match or do not come in time.
+  /// ranks do not match or are not made in time.
   void run(std::span<const Call> calls);
   /// Makes a call in flight fail, and tells the other ranks that this rank will make no more calls.
   /// Then waits, like NCCL, until all graphs with captured calls are destroyed, without a time

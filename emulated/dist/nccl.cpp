@@ -76,22 +76,23 @@ Shared find(ncclComm_t comm) {
   return found->second;
 }
 
-// On a captured stream the calls are recorded, and run at each launch of the graph. On a deferred
-// one they run when the stream comes to them.
+// Runs the calls at once, except in two cases. On a captured stream the calls are recorded, and run
+// at each launch of the graph. On a deferred stream the calls run when the stream reaches them.
 void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t stream) {
   const bool is_captured = captured(stream);
   if (!is_captured && !streams_are_deferred()) {
     const DeviceAccess access;
     return communicator->run(calls);
   }
-  // The calls of a communicator run in their order, also if they are on different streams.
+  // The calls of a communicator run in the order in which they were made, even on different
+  // streams.
   if (!is_captured && communicator->last_call()) {
     (void)defer_behind(stream, communicator->last_call());
   }
   const auto graph = is_captured ? communicator->captured() : nullptr;
   const auto work = [communicator, calls = std::move(calls), graph] {
     const ncclResult_t result = guarded([&] { communicator->run(calls); });
-    // A failure of a deferred call is one of the communicator, and not of its stream.
+    // A failure of a deferred call is a failure of the communicator, not of the stream.
     if (result == ncclSuccess || streams_are_deferred()) return cudaSuccess;
     return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));
   };
@@ -114,7 +115,7 @@ void run_group(std::vector<GroupedCall> calls) {
   }
 }
 
-/// Like guarded(), but a failure of the body sticks to the communicator.
+/// Like guarded(body), but a failure of the body makes the communicator unusable.
 template <class Body>
 ncclResult_t guarded(const Shared& communicator, Body&& body) {
   const ncclResult_t result = guarded(std::forward<Body>(body));
@@ -333,7 +334,7 @@ ncclResult_t ncclGroupEnd() {
   const std::vector<GroupedCall> calls = std::exchange(group, {});
   const ncclResult_t result =
       failure != ncclSuccess ? failure : guarded([&] { run_group(calls); });
-  // A group fails as a whole, so its failure sticks to each of its communicators.
+  // A group fails as a whole, so all communicators of the group become unusable.
   if (result != ncclSuccess) {
     for (const GroupedCall& grouped : calls) grouped.communicator->fail(result);
   }

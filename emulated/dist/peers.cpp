@@ -80,7 +80,7 @@ Peers::~Peers() {
   }
   for (MPI_Request& request : transfers_) {
     if (request == MPI_REQUEST_NULL) continue;
-    MPI_Cancel(&request);  // else a late message could arrive in memory that has a new use
+    MPI_Cancel(&request);  // otherwise a late message could overwrite memory that was reused
     MPI_Request_free(&request);
   }
 }

@@ -75,8 +75,8 @@ bool read_rows(Reader& reader, uint8_t* pixels, size_t row_bytes) {
   return true;
 }
 
-// Converts CMYK pixels to RGB in place. Adobe's programs store the inks inverted, and mark such
-// files (`inverted`).
+// Converts CMYK pixels to RGB in place. `inverted` is true for files with Adobe's marker, because
+// Adobe's programs store the inks inverted.
 void rgb_from_cmyk(std::vector<uint8_t>& pixels, bool inverted) {
   const size_t count = pixels.size() / 4;
   const int flip = inverted ? 0 : 255;

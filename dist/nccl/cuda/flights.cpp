@@ -24,7 +24,7 @@ void Flights::launched(Flight& flight, std::exception_ptr error) {
 }
 
 void Flights::wait(Flight& flight) {
-  // Declared before the lock, so that the bodies are destroyed after it has been released.
+  // Declared before the lock, so that the bodies are destroyed after the lock has been released.
   std::vector<std::function<int64_t()>> let_go;
   const std::lock_guard lock(mutex_);
   if (flight.error) std::rethrow_exception(flight.error);

@@ -1,6 +1,6 @@
-// Tracks calls whose work is on a stream: keeps their buffers alive until the work is done, lets
-// other streams wait for it, and finds the oldest call in flight. Calls finish in the order in
-// which they were made.
+// Tracks calls whose work is on a stream: keeps their buffers alive until the work is done, makes
+// other streams wait for the work, and finds the oldest call in flight. Calls finish in the order
+// in which they were made.
 #pragma once
 
 #include <deque>
@@ -38,16 +38,16 @@ class Flights {
   void launched(Flight& flight, std::exception_ptr error);
 
   /// Makes the current stream wait for the call's work; neither the host nor another stream waits.
-  /// Throws what the call threw. Releases the buffers of this call and of earlier ones. They were
-  /// allocated on the current stream, so they return to its pool in stream order.
+  /// Rethrows the call's error. Releases the buffers of this call and of earlier calls. The buffers
+  /// were allocated on the current stream, so they return to its pool in stream order.
   void wait(Flight& flight);
   void wait_for_all();
   bool done(const Flight& flight) const;
 
-  /// Forgets the calls that are done.
+  /// Forgets the calls whose work on the stream is done, and releases their buffers.
   void collect();
-  /// Makes the calls that are not done fail with this text. To be called before they are aborted,
-  /// because aborted calls end like those that are done.
+  /// Makes all unfinished calls fail with this text. To be called before aborting the calls,
+  /// because an aborted call looks like a finished call.
   void fail_unfinished(const std::string& why);
   /// Forgets all calls, and releases their buffers. The stream must be idle.
   void clear();

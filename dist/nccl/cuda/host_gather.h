@@ -20,8 +20,8 @@ class HostGather {
     int initialized = 0;
     TESSERA_MPI(MPI_Initialized(&initialized));
     if (!initialized) return;
-    // Never freed, because MPI_Comm_free is a collective, but a destructor may run on one rank
-    // alone.
+    // The MPI communicator is never freed: MPI_Comm_free is a collective, but a destructor may run
+    // on one rank alone.
     MPI_Comm comm = MPI_COMM_NULL;
     TESSERA_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
     open(comm);

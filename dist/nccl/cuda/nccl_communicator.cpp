@@ -44,16 +44,16 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options, NcclR
       .failure = [this] { return failure_of(comm_); },
       .abort =
           [this] {
-            // Runs on a thread of its own, which would otherwise use device 0.
+            // Runs on a separate thread, and CUDA threads start with device 0.
             (void)cudaSetDevice(device_.index);
             (void)ncclCommAbort(comm_);
           },
   });
 }
 
-// Calls that are not done by now belong to a job that fails, so waiting for their peers here could
-// hang. ncclCommDestroy could hang too, because the ranks of a host must call it together.
-// ncclCommAbort waits for no other rank.
+// Unfinished calls belong to a job that fails, so waiting for their peers could hang.
+// ncclCommDestroy could hang too, because the ranks of a host must call it together. ncclCommAbort
+// does not wait for other ranks.
 NcclCommunicator::~NcclCommunicator() {
   watchdog_.reset();
   memory_->close();
@@ -62,8 +62,8 @@ NcclCommunicator::~NcclCommunicator() {
   // Wait for the rest of the stream, because it uses buffers that are released next.
   (void)cudaStreamSynchronize(stream_);
   flights_->clear();
-  // The stream is never destroyed: memory that a body has allocated on it may be freed later, and
-  // is then returned to the pool in the order of this stream.
+  // The stream is never destroyed. Memory that a body has allocated on the stream may be freed
+  // later, and then returns to the pool in the order of this stream.
 }
 
 std::string NcclCommunicator::in_group() const {
@@ -71,8 +71,8 @@ std::string NcclCommunicator::in_group() const {
 }
 
 Work NcclCommunicator::submit(NcclTask task) {
-  // While another communicator captures, events recorded here would belong to its graph. This
-  // communicator would query them later, which CUDA does not allow.
+  // While another communicator captures a graph, an event recorded by this communicator would
+  // belong to that graph. This communicator would later query the event, which CUDA does not allow.
   TESSERA_CHECK(captured_ || !cuda::captured_memory(),
                 "{}{}: another communicator captures a graph, which can hold its own calls alone",
                 text_of(task), in_group());
@@ -88,8 +88,9 @@ void NcclCommunicator::launch_unless_failed(Flights& flights, Flight& flight,
   try {
     if (!failure_) launch_it();
   } catch (...) {
-    // Nothing is launched from now on. Work that this call has already put on the stream may use
-    // its buffers, so the flight keeps them as long as the communicator lives.
+    // With failure_ set, nothing more is launched. Work that this call has already put on the
+    // stream may use the call's buffers. So the flight keeps these buffers as long as the
+    // communicator lives.
     failure_ = std::current_exception();
   }
   flights.launched(flight, failure_);
@@ -101,8 +102,8 @@ void NcclCommunicator::check_transport(const Flight& before) {
   TESSERA_CHECK(failure.empty(), "nccl: before {}: {}", before.name, failure);
 }
 
-// Events recorded in a capture must not be queried. So captured calls go into flights of their own,
-// which the watchdog does not see.
+// Events recorded in a capture must not be queried. So captured calls go into separate Flights
+// (captured_), which the watchdog does not see.
 std::function<void()> NcclCommunicator::capture(const std::function<void()>& body) {
   captured_ = std::make_shared<Flights>(device_.index);
   const std::shared_ptr<void> end(nullptr, [this](void*) { captured_ = nullptr; });
@@ -119,8 +120,8 @@ void NcclCommunicator::launch_graph(const std::function<void()>& graph) {
   launch_unless_failed(*flights_, *flight, [&] {
     check_transport(*flight);
     // The graph runs on the compute stream. The compute stream first waits for the communication
-    // stream, because the calls of a communicator must run one after the other. Later calls wait
-    // for the compute stream anyway.
+    // stream, because the calls of a communicator must run one after the other. Calls after the
+    // graph wait for the compute stream anyway, in launch().
     calls_so_far().wait();
     graph();
     flight->behind.emplace(device_.index);
@@ -175,8 +176,8 @@ Work NcclCommunicator::all_gather_host(const Tensor& buffer, Call call) {
   return {};
 }
 
-// NCCL adds in an order of its own. For integers every order gives the same sum; floats are
-// gathered and added here, in rank order.
+// NCCL adds in its own order. For integers every order gives the same sum. Floats are gathered, and
+// added in rank order by sum_in_rank_order.
 Work NcclCommunicator::all_reduce(const Tensor& buffer, Call call) {
   check_all_reduce(buffer, device_);
   auto body = [this, buffer] {
@@ -232,7 +233,7 @@ void NcclCommunicator::barrier() { meet(Collective::barrier); }
 
 void NcclCommunicator::meet(Collective reason) {
   auto body = [this] {
-    // The values in staging do not matter: the sum only ends when all ranks have come.
+    // The values in staging do not matter. The sum only serves to wait until all ranks take part.
     if (size_ > 1) {
       TESSERA_NCCL(ncclAllReduce(staging_->data(), staging_->data(), 1, ncclInt64, ncclSum, comm_,
                                  stream_));
@@ -247,9 +248,9 @@ void NcclCommunicator::meet(Collective reason) {
 std::shared_ptr<Communicator> NcclCommunicator::split(int color, int key,
                                                       const std::string& group) {
   check_group(group);
-  // NCCL cannot split a communicator that is in use, and ncclCommSplit has no time limit for ranks
-  // that do not come. meet() returns when earlier calls are done and all ranks have come, and the
-  // watchdog limits the time that meet() waits.
+  // NCCL cannot split a communicator that is in use, and ncclCommSplit waits for absent ranks
+  // without a time limit. meet() first waits until earlier calls are done and all ranks have called
+  // split(). The watchdog limits the time of this wait.
   meet(Collective::split);
   cuda::use_device(device_.index);
   NcclRanks ranks{.comm = split_communicator(comm_, color, key, options_),

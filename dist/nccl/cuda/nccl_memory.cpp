@@ -32,7 +32,8 @@ NcclMemory::NcclMemory(int device, ncclComm_t comm)
 
 std::shared_ptr<Storage> NcclMemory::allocate(int64_t bytes, Category category) {
   const Device device{DeviceType::cuda, registrations_->device};
-  // The host cannot access memory of NCCL's allocator. Tests may ask for memory that it can access.
+  // The host cannot access memory of NCCL's allocator, but tests may ask for memory that the host
+  // can access.
   if (bytes == 0 || cuda::memory_is_shared_with_host()) {
     return tessera::allocate(bytes, category, device);
   }

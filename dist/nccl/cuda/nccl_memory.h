@@ -16,13 +16,13 @@ class NcclMemory {
   /// For a communicator of GPU `device`.
   NcclMemory(int device, ncclComm_t comm);
 
-  /// For long-lived buffers: an allocation takes milliseconds and whole pages of the GPU (2 MiB).
-  /// Before memory is freed the host waits for the device, whose streams may still use it. Throws
-  /// if there is not enough memory.
+  /// Allocates memory for long-lived buffers: an allocation takes milliseconds and whole pages of
+  /// the GPU (2 MiB). Before memory is freed, the host synchronizes with the device, because
+  /// streams may still use the memory. Throws if there is not enough memory.
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category);
 
-  /// To be called before the communicator is destroyed. Memory that is freed later is then not
-  /// deregistered. The memory itself stays valid.
+  /// To be called before the communicator is destroyed. The memory stays valid, but is not
+  /// deregistered any more when it is freed.
   void close();
 
  private:

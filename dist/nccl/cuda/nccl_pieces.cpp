@@ -33,9 +33,9 @@ Work NcclCommunicator::exchange(const Tensor& input, int contributors, Receive r
 }
 
 // NCCL's own reduction adds the pieces of all ranks, and rounds each partial sum to the dtype of
-// the input. So it is used only for f32 from all ranks. Otherwise the pieces are sent unsummed and
-// folded here. This rank's own piece is folded first, because `shard` may be that piece of `input`.
-// The other pieces follow in rank order.
+// the input. So NCCL reduces only f32 inputs to which all ranks contribute. Otherwise the pieces
+// are sent unsummed, and this rank adds them (fold). It adds its own piece first, because `shard`
+// may be that piece of `input`. The other pieces follow in rank order.
 Work NcclCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                                       Call call) {
   check_reduce_scatter(shard, input, contributors, size_, device_);
@@ -112,7 +112,7 @@ Tensor NcclCommunicator::staged(int64_t first_byte, int64_t elements, DType dtyp
   return chunk;
 }
 
-// Nothing is sent or received if there are no bytes: both sides know the length.
+// Empty pieces are neither sent nor received, because both sides know the length.
 void NcclCommunicator::send_bytes(const std::byte* data, int64_t bytes, int peer) const {
   if (bytes == 0) return;
   TESSERA_NCCL(ncclSend(data, static_cast<size_t>(bytes), ncclUint8, peer, comm_, stream_));

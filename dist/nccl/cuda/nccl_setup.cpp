@@ -58,7 +58,7 @@ cudaStream_t make_stream() {
   int highest = 0;
   TESSERA_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   cudaStream_t stream = nullptr;
-  // High priority: other ranks wait for what is sent, so NCCL's kernels go before compute kernels.
+  // High priority: other ranks wait for the data, so NCCL's kernels run before compute kernels.
   TESSERA_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
   return stream;
 }

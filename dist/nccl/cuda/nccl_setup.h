@@ -1,4 +1,5 @@
-// Creates and checks what a communicator over NCCL uses: NCCL's communicator and a stream.
+// Creates the parts of a communicator over NCCL: NCCL's own communicator, and a stream. Also asks
+// NCCL for failures.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +18,7 @@ ncclComm_t make_communicator(int rank, int size, const NcclOptions& options);
 /// negative color. Collective.
 ncclComm_t split_communicator(ncclComm_t comm, int color, int key, const NcclOptions& options);
 
-/// The reason why the communicator cannot go on; empty if it can.
+/// Returns why the communicator has failed; empty if it has not failed.
 std::string failure_of(ncclComm_t comm);
 
 /// Creates a stream for communication, of the highest priority.

@@ -30,7 +30,7 @@ Watchdog::~Watchdog() {
 void Watchdog::watch() {
   const auto timeout = std::chrono::duration<double>(watched_.timeout_s);
   std::optional<Flights::UnderWay> oldest;
-  Clock::time_point since{};  // when `oldest` became the oldest; the time before does not count
+  Clock::time_point since{};  // when `oldest` became the oldest call; earlier time does not count
   try {
     cuda::use_device(watched_.device);  // otherwise the thread would use device 0
     for (;;) {
@@ -55,8 +55,8 @@ void Watchdog::watch() {
 }
 
 void Watchdog::end(const std::string& why) {
-  // fail_job prints the message before it aborts the communicator, because the abort may hang as
-  // well. For example, it waits until graphs with captured calls are destroyed.
+  // fail_job prints the message before it aborts the communicator, because the abort may hang too:
+  // it waits until graphs with captured calls are destroyed.
   fail_job(why, watched_.abort);
 }
 
