@@ -1,4 +1,4 @@
-// Matrix products, on either device: by oneDNN on the CPU, by cuBLASLt on CUDA.
+// Matrix products. oneDNN computes them on the CPU, cuBLASLt on CUDA.
 //
 //   kernels::multiply(context, {.m = R, .n = out, .k = in, .a = {x, in}, .b = {weight, 1, in},
 //                               .c = {y, out}, .bias = bias});
@@ -42,8 +42,8 @@ struct ProductArgs {
   ConstMatrix b = {};          // (k, n)
   MutableMatrix c = {};        // (m, n)
   const void* bias = nullptr;  // (n), added to each row; on CUDA a bias requires c_dtype == dtype
-  /// Adds the f32 sum of each element to c. The sum is finished first, except on the CPU for k
-  /// above 8192 with an f32 result: there it is added in parts.
+  /// Adds the product to c. The f32 sum of an element is finished before it is added. Exception: on
+  /// the CPU, if k is above 8192 and c is f32, the sum is added to c in parts.
   bool accumulate = false;
   DType dtype = DType::f32;    // of a, b and bias
   DType c_dtype = DType::f32;  // f32, or the operands' dtype
@@ -52,10 +52,11 @@ struct ProductArgs {
 // multiply: computes c. Sizes may be 0; if k is 0, the product a b is zero. a, b and bias may
 // overlap each other, but not c. Throws for products that the device's library refuses.
 //
-// product_workspace_bytes: returns the most workspace that multiply(context, args) takes if it is
-// called next. Sizes must be above 0. No memory is accessed, so addresses may be null. A null bias
-// means that there is no bias. On CUDA the alignments of the addresses matter, and a null address
-// is taken as fully aligned. Throws as multiply does, and if the context's device does not exist.
+// product_workspace_bytes: returns the largest workspace in bytes that multiply(context, args)
+// needs if it is called next. Sizes must be above 0. No memory is accessed, so addresses may be
+// null. A null bias means that there is no bias. On CUDA the alignments of the addresses matter,
+// and a null address counts as fully aligned. Throws as multiply does, and if the context's device
+// does not exist.
 #define TESSERA_PRODUCT                                           \
   void multiply(const Context& context, const ProductArgs& args); \
   int64_t product_workspace_bytes(const Context& context, const ProductArgs& args);

@@ -13,8 +13,7 @@
 
 namespace tessera::cuda {
 
-/// Everything about `batch` products c (m, n) = a (m, k) b (k, n) on which the choice of their
-/// algorithm depends.
+/// The properties of `batch` products c (m, n) = a (m, k) b (k, n) that decide their algorithm.
 struct ProductShape {
   /// A matrix whose lines (rows, or columns if `transposed`) begin `stride` elements apart. Its
   /// address is a multiple of `alignment` bytes, a power of two up to 256.
@@ -37,8 +36,7 @@ struct ProductShape {
   auto operator<=>(const ProductShape&) const = default;
 };
 
-/// The bytes of a cublasLtMatmulAlgo_t. They may be stored, for use with the same version of
-/// cuBLASLt.
+/// The bytes of a cublasLtMatmulAlgo_t. Stored bytes are valid for the same version of cuBLASLt.
 using AlgorithmBytes = std::array<uint64_t, 8>;
 
 struct TunedProduct {
@@ -61,14 +59,14 @@ struct MeasuredProduct {
   int proposals = 0;
 };
 /// Times cuBLASLt's proposals for a product, on random values. `fastest` is the first proposal
-/// unless another takes less than 98 % of its time. Proposals are restricted as they are without
-/// tuning, so each of them gives the same bits in every run. The host waits for the measurements.
+/// unless another proposal takes less than 98 % of its time. Proposals are restricted as without
+/// tuning, so each proposal gives the same bits in every run. The host waits for the measurements.
 /// Throws if cuBLASLt proposes no algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
-/// From now on each product in `products` uses the algorithm given with it. Every other product
-/// keeps its algorithm or, if it has none, gets the heuristic's first proposal. Throws, and changes
-/// nothing, if an algorithm in `products`
+/// After this call, each product in `products` uses the algorithm given with it. Every other
+/// product keeps its algorithm or, if it has none, gets the heuristic's first proposal. Throws, and
+/// changes nothing, if an algorithm in `products`
 ///  - is refused by cuBLASLt for the product,
 ///  - may add in another order from run to run,
 ///  - takes more than 32 MiB of workspace, or

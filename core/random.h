@@ -38,7 +38,7 @@ constexpr uint64_t stable_hash(std::string_view text) {
   return hash;
 }
 
-/// Returns a multiple of 2^-24 in (0, 1], which is uniform if `bits` are.
+/// Returns a multiple of 2^-24 in (0, 1]. The result is uniform if `bits` is uniform.
 constexpr float uniform_float(uint32_t bits) {
   return static_cast<float>((bits >> 8) + 1) * 0x1p-24f;
 }
@@ -60,17 +60,17 @@ class RandomStream {
   int used_ = 4;
 };
 
-/// Returns the image of `index` under a permutation of [0, count) that seed, purpose and `which`
-/// select. Feistel rounds permute the numbers below the next power of four, and are repeated until
-/// the result is below count, so no table is needed (Black and Rogaway, "Ciphers with arbitrary
-/// finite domains", CT-RSA 2002). Throws unless index < count <= 2^62.
+/// Returns the image of `index` under a permutation of [0, count). Seed, purpose and `which` select
+/// the permutation. Feistel rounds permute the numbers below the next power of four. They are
+/// repeated until the result is below count, so no table is needed (Black and Rogaway, "Ciphers
+/// with arbitrary finite domains", CT-RSA 2002). Throws unless index < count <= 2^62.
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which);
 
-/// The state on which dropout's masks depend, besides layer and element: a seed, a step, and the
-/// first sample of a forward. A ZeroOptimizer, or your own loop over micro-batches, sets the state.
-/// The dropout operation reads the state of its thread. Dropout throws until the state is set,
-/// because a state that never changes would give every step the same masks.
+/// Dropout's masks depend on the layer, the element and this state: a seed, a step, and the first
+/// sample of a forward. A ZeroOptimizer, or your own loop over micro-batches, sets the state. The
+/// dropout operation reads the state of its thread. Dropout throws until the state is set, because
+/// a state that never changes would give every step the same masks.
 struct DropoutState {
   static constexpr int64_t not_set = -1;
 
@@ -84,8 +84,8 @@ struct DropoutState {
 /// Returns the calling thread's dropout state, which is not set at first.
 DropoutState& dropout_state();
 
-/// The dropout state in the form that kernels take. core/ops/dropout.cpp says how masks follow from
-/// this form.
+/// The dropout state in the form that kernels read. core/ops/dropout.cpp describes how kernels
+/// compute masks from this form.
 struct DropoutDraws {
   PhiloxKey key{};
   uint32_t first_sample = 0;
@@ -98,7 +98,8 @@ constexpr DropoutDraws dropout_draws(const DropoutState& state) {
              philox_key(state.seed));
   return {{words[0], words[1]}, static_cast<uint32_t>(state.first_sample)};
 }
-/// Largest number of samples in a step. first_sample plus a tensor's rows must not exceed it.
+/// Largest number of samples in a step. first_sample plus a tensor's rows must not exceed this
+/// limit.
 inline constexpr int64_t dropout_sample_limit = int64_t{1} << 32;
 
 }  // namespace tessera

@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-/// Sets an earlier dropout state while the object lives, so that the same masks are drawn again.
+/// Sets an earlier dropout state while the object lives, so that dropout draws that state's masks.
 class DropoutAsOf {
  public:
   explicit DropoutAsOf(const DropoutState& state)
@@ -105,7 +105,8 @@ std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segm
            };
            grads.differentiate_through(run, std::move(again));
          });
-  // Results that the segment made get the node's history. Results that are inputs keep their own.
+  // Results that the segment made get the node's history. Results that are inputs keep their own
+  // history.
   replace(results, made, outputs);
   replace(results, values, inputs);
   return results;

@@ -1,7 +1,7 @@
-// Activation checkpointing: the activations of a part of the model, a segment, are not kept for
-// backward, but computed again in backward (Chen et al., "Training deep nets with sublinear memory
-// cost", arXiv:1604.06174). This saves the memory of the segment's activations and costs one more
-// forward of the segment.
+// Activation checkpointing (Chen et al., "Training deep nets with sublinear memory cost",
+// arXiv:1604.06174). The activations of a segment, a part of the model, are not kept for backward.
+// Backward computes them again. This saves the memory of the segment's activations and costs one
+// more forward of the segment.
 //
 //   const auto out = recompute("block", {x}, [this](const std::vector<Tensor>& in) {
 //     return std::vector<Tensor>{forward(in[0])};
@@ -9,7 +9,7 @@
 //
 // Losses and gradients have the same bits as without checkpointing, and a parameter's gradient is
 // complete at the same point of backward. Between forward and backward only the segments' inputs
-// are held; backward holds the activations of one segment at a time.
+// stay in memory. During backward, the activations of one segment at a time are in memory.
 #pragma once
 
 #include <functional>
@@ -19,17 +19,16 @@
 
 namespace tessera {
 
-/// A function of the inputs, each of which may be undefined, and of parameters. A segment runs in
-/// the forward and again in backward (twice in backward if it is inside another segment), and must
-/// compute the same each time. Everything that a segment captures must live until backward has
-/// ended.
+/// A function of inputs and parameters. Inputs may be undefined. A segment runs in the forward and
+/// again in backward (twice in backward if it is inside another segment). It must compute the same
+/// values each time. Everything that a segment captures must live until backward has ended.
 using Segment = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 /// Returns segment(inputs), differentiable in the inputs and in the parameters that the segment
-/// uses. If the segment returns an input, a parameter or an undefined tensor as it is, the result
+/// uses. If the segment returns an input, a parameter or an undefined tensor unchanged, the result
 /// is that tensor itself. Calls may be nested: a segment may call recompute. If recording is off,
 /// only calls the segment. Throws if an operation of the segment reads a tensor that has history
-/// and is not an input: pass it as an input, or detach it.
+/// and is not an input. Pass such a tensor as an input, or detach it.
 std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segment segment);
 
 }  // namespace tessera

@@ -18,7 +18,8 @@
 namespace tessera {
 namespace {
 
-// The contents of the status file. Two processes use them at once, so they are lock-free atomics.
+// The contents of the status file. Two processes access the file at the same time, so its fields
+// are lock-free atomics.
 struct Mapped {
   std::atomic<int64_t> finished_steps;
   std::atomic<RunFailure> failure;
@@ -35,8 +36,8 @@ void* map_status(int descriptor) {
 
 constexpr const char* file_name = "tessera-run-status";
 
-// True if a descriptor is a status file. The number may belong to another file: a program between
-// the starter and this process may have closed the inherited file.
+// True if a descriptor is a status file. The number may belong to another file, because a program
+// between the starter and this process may have closed the inherited file.
 bool is_status(int descriptor) {
   std::array<char, 64> target{};
   const std::string link = fmt::format("/proc/self/fd/{}", descriptor);
@@ -77,7 +78,8 @@ void publish_failure(RunFailure failure, std::span<const int> absent) {
   static std::atomic_flag published;
   Mapped* const mapped = status();
   if (mapped == nullptr || published.test_and_set()) return;
-  // The ranks are written first: a starter that reads the failure must find the ranks too.
+  // The ranks are written before the failure, because a starter that reads the failure also reads
+  // the ranks.
   const size_t count = std::min(absent.size(), mapped->absent.size());
   for (size_t i = 0; i < count; ++i) mapped->absent[i] = absent[i];
   mapped->absent_count = static_cast<int32_t>(count);

@@ -4,7 +4,7 @@
 // file's descriptor number is in the environment variable TESSERA_RUN_STATUS. Without the variable
 // nothing is published.
 //
-//   RunStatusFile file;                                       // the starter's
+//   RunStatusFile file;                                       // in the starter
 //   setenv(run_status_variable, file.number().c_str(), 1);
 //   ... start the process, wait for its end ...
 //   RunStatus status = file.read();

@@ -1,4 +1,4 @@
-// The extents of a tensor, outermost first. At most five dimensions; [] is a scalar.
+// The extents of a tensor, outermost first. A shape has at most five dimensions; [] is a scalar.
 #pragma once
 
 #include <array>

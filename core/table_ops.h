@@ -1,6 +1,6 @@
-// Operations on tables whose rows are looked up, each with a short contract. core/ops.h has all
-// other operations, such as embedding and embedding_bag. A table has V rows of C channels. B rows
-// of the left table are looked up, and K rows of the right table for each of the B rows.
+// row_products, an operation on two tables whose rows are looked up. The other lookups, embedding
+// and embedding_bag, are in core/ops.h. A table has V rows of C channels. B rows of the left table
+// are looked up, and K rows of the right table for each of the B rows.
 #pragma once
 
 #include "core/tensor.h"
@@ -23,7 +23,7 @@ struct RowProducts {
 ///   left[b]        row left.indices[b] of the left table; indices (B)
 ///   right[b, k]    row right.indices[b, k] of the right table; indices (B, K)
 /// With `squares` also returns the penalty of a factorization: the sum of the squares of all
-/// looked-up rows and biases, each added once per lookup. All sums are fp32, rounded once.
+/// looked-up rows and biases, each added once per lookup. All sums are f32, rounded once.
 /// Right indices (1, K) are shared by all b, and are allowed only if no gradient is recorded. A
 /// left side without indices has no bias. Throws for an index outside [0, V).
 RowProducts row_products(const Lookup& left, const Lookup& right, bool squares = false);

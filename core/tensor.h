@@ -5,8 +5,8 @@
 //   Tensor x = Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5, 6});
 //   float* values = x.data<float>();
 //
-// `view` and `rows` share memory and are not recorded by autograd; the operations in core/ops.h
-// are.
+// Autograd records the operations in core/ops.h. It does not record `view` and `rows`, whose
+// results share the tensor's memory.
 #pragma once
 
 #include <algorithm>
@@ -68,8 +68,8 @@ class Tensor {
   /// Returns the address of the first element. Throws if the dtype does not store T.
   template <class T>
   T* data() const;
-  /// Returns the elements, for the host to read and write. Throws for a tensor on CUDA, which to()
-  /// can copy to the host. Exception: tests may share the memory of CUDA tensors with the host.
+  /// Returns the elements, for the host to read and write. Throws for a tensor on CUDA, unless CUDA
+  /// memory is shared with the host, as in some tests. to_host() copies a tensor from CUDA.
   template <class T>
   std::span<T> values() const {
     check_host_access();
@@ -79,7 +79,7 @@ class Tensor {
   /// Throws for another dtype or another number of elements.
   float item() const;
 
-  /// Returns a view of the same memory, with another shape of equally many elements.
+  /// Returns a view of the same memory with another shape, which must have as many elements.
   Tensor view(const Shape& shape) const;
   /// Returns rows [begin, end) of the leading dimension, as a view of the same memory.
   Tensor rows(int64_t begin, int64_t end) const;
@@ -96,13 +96,13 @@ class Tensor {
   /// Returns a view of the same memory without history.
   Tensor detach() const;
 
-  /// Gives the tensor the memory of `storage` from offset_bytes on; nullptr takes its memory away.
-  /// All handles of the tensor change.
+  /// Makes the tensor use the memory of `storage` from offset_bytes on. With nullptr, the tensor
+  /// has no memory. The change applies to all handles of the tensor.
   void attach(std::shared_ptr<Storage> storage, int64_t offset_bytes);
   /// Changes the dtype of the tensor, for all its handles. Throws if the tensor has memory.
   void set_dtype(DType dtype);
 
-  // The history, which core/autograd.h maintains.
+  // The tensor's history. core/autograd.h maintains it.
   /// True for the result of a recorded operation, and for a parameter that is not frozen.
   bool requires_grad() const;
   const std::shared_ptr<Node>& producer() const { return impl().producer; }
@@ -110,8 +110,8 @@ class Tensor {
   const std::shared_ptr<Leaf>& leaf() const { return impl().leaf; }
   void set_producer(std::shared_ptr<Node> producer, int output_index);
   void set_leaf(std::shared_ptr<Leaf> leaf);
-  /// A function that computes the tensor's value again. recompute() returns nullptr if the tensor's
-  /// operation offers no such function.
+  /// A function that computes the tensor's value again. recompute() returns nullptr if the tensor
+  /// has no such function.
   using Recompute = std::function<Tensor()>;
   const std::shared_ptr<const Recompute>& recompute() const { return impl().recompute; }
   void set_recompute(Recompute recompute);
@@ -129,7 +129,7 @@ class Tensor {
     DType dtype = DType::f32;
     std::shared_ptr<Node> producer;  // the recorded operation that made the tensor, or null
     int output_index = 0;
-    std::shared_ptr<Leaf> leaf;  // for a parameter: where its gradient goes
+    std::shared_ptr<Leaf> leaf;  // for a parameter: its node in the graph; otherwise null
     std::shared_ptr<const Recompute> recompute;
   };
 

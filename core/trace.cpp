@@ -25,15 +25,15 @@ constexpr std::string_view track_name(Track track) {
   return names[static_cast<size_t>(track)];
 }
 
-// The thread of a track in the file. Perfetto takes equal threads of two processes for one, and
-// drops spans that overlap there, so ranks have threads of their own.
+// Returns the thread number of a track in the file. Each rank has its own thread numbers. Perfetto
+// would merge threads of two processes that have the same number, and drop spans that overlap.
 int thread_of(int rank, Track track) {
   constexpr int tracks = 4;
   return tracks * rank + static_cast<int>(track);
 }
 
 // Makes a text safe for JSON: escapes quotes and backslashes, drops control characters and replaces
-// bytes that are not ASCII. JSON requires valid UTF-8, but the name of a parameter may hold any
+// bytes that are not ASCII. JSON requires valid UTF-8, but the name of a parameter may contain any
 // bytes.
 std::string escaped(std::string_view text) {
   std::string result;
@@ -45,8 +45,8 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-// An arrow between slices: it begins ("s"), passes ("t") or ends ("f") in the slice that surrounds
-// its time on its track.
+// One point of an arrow between slices: the arrow's begin ("s"), an intermediate point ("t") or the
+// end ("f"). A point belongs to the slice that contains the point's time on its track.
 struct ArrowPoint {
   char phase;
   int64_t id;
@@ -54,9 +54,9 @@ struct ArrowPoint {
   int64_t at_ns;
 };
 
-// Finds the arrows of one rank. Buckets are matched in order of time: a bucket's n-th exchange
-// carries the gradient that was ready as the n-th. The update that follows ends the arrows of all
-// micro-steps since the update before it.
+// Finds the arrows of one rank. Events of a bucket are matched in order of time: the n-th exchange
+// sends the gradient that was ready n-th. The next update ends the arrows of all micro-steps since
+// the previous update.
 class Arrows {
  public:
   explicit Arrows(int rank) : next_id_((int64_t{rank} << 32) + 1) {}
@@ -74,7 +74,7 @@ class Arrows {
  private:
   struct Waiting {
     std::deque<int64_t> for_exchange;
-    std::vector<int64_t> for_update;  // also those that wait for their exchange
+    std::vector<int64_t> for_update;  // includes all ids in for_exchange
   };
 
   void visit(const Event& event) {

@@ -1,5 +1,5 @@
-// Records which scopes of the program ran when, as a trace in the Chrome/Perfetto format. A scope
-// has a name, and is also a range of an attached profiler. If tracing is off and no profiler is
+// Records the times of the program's scopes, as a trace in the Chrome/Perfetto format. A scope has
+// a name, and is also a range of an attached profiler. If tracing is off and no profiler is
 // attached, a scope costs two predictable branches.
 //
 //   trace::Scope scope("linear");                                 // on the compute track
@@ -17,7 +17,7 @@ namespace tessera::trace {
 
 enum class Track : uint8_t { compute, waiting, communication, buckets };
 
-/// The stations of a bucket's gradient, which the trace connects by arrows.
+/// The stations of a bucket's gradient. The trace connects them by arrows.
 enum class Station : uint8_t { none, ready, exchange, update };
 
 /// The bucket of an event. Each set of parameters numbers its own buckets.

@@ -46,8 +46,9 @@ void LayerSpans::change_to(const Layer* layer) {
   for (size_t i = common; i < path.size(); ++i) open_.push_back({path[i], tick()});
 }
 
-// Nested spans neither begin nor end at the same time, and no span begins when another one ends:
-// Perfetto rounds times to nanoseconds, and drops a span that then overlaps another one.
+// Returns a time that is at least 2 ns after the last tick, so that no two spans begin or end at
+// the same time. Perfetto rounds times to nanoseconds, and drops a span that then overlaps another
+// one.
 int64_t LayerSpans::tick() {
   constexpr int64_t apart_ns = 2;
   return last_ns_ = std::max(now_ns(), last_ns_ + apart_ns);

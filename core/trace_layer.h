@@ -1,5 +1,5 @@
-// The layers of a model in the trace: a span for each layer's forward, and one for its backward.
-// The operations of a layer lie inside its spans.
+// The layers of a model in the trace. A layer has a span for its forward and a span for its
+// backward. The layer's operations are inside its spans.
 //
 //   const trace::LayerScope scope("attn");   // in the forward of a layer
 //
@@ -17,20 +17,20 @@
 
 namespace tessera::trace {
 
-/// A layer within the layer that contains it. Layers are never freed, so that a node may outlive
-/// its model. There is one for each path of names.
+/// A layer and the layer that contains it. There is one Layer for each path of names. Layers are
+/// never freed, so that a node may outlive its model.
 struct Layer {
   std::string name;
   const Layer* parent = nullptr;
   int depth = 1;  // number of layers from the outermost one to this one
 };
 
-/// The innermost layer whose forward runs on this thread; nullptr outside of layers, and if tracing
-/// was off when the layer's forward began.
+/// Returns the innermost layer whose forward runs on this thread. Returns nullptr outside of
+/// layers, and if tracing was off when the layer's forward began.
 const Layer* current_layer();
 
-/// The forward of a layer. An empty name is that of a whole model, and makes no span. `name` must
-/// outlive the scope.
+/// The forward of a layer. A whole model has an empty name, and gets no span. `name` must outlive
+/// the scope.
 class LayerScope {
  public:
   explicit LayerScope(const std::string& name) {
@@ -61,7 +61,8 @@ class LayerSpans {
   LayerSpans(const LayerSpans&) = delete;
   LayerSpans& operator=(const LayerSpans&) = delete;
 
-  /// Closes the spans of layers that do not contain `layer`, and opens those that do.
+  /// Closes the spans of layers that do not contain `layer`, and opens the spans of `layer` and of
+  /// the layers that contain it.
   void enter(const Layer* layer) {
     if (layer != innermost()) change_to(layer);
   }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws the figures of all lessons: calls draw(FOLDER/figures) of each lesson's figures.py.
 
-Usage: course/figures.py [--check]. --check draws nothing, and fails if a stored figure is not what
-its script would draw.
+Usage: course/figures.py [--check]. --check changes no file, and fails if a stored figure differs
+from the figure that its script draws.
 """
 import importlib.util
 import pathlib

@@ -23,8 +23,8 @@ void linear_backward(const Context& context, const Tensor& dx, const Tensor& dwe
                      const Tensor& weight, WeightLayout layout, Activation activation);
 }  // namespace kernels
 
-/// sums (C) = the sums of the columns of x (..., C), which is the gradient of a bias. The order of
-/// addition depends only on the number of rows.
+/// sums (C) = the sum of each column of x (..., C). If x is the gradient of linear's result, `sums`
+/// is the gradient of the bias. The order of addition depends only on the number of rows.
 TESSERA_KERNEL(column_sums, const Tensor& sums, const Tensor& x)
 
 /// Returns R, the number of rows of x (..., C).
@@ -35,7 +35,7 @@ inline int64_t rows_of(const Tensor& x) {
 }
 
 namespace cuda {
-/// Returns the number of bytes of workspace that column_sums takes.
+/// Returns the number of bytes of workspace that column_sums needs.
 int64_t column_sums_workspace(int64_t rows, int64_t channels);
 }  // namespace cuda
 

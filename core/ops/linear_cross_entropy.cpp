@@ -7,10 +7,11 @@
 // of logits by its gradient, as if the gradient of the loss were 1. It then computes the chunk's
 // part of dx and dweight. The backward multiplies dx and dweight by the gradient of the loss.
 //
-// All other logits are f32. A single chunk with all rows is kept for the backward. Several chunks
-// are recomputed in the backward: this costs one more product and saves memory. With f32 operands
-// the gradient of the logits overwrites the logits. With 16-bit operands the gradient has memory of
-// its own, because the next products need it in the operands' dtype.
+// All other logits are f32. If one chunk has all rows, its logits are kept for the backward.
+// Otherwise the backward recomputes the logits of each chunk, which costs one more product and
+// saves memory. With f32 operands the gradient of the logits overwrites the logits. With 16-bit
+// operands the gradient has its own buffer, because the next products need it in the operands'
+// dtype.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/convert.h"
@@ -90,7 +91,7 @@ void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, co
   const DType dtype = rows.x.dtype();
   const Shape chunk_shape = rows.chunk_shape();
   const Tensor logits = kept.defined() ? kept : context.workspace(chunk_shape);
-  // The gradient has the dtype of the products that read it. In f32 it overwrites the logits.
+  // The products need the gradient in their dtype. An f32 gradient overwrites the logits.
   const Tensor dlogits = dtype == DType::f32 ? logits : context.workspace(chunk_shape, dtype);
   // The chunks' contributions to dweight are summed in f32 and rounded once.
   const bool separate = dweight.defined() && dtype != DType::f32 && rows.chunk < rows.count();

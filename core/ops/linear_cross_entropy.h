@@ -1,5 +1,5 @@
-// How linear_cross_entropy computes its logits: their dtype, the stride of their rows, and the
-// number of rows at a time. Also if the forward computes their gradient.
+// The layout of the logits of linear_cross_entropy: their dtype, the stride of a row, and the number
+// of rows of a chunk.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace tessera::ops {
 
-/// Returns the number of elements from one row of logits to the next: the vocabulary rounded up to
-/// a multiple of 64, so that every row is aligned to 16 bytes in any dtype. Without padding,
-/// GPT-2's vocabulary of 50,257 would rule out cuBLASLt's fast kernels.
+/// Returns the stride of a row of logits in elements: the vocabulary rounded up to a multiple of
+/// 64. This aligns every row to 16 bytes in any dtype. Without padding, GPT-2's vocabulary of
+/// 50,257 would rule out cuBLASLt's fast kernels.
 inline int64_t logits_stride(int64_t vocabulary) {
   constexpr int64_t multiple = 64;
   return (vocabulary + multiple - 1) / multiple * multiple;

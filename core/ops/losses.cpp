@@ -18,8 +18,9 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// Checks that a and b have equally many elements in dimension `dim` of the shape that they are
-/// broadcast to. Returns that dimension as a negative number, -1 for the last one.
+/// `dim` is a dimension of the shape that a and b are broadcast to. Throws unless a and b have
+/// equally many elements in dimension `dim`. Returns `dim` counted from the end: -1 is the last
+/// dimension.
 int compared_dimension(const char* name, const Tensor& a, const Tensor& b, int dim) {
   const Shape shape = broadcast_shape(name, a.shape(), b.shape());
   const int from_last = dimension(name, shape, dim) - shape.rank();

@@ -50,7 +50,7 @@ Tensor as_one_matrix(const Tensor& x) {
   return x.view({leading(x.shape()).elements() * x.size(-2), x.size(-1)});
 }
 
-/// True if one call of the launcher takes a and b as they are.
+/// True if one call of the launcher can multiply a and b.
 bool in_one_call(const Tensor& a, const Tensor& b) {
   return b.rank() == 2 || leading(a.shape()) == leading(b.shape());
 }
@@ -76,8 +76,8 @@ void right_gradient(const Tensor& to, const Tensor& dy, const Tensor& a, MatmulA
   }
 }
 
-/// Computes db if all matrices of a are multiplied by one b. db is a sum over all matrices of a,
-/// made in f32.
+/// Computes db if b is one matrix that multiplied all matrices of a. db is a sum over all matrices
+/// of a, accumulated in f32.
 void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, MatmulArgs args) {
   if (!args.transpose_a) return right_gradient(db, as_one_matrix(dy), as_one_matrix(a), args);
   const Context context = current_context(dy.device());
@@ -95,8 +95,8 @@ void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, Matmul
   if (separate) kernels::convert(context, db, sum);
 }
 
-/// The `count` matrices of an operand in a run: contiguous matrices from `first` on if `step` is 1,
-/// or matrix `first`, used `count` times, if `step` is 0.
+/// The `count` matrices of one operand in a run. If `step` is 1, the matrices are contiguous and
+/// begin with matrix `first`. If `step` is 0, matrix `first` is used `count` times.
 struct Run {
   int64_t first;
   int64_t count;
@@ -109,7 +109,7 @@ struct Run {
   Run at(int64_t i) const { return {first + i * step, 1, 0}; }
 };
 
-/// Calls body(y, a, b) for runs of matrices, in order of y.
+/// Calls body(y, a, b) for each run, with the Run of each of the three tensors, in the order of y.
 template <class Body>
 void for_each_run(const Shape& y, const Shape& a, const Shape& b, const Body& body) {
   const BroadcastWalk walk = broadcast_walk(leading(y), leading(a), leading(b));
@@ -130,7 +130,7 @@ void for_each_run(const Shape& y, const Shape& a, const Shape& b, const Body& bo
 }
 
 /// Computes the gradient `to` of an operand whose matrices are used more than once. The gradient of
-/// a matrix is the sum of one product for each use, made in f32.
+/// a matrix is a sum of products, one per use of the matrix, accumulated in f32.
 class RepeatedSums {
  public:
   RepeatedSums(const Tensor& to, int64_t uses)

@@ -1,6 +1,6 @@
-// max: x over some of its dimensions -> the largest element of each run (core/ops/reduced_runs.h).
-// Equal maxima of a run share the gradient equally. x and y are kept for the gradient. Backward can
-// compare x with y, because y is one of the elements and was never rounded.
+// max: y = the largest element of each run of x (core/ops/reduced_runs.h). Equal maxima of a run
+// share the gradient equally. x and y are kept, because the backward finds the maxima by comparing
+// them. The comparison is exact, because y is an element of x and was never rounded.
 #include "core/ops/max.h"
 
 #include <limits>

@@ -1,7 +1,7 @@
 // max_pool: x (N, H, W, C) -> y (N, H', W', C), the maximum over each window. NaN is larger
-// than all numbers. `places` (N, H', W', C) keeps which pixel of a window had the maximum, so the
-// gradient needs neither x nor y. Each pixel of dx gathers dy from the windows in which the pixel
-// was the maximum.
+// than all numbers. `places` (N, H', W', C) is the index of the maximum's pixel within its window,
+// so the gradient needs neither x nor y. Each pixel of dx gathers dy from the windows in which the
+// pixel was the maximum.
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops/max_pool.h"
@@ -32,7 +32,7 @@ namespace tessera::cpu {
 
 namespace {
 
-/// A window's running maximum, and the pixel that has it, for some channels.
+/// The running maximum of a window and the maximum's pixel, for up to pool_channels channels.
 struct Maximum {
   float value[pool_channels];
   int32_t place[pool_channels];
@@ -55,7 +55,8 @@ struct Maximum {
   }
 };
 
-/// Writes the maximum of window `part` and the maximum's place. `x` is the image's first pixel.
+/// Writes the maximum of window `part` and the maximum's place. `x` points to the image's first
+/// pixel, at the part's first channel.
 template <class T>
 void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const PixelPart& part) {
   const auto& [channels, rows, columns] = pool;
@@ -80,7 +81,8 @@ void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const
   }
 }
 
-/// Writes dx of pixel `part`. `dy` and `places` point to the image's first window.
+/// Writes dx of pixel `part`. `dy` and `places` point to the image's first window, at the part's
+/// first channel.
 template <class T>
 void gather_gradient(T* dx, const T* dy, const uint8_t* places, const Pooling& pool,
                      const PixelPart& part) {

@@ -1,5 +1,5 @@
-// How the kernels of max_pool and avg_pool divide the pixels that they write: a thread has n
-// neighbouring channels of a pixel, and a block has a part of a row of pixels.
+// The division of work in the kernels of max_pool and avg_pool: a thread writes n neighbouring
+// channels of a pixel, and a block writes a part of a row of pixels.
 #pragma once
 
 #include "core/ops/pool.h"
@@ -7,7 +7,8 @@
 
 namespace tessera::cuda {
 
-/// Channels [channel, channel + n) of a pixel, which a thread writes. They begin at element `at`.
+/// The part of a pixel that one thread writes: channels [channel, channel + n), which begin at
+/// element `at` of the tensor.
 struct PixelPart {
   int64_t image, row, column;
   int64_t channel;
@@ -36,12 +37,12 @@ struct PixelGrid {
   }
 
   static constexpr int64_t max_threads = 256;
-  int64_t rows;    // of pixels
-  int64_t height;  // rows of an image
-  int64_t parts;   // threads for a pixel
-  int64_t places;  // threads for a row of pixels
-  unsigned threads;
-  unsigned row_blocks;
+  int64_t rows;         // rows of pixels in all images
+  int64_t height;       // rows of pixels in one image
+  int64_t parts;        // threads per pixel
+  int64_t places;       // threads per row of pixels
+  unsigned threads;     // threads per block
+  unsigned row_blocks;  // blocks per row of pixels
 };
 
 }  // namespace tessera::cuda

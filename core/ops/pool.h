@@ -1,4 +1,4 @@
-// Shared by max_pool and avg_pool: their checks, and which pixels a window covers.
+// The checks of max_pool and avg_pool, and the pixels that a window covers.
 #pragma once
 
 #include <algorithm>
@@ -59,8 +59,7 @@ Shape checked_pool_shape(std::string_view operation, const Tensor& x, const Pool
 
 namespace cpu {
 
-/// Number of channels that are computed at a time, so that their sums or maxima stay in the L1
-/// cache.
+/// Number of channels computed at a time. The sums or maxima of 256 channels stay in the L1 cache.
 inline constexpr int64_t pool_channels = 256;
 
 /// Channels [channel, channel + count) of a pixel, which begin at element `at` of the tensor.
@@ -71,7 +70,7 @@ struct PixelPart {
 };
 
 /// Calls body(part) for all parts of all pixels of a tensor of shape (N, H, W, C), split over
-/// threads. `cost` is the number of operations for an element.
+/// threads. `cost` is the number of operations per element.
 template <class Body>
 void parallel_pixels(const Shape& shape, int64_t cost, Body&& body) {
   const int64_t height = shape[1], width = shape[2], channels = shape[3];

@@ -1,7 +1,7 @@
 // A reduction sees a tensor as (outer, reduced, inner), with the dimensions to reduce in the
 // middle. If these dimensions are not adjacent, the tensor is permuted first.
 //
-//   (2, 3, 4, 5) over {1, 2}: outer 2, reduced 12, inner 5. The elements of a run lie 5 apart.
+//   (2, 3, 4, 5) over {1, 2}: outer 2, reduced 12, inner 5. The elements of a run are 5 apart.
 //   (2, 3, 4, 5) over {1, 3}: permuted to (2, 4, 3, 5), then outer 8, reduced 15, inner 1
 #pragma once
 
@@ -28,15 +28,15 @@ struct ReducedDims {
   std::vector<int> order;  // the permutation to apply first; empty if none is needed
 };
 
-/// Returns the runs over the given dimensions of a shape. Throws if the shape lacks a dimension or
-/// if one is given twice. The message begins with `name`, the operation.
+/// Returns the runs over the given dimensions of a shape. Throws if the shape lacks a given
+/// dimension, or if a dimension is given twice. The message begins with `name`, the operation.
 inline ReducedDims reduced_dims(const char* name, const Shape& shape,
                                 const std::vector<int>& dims) {
   const std::vector<int> reduced = dimensions(name, shape, dims);
   ReducedDims result{.shapes = reduced_shapes(name, shape, dims), .runs = {}, .order = {}};
   ReducedRuns& runs = result.runs;
   std::vector<int> kept_order, reduced_order;
-  bool neighbours = true;  // false if a kept dimension of size > 1 lies between reduced ones
+  bool neighbours = true;  // false if a kept dimension of size > 1 is between reduced ones
   for (int dim = 0; dim < shape.rank(); ++dim) {
     const int64_t size = shape[dim];
     const bool goes = std::find(reduced.begin(), reduced.end(), dim) != reduced.end();

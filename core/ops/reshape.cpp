@@ -1,5 +1,6 @@
-// reshape: x with another shape of equally many elements. The result shares x's memory, so there is
-// no kernel. Only a parameter is copied, because its memory may be released after the operation.
+// reshape: returns x with another shape that has as many elements. The result shares x's memory, so
+// there is no kernel. Only a parameter is copied, because the parameter's memory may be released
+// after the operation.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/copy.h"

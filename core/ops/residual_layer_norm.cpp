@@ -1,8 +1,8 @@
 // residual_layer_norm: x, residual (..., C), weight (C), bias (C)
 //   -> sum (..., C) = x + residual,  normalized (..., C) = layer_norm(sum)
 // in one pass over memory. With 16-bit types the norm is computed from the rounded sum, as stored.
-// The gradients of x and residual are equal: each is the gradient that comes back through
-// layer_norm, plus the gradient of the output `sum`.
+// x and residual have equal gradients: the gradient of layer_norm's input plus the gradient of the
+// output `sum`.
 #include <array>
 
 #include "core/autograd.h"

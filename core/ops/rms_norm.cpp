@@ -25,8 +25,8 @@ int64_t checked_rows(const Tensor& x, const Tensor& weight) {
   return Shape(std::span(x.shape().begin(), x.shape().end() - 1)).elements();
 }
 
-/// Gives y a function that recomputes y, as in layer_norm. An operation that reads y in its
-/// backward then does not have to keep y. Recomputing y costs little beside a matrix product.
+/// Gives y a function that recomputes y, as in layer_norm. An operation whose backward reads y then
+/// does not have to keep y. Recomputing y costs little compared with a matrix product.
 void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, int64_t rows,
                      float epsilon) {
   if (!grad_enabled()) return;
@@ -107,7 +107,7 @@ void input_gradient_row(T* dx, const T* dy, const T* x, const T* weight, float r
   }
 }
 
-/// dweight += dy * n, in fp32.
+/// dweight += dy * n, in f32, where n = x * rrms.
 template <class T>
 void add_weight_gradient_row(float* dweight, const T* dy, const T* x, float rrms,
                              int64_t channels) {
@@ -117,9 +117,9 @@ void add_weight_gradient_row(float* dweight, const T* dy, const T* x, float rrms
   }
 }
 
-/// As in layer_norm, rows are summed in chunks, and then the chunks' sums are added in order. The
-/// number of chunks depends only on the number of rows, so the bits are the same for any number of
-/// threads.
+/// dweight is summed over each chunk of rows, and then the chunks' sums are added in order, as in
+/// layer_norm. The number of chunks depends only on the number of rows, so the result has the same
+/// bits for any number of threads.
 constexpr int64_t max_chunks = 32;
 constexpr int64_t min_chunk_rows = 16;
 

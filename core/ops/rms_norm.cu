@@ -1,8 +1,9 @@
-// rms_norm on CUDA. A warp handles a row; a block handles a long row, as in layer_norm.cuh.
+// rms_norm on CUDA. A warp handles a short row, and a block handles a long row, as in
+// layer_norm.cuh.
 //
-// The weight's gradient is summed as in layer_norm, in chunks of rows. The number of chunks depends
+// The weight's gradient is summed in chunks of rows, as in layer_norm. The number of chunks depends
 // only on the number of rows. Within a chunk, warp w sums rows w, w + 8, ..., then the warps' sums
-// are added in order. A second kernel adds up the chunks.
+// are added in order. A second kernel adds up the chunks' sums.
 #include "core/ops/rms_norm.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int warps = norm_threads / warp_size;
-constexpr int64_t max_chunks = 264;  // as in layer_norm.cu
+constexpr int64_t max_chunks = 264;  // the same number as in layer_norm.cu
 
 struct RowChunks {
   explicit RowChunks(int64_t rows)
@@ -128,8 +129,8 @@ __global__ void __launch_bounds__(norm_threads)
   partial[int64_t{blockIdx.y} * args.channels + column] = total;
 }
 
-/// Number of warps in a block of rms_norm_finish_kernel, which adds up the chunks for 32 columns.
-/// Warp w adds chunks w, w + 32, ..., then the warps' sums are added in order.
+/// Number of warps in a block of rms_norm_finish_kernel. A block adds up the chunks' sums for 32
+/// columns. Warp w adds chunks w, w + 32, ..., then the warps' sums are added in order.
 constexpr int finish_warps = 32;
 
 template <class T>

@@ -3,10 +3,10 @@
 // (Su et al., arXiv:2104.09864). The product of a rotated query and a rotated key then depends on
 // their positions only through the distance between them.
 //
-// Cosines and sines come from an f32 table in the workspace, with a row for each position. Their
-// angles are computed in f64: the angle of a far position is many turns, and rounding it to f32
-// would rotate by a wrong part of a turn. The backward computes the table again and rotates the
-// gradient by the negative angles.
+// Cosines and sines come from an f32 table in the workspace, with a row for each position. The
+// angles are computed in f64, because the angle of a far position is many turns. Rounding such an
+// angle to f32 would lose a noticeable part of a turn. The backward computes the table again and
+// rotates the gradient by the negative angles.
 #include "core/ops/rotary.h"
 
 #include <cmath>

@@ -28,7 +28,7 @@ struct PairRows {
   T* y;
   const T* x;
   const float* table;
-  int64_t rows;  // heads of all tokens
+  int64_t rows;  // number of heads of all tokens
   int64_t pairs;
   int64_t heads;
   int64_t positions;

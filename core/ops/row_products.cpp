@@ -1,8 +1,8 @@
-// row_products: left (V, C) at i, i32 (B); right (W, C) at j, i32 (B, K)
-//   -> products[b, k] = left[i[b]] . right[j[b, k]] + their biases,
+// row_products: left (V, C) with indices i, i32 (B); right (W, C) with indices j, i32 (B, K)
+//   -> products[b, k] = left[i[b]] . right[j[b, k]] + the biases of both rows,
 //      squares = the sum of the squares of all rows and biases that were looked up.
-// This is what a matrix factorization computes. Rows are read in place, without a copy for each
-// product: the tables are much smaller than copies of B K rows, and often stay in the cache.
+// A matrix factorization needs these products. Rows are read in place and not copied for each
+// product. The tables are much smaller than copies of B K rows, and they often stay in the cache.
 #include "core/ops/row_products.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ void check_indices(const RowProductInputs& in) {
 }
 
 void check_range(const char* side, const Lookup& at) {
-  // On a GPU the kernel checks, as for embedding.
+  // On a GPU the kernel checks the indices.
   if (!at.indices.defined() || !at.indices.device().is_cpu()) return;
   const auto values = at.indices.values<int32_t>();
   const int64_t rows = at.table.size(0);
@@ -80,9 +80,9 @@ void check(const RowProductInputs& in) {
                 right.indices.shape(), in.rows());
 }
 
-/// Returns the lookup that the kernels get: `at` itself, or for a row-sparse table its fetched
-/// rows, with indices into these rows (rows_of). A table and its bias have one tensor of indices,
-/// so the rows of both must be numbered alike.
+/// Returns the lookup for the kernels. For a row-sparse table, the lookup has the table's fetched
+/// rows, and indices into these rows (rows_of). For other tables, the lookup is `at` itself. A
+/// table and its bias share one tensor of indices, so both must number their rows alike.
 Lookup read_rows(const char* side, const Lookup& at) {
   const bool sparse = read_whole(at.table) == nullptr;
   const bool sparse_bias = at.bias.defined() && read_whole(at.bias) == nullptr;
@@ -167,8 +167,8 @@ RowProducts row_products(const Lookup& left, const Lookup& right, bool squares) 
              if (dtable.gradient.defined() || dbias.gradient.defined()) {
                kernels::row_products_backward(context, dtable, dbias, side, dy, in);
              }
-             // This side's gradients are declared complete now. They can then be sent while the
-             // other side is computed.
+             // Declares this side's gradients complete, so that they can be sent while the other
+             // side's gradients are computed.
              for (const int input : {table, bias}) {
                if (input >= 0) grads.written(input);
              }
@@ -183,8 +183,8 @@ namespace tessera::cpu {
 
 namespace {
 
-/// Returns a . b, in f32. The sum has 16 lanes for any addresses and any width of the processor's
-/// vectors, so the order of addition is fixed.
+/// Returns a . b, in f32. The sum has 16 lanes whatever the addresses and the CPU's vector width
+/// are, so the order of addition is fixed.
 template <class T>
 float inner_product(const T* a, const T* b, int64_t count) {
   constexpr int64_t lanes = 16;
@@ -243,7 +243,7 @@ double sum_of_squares(const Context& context, const ops::Lookup& at) {
   const int64_t count = at.table.size(0);
   const int64_t blocks = (count + block - 1) / block;
   const Tensor lookups = context.workspace({at.indices.defined() ? count : 0}, DType::i32);
-  const Tensor scratch = context.workspace({blocks * 2});  // an fp64 takes the room of two f32
+  const Tensor scratch = context.workspace({blocks * 2});  // an f64 is as large as two f32
   auto* const times = lookups.data<int32_t>();
   auto* const sums = static_cast<double*>(scratch.raw());
   if (rows.indices != nullptr) {

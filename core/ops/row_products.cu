@@ -1,7 +1,7 @@
 // row_products on CUDA: a warp computes a product. The gradient of a table's row is a sum of rows
-// of the other table, weighted by the gradients of the products. It is computed by sorting places
-// by row, as in the gradient of embedding (embedding.cuh). A left side without indices needs no
-// sorting.
+// of the other table, weighted by the gradients of the products. For this sum, the places (b, k)
+// are sorted by the row that they look up, as in the gradient of embedding (embedding.cuh). A left
+// side without indices needs no sorting.
 #include "core/ops/row_products.h"
 
 #include "core/ops/convert.h"
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Writes squares (places): for each lookup of a side, the sum of the squares of its row and bias.
-/// A left row is looked up once per b, so here the left side has B places.
+/// Writes squares (places). Each element is the sum of the squares of the row and the bias that one
+/// lookup of a side reads. A left row is looked up once per b, so `places` is B for the left side.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     row_squares_kernel(float* squares, Rows<T> rows, int64_t places, int64_t channels) {
@@ -136,11 +136,11 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(dleft + to, sum);
 }
 
-/// Arguments of row_rest_kernel, which computes what sum_by_token does not. For each row v of the
-/// table:
-///   - dbias[v] gets the sum of dy over the sorted places of v;
-///   - for each lookup of v, `squares` adds 2 * dsquares * row to dtable[v], and 2 * dsquares *
-///     bias to dbias[v].
+/// Arguments of row_rest_kernel, which computes the parts of the gradients that sum_by_token does
+/// not compute. For each row v of the table, row_rest_kernel adds
+///   - the sum of dy over the sorted places of v to dbias[v];
+///   - 2 * dsquares * row to dtable[v], for each lookup of v;
+///   - 2 * dsquares * bias to dbias[v], for each lookup of v.
 template <class T>
 struct RowRest {
   T* dtable;              // null if not wanted
@@ -212,7 +212,7 @@ int64_t write_squares(const Context& context, const Tensor& squares, int64_t fir
 
 }  // namespace
 
-/// If an index is wrong, the host throws at its next synchronisation with the device.
+/// If an index is out of range, the host throws at its next synchronisation with the device.
 void row_products_forward(const Context& context, const Tensor& products, const Tensor& squares,
                           const RowProductInputs& in) {
   const ProductSizes sizes = sizes_of(in);

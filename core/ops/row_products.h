@@ -1,5 +1,5 @@
-// The launchers of row_products. Shapes: B result rows with K products each; a table has V rows of
-// C channels, where V may differ between the left and the right table.
+// The launchers of row_products. Shapes: there are B result rows with K products each. A table has
+// V rows of C channels; the left and the right table may differ in V.
 #pragma once
 
 #include "core/dispatch.h"
@@ -17,9 +17,9 @@ struct RowProductInputs {
   bool shared() const { return right.indices.size(0) != rows(); }
 };
 
-/// Computes products (B, K), and squares f32 [], which may be undefined. Workspace is taken only if
-/// `squares` is defined:
-///   CPU    at most 4 V + 8 ceil(V / 64) bytes, V of the larger table
+/// Computes products (B, K), and squares f32 [], which may be undefined. Workspace is needed only
+/// if `squares` is defined:
+///   CPU    at most 4 V + 8 ceil(V / 64) bytes, with V of the larger table
 ///   CUDA   4 bytes per lookup, plus the workspace of `sum` for as many elements as lookups.
 ///          There are B + B K lookups, or B + K if right indices are shared.
 TESSERA_KERNEL(row_products_forward, const Tensor& products, const Tensor& squares,
@@ -39,7 +39,7 @@ enum class RowProductSide : uint8_t { left, right };
 /// Computes the gradients of one side's table and bias. For each row v:
 ///   dtable[v] = sum of dproducts[b, k] * (the other side's row at (b, k)) + 2 n dsquares table[v]
 ///   dbias[v]  = sum of dproducts[b, k]                                    + 2 n dsquares bias[v]
-/// The sums are fp32, over all places (b, k) that use row v, in order of place. n is the number of
+/// The sums are f32, over all places (b, k) that use row v, in order of place. n is the number of
 /// lookups of v: a left row is looked up once per b, not K times.
 /// Workspace:
 ///   CPU    4 bytes * (V + 1 + 2 B K)

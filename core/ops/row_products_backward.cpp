@@ -6,7 +6,7 @@ namespace tessera::cpu {
 
 namespace {
 
-/// One place (b, k), seen from one side: the row of the other side, and the product's gradient.
+/// One place (b, k) in the sum for one side: the other side's row, and the product's gradient.
 struct Term {
   int32_t other;
   float weight;
@@ -26,7 +26,7 @@ struct Terms {
         terms(static_cast<Term*>(memory.raw())) {}
 };
 
-/// Sorts the places (b, k) by their row, own_at(place). Within a row, the order of places stays.
+/// Sorts the places (b, k) by their row, own_at(place). The places of a row stay in order.
 template <class OwnAt, class TermAt>
 void sort_terms(const Terms& to, int64_t rows, int64_t places, const OwnAt& own_at,
                 const TermAt& term_at) {
@@ -37,7 +37,7 @@ void sort_terms(const Terms& to, int64_t rows, int64_t places, const OwnAt& own_
   for (int64_t place = 0; place < places; ++place) {
     to.terms[start[own_at(place)]++] = term_at(place);
   }
-  // start[v] has moved to the end of row v's terms, where those of row v + 1 begin.
+  // The loop moved start[v] to the end of row v's terms, where the terms of row v + 1 begin.
   std::move_backward(start, start + rows, start + rows + 1);
   start[0] = 0;
 }

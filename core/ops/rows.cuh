@@ -1,10 +1,10 @@
-// How kernels walk over the rows of a tensor. A row is shared by the threads of a warp or of a
-// block. A thread takes n neighbouring elements at a time, and continues `threads * n` elements
-// further on.
+// Loops of kernels over the rows of a tensor. The threads of a warp or of a block share a row. A
+// thread handles n neighbouring elements at a time, and continues `threads * n` elements further
+// on.
 //
-// The order of a sum depends only on the row's length, the dtype and the stride of rows, because
-// these decide which elements a thread takes. The tensor's address decides only whether n
-// neighbours are read in one access.
+// The row's length, the dtype and the stride of rows decide which elements a thread handles. The
+// order of a sum depends on nothing else. The tensor's address decides only whether n neighbours
+// are read in one access.
 #pragma once
 
 #include <cstdint>
@@ -42,10 +42,10 @@ __device__ inline void store_elements(T* to, const Floats<n>& from) {
   }
 }
 
-/// Calls body.operator()<n, aligned>() for rows that begin `stride` elements apart: n = `wide` if
-/// the stride is a multiple of `wide`, else 1. `data` point to the first rows of tensors. `aligned`
-/// is true if every row of these tensors can be accessed n elements at a time. A null pointer is
-/// taken as aligned.
+/// Calls body.operator()<n, aligned>() for rows that begin `stride` elements apart. n is `wide` if
+/// the stride is a multiple of `wide`, else 1. `data` points to the first row of each tensor.
+/// `aligned` is true if every row of these tensors can be accessed n elements at a time. A null
+/// pointer counts as aligned.
 template <int wide, class Body, class... T>
 void visit_access(int64_t stride, Body&& body, const T*... data) {
   if (stride % wide != 0) {
@@ -84,7 +84,7 @@ struct RowWalk {
   int thread;  // index among the threads that share the row
   int64_t columns;
 
-  /// Calls body(turn, at) for all elements [at, at + n) that this thread takes.
+  /// Calls body(turn, at) for all elements [at, at + n) that this thread handles.
   ///   turns > 0   the loop is unrolled and turn is 0, 1, ...; `turns` must suffice for the row
   ///   turns = 0   a row may have any length; turn is always 0
   template <int turns, class Body>

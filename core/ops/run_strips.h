@@ -1,19 +1,19 @@
-// Loops over ReducedRuns on the CPU. A thread takes a piece: one contiguous run, or up to 64 runs
-// side by side. Both kinds of piece are read in strips of at most 64 contiguous elements. An
-// accumulator has 64 lanes, one for each place in a strip, so that the same loop over lanes
-// vectorises for both kinds:
+// Loops over ReducedRuns on the CPU. A thread handles one piece at a time: one contiguous run, or
+// up to 64 runs side by side. Both kinds of piece are read in strips of at most 64 contiguous
+// elements. An accumulator has 64 lanes, one for each place in a strip. Therefore one loop over
+// lanes vectorises for both kinds of piece:
 //
 //   parallel_pieces(runs, cost, [&](const RunPiece& piece) {
 //     Lanes<double> sums = {};
 //     piece.each([&](int64_t at, int64_t width) {
 //       for (int64_t c = 0; c < width; ++c) sums[c] += x[at + c];
 //     });
-//     piece.join(sums, [](double a, double b) { return a + b; });  // one run: lanes get its sum
+//     piece.join(sums, [](double a, double b) { return a + b; });  // adds lanes if it is one run
 //     piece.store(y, sums);
 //   });
 //
-// The elements that a lane accumulates, and the order in which lanes are combined, depend on the
-// runs alone, so the bits do not depend on the number of threads.
+// Only the runs decide which elements a lane accumulates, and in which order lanes are combined.
+// The bits of the result therefore do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// How kernels walk over ReducedRuns. Runs side by side (inner > 1) have a thread each, so that
-// neighbouring threads read neighbouring elements. A contiguous run has a warp, or a block if the
-// run is long. The order of a sum depends on the runs alone.
+// Loops of kernels over ReducedRuns. If runs are side by side (inner > 1), one thread handles each
+// run, so that neighbouring threads read neighbouring elements. A warp handles a contiguous run,
+// and a block handles a long one. The order of a sum depends on the runs alone.
 //
 //   struct Maximum {
 //     template <int threads>

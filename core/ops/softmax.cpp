@@ -1,13 +1,13 @@
 // softmax, log_softmax: x -> y of x's shape; logsumexp: x -> one element per run. A run is the
 // elements that differ only in their indices along the given dimensions (core/ops/reduced_runs.h).
-// `shift` is the run's maximum, or 0 if the maximum is infinite: logsumexp is then this infinity,
-// not NaN.
+// `shift` is the run's maximum, or 0 if the maximum is infinite. With shift 0, logsumexp of such a
+// run is the infinite maximum, not NaN.
 //   softmax      y = exp(x - shift) / sum(exp(x - shift))        dx = y (dy - sum(y dy))
 //   log_softmax  y = x - shift - log(sum(exp(x - shift)))        dx = dy - exp(y) sum(dy)
 //   logsumexp    y = shift + log(sum(exp(x - shift)))            dx = dy softmax(x)
 // For backward, softmax and log_softmax keep y. logsumexp keeps x and computes softmax(x) again. It
-// does not use exp(x - y): a rounded bf16 y of some hundreds is off by up to 1, so the gradient
-// would be off by a factor of up to e.
+// does not use exp(x - y), because y is rounded. A bf16 y of some hundreds is off by up to 1, which
+// would change the gradient by a factor of up to e.
 #include "core/ops/softmax.h"
 
 #include <cmath>
@@ -25,8 +25,8 @@ namespace {
 
 using Softmax = Tensor (*)(const char* name, const Tensor& x, const ReducedRuns& runs);
 
-/// Calls `operation` on x. If other dimensions lie between the dimensions to reduce, permutes x
-/// before and the result afterwards.
+/// Calls `operation` on x. If the dimensions to reduce are not adjacent, permutes x first, and
+/// permutes the result back.
 Tensor over_runs(const char* name, const Tensor& x, const std::vector<int>& dims,
                  Softmax operation) {
   const ReducedDims reduced = reduced_dims(name, x.shape(), dims);
@@ -87,7 +87,7 @@ namespace tessera::cpu {
 
 namespace {
 
-constexpr int64_t exp_cost = 16;  // elementary operations
+constexpr int64_t exp_cost = 16;  // elementary operations per exp
 
 struct RunStatistics {
   Lanes<float> shifts;

@@ -1,10 +1,10 @@
 // sum: y [] = sum of x; mean: y [] = sum of x / elements. x may have any shape, but a mean of no
 // elements is an error. y is f32 for every dtype of x, because losses are sums and means.
 //
-// Each block of 4096 elements is summed in fp64, then the blocks' sums are added in order. The
+// Each block of 4096 elements is summed in f64, then the blocks' sums are added in order. The
 // result does not depend on the number of threads.
 //
-// sum and mean over given dimensions go through sum_to (broadcast.h), and y has the dtype of x.
+// sum and mean over given dimensions use sum_to (broadcast.h), and their y has the dtype of x.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/broadcast.h"
@@ -83,7 +83,7 @@ double block_sum(const T* x, int64_t begin, int64_t end) {
 
 void sum(const Context& context, const Tensor& y, const Tensor& x, float factor) {
   const int64_t blocks = (x.elements() + sum_block - 1) / sum_block;
-  const Tensor scratch = context.workspace({blocks * 2});  // an fp64 takes the room of two f32
+  const Tensor scratch = context.workspace({blocks * 2});  // an f64 is as large as two f32
   double* sums = static_cast<double*>(scratch.raw());
   visit_float(x.dtype(), "sum", [&]<class T>() {
     const T* in = x.data<T>();

@@ -1,4 +1,4 @@
-// sum on CUDA: each block of 4096 elements is summed in fp64, then the blocks' sums are added. The
+// sum on CUDA: each block of 4096 elements is summed in f64, then the blocks' sums are added. The
 // order of addition depends only on the number of elements.
 #include "core/cuda/elementwise.cuh"
 #include "core/ops/sum.h"
@@ -45,7 +45,7 @@ struct ScaledGradient {
 
 void sum(const Context& context, const Tensor& y, const Tensor& x, float factor) {
   const unsigned blocks = blocks_for(x.elements(), sum_block);
-  const Tensor scratch = context.workspace({int64_t{blocks} * 2});  // an f64 takes two f32
+  const Tensor scratch = context.workspace({int64_t{blocks} * 2});  // an f64 is two f32 long
   auto* sums = static_cast<double*>(scratch.raw());
   visit_float(x.dtype(), "sum", [&]<class T>() {
     const T* in = x.data<T>();

@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-/// y[0] = factor * sum of x; y is f32. The sum is made in blocks of fixed size, so that the order
-/// of addition does not depend on the number of threads.
+/// y[0] = factor * sum of x; y is f32. Blocks of fixed size are summed first, so the order of
+/// addition does not depend on the number of threads.
 TESSERA_KERNEL(sum, const Tensor& y, const Tensor& x, float factor)
 /// Every element of dx becomes factor * dy[0]; dy is f32.
 TESSERA_KERNEL(sum_backward, const Tensor& dx, const Tensor& dy, float factor)

@@ -1,5 +1,5 @@
-// transpose on CUDA: y (..., n, m) = x (..., m, n), through tiles in shared memory, so that x is
-// read and y is written along rows.
+// transpose on CUDA: y (..., n, m) = x (..., m, n). Tiles in shared memory are transposed, so that
+// both the reads of x and the writes of y go along rows.
 #include "core/cuda/kernel.cuh"
 #include "core/ops/transpose.h"
 
@@ -7,8 +7,9 @@ namespace tessera::cuda {
 
 namespace {
 
-// A row of a tile is 128 bytes of 16-bit elements, or 256 of f32. An f32 tile takes 17 KB: threads,
-// not shared memory, then limit the number of blocks on a multiprocessor.
+// A row of a tile is 128 bytes of 16-bit elements, or 256 bytes of f32. An f32 tile takes 17 KB of
+// shared memory. At this size the number of threads, not shared memory, limits the number of blocks
+// on a multiprocessor.
 constexpr int tile = 64;
 constexpr int row_threads = 32;
 constexpr int rows_at_once = 8;

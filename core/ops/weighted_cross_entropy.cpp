@@ -69,7 +69,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const Tensor loss = Tensor::empty({}, DType::f32, logits.device());
   kernels::cross_entropy_forward(context, losses, logsumexp, logits, rows.targets, logits.size(-1));
   // The losses of rows with share 0 are set to 0 before the multiplication. Such a loss may be
-  // infinite or NaN, and 0 times it would be NaN.
+  // infinite or NaN, and its product with 0 would be NaN.
   kernels::binary(context, losses, rows.shares, losses, Binary::where_nonzero);
   kernels::binary(context, losses, losses, rows.shares, Binary::mul);
   kernels::sum(context, loss, losses, 1.0f);
@@ -78,7 +78,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
       "cross_entropy", loss, {logits},
       [logits = saved(logits), rows, logsumexp](const Tensor& dloss, InputGradients& grads) {
         const InUse in_backward({&logits});
-        // If nothing else holds the logits, their gradient may overwrite them.
+        // The gradient may overwrite the logits if no other tensor uses their memory.
         const bool in_place = logits.unique() && !logits.leaf();
         const Tensor dlogits = in_place ? logits : grads.destination(0);
         kernels::weighted_cross_entropy_backward(current_context(dloss.device()), dlogits, dloss,

@@ -1,5 +1,5 @@
-// The launchers of cross_entropy with class weights or an ignored target, beside those in
-// cross_entropy.h.
+// The launchers that only cross_entropy with class weights or an ignored target uses. Its other
+// launchers are in cross_entropy.h.
 #pragma once
 
 #include <cstdint>

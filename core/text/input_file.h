@@ -26,8 +26,8 @@ class InputFile {
   /// reading fails or the file has become shorter since it was opened.
   void read_at(int64_t position, void* data, size_t bytes) const;
 
-  /// Asks the system to start reading bytes [position, position + bytes), as far as the file has
-  /// them, and returns at once.
+  /// Asks the system to start reading bytes [position, position + bytes), and returns at once. The
+  /// range may extend beyond the end of the file.
   void will_read(int64_t position, int64_t bytes) const;
 
  private:
@@ -36,8 +36,8 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// True if a directory entry has this name, even an unreadable file or a link that leads nowhere. A
-/// caller that opens such an entry gets an error, instead of taking the file for missing.
+/// True if a directory entry has this name, even if it is an unreadable file or a broken link. A
+/// caller that then opens the entry gets an error, and does not treat the file as missing.
 bool has_name(const std::string& path);
 
 }  // namespace tessera

@@ -19,7 +19,7 @@ std::string json_number(float value) { return shortest(value); }
 std::string json_number(double value) { return shortest(value); }
 
 std::string json_string(std::string_view text) {
-  // A path may hold bytes that are not UTF-8, which JSON does not allow.
+  // A path may contain bytes that are not UTF-8, which JSON does not allow.
   return nlohmann::json(std::string(text))
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -13,10 +13,10 @@
 
 namespace tessera {
 
-/// A float or double as JSON; null for infinity and NaN, which JSON does not have.
+/// Returns a float or double as JSON. Infinity and NaN, which JSON does not have, become null.
 std::string json_number(float value);
 std::string json_number(double value);
-/// A text in quotes, with escapes; bytes that are not UTF-8 are replaced.
+/// Returns a text in quotes, with escapes. Bytes that are not UTF-8 are replaced.
 std::string json_string(std::string_view text);
 
 /// An object whose members keep the order in which they were added.
@@ -48,14 +48,14 @@ class JsonObject {
     members_.insert(members_.end(), other.members_.begin(), other.members_.end());
     return *this;
   }
-  /// Adds a value that is JSON text already.
+  /// Adds a value that is already JSON text.
   JsonObject& raw(std::string_view name, std::string json) {
     members_.emplace_back(json_string(name), std::move(json));
     return *this;
   }
 
   std::string text() const;
-  /// The object with one member per line, for people to read.
+  /// Returns the object with one member per line, for people to read.
   std::string indented() const;
 
  private:

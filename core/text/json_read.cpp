@@ -54,7 +54,7 @@ class Watch {
 
   const std::string& where_;
   const JsonLimits& limits_;
-  std::vector<std::set<std::string>> names_;  // a set for each open object or list; empty for lists
+  std::vector<std::set<std::string>> names_;  // [open object or list]: its names; none for a list
   int64_t values_ = 0;
 };
 

@@ -1,11 +1,12 @@
-// Reads JSON from outside of the program, within limits. All JSON files and texts are read here.
+// Reads JSON from outside of the program, within limits. These functions read all JSON files and
+// texts of the program.
 //
 //   const nlohmann::json config = read_json_file("config.json", {.bytes = 1 << 20});
 //   const int64_t layers = json_integer("config.json: n_layer", config.at("n_layer"));
 //
 // A text that is too long, is nested too deep or has too many values is refused with InputError,
 // before memory is allocated for values beyond the limit. An object that has a name twice is
-// refused too, because JSON readers differ in which of the two values they take.
+// refused too, because JSON readers differ in which of the two values they use.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,9 @@
 namespace tessera {
 
 struct JsonLimits {
-  int64_t bytes = int64_t{1} << 24;  // of the text
-  int64_t depth = 32;                // of lists and objects within each other
-  int64_t values = 2'000'000;        // including lists and objects
+  int64_t bytes = int64_t{1} << 24;  // size of the text
+  int64_t depth = 32;                // nesting depth of lists and objects
+  int64_t values = 2'000'000;        // number of values; lists and objects count too
 };
 
 /// Parses a text. Throws InputError if the text is not valid JSON or exceeds a limit. Every error

@@ -45,9 +45,10 @@ std::string host_name() {
   return text;
 }
 
-// The writer of a temporary file holds a lock on the file until it closes the file or ends. A file
-// without a lock was left behind. The PID in the name does not tell whether the writer lives,
-// because each container has its own PIDs.
+// Locks a temporary file; false if another process has the lock. The writer of a temporary file
+// keeps the file locked until it closes the file or ends. A file without a lock was left behind.
+// The PID in the name does not show whether the writer lives, because each container has its own
+// PIDs.
 bool lock(int descriptor) { return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
 
 // True for a temporary name: `begin`, a number and ".tmp".
@@ -104,9 +105,9 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   fail_input("{}: cannot be written: {} is in use", path_, temporary_);
 }
 
-// Returns false if another process has locked the file. Also returns false if another process has
-// removed the file between opening and locking, when it had no lock and looked left behind. Throws
-// InputError if the file cannot be opened or emptied.
+// Returns false if another process has locked the file. Also returns false if another process
+// removed the file between opening and locking, because the file without a lock looked left behind.
+// Throws InputError if the file cannot be opened or emptied.
 bool OutputFile::open_temporary() {
   const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   descriptor_ = ::open(temporary_.c_str(), flags, 0666);
@@ -114,7 +115,7 @@ bool OutputFile::open_temporary() {
   struct stat status {};
   const bool locked = lock(descriptor_);
   // EWOULDBLOCK: another process has the lock. Any other error means that the file system has no
-  // locks, and the file is used without one.
+  // locks. The file is then used without a lock.
   const bool is_written = !locked && errno == EWOULDBLOCK;
   struct stat named {};
   const bool has_name = ::fstat(descriptor_, &status) == 0 &&
@@ -164,9 +165,9 @@ void OutputFile::write_at(int64_t position, const void* data, size_t bytes) {
   }
 }
 
-// One fsync at the end of a large file could take longer than other ranks wait for this rank. So
-// the file is flushed whenever `most` bytes have been written since the last flush. Between two
-// flushes the disk starts to write each `piece` while the next piece is produced.
+// One fsync at the end of a large file could take longer than other ranks wait for this rank.
+// Therefore the file is flushed whenever `most` bytes have been written since the last flush.
+// Between two flushes the disk starts to write each `piece` while the next piece is produced.
 void OutputFile::flush_in_time(int64_t written) {
   constexpr int64_t most = int64_t{256} << 20;
   constexpr int64_t piece = int64_t{16} << 20;
@@ -179,8 +180,8 @@ void OutputFile::flush_in_time(int64_t written) {
 }
 
 void OutputFile::commit() {
-  // The bytes go to disk before the rename. After a crash, the final name must not stand for an
-  // empty file.
+  // The bytes go to disk before the rename. Otherwise the final name could belong to an empty file
+  // after a crash.
   if (::fsync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     fail("{}: renaming {} failed: {}", path_, temporary_, std::strerror(errno));

@@ -1,10 +1,10 @@
-// A file that is complete or does not appear at all. It is written under a temporary name beside
-// its destination, NAME.HOST.PID.tmp, and renamed when it is complete. Temporary files of killed
-// processes are removed when the destination is written again on the same host.
+// A file that appears under its name only when it is complete. Until then the file has a temporary
+// name in the same folder, NAME.HOST.PID.tmp. Temporary files of killed processes are removed when
+// the destination is written again on the same host.
 //
 //   OutputFile file("run/model.safetensors");
 //   file.write(bytes.data(), bytes.size());
-//   file.commit();                               // without this nothing remains
+//   file.commit();                               // without commit(), no file remains
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ class OutputFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  /// Writes bytes from `position` on, and does not move the position at which `write` continues.
-  /// Bytes that are never written become zeros.
+  /// Writes bytes from `position` on. `write` still continues where the last `write` ended. Bytes
+  /// that are never written become zeros.
   void write_at(int64_t position, const void* data, size_t bytes);
   /// Flushes the file to disk and renames it to `path`, replacing an earlier file.
   void commit();
@@ -43,7 +43,8 @@ class OutputFile {
 
 /// Makes a write beyond the file size limit (ulimit -f) fail with an error, "File too large". By
 /// default the signal SIGXFSZ would end the process without a message. A handler that the program
-/// has set for this signal is kept. All code that opens a file for writing calls this first.
+/// has set for this signal is kept. All code that opens a file for writing calls this function
+/// first.
 void fail_beyond_file_size_limit();
 
 /// Throws InputError if no OutputFile can be written to `path`. With this check a program fails

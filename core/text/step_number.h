@@ -1,14 +1,14 @@
-// How steps are counted. In calls and fields a step is an index from 0: micro_batches(0, ...),
+// The numbers of steps. In calls and fields a step is an index from 0: micro_batches(0, ...),
 // MicroBatch::step, StepReport::step. In everything that people read (the screen, the log, errors,
-// the last message of a rank) the first step is step 1. So "step 5" is the same step in all these
-// texts, and after it five steps are done.
+// the last message of a rank) the first step is step 1. In all these texts "step 5" is the same
+// step, and five steps are done after step 5.
 #pragma once
 
 #include <cstdint>
 
 namespace tessera {
 
-/// The number that people read for the step with this index.
+/// Returns the number that people read for the step with this index.
 constexpr int64_t step_number(int64_t index) { return index + 1; }
 
 }  // namespace tessera

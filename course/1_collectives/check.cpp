@@ -11,11 +11,12 @@
 namespace course {
 namespace {
 
-// Not a multiple of 2, 3 or 5; a multiple of all of them; fewer elements than ranks.
+// Sizes of buffers: no multiple of 2, 3 or 5; a multiple of all three; fewer elements than 3 or 5
+// ranks.
 constexpr int64_t sizes[] = {1000 * 7 + 1, 30 * 64, 2};
 
-// Small integers, so that sums are exact in any order. No two ranks and no two elements of
-// neighbouring pieces are alike.
+// Small integers, so that sums are exact in any order. Values of different ranks differ. So do the
+// first elements of neighbouring pieces.
 float contribution(int64_t rank, int64_t i) {
   return static_cast<float>((rank + 1) * 1000 + i * 7 % 501);
 }
@@ -27,7 +28,7 @@ float sum_at(int64_t i, int64_t ranks) {
 }
 
 using Collective = std::function<void(dist::Communicator&, const Tensor&)>;
-/// The value that element i must have on this rank; NaN: any.
+/// Returns the value that element i must have on this rank. NaN means any value.
 using Expected = std::function<float(int64_t i)>;
 
 struct Called {
@@ -49,7 +50,7 @@ std::string wrong_element(const Tensor& buffer, int64_t ranks, const Expected& e
   return "";
 }
 
-// Calls the student's collective on one buffer.
+// Calls the student's collective on one buffer, which begins with the values of `input`.
 Called call(Grade& grade, int64_t size, const Collective& collective, const Expected& expected,
             const Expected& input) {
   Events events;
@@ -79,7 +80,7 @@ Called call(Grade& grade, int64_t size, const Collective& collective, const Expe
   return called;
 }
 
-// Says so if the reduce-scatter has completed another piece than this rank's own.
+// Returns a message if the reduce-scatter has completed a piece other than this rank's own.
 std::string shifted_message(Grade& grade) {
   grade.at("ring_reduce_scatter");
   const int64_t ranks = grade.world().size;
@@ -105,7 +106,7 @@ std::string shifted_message(Grade& grade) {
   return text;
 }
 
-// The bytes of all pieces of a buffer but number `left_out`.
+// Returns the bytes of all pieces of a buffer except piece `left_out`.
 int64_t other_pieces(int64_t size, int64_t ranks, int64_t left_out) {
   const int64_t own = (left_out + 1) * size / ranks - left_out * size / ranks;
   return 4 * (size - own);
@@ -176,8 +177,8 @@ void check_ring(Grade& grade) {
            }});
 }
 
-// Transfers of a rank in one direction of the tree: those with ranks above it, and one with the
-// rank below it.
+// Returns the number of transfers between a rank and higher ranks in one direction of the tree.
+// Every rank except 0 also has one transfer with a lower rank.
 int64_t above(int64_t rank, int64_t ranks) {
   int64_t count = 0;
   for (int64_t d = 1; d < ranks && rank % (2 * d) == 0; d *= 2) count += rank + d < ranks ? 1 : 0;
@@ -239,7 +240,7 @@ void check_times(Grade& grade) {
 }
 
 void check(Grade& grade) {
-  // Ranks that wait for each other should not do so for minutes.
+  // If ranks wait for each other forever, the check fails after 4 seconds.
   grade.communicator().set_timeout(4);
   check_ring(grade);
   check_tree(grade);

@@ -11,11 +11,11 @@ namespace course {
 
 using namespace tessera;
 
-/// The purpose of all transfers of this lesson: give it to each call, since the check counts bytes
-/// by purpose.
+/// The purpose of all transfers of this lesson. Pass it to each call, because the check counts
+/// bytes by purpose.
 inline const dist::Call transfer{dist::Traffic::gradients};
 
-/// Piece r of a buffer, a view.
+/// Returns a view of piece r of a buffer.
 inline Tensor piece(const Tensor& buffer, int64_t r, int64_t ranks) {
   return buffer.flat(r * buffer.elements() / ranks, (r + 1) * buffer.elements() / ranks);
 }
@@ -27,8 +27,9 @@ inline void add(const Tensor& to, const Tensor& from) {
   for (int64_t i = 0; i < to.elements(); ++i) sum[i] += more[i];
 }
 
-// The ring: rank r sends to rank r + 1 and receives from rank r - 1 (modulo N). N - 1 rounds each.
-/// Afterwards piece rank() of the buffer has the sum over all ranks; the other pieces may have any
+// The ring: rank r sends to rank r + 1 and receives from rank r - 1 (modulo N). A reduce-scatter
+// and an all-gather take N - 1 rounds each.
+/// Afterwards piece rank() of the buffer has the sum over all ranks. The other pieces may have any
 /// values.
 void ring_reduce_scatter(dist::Communicator& communicator, const Tensor& buffer);
 /// Piece rank() of the buffer is the input. Afterwards every rank has all pieces.
@@ -36,8 +37,9 @@ void ring_all_gather(dist::Communicator& communicator, const Tensor& buffer);
 /// Replaces the buffer by its sum over all ranks.
 void ring_all_reduce(dist::Communicator& communicator, const Tensor& buffer);
 
-// The binomial tree: ceil(log2 N) rounds each, whole buffers.
-/// Afterwards rank 0 has the sum over all ranks; on other ranks the buffer may have any values.
+// The binomial tree: ranks send whole buffers. A reduce and a broadcast take ceil(log2 N) rounds
+// each.
+/// Afterwards rank 0 has the sum over all ranks. On other ranks the buffer may have any values.
 void tree_reduce(dist::Communicator& communicator, const Tensor& buffer);
 /// Copies rank 0's buffer to all ranks.
 void tree_broadcast(dist::Communicator& communicator, const Tensor& buffer);
@@ -49,7 +51,8 @@ struct Link {
   double latency_s = 0;
   double bytes_per_s = 0;
 };
-/// Time of an all-reduce of `bytes` bytes. N divides `bytes`; additions take no time.
+/// Returns the seconds of an all-reduce of `bytes` bytes. N divides `bytes`. Additions take no
+/// time.
 double ring_all_reduce_s(double bytes, int64_t ranks, const Link& link);
 double tree_all_reduce_s(double bytes, int64_t ranks, const Link& link);
 

@@ -13,7 +13,7 @@ def draw(folder):
 def ring(path):
     figure = Figure(720, 270, "Reduce-scatter on a ring of three ranks: before, after one and "
                               "after two rounds; at the end rank r has the sum of piece r")
-    # The contributions that are in piece p of rank r, after each round.
+    # [round][r][p]: the ranks whose values are in the sum in piece p of rank r, after each round.
     states = [
         [[{r} for _ in range(3)] for r in range(3)],
         [[{0}, {2, 0}, {0}], [{1}, {1}, {0, 1}], [{1, 2}, {2}, {2}]],
@@ -101,7 +101,7 @@ def time(path):
             figure.line(xa, ya, xb, yb, colour, 2.5)
         figure.text(points[-1][0] + 6, points[-1][1] + 4 + 6 * below, name, 13, fill=colour,
                     weight="bold")
-    # Where both take as long: 2 (N - 1) (L + S / N B) = 2 log2 N (L + S / B).
+    # The size S at which both times are equal: 2 (N - 1) (L + S / (N B)) = 2 log2 N (L + S / B).
     rounds = math.ceil(math.log2(ranks))
     size = ((ranks - 1) - rounds) * latency * bandwidth / (rounds - (ranks - 1) / ranks)
     x, y = at(size, ring_s(size, ranks, latency, bandwidth))

@@ -11,7 +11,7 @@ int behind(dist::Communicator& communicator) {
   return (communicator.rank() + communicator.size() - 1) % communicator.size();
 }
 
-// Piece rank() - back, where a negative number stands for a piece from the end.
+// Returns piece rank() - back, modulo the number of ranks.
 Tensor piece_behind(dist::Communicator& communicator, const Tensor& buffer, int back) {
   const int ranks = communicator.size();
   return piece(buffer, (communicator.rank() + 2 * ranks - back) % ranks, ranks);
@@ -19,7 +19,8 @@ Tensor piece_behind(dist::Communicator& communicator, const Tensor& buffer, int 
 
 }  // namespace
 
-// Piece r starts at rank r + 1, goes round, grows by each rank's contribution, and ends at rank r.
+// The sum of piece r starts at rank r + 1. Each rank adds its contribution and sends the sum to the
+// next rank. The sum ends at rank r.
 void ring_reduce_scatter(dist::Communicator& communicator, const Tensor& buffer) {
   for (int round = 0; round < communicator.size() - 1; ++round) {
     const Tensor outgoing = piece_behind(communicator, buffer, round + 1);
@@ -32,7 +33,7 @@ void ring_reduce_scatter(dist::Communicator& communicator, const Tensor& buffer)
   }
 }
 
-// Each rank passes on what it received in the round before.
+// Each rank begins with its own piece, and then sends the piece that arrived in the previous round.
 void ring_all_gather(dist::Communicator& communicator, const Tensor& buffer) {
   for (int round = 0; round < communicator.size() - 1; ++round) {
     communicator
@@ -48,7 +49,7 @@ void ring_all_reduce(dist::Communicator& communicator, const Tensor& buffer) {
   ring_all_gather(communicator, buffer);
 }
 
-// In the round with distance d, ranks that are odd multiples of d send to the rank d below.
+// In the round with distance d, ranks that are odd multiples of d send to rank - d.
 void tree_reduce(dist::Communicator& communicator, const Tensor& buffer) {
   const int rank = communicator.rank();
   const Tensor arrived = Tensor::empty(buffer.shape());
@@ -63,7 +64,7 @@ void tree_reduce(dist::Communicator& communicator, const Tensor& buffer) {
   }
 }
 
-// The same tree, from the root to the leaves.
+// The tree of tree_reduce, from the root to the leaves.
 void tree_broadcast(dist::Communicator& communicator, const Tensor& buffer) {
   const int rank = communicator.rank();
   int distance = 1;

@@ -1,4 +1,5 @@
-// Lesson 1, yours to write. README.md beside this file explains what; `course/check 1` grades it.
+// Lesson 1, yours to write. README.md beside this file explains the task. `course/check 1` grades
+// your code.
 #include "course/1_collectives/collectives.h"
 #include "course/lib/todo.h"
 
@@ -6,32 +7,35 @@ namespace course {
 
 // A transfer in both directions at once:
 //   communicator.send_receive({outgoing, to}, {incoming, from}, transfer).wait();
-// and in one: communicator.send(buffer, to, transfer).wait(); receive(buffer, from, transfer).
-// The outgoing buffer must not change, and the incoming one must not be read, before wait()
-// returns.
+// and in one direction:
+//   communicator.send(buffer, to, transfer).wait();
+//   communicator.receive(buffer, from, transfer).wait();
+// Before wait() returns, the outgoing buffer must not change, and the incoming buffer must not be
+// read.
 
-// N - 1 rounds. In each, send the piece that you added to last, and add what arrives to the next
-// one. With which piece must rank r begin, so that piece r is the last one that arrives?
+// N - 1 rounds. In each round, send the piece to which you added values in the round before. Add
+// the arriving values to your copy of their piece. With which piece must rank r begin, so that
+// piece r arrives last?
 void ring_reduce_scatter(dist::Communicator&, const Tensor&) {
   todo("lesson 1: ring_reduce_scatter");
 }
 
-// N - 1 rounds. Pass on what arrived in the round before; begin with your own piece.
+// N - 1 rounds. Begin with your own piece. Then send the piece that arrived in the round before.
 void ring_all_gather(dist::Communicator&, const Tensor&) { todo("lesson 1: ring_all_gather"); }
 
-// Two lines.
+// The body is two lines.
 void ring_all_reduce(dist::Communicator&, const Tensor&) { todo("lesson 1: ring_all_reduce"); }
 
-// With distance d = 1, 2, 4, ...: every second rank of those that are left sends its buffer to the
-// rank d below it, and is done. N need not be a power of two: some rank may have no one above it.
+// The distance d is 1, 2, 4, .... In each round, every second rank of the ranks that are left sends
+// its buffer to rank - d, and is done. N need not be a power of two, so rank + d may not exist.
 void tree_reduce(dist::Communicator&, const Tensor&) { todo("lesson 1: tree_reduce"); }
 
-// The same tree from the root to the leaves: the distances come in the opposite order.
+// The tree of tree_reduce from the root to the leaves. The distances are in the opposite order.
 void tree_broadcast(dist::Communicator&, const Tensor&) { todo("lesson 1: tree_broadcast"); }
 
 void tree_all_reduce(dist::Communicator&, const Tensor&) { todo("lesson 1: tree_all_reduce"); }
 
-// Rounds, times the time of one round.
+// The number of rounds times the time of one round.
 double ring_all_reduce_s(double, int64_t, const Link&) { todo("lesson 1: ring_all_reduce_s"); }
 double tree_all_reduce_s(double, int64_t, const Link&) { todo("lesson 1: tree_all_reduce_s"); }
 

@@ -1,5 +1,5 @@
-// Grades lesson 2: the loops, the recorded operation, what it announces, and the order in which
-// gradients are complete.
+// Grades lesson 2: the loops, the recorded operation, its announcements of parameters, and the
+// order in which gradients become complete.
 #include <sstream>
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace course {
 namespace {
 
-// Runs `body`; returns the error that it throws.
+// Runs `body`. Returns the message of the Error that `body` throws, or "".
 template <class Body>
 std::string error_of(Body body) {
   try {
@@ -23,7 +23,8 @@ std::string error_of(Body body) {
   return "";
 }
 
-// Requires that `compute` overwrites its tensor, which is filled with NaN, with `expected`.
+// Calls `compute` on a tensor filled with NaN. Requires that the tensor then has the values
+// `expected`.
 void require_values(Grade& grade, const std::string& requirement, const char* name,
                     const Shape& shape, const std::function<void(const Tensor&)>& compute,
                     const Values& expected, const std::vector<Mistake>& mistakes) {
@@ -68,7 +69,7 @@ void check_loops(Grade& grade, const Example& example) {
 
 Tensor contracted(const Tensor& y, const Tensor& dy) { return ops::sum(ops::mul(y, dy)); }
 
-// The names of the operations that the student's linear is made of.
+// Returns the names of the operations that one call of the student's linear records.
 std::vector<std::string> operations_of(const Example& example) {
   std::vector<std::string> names;
   observe_outputs(
@@ -98,7 +99,8 @@ struct Wanted {
   bool x, weight, bias;
 };
 
-// The gradients through autograd, where only some are wanted. No bias: 'without_bias'.
+// Checks the gradients through autograd if only those in `wanted` are wanted. If `without_bias`,
+// the layer has no bias.
 std::string gradient_message(const Example& example, Wanted wanted, bool without_bias = false) {
   const Tensor x = wanted.x ? parameter("x", example.x) : example.x;
   const Tensor weight = parameter("weight", example.weight, wanted.weight);
@@ -143,7 +145,7 @@ std::string differences_message(int64_t rank) {
   return text.str();
 }
 
-// A weight that is used twice, on different inputs.
+// Checks the gradient of a weight that is used twice, on different inputs.
 std::string tied_message(const Example& example, const Example& other) {
   const Tensor weight = parameter("weight", example.weight);
   const Tensor first = linear(example.x, weight, {});
@@ -162,7 +164,8 @@ std::string tied_message(const Example& example, const Example& other) {
        {"It has the first contribution alone: the second one is lost", by_second}});
 }
 
-// What outlives the forward: the graph must not hold itself, nor more history than it needs.
+// Checks the graph after the forward. The closure must not keep the history of x. It must not keep
+// y either, because y owns the closure, and then neither would ever be freed.
 std::string history_message(const Example& example) {
   const Tensor weight = parameter("weight", example.weight);
   Tensor x = ops::scale(parameter("x", example.x), 2);
@@ -202,8 +205,8 @@ int64_t count(const Events& events, const std::string& kind, const std::string& 
   });
 }
 
-// The announcements of one phase. `read` and `not_read`: the parameters whose values it must and
-// must not ask for. `error`: what the phase threw.
+// Checks the announcements of one phase. The phase must announce the parameters in `read`, and must
+// not announce `not_read`. `error` is the message of the Error that the phase threw, or "".
 std::string announcements(const std::string& phase, const Events& events, const std::string& error,
                           const std::vector<std::string>& read, const std::string& not_read = "") {
   for (const std::string& name : read) {
@@ -254,7 +257,7 @@ void check_announcements(Grade& grade, const Example& example) {
   if (wrong.empty()) wrong = wrong_values("db", bias.gradient(), example.dbias(), Example::out);
   grade.require("backward announces what it reads, and not the bias", wrong);
 
-  // The first layer of a network: its input is data.
+  // The first layer of a network. Its input is data, so dx is not wanted.
   error = error_of([&] { y = linear(example.x, weight.tensor, bias.tensor); });
   events.clear();
   error = error_of([&] { backward(contracted(y, example.dy)); });
@@ -262,7 +265,8 @@ void check_announcements(Grade& grade, const Example& example) {
                 announcements("backward of a first layer", events, error, {}, "weight"));
 }
 
-// Compares what the hook saw with the gradients of the same network with ops::linear.
+// Compares the gradients that the hook saw with the gradients of `reference`, the same network with
+// ops::linear.
 std::string complete_message(const Told& told, const Mlp& model, const Mlp& reference) {
   const auto parameters = reference.named_parameters();
   const auto own = model.named_parameters();
@@ -313,7 +317,7 @@ void check_order(Grade& grade) {
 
   // On all ranks but rank 0 the inputs are zero, so that many gradients are zero.
   const Told again = watched.run(rank == 0 ? x : Tensor::zeros({Mlp::rows, 8}));
-  const std::string unlike = ranks_message(grade, again.names);  // collective: on every rank
+  const std::string unlike = ranks_message(grade, again.names);  // collective: all ranks call it
   std::string wrong = once_message(again, expected);
   if (wrong.empty()) wrong = unlike;
   grade.require("the next backward has the same order, whatever the data", wrong);

@@ -1,5 +1,5 @@
-// For the check of lesson 2: one layer with small integers, and parameters whose memory is there
-// only while they are in use.
+// For the check of lesson 2: one layer with small integers, and parameters that have memory only
+// while they are in use.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 
 namespace course {
 
-/// Integers from -4 to 4, so that all sums are exact in any order. Ranks have different ones.
+/// Returns integers from -4 to 4, so that all sums are exact in any order. The integers depend on
+/// the seed.
 inline Tensor integers(const Shape& shape, int64_t seed) {
   const Tensor tensor = Tensor::empty(shape);
   for (int64_t i = 0; i < tensor.elements(); ++i) {
@@ -23,8 +24,8 @@ inline Tensor integers(const Shape& shape, int64_t seed) {
   return tensor;
 }
 
-/// A layer, and what its values and gradients must be. R, in and out are all different, so that a
-/// wrong transposition shows.
+/// A layer with its expected values and gradients. `rows`, `in` and `out` are all different, so
+/// that a wrong transposition shows.
 struct Example {
   explicit Example(int64_t rank)
       : x(integers({rows, in}, rank)),
@@ -64,7 +65,7 @@ struct Example {
     }
     return wrong.dx();
   }
-  /// The sum over rows [first, end).
+  /// Returns dW, summed over rows [first, end) of x and dy only.
   Values dweight(int64_t first = 0, int64_t end = rows) const {
     Values result;
     for (int64_t i = 0; i < in; ++i) {
@@ -90,9 +91,9 @@ struct Example {
   Tensor x, weight, bias, dy;
 };
 
-/// A parameter as in lesson 6: it has memory only between about_to_be_used and no_longer_used. At
-/// every use the memory is another one, and after it the old one is filled with NaN. The memory for
-/// its gradient is filled with NaN too. It writes "use" and "done" into `events`.
+/// A parameter as in lesson 6: it has memory only between about_to_be_used and no_longer_used.
+/// Every use allocates new memory. When the use ends, this memory is filled with NaN. The memory
+/// for the gradient is filled with NaN at first. The parameter adds "use" and "done" to `events`.
 class Lent {
  public:
   Lent(const std::string& name, const Tensor& value, Events& events)
@@ -126,7 +127,7 @@ class Lent {
   int readers_ = 0;
 };
 
-/// A parameter with memory. The memory for its gradient is filled with NaN.
+/// Returns a parameter with memory. The memory for its gradient is filled with NaN at first.
 inline Tensor parameter(const std::string& name, const Tensor& value, bool trainable = true) {
   Tensor tensor = value.detach();
   auto leaf = std::make_shared<Leaf>();

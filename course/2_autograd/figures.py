@@ -1,7 +1,7 @@
 """The figures of lesson 2. course/figures.py calls draw()."""
 from drawing import GREEN, ORANGE, PALE, RED, SKY, YELLOW, Figure
 
-# The example that README.md works by hand: x (2, 3), W (3, 2), dy (2, 2).
+# The example that README.md computes by hand: x (2, 3), W (3, 2), dy (2, 2).
 X = ((1, 2, 0), (3, 0, 1))
 W = ((1, 0), (0, 1), (2, 1))
 DY = ((1, 2), (3, 4))
@@ -67,7 +67,7 @@ def graph(path):
             figure.arrow(at[i] + 91, top + 12, at[i + 1] - 3, top + 12)
             figure.arrow(at[i + 1] - 1, top + 25, at[i] + 93, top + 25, RED)
             figure.text(at[i] + 45, top - 8, f"visited as no. {4 - i}", 11, "middle", RED)
-    # Parameters, and the contributions that each awaits.
+    # The parameters, and the number of contributions to the gradient of each.
     for x, name in ((at[1], "fc1.weight\nfc1.bias"), (at[2], "fc2.weight\nfc2.bias"),
                     (at[3] + 25, "fc3.bias")):
         figure.box(x + 2, 190, 86, 36, name, fill=PALE, size=12)
@@ -88,8 +88,8 @@ def graph(path):
     figure.write(path)
 
 
-# The events of one backward of the reference solution, as the check's hooks saw them. Per layer:
-# the parameter that is announced, and the gradients that were complete after it.
+# The events of one backward of the reference solution, as the check's hooks saw them. For each
+# layer: its name, the parameter that it announces, and the gradients that are complete after it.
 BACKWARD = (("fc3", "fc0.weight", ("fc3.bias",)),
             ("fc2", "fc2.weight", ("fc2.weight", "fc2.bias")),
             ("fc1", "fc1.weight", ("fc1.weight", "fc1.bias")),

@@ -12,7 +12,7 @@ namespace course {
 
 using namespace tessera;
 
-/// Element (row, column) of a matrix, to read or to write.
+/// Returns element (row, column) of a matrix, to read or to write.
 inline float& at(const Tensor& matrix, int64_t row, int64_t column) {
   const int64_t rows = matrix.size(0);
   const int64_t columns = matrix.size(1);
@@ -33,8 +33,8 @@ void fill_with_sums(const Tensor& matrix, int64_t terms, Term term) {
   }
 }
 
-// Each of these overwrites its first argument, which may have any values before.
-/// y = x W + b. `bias` may be undefined: a layer without bias.
+// Each of these functions overwrites its first argument, whose old values do not matter.
+/// y = x W + b. If `bias` is undefined, the layer has no bias.
 void multiply(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias);
 /// dx = dy W^T.
 void input_gradient(const Tensor& dx, const Tensor& dy, const Tensor& weight);
@@ -43,15 +43,15 @@ void weight_gradient(const Tensor& dweight, const Tensor& x, const Tensor& dy);
 /// db = the sum of dy's rows.
 void bias_gradient(const Tensor& dbias, const Tensor& dy);
 
-/// The operation's name, for record(): the check looks for it.
+/// The operation's name. Pass it to record(), because the check looks for this name.
 inline constexpr const char* operation = "my linear";
 
-/// Returns y = x W + b, and records the gradient. Every input may be a parameter whose memory is
-/// there only while an InUse of it lives.
+/// Returns y = x W + b, and records the gradient. Every input may be a parameter that has memory
+/// only while an InUse of the parameter lives.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
-/// Sets hooks: from now on, each backward runs `call(name)` once for each parameter of the model
-/// that gets a gradient, when that gradient is complete. Names are those of
+/// Sets hooks on the model's parameters. After that, each backward calls `call(name)` once for each
+/// parameter that gets a gradient, when this gradient is complete. Names are those of
 /// model.named_parameters().
 void on_complete(nn::Module& model, std::function<void(const std::string& name)> call);
 

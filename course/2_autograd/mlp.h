@@ -42,7 +42,7 @@ class Mlp : public nn::Module {
     nn::materialize(*this);
     int64_t seed = 0;
     for (const nn::NamedParameter& named : named_parameters()) {
-      // From -1 to 1: with more layers, sums grow, and must stay below 2^24 to be exact.
+      // Values are from -1 to 1, because sums grow from layer to layer. They are exact below 2^24.
       const Tensor value = integers(named.parameter.shape(), ++seed);
       for (int64_t i = 0; i < value.elements(); ++i) {
         const auto small = static_cast<float>(static_cast<int>(value.data<float>()[i]) / 2 % 2);
@@ -51,7 +51,7 @@ class Mlp : public nn::Module {
     }
   }
 
-  /// The sum of all outputs, each times a number. `all`: false leaves out fc3.
+  /// Returns the sum of all outputs, each multiplied by an integer. Leaves out fc3 unless `all`.
   Tensor loss(const Tensor& x, bool all = true) {
     Tensor h = ops::relu(linear_(x, fc0_.weight, fc0_.bias));
     h = ops::relu(linear_(h, fc1_.weight, fc1_.bias));
@@ -70,11 +70,11 @@ class Mlp : public nn::Module {
   Layer fc0_, fc1_, fc2_, fc3_;
 };
 
-/// What the hook was told in one forward and backward.
+/// The calls of the hook in one forward and backward.
 struct Told {
-  std::vector<std::string> names;           // in order
+  std::vector<std::string> names;           // in order of the calls
   std::map<std::string, Values> gradients;  // as they were when the hook was called
-  int64_t in_forward = 0;
+  int64_t in_forward = 0;                   // number of calls during the forward
 };
 
 // Runs forward and backward of the student's network, with the hook.
@@ -101,12 +101,12 @@ class Watched {
   Told told_;
 };
 
-/// The same layer from the library.
+/// The library's linear, for a weight stored as (in, out).
 inline Tensor library_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return ops::linear(x, weight, bias, {.layout = WeightLayout::in_out});
 }
 
-/// Says for which parameter the hook was not called exactly once.
+/// Returns a message if the hook was not called exactly once for each of the expected parameters.
 inline std::string once_message(const Told& told, const std::vector<std::string>& expected) {
   if (told.in_forward > 0) {
     return fmt::format("it is called {} times in the forward, first for '{}'", told.in_forward,
@@ -126,7 +126,7 @@ inline std::string once_message(const Told& told, const std::vector<std::string>
   return "";
 }
 
-/// Says where the order of layers is not the expected one.
+/// Returns a message if the order of layers is not the expected one.
 inline std::string order_message(const std::vector<std::string>& found,
                                  const std::vector<std::string>& expected) {
   // The order within a layer depends on which gradient the closure computes first.

@@ -1,11 +1,12 @@
-// Lesson 2, yours to write. README.md beside this file explains what; `course/check 2` grades it.
+// Lesson 2, yours to write. README.md beside this file explains the task. `course/check 2` grades
+// your code.
 #include "course/2_autograd/linear.h"
 #include "course/lib/todo.h"
 
 namespace course {
 
-// linear.h gives you `at` and `fill_with_sums`. With these each of the first four functions is a
-// few lines: which element is which sum? For example, dst = a b for matrices of any size is
+// linear.h has `at` and `fill_with_sums`. With them, each of the first four functions is a few
+// lines. Which element is which sum? For example, dst = a b for matrices of any size is
 //   fill_with_sums(dst, b.size(0), [&](int64_t i, int64_t j, int64_t k) {
 //     return at(a, i, k) * at(b, k, j);
 //   });
@@ -29,17 +30,17 @@ void weight_gradient(const Tensor&, const Tensor&, const Tensor&) {
 // db[o]: b[o] is added to y[r][o], for every r.
 void bias_gradient(const Tensor&, const Tensor&) { todo("lesson 2: bias_gradient"); }
 
-//   1. Announce what the forward reads (InUse), for as long as it reads.
+//   1. Announce the tensors that the forward reads (InUse), for as long as it reads them.
 //   2. Compute y: Tensor::empty({rows, out}), multiply.
 //   3. return record(operation, y, {x, weight, bias}, closure). The closure gets dy, the gradient
-//      of y, and `grads`. For each input whose gradient is wanted (grads.wanted(i)) it overwrites
-//      grads.destination(i) with that gradient. It captures saved(x) and saved(weight), and
-//      announces those of them whose values it reads. Which does dx need, which dW, and which db?
-// The closure runs when this function has long returned: capture copies, never by [&].
+//      of y, and `grads`. For each input whose gradient is wanted (grads.wanted(i)), it overwrites
+//      grads.destination(i) with this gradient. The closure captures saved(x) and saved(weight).
+//      It announces x or weight only if it reads the values. Which values do dx, dW and db need?
+// The closure runs long after this function has returned. Capture copies, never by [&].
 Tensor linear(const Tensor&, const Tensor&, const Tensor&) { todo("lesson 2: linear"); }
 
 // model.named_parameters() lists each parameter once; named.parameter.leaf() has the hooks that
-// autograd calls (struct Leaf in core/autograd.h). Your hook, too, needs copies: of the name and of
+// autograd calls (struct Leaf in core/autograd.h). Your hook must capture copies of the name and of
 // `call`.
 void on_complete(nn::Module&, std::function<void(const std::string& name)>) {
   todo("lesson 2: on_complete");

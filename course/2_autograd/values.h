@@ -1,4 +1,4 @@
-// For the check of lesson 2: compares values, and tells the typical mistakes apart.
+// For the check of lesson 2: compares values, and recognizes typical mistakes.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@ inline Values values_of(const Tensor& tensor) {
   return {values.begin(), values.end()};
 }
 
-/// What a typical mistake would give.
+/// The values that a typical mistake gives, and a text that explains the mistake.
 struct Mistake {
   std::string text;
   Values values;
@@ -32,7 +32,8 @@ inline Values scaled(Values values, float factor) {
   return values;
 }
 
-// Compares a matrix or a vector with `columns` columns.
+// Compares a matrix or a vector with `columns` columns. Returns a message if the values differ. The
+// message includes the text of a mistake that gives the found values.
 inline std::string wrong_values(const std::string& name, const Values& found,
                                 const Values& expected, int64_t columns,
                                 const std::vector<Mistake>& mistakes = {}) {

@@ -13,7 +13,8 @@ namespace {
 
 const Training training;
 
-// Seven micro-batches are uneven for every number of ranks; two for each rank are even.
+// `training` has seven micro-batches, which 2, 3 and 5 ranks cannot share evenly. even_training has
+// two for each rank.
 Training even_training(int64_t ranks) {
   Training even = training;
   even.batch.global = 2 * ranks * even.batch.micro;
@@ -21,8 +22,8 @@ Training even_training(int64_t ranks) {
   return even;
 }
 
-// Calls are made at once here, so that a race cannot make the sums wrong: it has a message of its
-// own, later.
+// Calls are not late in this run (`late` is false), so a race cannot make the sums wrong. A later
+// requirement reports races.
 SumReport sums_of_first_step(Grade& grade, const Training& of) {
   const Gradients expected = reference_gradients(of);
   Training once = of;
@@ -61,7 +62,7 @@ std::string sum_message(const SumReport& report, int64_t ranks) {
   return text;
 }
 
-// A bucket must not be sent while one of its gradients is missing.
+// Returns a message if a bucket was sent while one of its gradients was missing.
 std::string early_message(const Trial& trial) {
   const auto& buckets = trial.layout->buckets();
   std::vector<size_t> complete(buckets.size());
@@ -99,8 +100,9 @@ std::string calls_message(const Trial& trial, int64_t ranks) {
   return text;
 }
 
-// Overlap: bucket b is sent before backward has completed the gradients of bucket b + 2. (Buckets b
-// and b + 1 may hold the weight and the bias of one layer.)
+// Returns a message if a bucket is sent too late to overlap with backward. Bucket b must be sent
+// before backward has completed the gradients of bucket b + 2. (Buckets b and b + 1 may have the
+// weight and the bias of one layer.)
 std::string overlap_message(const Trial& trial) {
   const auto& buckets = trial.layout->buckets();
   for (int b = 0; b + 2 < std::ssize(buckets); ++b) {
@@ -146,7 +148,7 @@ std::string unlike_message(const std::vector<std::string>& digests) {
   return "";
 }
 
-// Whether the first update is right shows in the second loss. A race has a message of its own.
+// A wrong first update shows in the second loss. If there is a race, another message reports it.
 std::string update_message(const Trial& trial, const std::vector<float>& expected) {
   if (!trial.races.empty() || trial.losses[1] == expected[1]) return "";
   return fmt::format(
@@ -172,7 +174,7 @@ void check(Grade& grade) {
             {static_cast<const std::byte*>(values.raw()), static_cast<size_t>(values.bytes())});
         digests = dist::gather_text(grade.communicator(), fmt::format("{:x}", digest));
       });
-  // The early message explains more than wrong sums, so it comes first.
+  // early_message explains more than a message about wrong sums, so this requirement comes first.
   grade.require("a bucket is sent when its gradients are complete", early_message(trial));
   grade.require("slice 1: gradients are averaged, where every rank has as many micro-batches",
                 sum_message(sums_of_first_step(grade, even), ranks));

@@ -1,13 +1,13 @@
 // Lesson 3: plain data parallelism. Every rank has the whole model and computes the gradients of
-// its own micro-batches; the ranks add their gradients, and all of them make the same update.
+// its own micro-batches. The ranks add their gradients, and all ranks make the same update.
 //
 //   flat buffers   | bucket 0                          | bucket 1             | ...
 //   bucket         | parameter | gap | parameter | padding |
 //   its shards     | rank 0 | rank 1 | ... | rank N-1 |
 //
-// dist::ShardLayout computes this layout. Rank r adds up shard r of every bucket ("owns" it).
-// Lessons 4 to 7 are classes derived from this one; each replaces the virtual functions in which
-// its stage differs.
+// dist::ShardLayout computes this layout. Rank r owns shard r of every bucket: it adds up the
+// gradients of this shard. The classes of lessons 4 to 7 are derived from this class. Each replaces
+// the virtual functions in which its stage differs.
 #pragma once
 
 #include <string>
@@ -22,15 +22,16 @@ namespace course {
 
 class DataParallel {
  public:
-  /// `bucket_bytes`: a bucket closes before it would become larger.
+  /// `bucket_bytes`: a bucket is closed before another parameter would make it larger.
   DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
                int64_t bucket_bytes);
   virtual ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  /// Allocates the flat buffers, places the parameters in them, and sets the hooks. Called once,
-  /// before the first step; not by the constructor, which cannot call a derived class.
+  /// Allocates the flat buffers, places the parameters in them, and sets the hooks. Call it once,
+  /// before the first step. The constructor does not call start(), because a constructor cannot
+  /// call functions of a derived class.
   void start();
 
   /// Trains on one batch, and returns its mean loss. Collective.
@@ -45,12 +46,12 @@ class DataParallel {
   DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
                int64_t bucket_bytes, ByBlock);
 
-  // What later lessons replace, in the order in which a step calls it.
+  // The functions that later lessons replace, in the order in which start() and step() call them.
   virtual void allocate_values();     // values_
   virtual void allocate_gradients();  // gradients_ and sums_
   virtual void allocate_state();      // the moments
-  virtual void place();               // gives parameters their memory and their initial values
-  /// Memory for the gradient of a bucket, which must not be read by a call in flight any more.
+  virtual void place();               // places parameters in memory and writes initial values
+  /// Returns the memory for the gradient of a bucket. No call in flight may still read this memory.
   virtual Tensor open(int bucket);
   /// sum = (first ? 0 : sum) + gradient, element by element.
   virtual void accumulate(const Tensor& sum, const Tensor& gradient, bool first);
@@ -58,11 +59,11 @@ class DataParallel {
   virtual void begin_backward() {}  // lesson 6
   virtual void end_backward() {}
 
-  /// A zeroed buffer of the parameters' dtype unless another is given.
+  /// Returns a zeroed buffer of the parameters' dtype.
   Tensor buffer(int64_t elements, Category category) const;
   Tensor f32_buffer(int64_t elements, Category category) const;
-  Tensor bucket_of(const Tensor& flat, int bucket) const;   // of a buffer of all buckets
-  Tensor shard_of(const Tensor& shards, int bucket) const;  // of a buffer of one rank's shards
+  Tensor bucket_of(const Tensor& flat, int bucket) const;   // `flat`: a buffer of all buckets
+  Tensor shard_of(const Tensor& shards, int bucket) const;  // `shards`: one rank's shards
   dist::Range own_range(int bucket) const { return layout_.shard(bucket, communicator_.rank()); }
   int buckets() const { return static_cast<int>(layout_.buckets().size()); }
   /// True if the bucket was opened in this micro-step, and gradients of it are still to come.
@@ -70,11 +71,12 @@ class DataParallel {
     const auto b = static_cast<size_t>(bucket);
     return opened_[b].defined() && missing_[b] > 0;
   }
-  /// Gives the parameters of a bucket the memory `values`; an undefined tensor takes it away.
+  /// Places the parameters of a bucket in the memory `values`. If `values` is undefined, the
+  /// parameters have no memory.
   void attach(int bucket, const Tensor& values);
   /// Writes the initial values of elements `range` of a bucket.
   void initialize(int bucket, const dist::Range& range, const Tensor& values) const;
-  /// Updates `weights` in place. All tensors are as long.
+  /// Updates `weights` in place. All four tensors have equally many elements.
   void apply_rule(const Tensor& weights, const Tensor& gradients, const Tensor& first_moment,
                   const Tensor& second_moment);
 
@@ -87,19 +89,19 @@ class DataParallel {
   Tensor sums_;       // f32: this rank's shards of the step's gradient
   Tensor first_moment_;
   Tensor second_moment_;
-  std::vector<dist::Work> sent_;  // by bucket: the call that reads its gradient
+  std::vector<dist::Work> sent_;  // [bucket]: the call that reads the bucket's gradient
   int64_t updates_ = 0;
   float loss_scale_ = 1;  // lesson 7
 
  private:
-  friend class Inspector;  // the checks read what a rank holds
+  friend class Inspector;  // the checks read a rank's buffers
   void set_hooks();
   void complete(int parameter);
   void send(int bucket);
   float mean_loss(const Batch& batch, const std::vector<float>& own) const;
 
-  std::vector<Tensor> opened_;  // by bucket: the gradient's memory in this micro-step
-  std::vector<int> missing_;    // by bucket: gradients that are not complete yet
+  std::vector<Tensor> opened_;  // [bucket]: the gradient's memory in this micro-step
+  std::vector<int> missing_;    // [bucket]: number of gradients that are not complete yet
   MicroBatch micro_;
   int contributors_ = 0;
 };

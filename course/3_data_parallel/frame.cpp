@@ -1,4 +1,4 @@
-// What lesson 3 gives you: buffers, the layout, and the loop of a step.
+// The code that lesson 3 gives you: buffers, the layout, and the loop of a step.
 #include <algorithm>
 
 #include "core/assign.h"
@@ -68,7 +68,7 @@ float DataParallel::step(int64_t step, const Batch& batch, const Loss& loss) {
     const Tensor value = loss(micro_);
     losses.push_back(value.item());
     begin_backward();
-    // The loss is scaled by 1/M, so that the sum over all M micro-batches is their mean.
+    // The loss is scaled by 1/M, so that the sum over all M micro-batches is a mean.
     backward(value, micro_.share * loss_scale_);
     end_backward();
   }
@@ -82,7 +82,7 @@ float DataParallel::mean_loss(const Batch& batch, const std::vector<float>& own)
   const Tensor all = Tensor::zeros({communicator_.size() * count});
   std::ranges::copy(own, all.data<float>() + communicator_.rank() * count);
   communicator_.all_gather(all, {dist::Traffic::losses}).wait();
-  // The library's own kernel, so that the mean has the bits of ZeroOptimizer's.
+  // Uses the library's kernel, so that the mean has the same bits as ZeroOptimizer's mean.
   StepScalars scalars;
   kernels::end_step(current_context({}), &scalars, all,
                     StepEnd{.ranks = communicator_.size(),

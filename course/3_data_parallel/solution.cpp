@@ -39,7 +39,7 @@ void DataParallel::set_hooks() {
 }
 
 Tensor DataParallel::open(int bucket) {
-  // The call of the micro-step before may still read this memory.
+  // The call of the previous micro-step may still read this memory.
   sent_[static_cast<size_t>(bucket)].wait();
   return bucket_of(gradients_, bucket);
 }
@@ -49,8 +49,9 @@ void DataParallel::complete(int parameter) {
   if (--missing_[static_cast<size_t>(bucket)] == 0) send(bucket);
 }
 
-// Contributions come in ascending order of rank, which is the order of micro-batches. So the sum
-// has the same bits for any number of ranks. The function runs on the communicator's thread.
+// Contributions arrive in ascending order of rank, which is the order of micro-batches. Therefore
+// the sum has the same bits for any number of ranks. The function that adds a contribution runs on
+// the communicator's thread.
 void DataParallel::send(int bucket) {
   const bool first_micro_step = micro_.micro_step == 0;
   const Tensor sum = shard_of(sums_, bucket);

@@ -1,10 +1,11 @@
-// Lesson 3, yours to write. README.md beside this file explains what; `course/check 3` grades it.
+// Lesson 3, yours to write. README.md beside this file explains the task. `course/check 3` grades
+// your code.
 #include "course/3_data_parallel/data_parallel.h"
 #include "course/lib/todo.h"
 
 namespace course {
 
-// Given: a rank has everything, except that the sums are those of its own shards.
+// Given: a rank has all values, gradients and moments, but only the sums of its own shards.
 void DataParallel::allocate_values() {
   values_ = buffer(layout_.flat_elements(), Category::parameters);
 }
@@ -27,7 +28,7 @@ void DataParallel::place() {
   }
 }
 
-// Given: autograd asks for the memory of a gradient when it is about to write it, and says when the
+// Given: autograd calls gradient_buffer before it writes a gradient, and gradient_complete when the
 // gradient is complete.
 void DataParallel::set_hooks() {
   for (int p = 0; p < static_cast<int>(parameters_.size()); ++p) {
@@ -43,19 +44,20 @@ void DataParallel::set_hooks() {
   }
 }
 
-// Returns the memory of a bucket's gradient, a part of gradients_. A call of the micro-step before
-// may still read it (sent_).
+// Returns the memory of a bucket's gradient, a part of gradients_. A call of the previous
+// micro-step may still read this memory (sent_).
 Tensor DataParallel::open(int) { todo("lesson 3: DataParallel::open"); }
 
 // Called when the gradient of a parameter is complete. layout_.slot(parameter).bucket is its
 // bucket; missing_[bucket] counts the gradients of the bucket that are not complete yet.
 void DataParallel::complete(int) { todo("lesson 3: DataParallel::complete"); }
 
-// Sends a bucket's gradient, opened_[bucket], to the owners of its shards, by
-// communicator_.exchange with contributors_. The function that you give to it is called with each
-// piece that arrives here, in ascending order of source: it adds the piece to this rank's shard of
-// the sums (shard_of(sums_, bucket)) by `accumulate`. The first piece of a step begins the sum.
-// Keep the Work in sent_. The function runs on another thread and later: copy what it needs.
+// Sends a bucket's gradient, opened_[bucket], to the owners of its shards. Call
+// communicator_.exchange with contributors_ and a function. The communicator calls this function
+// with each piece that arrives on this rank, in ascending order of source. The function adds the
+// piece to this rank's shard of the sums (shard_of(sums_, bucket)) by `accumulate`. The first piece
+// of a step begins the sum. Keep the Work in sent_. The function runs later, on another thread, so
+// it must capture copies of everything that it needs.
 void DataParallel::send(int) { todo("lesson 3: DataParallel::send"); }
 
 // sum = (first ? 0 : sum) + gradient, element by element.
@@ -63,9 +65,9 @@ void DataParallel::accumulate(const Tensor&, const Tensor&, bool) {
   todo("lesson 3: DataParallel::accumulate");
 }
 
-// The sums are complete. For each bucket: put this rank's shard of the sums into its place in the
-// bucket's gradient memory, gather the other shards (Traffic::gradients), and update all weights of
-// the bucket. Count the update in updates_ first.
+// The sums are complete. Count the update in updates_ first. Then, for each bucket: copy this
+// rank's shard of the sums to its place in the bucket's gradient memory, gather the other shards
+// (Traffic::gradients), and update all weights of the bucket.
 void DataParallel::update() { todo("lesson 3: DataParallel::update"); }
 
 }  // namespace course

@@ -13,8 +13,8 @@ namespace {
 
 const Training training;
 
-// The losses of an optimizer that forgets its moments: a new one for each step, with the weights of
-// the one before.
+// Returns the losses of an optimizer that loses its moments after each step. set_parameters writes
+// the weights back and clears the moments.
 std::vector<float> losses_without_moments() {
   Task task;
   const dist::World alone{.communicator = dist::single_communicator()};
@@ -86,7 +86,7 @@ bool is_gather(const Event& event) {
 }
 
 std::string calls_message(const Trial& trial) {
-  std::map<int64_t, int64_t> gathers;  // by bucket
+  std::map<int64_t, int64_t> gathers;  // [bucket]: number of gathers
   for (const Event& event : trial.events.list()) {
     if (is_gather(event)) ++gathers[event.bucket];
   }
@@ -100,8 +100,8 @@ std::string calls_message(const Trial& trial) {
   return "";
 }
 
-// While a bucket is gathered, another one must be updated: between the start of each gather but the
-// last, and the wait for it, there is an update.
+// Returns a message if a gather does not overlap with an update. Another bucket must be updated
+// between the start of a gather and the wait for it. The last gather is an exception.
 std::string overlap_message(const Trial& trial) {
   const std::vector<Event>& events = trial.events.list();
   const auto at = [](size_t i) { return static_cast<int64_t>(i); };

@@ -11,8 +11,8 @@ namespace {
 const Training training;
 
 struct Sizes {
-  int64_t largest = 0;  // of the buckets without a tied parameter, in elements
-  int64_t tied = 0;     // of all buckets with one
+  int64_t largest = 0;  // elements of the largest bucket without a tied parameter
+  int64_t tied = 0;     // elements of all buckets with a tied parameter
 };
 
 Sizes sizes_of(const dist::ShardLayout& layout) {
@@ -44,7 +44,8 @@ std::string memory_message(const Trial& trial, int64_t ranks) {
   return text;
 }
 
-// A tied parameter is the only wrong one if another bucket gets its memory while backward goes on.
+// Returns a message if a tied parameter is the only one with a wrong gradient. The likely cause is
+// that another bucket got its memory during backward.
 std::string tied_message(const Trial& trial, const std::vector<std::string>& wrong) {
   for (const nn::NamedParameter& named : trial.named) {
     if (wrong.size() != 1 || wrong[0] != named.name || !named.shared) continue;
@@ -65,7 +66,7 @@ std::string loss_message(const Trial& trial, const std::vector<std::string>& wro
                     wrong.size(), wrong[0]);
 }
 
-// Every contribution sends, to each other rank, that rank's shard: as at stage 1.
+// For every contribution, a rank sends each other rank that rank's shard, as at stage 1.
 std::string traffic_message(const Trial& trial, const dist::Communicator& communicator) {
   const int64_t ranks = communicator.size();
   int64_t contributions = 0;
@@ -78,13 +79,14 @@ std::string traffic_message(const Trial& trial, const dist::Communicator& commun
                      grouped(trial.sent_gradients), grouped(expected));
 }
 
-// Waiting directly behind a call lets nothing overlap with it.
+// Returns a message if a wait follows directly after the start of its exchange. Nothing overlaps
+// with such an exchange.
 std::string adjacent_wait(const Trial& trial) {
   const auto& list = trial.events.list();
   for (size_t i = 0; i + 1 < list.size(); ++i) {
     if (list[i].kind != "exchange" || list[i + 1].kind != "wait") continue;
     if (list[i + 1].bucket != list[i].bucket) continue;
-    // The last bucket of backward is waited for at once, since the step ends.
+    // The waits for the last two buckets may follow directly, because the step ends.
     if (list[i].bucket + 1 >= std::ssize(trial.layout->buckets()) - 1) continue;
     return fmt::format(
         "the exchange of bucket {} is waited for as soon as it has started: wait when "
@@ -94,7 +96,8 @@ std::string adjacent_wait(const Trial& trial) {
   return "";
 }
 
-// A bucket is sent before backward has come to the bucket after the next, whose memory it has.
+// Returns a message if a bucket is sent too late. Bucket b must be sent before the first gradient
+// of bucket b + 3 is complete.
 std::string order_message(const Trial& trial) {
   const auto& buckets = trial.layout->buckets();
   const auto sends = [&](int bucket) {
@@ -126,7 +129,7 @@ std::string order_message(const Trial& trial) {
 void check(Grade& grade) {
   const int64_t ranks = grade.world().size;
   const Gradients expected =
-      reference_gradients(training);  // not while the trial's memory is measured
+      reference_gradients(training);  // before the trial, which measures memory
   std::vector<std::string> wrong;
   int step = 0;
   const Trial trial =

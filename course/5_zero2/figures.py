@@ -1,7 +1,7 @@
 """The figures of lesson 5. course/figures.py calls draw()."""
 from drawing import BLUE, GREEN, ORANGE, PALE, PURPLE, SKY, Figure, bars
 
-# Of the lesson's model on 5 ranks, as a run of the solution has them.
+# Numbers of elements of the lesson's model on 5 ranks, from a run of the solution.
 ELEMENTS, LARGEST, TIED = 80640, 5120, 2560
 
 

@@ -3,8 +3,8 @@
 
 namespace course {
 
-// Slots 0 and 1 take the buckets in turn: one fills while the other is sent. A tied parameter gets
-// gradients from the first operation of backward to the last, so its bucket has a slot of its own.
+// Buckets use slots 0 and 1 in turn: one slot fills while the other is sent. A tied parameter gets
+// gradients from the first operation of backward to the last, so its bucket has its own slot.
 int Zero2::slot_of(int bucket) const {
   int turn = 0;
   int tied = 2;

@@ -18,7 +18,7 @@ class Zero2 : public Zero1 {
   /// Memory for one bucket at a time.
   struct Slot {
     Tensor memory;
-    int bucket = -1;  // the last bucket that used it
+    int bucket = -1;  // the last bucket that used the memory
   };
   int slot_of(int bucket) const;
 

@@ -11,14 +11,14 @@ namespace {
 
 const Training training;
 
-// What is gathered together: the buckets of one block of the model.
+// The buckets of one block of the model, which are gathered together.
 struct Unit {
   std::set<int> buckets;
   int64_t elements = 0;
   bool tied = false;
 };
 
-// The units in order of the forward: buckets are in the reverse order of registration.
+// Returns the units in order of the forward. The layout has buckets in the reverse order.
 std::vector<Unit> units_of(const dist::ShardLayout& layout) {
   std::vector<Unit> units;
   int64_t block = -1;
@@ -35,9 +35,9 @@ std::vector<Unit> units_of(const dist::ShardLayout& layout) {
 
 struct Sizes {
   int64_t tied = 0;     // elements of all tied units
-  int64_t largest = 0;  // of the largest pair of neighbours among the others
-  int64_t untied = 0;   // of all others
-  int64_t last = 0;     // of the last of the others, in order of the forward
+  int64_t largest = 0;  // elements of the largest pair of neighbouring untied units
+  int64_t untied = 0;   // elements of all untied units
+  int64_t last = 0;     // elements of the last untied unit in order of the forward
 };
 
 Sizes sizes_of(const std::vector<Unit>& units) {
@@ -91,7 +91,8 @@ std::string peak_message(const Trial& trial, const Sizes& sizes, int64_t ranks) 
   return text;
 }
 
-// Smaller than the peak that the gathers must have.
+// Returns a message if the peak differs from the peak that the gathers must cause. A smaller peak
+// means that gathered values have another category.
 std::string category_message(const Trial& trial, const Sizes& sizes, int64_t ranks) {
   const int64_t expected = 4 * (trial.elements() / ranks + sizes.tied + sizes.largest);
   if (trial.peak_parameters == expected) return "";
@@ -115,8 +116,9 @@ std::string loss_message(const std::vector<float>& found) {
          "gathered before the update let go?";
 }
 
-// The tied unit is gathered once in a micro-step, the others for forward and for backward; the last
-// block is still there when backward begins.
+// Returns the bytes of parameters that a rank sends in a step. In each micro-step, the tied unit is
+// gathered once, and other units are gathered for forward and for backward. The last block is
+// gathered once, because it is still gathered when backward begins.
 int64_t expected_traffic(const Sizes& sizes, int64_t ranks) {
   const int64_t elements = sizes.tied + 2 * sizes.untied - sizes.last;
   return training.batch.micro_steps(ranks) * (ranks - 1) * 4 * elements / ranks;
@@ -136,13 +138,14 @@ std::string traffic_message(const Trial& trial, const Sizes& sizes, int64_t rank
   return text;
 }
 
-// The order of gathers and uses in a step.
+// Checks the order of gathers and uses in a step.
 class Passes {
  public:
   Passes(const Trial& trial, const std::vector<Unit>& units) : trial_(trial), units_(units) {}
 
-  /// When a pass comes to a block that was gathered for it, the gather must have started while the
-  /// unit before was in use, and nothing may have waited for it in between.
+  /// Returns a message if a block is not gathered ahead. When a pass first uses a block that was
+  /// gathered for the pass, the gather must have started while the previous unit was in use.
+  /// Nothing may have waited for the gather in between.
   std::string message() const {
     const auto& list = trial_.events.list();
     int current = -1;
@@ -171,7 +174,8 @@ class Passes {
     return -1;
   }
 
-  /// "block 2", where blocks are counted without tied units, or "the table".
+  /// Returns "the table" for a tied unit, else a name such as "block 2". Blocks are counted from 0,
+  /// without tied units.
   std::string name(int unit) const {
     if (units_[static_cast<size_t>(unit)].tied) return "the table";
     int number = 0;
@@ -179,17 +183,18 @@ class Passes {
     return fmt::format("block {}", number);
   }
 
-  // Event number `at` is the first use of `unit` after uses of `before`.
+  // Returns a message if `unit` was not gathered ahead. Event number `at` is the first use of
+  // `unit` after uses of `before`.
   std::string entered(int64_t at, int before, int unit) const {
     const auto& list = trial_.events.list();
     const std::set<int>& buckets = units_[static_cast<size_t>(unit)].buckets;
-    bool used_meanwhile = false;  // `before` was, after the gather of `unit` had started
+    bool used_meanwhile = false;  // true if `before` was used after the gather of `unit` started
     bool waited = false;
     for (int64_t i = at - 1; i >= 0; --i) {
       const Event& event = list[static_cast<size_t>(i)];
       if (event.kind == "use" || event.kind == "done") {
         const int other = unit_of(event.parameter);
-        if (other == unit) return "";  // it is still there, from the pass before
+        if (other == unit) return "";  // `unit` is still gathered, from the previous pass
         used_meanwhile = used_meanwhile || other == before;
         continue;
       }
@@ -218,7 +223,8 @@ class Passes {
   const std::vector<Unit>& units_;
 };
 
-// In a micro-step the table is read first, and must not wait for the block after it.
+// Returns a message if another unit is gathered before the table. A micro-step reads the table
+// first, and the table must not wait for the gather of a block.
 std::string first_message(const Trial& trial, const std::vector<Unit>& units) {
   for (const Event& event : trial.events.list()) {
     if (event.kind != "all_gather" || event.purpose != dist::Traffic::parameters) continue;

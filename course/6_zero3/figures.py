@@ -42,7 +42,8 @@ def micro_step(path):
         figure.box(x0 + i * width, 10, width - 3, 24, name, fill=fill, size=11)
     figure.text(x0 + 2.5 * width, 52, "forward", 12, "middle")
     figure.text(x0 + 9 * width, 52, "backward", 12, "middle")
-    # Columns in which a unit is gathered, beginning with the gather ahead.
+    # (unit, first column, end column, colour) while a unit is gathered. In the first column the
+    # gather runs ahead.
     rows = [("table", 0, 11, ORANGE), ("block 0", 0, 2, SKY), ("block 1", 1, 3, SKY),
             ("block 2", 2, 4, SKY), ("block 3", 3, 8, SKY), ("block 2", 7, 9, SKY),
             ("block 1", 8, 10, SKY), ("block 0", 9, 11, SKY)]
@@ -58,7 +59,7 @@ def micro_step(path):
 
 
 def peak(path):
-    # Of the lesson's model on 5 ranks, as a run of the solution has them.
+    # Bytes of the lesson's model on 5 ranks, from a run of the solution.
     own, tied, block = 68608, 4 * 3840, 4 * 20480
     figure = Figure(720, 170, "Bytes of parameters on each of five ranks: 322,560 at stage 2; at "
                               "stage 3 68,608 between steps and 247,808 at the peak")

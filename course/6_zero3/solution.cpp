@@ -50,7 +50,7 @@ void Zero3::use(int unit) {
   for (const dist::Work& work : units_[static_cast<size_t>(unit)].works) work.wait();
 }
 
-// The unit after `unit` in the order of the micro-step before, or -1 if it is not known.
+// Returns the unit that the previous micro-step read after `unit`, or -1 if it is not known.
 int Zero3::following(int unit) {
   Order& order = *order_;
   if (order.next == order.units.size() || order.units[order.next] != unit) {

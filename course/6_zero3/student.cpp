@@ -1,11 +1,12 @@
-// Lesson 6, yours to write. README.md beside this file explains what; `course/check 6` grades it.
+// Lesson 6, yours to write. README.md beside this file explains the task. `course/check 6` grades
+// your code.
 #include "course/6_zero3/zero3.h"
 #include "course/lib/todo.h"
 
 namespace course {
 
-// Given: the units, each with the buckets of one block of the model. Buckets do not span blocks
-// here (ByBlock).
+// Given: the units. Each unit has the buckets of one block of the model. In this lesson buckets do
+// not span blocks (ByBlock).
 Zero3::Zero3(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
              int64_t bucket_bytes)
     : Zero2(model, rule, communicator, bucket_bytes, ByBlock{}) {
@@ -20,11 +21,11 @@ Zero3::Zero3(nn::Module& model, const optim::AdamW& rule, dist::Communicator& co
   }
 }
 
-// values_ holds this rank's shards only.
+// values_ has only this rank's shards.
 void Zero3::allocate_values() { todo("lesson 6: Zero3::allocate_values"); }
 
-// Given: parameters have no memory until they are used. Operations announce each use by a hook,
-// before they read a value, in forward and in backward, and say when they are done.
+// Given: parameters have no memory until they are used. In forward and in backward, an operation
+// calls about_to_be_used before it reads a value, and no_longer_used afterwards.
 void Zero3::place() {
   for (int b = 0; b < buckets(); ++b) {
     initialize(b, own_range(b), shard_of(values_, b));
@@ -41,25 +42,27 @@ void Zero3::place() {
   }
 }
 
-// An operation is about to read a unit. If it is another one than the last (last_):
-//   1. let go of all units but this one, the following one, tied ones and those with readers;
-//      if this unit is tied, let go of none (the head comes between forward and backward of the
-//      last block, which is needed again at once);
-//   2. gather this unit, and then the following one.
-// Then wait until this unit is there.
+// Called before an operation reads a unit. If this unit is not the last unit that was read (last_):
+//   1. Release all units except this unit, the following unit, tied units and units with readers.
+//      If this unit is tied, release none. (The head is read between forward and backward of the
+//      last block, so this block is needed again at once.)
+//   2. Gather this unit, and then the following unit.
+// In any case, wait at the end until this unit is gathered.
 void Zero3::use(int) { todo("lesson 6: Zero3::use"); }
 
-// The unit that comes after `unit` in this pass, if the micro-step before has shown it; else -1.
-// order_ is the order of forward or of backward. Learn it as you go: if the order ends here, or
-// goes on with another unit than this one, cut it off here and append this unit.
+// Returns the unit that the previous micro-step read after `unit` in this pass, or -1 if it is not
+// known. order_ is the order of forward or of backward, and `next` is the position of `unit` in it.
+// Record the order during the pass: if it ends before this position, or has another unit at this
+// position, cut it off there and append `unit`. Then advance `next`.
 int Zero3::following(int) { todo("lesson 6: Zero3::following"); }
 
-// For each bucket of the unit, unless it is gathered already (works): a new buffer for the whole
-// bucket, with this rank's shard in its place; all_gather with Traffic::parameters; attach.
+// Does nothing if the unit is already gathered (works). Otherwise, for each bucket of the unit:
+// allocate a buffer for the whole bucket, copy this rank's shard to its place, call all_gather with
+// Traffic::parameters, and attach the buffer.
 void Zero3::gather(int) { todo("lesson 6: Zero3::gather"); }
 
-// Takes the memory of the unit's parameters away: attach(b, {}) for each bucket. The unit is then
-// not gathered any more.
+// Removes the memory of the unit's parameters: attach(b, {}) for each bucket. After that the unit
+// must count as not gathered (works).
 void Zero3::release(int) { todo("lesson 6: Zero3::release"); }
 
 // Given.
@@ -68,16 +71,18 @@ void Zero3::release_all() {
   last_ = -1;
 }
 
-// Given: backward has an order of its own, and its first use enters its unit anew.
+// Given: backward has its own order. Resetting last_ makes the first use in backward count as the
+// use of a new unit.
 void Zero3::begin_backward() {
   order_ = &backward_;
   last_ = -1;
 }
 
-// Nothing may stay gathered over the update. The next forward begins both orders anew (next).
+// No unit may stay gathered during the update. The next micro-step starts both orders at their
+// beginning (next), and with the order of forward.
 void Zero3::end_backward() { todo("lesson 6: Zero3::end_backward"); }
 
-// As at stage 2, without a gather: the next forward gathers what it reads.
+// As at stage 2, but without a gather, because the next forward gathers the values that it reads.
 void Zero3::update() { todo("lesson 6: Zero3::update"); }
 
 }  // namespace course

@@ -1,7 +1,7 @@
-// Lesson 6: ZeRO stage 3. A rank holds its shards of the parameters. A block of the model is
-// gathered before an operation reads it, and let go when the next block is reached.
+// Lesson 6: ZeRO stage 3. A rank stores only its shards of the parameters. A block of the model is
+// gathered before an operation reads the block, and released when the next block is reached.
 //
-// A unit is what is gathered together: the buckets of one block of the model.
+// A unit is the buckets of one block of the model. They are gathered together.
 #pragma once
 
 #include "course/5_zero2/zero2.h"
@@ -24,14 +24,14 @@ class Zero3 : public Zero2 {
   struct Unit {
     std::vector<int> buckets;
     bool tied = false;              // stays gathered from its first use to the end of backward
-    int readers = 0;                // parameters of it that operations read now, once for each use
-    std::vector<dist::Work> works;  // of its gather; empty: not gathered
+    int readers = 0;                // number of uses of its parameters that have not ended
+    std::vector<dist::Work> works;  // the calls of its gather; empty if it is not gathered
   };
-  /// The units that a forward, or a backward, reads, in order: learned in the first micro-step,
-  /// then used to gather ahead.
+  /// The units that a forward or a backward reads, in order. The first micro-step records the
+  /// order. Later micro-steps use it to gather ahead.
   struct Order {
     std::vector<int> units;
-    size_t next = 0;
+    size_t next = 0;  // position in `units` of the next unit to be read
   };
   void use(int unit);
   int following(int unit);
@@ -40,7 +40,7 @@ class Zero3 : public Zero2 {
   void release_all();
 
   std::vector<Unit> units_;
-  std::vector<int> unit_of_;  // by bucket
+  std::vector<int> unit_of_;  // [bucket]: the bucket's unit
   Order forward_;
   Order backward_;
   Order* order_ = &forward_;

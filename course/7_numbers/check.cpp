@@ -1,4 +1,4 @@
-// Grades lesson 7: order of sums, master weights, loss scaling; all by bits.
+// Grades lesson 7: the order of sums, master weights, and loss scaling.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 
 namespace course {
 
-// What the check reads of the student's optimizer.
+// The parts of the student's optimizer that the check reads.
 class MixedInspector {
  public:
   explicit MixedInspector(DataParallel& trainer) : mixed_(dynamic_cast<Mixed&>(trainer)) {}
@@ -19,7 +19,7 @@ class MixedInspector {
   const Tensor& sums() const { return mixed_.sums_; }
   float scale() const { return mixed_.loss_scale_; }
   bool all_finite() const { return mixed_.all_finite(); }
-  /// The parts of a buffer of shards that belong to parameters, in order of the parameters.
+  /// Returns the parts of a buffer of shards that belong to parameters, in order of the parameters.
   std::vector<std::span<const float>> own(const Tensor& shards) const {
     std::vector<std::span<const float>> list;
     for (const Tensor& sums : mixed_.own_sums()) {
@@ -28,7 +28,7 @@ class MixedInspector {
     }
     return list;
   }
-  /// Fills sums_: gaps with `gap`, the elements of parameters with 0.
+  /// Fills the gaps of sums_ with `gap`, and the elements of parameters with 0.
   void clear_sums(float gap) const {
     std::ranges::fill(mixed_.sums_.values<float>(), gap);
     for (const Tensor& sums : mixed_.own_sums()) std::ranges::fill(sums.values<float>(), 0.0f);
@@ -42,10 +42,10 @@ namespace {
 
 constexpr int64_t elements = 1000;
 constexpr int64_t micro_batches = 7;
-// An overflow soon after a good step, so that the count of good steps matters.
+// With these settings an overflow soon follows a good step, so the count of good steps matters.
 constexpr optim::LossScaling f16_scaling{.initial = 0x1p22f, .growth_interval = 2};
 
-// In f32 a 1 is lost where it is added to 2^25.
+// In f32, 2^25 + 1 is rounded to 2^25, so a 1 that is added to 2^25 is lost.
 const std::vector<float> absorbing{0x1p25f, 1, 1, 1, 1, -0x1p25f};
 // On 2 ranks: (2^25 - 2^25 + 1) + (1 + 1 + 1). On 3 ranks: (2^25 + 1) + (1 + 1) + (-2^25 + 1).
 const std::vector<float> by_turns{0x1p25f, 1, -0x1p25f, 1, 1, 1};
@@ -56,7 +56,8 @@ Training training() {
   return result;
 }
 
-// The contribution of micro-batch m to element i of a gradient, of very different sizes.
+// Returns the contributions of all micro-batches to element i of a gradient. Their sizes are very
+// different.
 std::vector<float> contributions(int64_t i) {
   std::vector<float> values;
   for (int64_t m = 0; m < micro_batches; ++m) {
@@ -68,7 +69,7 @@ std::vector<float> contributions(int64_t i) {
   return values;
 }
 
-// The elements whose sum on `ranks` ranks has other bits than on one.
+// Returns the number of elements whose sum on `ranks` ranks differs from the sum on one rank.
 int64_t differing(int ranks) {
   int64_t count = 0;
   for (int64_t i = 0; i < elements; ++i) {
@@ -126,12 +127,12 @@ std::string state_message(const Trial& trial, int64_t ranks) {
   return text;
 }
 
-// What the check finds out about the master weights.
+// The check's findings about the master weights.
 struct Masters {
-  std::string at_start;
-  int64_t moved = 0;  // how many a step has moved
+  std::string at_start;  // a message if the initial values are wrong
+  int64_t moved = 0;     // number of master weights that a step changed
   float largest_move = 0;
-  std::string values;  // how the 16-bit values differ from them after a step
+  std::string values;  // a message if 16-bit values are not the rounded masters after a step
 };
 
 std::string start_message(const std::vector<std::span<const float>>& masters,
@@ -156,7 +157,7 @@ std::string start_message(const std::vector<std::span<const float>>& masters,
   return "master weights are not the initial values of the elements that this rank owns";
 }
 
-// A run in which the learning rate is far below what bf16 resolves.
+// Runs one step with a learning rate that is so small that bf16 weights would not change.
 Masters masters_of_slow_run(Grade& grade) {
   Training slow = training();
   Masters found;
@@ -219,7 +220,7 @@ std::string bf16_message(const std::vector<float>& found) {
 
 struct Scales {
   std::vector<float> losses;
-  std::vector<float> scales;  // with which each step's loss was multiplied
+  std::vector<float> scales;  // [step]: the factor of the step's loss
 };
 
 Scales reference_f16() {
@@ -236,7 +237,7 @@ Scales reference_f16() {
   return result;
 }
 
-// Directly: what is finite, on which rank.
+// Tests all_finite() directly, with NaN in gaps, and with bad values in a sum of the last rank.
 std::string finite_message(Grade& grade) {
   Task task(DType::f16);
   Mixed mixed(task.model(), training().rule, grade.communicator(), training().bucket_bytes,
@@ -278,7 +279,7 @@ std::string scale_message(size_t step, float found, float expected, float before
   return text;
 }
 
-// Losses and scales, whichever differs first.
+// Compares losses and scales step by step. Returns a message about the first difference.
 std::string f16_message(const Scales& found, const Scales& expected) {
   for (size_t step = 0; step < expected.losses.size(); ++step) {
     if (found.scales[step] != expected.scales[step]) {

@@ -1,4 +1,4 @@
-// What lesson 7 gives you.
+// The code that lesson 7 gives you.
 #include "course/7_numbers/mixed.h"
 
 namespace course {

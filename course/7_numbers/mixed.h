@@ -10,18 +10,18 @@
 
 namespace course {
 
-/// The sum of the contributions of micro-batches 0, 1, 2, ..., added one by one from 0.0 on.
+/// Returns the sum of the contributions of micro-batches 0, 1, 2, ..., added one by one to 0.0.
 float sum_in_order(std::span<const float> contributions);
-/// What local accumulation and an all-reduce compute on `ranks` ranks: rank r adds its
-/// micro-batches r, r + N, r + 2N, ... one by one from 0.0 on; then the sums of ranks 0, 1, ... are
-/// added one by one from 0.0 on.
+/// Returns the sum that local accumulation and an all-reduce compute on N = `ranks` ranks. Rank r
+/// adds the contributions of micro-batches r, r + N, r + 2N, ... one by one to 0.0. Then the sums
+/// of ranks 0, 1, ... are added one by one to 0.0.
 float sum_by_ranks(std::span<const float> contributions, int ranks);
 
 /// Trains parameters in bf16 or f16 at stage 3. The update works on f32 master weights of this
 /// rank's shards.
 class Mixed : public Zero3 {
  public:
-  /// `scaling`: for f16; nullopt for bf16.
+  /// `scaling` is set for f16, and nullopt for bf16.
   Mixed(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
         int64_t bucket_bytes, std::optional<optim::LossScaling> scaling);
 
@@ -37,7 +37,8 @@ class Mixed : public Zero3 {
   friend class MixedInspector;
   /// True if no sum of any rank is infinite or NaN. Collective.
   bool all_finite() const;
-  /// The elements of sums_ that belong to parameters; gaps between them may have any values.
+  /// Returns the elements of sums_ that belong to parameters. The gaps between parameters, which
+  /// may have any values, are left out.
   std::vector<Tensor> own_sums() const;
 
   std::optional<optim::LossScaling> scaling_;

@@ -32,7 +32,7 @@ void Mixed::allocate_state() {
 
 void Mixed::place() {
   Zero3::place();
-  // The exact initial values, of which Zero3 has placed the rounded ones.
+  // Zero3 has placed the rounded initial values. The master weights get the exact ones.
   for (int b = 0; b < buckets(); ++b) initialize(b, own_range(b), shard_of(masters_, b));
 }
 
@@ -55,7 +55,7 @@ bool Mixed::all_finite() const {
 
 void Mixed::update() {
   if (scaling_ && !all_finite()) {
-    // Every rank skips the step, also those whose own sums are finite.
+    // Every rank skips the step, even if its own sums are finite.
     loss_scale_ /= 2;
     good_steps_ = 0;
     return;

@@ -1,4 +1,5 @@
-// Lesson 7, yours to write. README.md beside this file explains what; `course/check 7` grades it.
+// Lesson 7, yours to write. README.md beside this file explains the task. `course/check 7` grades
+// your code.
 #include <cmath>
 
 #include "core/context.h"
@@ -14,27 +15,26 @@ float sum_in_order(std::span<const float>) { todo("lesson 7: sum_in_order"); }
 // Two loops: over ranks, and over the micro-batches of a rank.
 float sum_by_ranks(std::span<const float>, int) { todo("lesson 7: sum_by_ranks"); }
 
-// The moments, as before (Zero3::allocate_state), and the master weights: f32, of this rank's
+// Allocate the moments as before (Zero3::allocate_state), and f32 master weights of this rank's
 // shards.
 void Mixed::allocate_state() { todo("lesson 7: Mixed::allocate_state"); }
 
-// Zero3::place() writes initial values to the 16-bit shards and sets hooks. The master weights get
-// the same initial values, exactly: initialize(bucket, range, tensor) writes to any dtype.
+// Zero3::place() writes rounded initial values to the 16-bit shards and sets hooks. The master
+// weights get the exact initial values. initialize(bucket, range, tensor) writes to any dtype.
 void Mixed::place() { todo("lesson 7: Mixed::place"); }
 
 // The gradient has 16 bits, the sum has 32. kernels::convert(current_context({}), to, from)
 // converts between dtypes; Tensor::empty(shape) is an f32 tensor.
 void Mixed::accumulate(const Tensor&, const Tensor&, bool) { todo("lesson 7: Mixed::accumulate"); }
 
-// own_sums() lists the sums of this rank's parameters; each has values<float>(). All ranks must
-// come to the same answer: communicator_.all_reduce adds up a tensor of f32 or i64 over ranks.
+// own_sums() returns the sums of this rank's parameters; each has values<float>(). All ranks must
+// return the same answer. communicator_.all_reduce adds up a tensor of f32 or i64 over ranks.
 bool Mixed::all_finite() const { todo("lesson 7: Mixed::all_finite"); }
 
-// With scaling_, a step whose sums are not all finite changes no weight: it halves loss_scale_, and
-// good_steps_ begins anew.
-// Else: count the update, apply the rule to the master weights, and round them into the shards of
-// values_. After scaling_->growth_interval steps without overflow the scale doubles, and counting
-// begins anew. apply_rule divides the sums by loss_scale_.
+// With scaling_, a step whose sums are not all finite changes no weight. It halves loss_scale_ and
+// sets good_steps_ to 0. Otherwise count the update, apply the rule to the master weights, and
+// round them into the shards of values_. After scaling_->growth_interval steps without overflow,
+// double loss_scale_ and set good_steps_ to 0. apply_rule divides the sums by loss_scale_.
 void Mixed::update() { todo("lesson 7: Mixed::update"); }
 
 }  // namespace course

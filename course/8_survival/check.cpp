@@ -1,5 +1,5 @@
-// Grades lesson 8: bits after a resume on the same and on other numbers of ranks, bytes on the
-// disk, and a crash at every moment of a save.
+// Grades lesson 8: the bits of the losses after a resume on equally many and on other numbers of
+// ranks, the bytes on the disk, and a crash in every operation of a save.
 #include <unistd.h>
 
 #include <filesystem>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 const Training training;
 
-// A fresh folder, the same on all ranks. Its parent is removed when the check ends.
+// Makes new folders that all ranks share. All folders are removed when the check ends.
 class Folders {
  public:
   explicit Folders(dist::Communicator& communicator) : communicator_(communicator) {
@@ -54,7 +54,7 @@ class Run {
   Survivor& trainer() { return trainer_; }
   int64_t updates() { return Inspector(trainer_).updates(); }
   float step(int64_t step) { return trainer_.step(step, training.batch, task_.losses()); }
-  /// The losses from step `from` on.
+  /// Trains from step `from` to the last step, and returns the losses.
   std::vector<float> to_the_end(int64_t from) {
     std::vector<float> losses;
     for (int64_t s = from; s < training.steps; ++s) losses.push_back(step(s));
@@ -72,10 +72,11 @@ void train_and_save(dist::Communicator& communicator, const fs::path& folder, in
   for (int64_t step = 0; step < steps; ++step) run.step(step);
   Disk disk(folder, communicator);
   run.trainer().save(disk, steps);
-  communicator.barrier();  // save() may return on a rank before rank 0 has declared it complete
+  communicator.barrier();  // save() may return on a rank before rank 0 declares the save complete
 }
 
-// What a resume found wrong, or an empty text. `allowed`: numbers of steps that may be returned.
+// Resumes, and trains to the end. Returns a message about the first error, or an empty text. The
+// resume may return any number of steps in `allowed`.
 std::string resume_message(dist::Communicator& communicator, const fs::path& folder,
                            const std::vector<int64_t>& allowed) {
   Run run(communicator);
@@ -95,7 +96,7 @@ std::string resume_message(dist::Communicator& communicator, const fs::path& fol
         "depends on the number of updates",
         run.updates(), step);
   }
-  // Ranks train on together, or not at all.
+  // If the resume is wrong on any rank, no rank trains on.
   const Tensor failed = Tensor::zeros({1}, DType::i64);
   failed.data<int64_t>()[0] = wrong.empty() ? 0 : 1;
   communicator.all_reduce(failed, {}).wait();
@@ -126,7 +127,7 @@ int64_t bytes_in(const fs::path& folder) {
   return bytes;
 }
 
-// The range of the token table that a rank owns, on any number of ranks.
+// Returns the range of the token table that `rank` owns in a run on `ranks` ranks.
 dist::Range owned_of_table(int64_t ranks, int64_t rank) {
   const auto parameters = Task().model().named_parameters();
   std::vector<dist::LayoutParameter> list;
@@ -162,14 +163,14 @@ void check_sizes(Grade& grade, const fs::path& folder) {
   grade.predicted("files of 3 ranks that rank 0 of 2 needs for the table", files);
 }
 
-// One rank, and all but one; nothing on one rank.
+// Returns the smaller numbers of ranks to test: 1, and `ranks` - 1.
 std::vector<int> fewer_than(int ranks) {
   if (ranks == 1) return {};
   if (ranks == 2) return {1};
   return {1, ranks - 1};
 }
 
-// Saves on fewer ranks and resumes on all, and the other way.
+// Saves on fewer ranks and resumes on all ranks. Then saves on all ranks and resumes on fewer.
 void check_other_ranks(Grade& grade, Folders& folders) {
   dist::Communicator& all = grade.communicator();
   for (const int fewer : fewer_than(all.size())) {
@@ -187,7 +188,8 @@ void check_other_ranks(Grade& grade, Folders& folders) {
   }
 }
 
-// Says what the failure shows. Rank 0 declares a save complete; the others only write their files.
+// Returns the likely cause of a failure. Rank 0 declares a save complete. Other ranks only write
+// their files.
 std::string explanation(int victim, const std::string& operation, const std::string& wrong) {
   if (victim > 0) {
     return "\n      The save was declared complete before the files of all ranks were: declare it "
@@ -202,7 +204,7 @@ std::string explanation(int victim, const std::string& operation, const std::str
   return "\n      The save before was given up before this one was complete";
 }
 
-// The operations of a save on a rank.
+// Returns this rank's operations in the save after step 3, with an earlier save after step 2.
 std::vector<std::string> operations_of_save(dist::Communicator& communicator, const fs::path& at) {
   train_and_save(communicator, at, 2);
   Run run(communicator);
@@ -213,7 +215,8 @@ std::vector<std::string> operations_of_save(dist::Communicator& communicator, co
   return disk.operations();
 }
 
-// Rank `victim` crashes in operation `number` of the save after step 3; there is one after step 2.
+// Makes a save after step 2. Then rank `victim` crashes in operation `number` of the save after
+// step 3. Returns a message if the resume after the crash is wrong.
 std::string crash_message(dist::Communicator& communicator, const fs::path& folder, int victim,
                           int64_t number, const std::string& operation) {
   train_and_save(communicator, folder, 2);
@@ -231,7 +234,8 @@ std::string crash_message(dist::Communicator& communicator, const fs::path& fold
       crashed = true;
       alone = communicator.rank() == victim;
     }
-    // The victim tells the others; those that have crashed with it have heard of it in a barrier.
+    // The victim reports the crash to the other ranks. Ranks that crashed in a barrier already
+    // know.
     if (alone || !crashed) disk.finish(alone);
   }
   communicator.barrier();
@@ -241,7 +245,7 @@ std::string crash_message(dist::Communicator& communicator, const fs::path& fold
                      explanation(victim, operation, wrong));
 }
 
-// Rank 0, which also declares a save complete, and the last rank.
+// Tests crashes of rank 0, which also declares a save complete, and of the last rank.
 void check_crashes(Grade& grade, Folders& folders) {
   dist::Communicator& communicator = grade.communicator();
   const std::vector<std::string> own = operations_of_save(communicator, folders.next());
@@ -250,7 +254,7 @@ void check_crashes(Grade& grade, Folders& folders) {
   std::vector<int> victims{0};
   if (communicator.size() > 1) victims.push_back(communicator.size() - 1);
   for (const int victim : victims) {
-    // Every rank learns the victim's operations.
+    // Every rank gets the names of the victim's operations.
     for (int64_t k = 0;; ++k) {
       const std::vector<std::string> all =
           dist::gather_text(communicator, k < std::ssize(own) ? own[static_cast<size_t>(k)] : "");

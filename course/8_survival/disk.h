@@ -1,5 +1,5 @@
-// A folder of files that all ranks share, for lesson 8. It can be told to crash: then an operation
-// does only a half of its work, as when the process is killed in the middle of it.
+// A folder of files that all ranks share, for lesson 8. The check can make one operation crash, as
+// if the process were killed: a write stops halfway, and a rename or a removal does nothing.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace course {
 
 using namespace tessera;
 
-/// Thrown by a crash. Nothing but the check catches it.
+/// Thrown by a crash. Only the check catches it.
 struct Crash {};
 
 class Disk {
@@ -23,31 +23,32 @@ class Disk {
   Disk(std::filesystem::path folder, dist::Communicator& communicator)
       : folder_(std::move(folder)), communicator_(communicator) {}
 
-  /// Writes a file, with a checksum behind its bytes. A crash leaves the first half of it.
+  /// Writes a file, with a checksum after its bytes. A crash leaves the first half of the bytes.
   void write(const std::string& name, std::span<const std::byte> bytes);
-  /// Renames a file, in place of one that has the new name already. Never done by halves.
+  /// Renames a file, and replaces any file that has the new name. A crash leaves both files as they
+  /// were.
   void rename(const std::string& from, const std::string& to);
   void remove(const std::string& name);
   bool exists(const std::string& name) const;
   std::vector<std::string> list() const;
-  /// Returns what was written. Throws InputError, with the name, if there is no such file or if the
-  /// checksum does not fit.
+  /// Returns the bytes of a file. Throws InputError, with the name, if there is no such file or if
+  /// the checksum is wrong.
   std::vector<std::byte> read(const std::string& name) const;
-  /// Waits for all ranks. Collective. If another rank has crashed, this one crashes too: a job ends
-  /// when one of its ranks is killed.
+  /// Waits for all ranks. Collective. If another rank has crashed, this rank crashes too, because a
+  /// job ends when one of its ranks is killed.
   void barrier();
 
   // For the check:
-  /// The operation with this number, counted from 0, crashes.
+  /// Makes the operation with this number, counted from 0, crash.
   void crash_at(int64_t operation) { crash_at_ = operation; }
-  /// write, rename and remove, in order, as "write latest".
+  /// Returns the writes, renames and removals in order, as texts such as "write latest".
   const std::vector<std::string>& operations() const { return operations_; }
-  /// Ends a save on this rank, which has crashed or not; the other ranks learn of it. Collective
-  /// with their barrier() or finish(). Returns true if any rank has crashed.
+  /// Ends a save on this rank, and tells the other ranks if this rank has crashed. Collective: the
+  /// other ranks call barrier() or finish(). Returns true if any rank has crashed.
   bool finish(bool crashed);
 
  private:
-  /// True if this operation crashes.
+  /// Records an operation. Returns true if it must crash.
   bool begin(const std::string& operation);
 
   std::filesystem::path folder_;
@@ -56,7 +57,7 @@ class Disk {
   std::vector<std::string> operations_;
 };
 
-/// Bytes to write, made of numbers.
+/// Collects numbers as the bytes of a file.
 class Writer {
  public:
   void add(int64_t number) { add_bytes(&number, sizeof number); }
@@ -71,7 +72,8 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-/// Reads what a Writer has written, in the same order. Throws InputError behind the end.
+/// Reads the numbers that a Writer has collected, in the same order. Throws InputError if there are
+/// not enough bytes.
 class Reader {
  public:
   explicit Reader(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}

@@ -32,7 +32,8 @@ def moments(path):
 
 
 def ranges(path):
-    # The token table of the lesson's model: 2,144 elements, as the layouts of 3 and 2 ranks cut it.
+    # The token table of the lesson's model has 2,144 elements. The ranges are those of the layouts
+    # for 3 and for 2 ranks.
     figure = Figure(720, 215, "The token table saved on three ranks and resumed on two: rank 0 of "
                               "2 needs the files of ranks 0 and 1, rank 1 of 2 those of ranks 1 "
                               "and 2")

@@ -1,4 +1,4 @@
-// What lesson 8 gives you.
+// The code that lesson 8 gives you.
 #include "course/8_survival/survivor.h"
 
 namespace course {

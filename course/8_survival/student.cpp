@@ -1,4 +1,5 @@
-// Lesson 8, yours to write. README.md beside this file explains what; `course/check 8` grades it.
+// Lesson 8, yours to write. README.md beside this file explains the task. `course/check 8` grades
+// your code.
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -8,24 +9,26 @@
 namespace course {
 namespace {
 
-// A name for the file of a rank. It should say of which save, and of how many ranks, it is a part.
+// Returns a name for the file of a rank. The name has the step of the save, the rank and the number
+// of ranks.
 [[maybe_unused]] std::string file_name(int64_t step, int64_t rank, int64_t ranks) {
   return fmt::format("step-{}-rank-{}-of-{}", step, rank, ranks);
 }
 
 }  // namespace
 
-// 1. Each rank writes a file (a Writer collects its bytes): the number of updates; and for each
-//    parameter of which it owns elements, which parameter, which range (layout_.owned(p, rank)),
-//    and the numbers in that range: part(tensor, p) for each tensor of shards().
-// 2. When all ranks have written (disk.barrier), rank 0 declares the save complete, in such a way
-//    that a crash leaves either the declaration of the save before, or this one.
+// 1. Each rank writes a file (a Writer collects its bytes). The file has the number of updates. For
+//    each parameter of which the rank owns elements, it also has the parameter's index, the range
+//    (layout_.owned(p, rank)), and the numbers of this range: part(tensor, p) for each tensor of
+//    shards().
+// 2. When all ranks have written their files (disk.barrier), rank 0 declares the save complete. A
+//    crash must leave either the declaration of the previous save or the declaration of this save.
 // 3. Then rank 0 may remove the files of older saves.
 // 4. No rank returns before the save counts (disk.barrier).
 void Survivor::save(Disk&, int64_t) { todo("lesson 8: Survivor::save"); }
 
-// Reads the declaration, if there is one, and then the files of all ranks of that save, however
-// many there were. For each range that lies in a file: copies the elements that this rank owns now
+// Reads the declaration, if there is one. Then reads the files of all ranks of that save, however
+// many ranks it had. For each range in a file, copies the elements that this rank owns in this run
 // to their places in part(tensor, p). Restores updates_.
 int64_t Survivor::resume(const Disk&) { todo("lesson 8: Survivor::resume"); }
 

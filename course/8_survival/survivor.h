@@ -1,5 +1,5 @@
-// Lesson 8: a run that survives. Every rank saves its shards, and a run goes on from them with any
-// number of ranks, with the bits of a run that never stopped.
+// Lesson 8: a run that survives crashes. Every rank saves its shards. A run on any number of ranks
+// can continue from a save, with the bits of a run that never stopped.
 #pragma once
 
 #include <array>
@@ -13,18 +13,19 @@ class Survivor : public Zero3 {
  public:
   using Zero3::Zero3;
 
-  /// Saves the state after `step` steps. Whenever a rank crashes, the disk has a save that is
-  /// complete: the one before, or this one. Collective.
+  /// Saves the state after `step` steps. If a rank crashes, the disk has a complete save: the
+  /// previous save or this save. Collective.
   void save(Disk& disk, int64_t step);
-  /// Restores the last complete save, which may be one of another number of ranks. Returns how many
-  /// steps it had done; 0 if there is none. Called after start(). Collective.
+  /// Restores the last complete save, which may have been made on another number of ranks. Returns
+  /// the number of steps before the save, or 0 if there is no save. Called after start().
+  /// Collective.
   int64_t resume(const Disk& disk);
 
  private:
-  /// What a rank must save for a parameter: its values and moments, of which this rank owns the
-  /// elements layout_.owned(p, rank).
+  /// Returns the tensors that a rank must save: this rank's shards of the values and of both
+  /// moments. Of parameter p, the rank owns the elements layout_.owned(p, rank).
   std::array<Tensor, 3> shards() const { return {values_, first_moment_, second_moment_}; }
-  /// The elements layout_.owned(p, rank) of parameter p in a buffer of this rank's shards.
+  /// Returns elements layout_.owned(p, rank) of parameter p from a buffer of this rank's shards.
   std::span<float> part(const Tensor& shards, int p) const;
 };
 

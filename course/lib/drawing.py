@@ -1,5 +1,6 @@
-"""Draws figures as SVG: boxes, text, arrows, bars. A figure has a white ground, so that it can be
-read on light and on dark pages, and colours that the colour-blind can tell apart (Okabe and Ito).
+"""Draws figures as SVG: boxes, text, arrows, bars. A figure has a white background, so it is
+readable on light and on dark pages. Colour-blind readers can distinguish the colours (Okabe and
+Ito).
 
     figure = Figure(640, 200, "What the figure shows, for readers who do not see it")
     figure.box(20, 20, 100, 30, "rank 0", fill=RANKS[0])
@@ -32,7 +33,7 @@ class Figure:
 
     def box(self, x, y, width, height, text="", fill=PALE, stroke=INK, size=13, ink=None,
             dashed=False):
-        """A rectangle with a centred text; `text` may have several lines."""
+        """Draws a rectangle with a centred text. `text` may have several lines."""
         dash = ' stroke-dasharray="4 3"' if dashed else ""
         self.add(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3" '
                  f'fill="{fill}" stroke="{stroke}"{dash}/>')
@@ -71,9 +72,9 @@ class Figure:
 
 
 def bars(figure, x, y, width, rows, unit, scale=None):
-    """Horizontal stacked bars: rows of (label, [(value, colour, name), ...]).
+    """Draws horizontal stacked bars from rows of (label, [(value, colour, name), ...]).
 
-    All bars share one scale; the total stands behind each bar.
+    All bars have one scale. The total is written after each bar.
     """
     largest = scale or max(sum(value for value, _, _ in parts) for _, parts in rows)
     for i, (label, parts) in enumerate(rows):

@@ -1,4 +1,4 @@
-// What happened in a step, in order. Checks grade this order, and never durations.
+// The events of a step, in order. Checks grade this order, and never durations.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace course {
 using namespace tessera;
 
 struct Event {
-  std::string kind;            // a call ("all_gather"), "wait" for one, "use", "done", "complete",
-                               // "update" by the rule
-  std::string parameter = {};  // of use, done and complete
-  dist::Traffic purpose = dist::Traffic::other;  // of a call or wait
-  int64_t bucket = -1;                           // of a call or wait
+  std::string kind;            // a call such as "all_gather", "wait" for a call, "use", "done",
+                               // "complete", or "update" by the rule
+  std::string parameter = {};  // set for use, done and complete
+  dist::Traffic purpose = dist::Traffic::other;  // set for a call or wait
+  int64_t bucket = -1;                           // set for a call or wait
 
   std::string text() const;
 };
@@ -28,7 +28,7 @@ class Events {
   void add(const std::string& kind) { list_.push_back({.kind = kind}); }
   void clear() { list_.clear(); }
   const std::vector<Event>& list() const { return list_; }
-  /// The place of the first event, from `from` on, for which `wanted` is true; -1: there is none.
+  /// Returns the index of the first event, from `from` on, for which `wanted` is true, or -1.
   template <class Wanted>
   int64_t find(Wanted wanted, int64_t from = 0) const {
     for (int64_t i = from; i < std::ssize(list_); ++i) {
@@ -36,20 +36,21 @@ class Events {
     }
     return -1;
   }
-  /// One event a line, for a message.
+  /// Returns the events for a message, one per line.
   std::string text() const;
 
  private:
   std::vector<Event> list_;
 };
 
-/// Sets the list into which note() writes; nullptr: none.
+/// Sets the list to which note() adds events. With nullptr, note() does nothing.
 void note_into(Events* events);
-/// Adds an event without a bucket, such as "update", to the trial that runs, if there is one.
+/// Adds an event without a bucket, such as "update", to the list of the running trial, if any.
 void note(const std::string& kind);
 
-/// Writes down when parameters are read ("use", "done") and when their gradients are complete
-/// ("complete"), and then calls the hooks that are set already. Call it after the hooks are set.
+/// Adds hooks that record events: "use" and "done" when a parameter is read, and "complete" when
+/// its gradient is complete. Each added hook then calls the hook that was set before. Call watch()
+/// after all other hooks are set.
 void watch(const std::vector<nn::NamedParameter>& parameters, Events& events);
 
 }  // namespace course

@@ -12,10 +12,11 @@
 namespace course {
 namespace {
 
-// Ends a check on every rank after a requirement was not met. It is not an error of the program.
+// Thrown on every rank to end a check after a requirement was not met. It is not a program error.
 struct NotMet {};
 
-// Lines `key = value`; # begins a comment. A value that is still ? is a prediction not made.
+// Reads lines `key = value`. A # begins a comment. The value ? means that the prediction is
+// missing.
 std::map<std::string, std::string> read_predictions(const std::string& path) {
   std::map<std::string, std::string> result;
   std::ifstream file(path);
@@ -54,7 +55,7 @@ void Grade::require(const std::string& requirement, const std::string& wrong) {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
     found = fmt::format("  NO  {}\n      rank {}: {}", requirement, rank, all[rank]);
-    break;  // one message at a time: the others are mostly the same
+    break;  // one message is enough, because most ranks have the same message
   }
   found = dist::broadcast_text(communicator(), found);
   if (found.empty()) {
@@ -92,7 +93,7 @@ void Grade::predicted(const std::string& key, int64_t measured) {
 int grade(int argc, char** argv, const std::string& title,
           const std::function<void(Grade&)>& check) {
   return dist::run(argc, argv, [&](dist::World& world) {
-    // The check ends before its own time limit, and names the rank that did not come.
+    // A collective fails before the time limit of course/check, and names the rank that is missing.
     world.communicator->set_timeout(30);
     Grade::Predictions predictions;
     for (int i = 1; i < argc; ++i) {
@@ -110,7 +111,7 @@ int grade(int argc, char** argv, const std::string& title,
     try {
       check(grade);
     } catch (const NotMet&) {
-      // Every rank is here, so the job ends in order.
+      // Every rank throws NotMet, so the job ends without an abort.
       return 1;
     } catch (const std::exception&) {
       // course/check prints this line before the error, which dist::run prints.

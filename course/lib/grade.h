@@ -1,6 +1,6 @@
-// How a check grades: a list of requirements, in the order in which a student meets them. It stops
-// at the first one that is not met, and says what was found, on which rank, and which mistake has
-// this effect.
+// Grading. A check is a list of requirements, in the order in which a student meets them. The check
+// stops at the first requirement that is not met. It then prints what was found, on which rank, and
+// which mistake has this effect.
 //
 //   int main(int argc, char** argv) {
 //     return course::grade(argc, argv, "lesson 4: ZeRO-1", [](course::Grade& grade) {
@@ -31,23 +31,23 @@ class Grade {
   dist::World& world() { return world_; }
   dist::Communicator& communicator() { return *world_.communicator; }
 
-  /// `wrong`: what this rank found, or an empty text. Collective; ends the check if any rank found
-  /// something.
+  /// `wrong` is this rank's error message, or an empty text. Collective. Ends the check if any rank
+  /// has a message.
   void require(const std::string& requirement, const std::string& wrong);
-  /// Compares the student's prediction `key` with what was measured. Without a file of predictions
+  /// Compares the student's prediction `key` with the measured value. Without a file of predictions
   /// it only prints the measured value.
   void predicted(const std::string& key, int64_t measured);
-  /// Says what is tried next, for the message of an error that ends the program.
+  /// Sets the name of the next test. If an error ends the program, the message has this name.
   void at(const std::string& what) { at_ = what; }
   const std::string& at() const { return at_; }
-  /// Prints something worth knowing, which is not graded.
+  /// Prints information that is not graded.
   void note(const std::string& text) const { print("      " + text); }
 
  private:
   void print(const std::string& line) const;
 
   dist::World& world_;
-  Predictions predictions_;  // nullopt: there is no file of predictions
+  Predictions predictions_;  // nullopt if there is no file of predictions
   std::string at_;
 };
 
@@ -55,7 +55,7 @@ class Grade {
 int grade(int argc, char** argv, const std::string& title,
           const std::function<void(Grade&)>& check);
 
-/// "12,345".
+/// Returns the number with commas between thousands, such as "12,345".
 std::string grouped(int64_t number);
 
 }  // namespace course

@@ -1,4 +1,4 @@
-// What a rank holds, for the checks: tensors of the student's optimizer, and bytes by category.
+// For the checks: access to the tensors of a rank's optimizer, and its bytes of memory by category.
 #pragma once
 
 #include "core/memory.h"
@@ -22,7 +22,7 @@ class Inspector {
   DataParallel& trainer_;
 };
 
-/// Bytes of host memory that were allocated after this object was made.
+/// Counts the bytes of host memory, by category, that were allocated after this object was made.
 class MemoryUse {
  public:
   MemoryUse() {

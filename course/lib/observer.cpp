@@ -8,8 +8,8 @@
 
 namespace course {
 
-// Calls in the order in which they were started. The Work objects share the queue. A call that is
-// still pending needs the observer, so wait for it, or call finish(), before the observer ends.
+// The calls in the order in which they were started. The Work objects share the queue. A pending
+// call needs the observer. Wait for all calls, or call finish(), before the observer is destroyed.
 class Observer::Queue {
  public:
   Queue(bool late, Events& events) : late_(late), events_(events) {}
@@ -17,7 +17,7 @@ class Observer::Queue {
   struct Pending {
     std::string name;
     dist::Call call;
-    Tensor watched;  // undefined: nothing is compared
+    Tensor watched;  // the memory to compare; undefined if nothing is compared
     uint64_t digest = 0;
     std::function<dist::Work()> make;
   };
@@ -40,7 +40,7 @@ class Observer::Queue {
     make_until(number);
   }
 
-  // Other code waits for all calls here, and so the values are right from here on.
+  // Used where other communicators wait for all calls, so that all values are right afterwards.
   void wait_for_all() {
     while (!unwaited_.empty()) wait(unwaited_.begin()->first);
     make_until(first_ + std::ssize(pending_) - 1);
@@ -81,7 +81,7 @@ class Observer::Queue {
   Events& events_;
   int64_t first_ = 0;  // number of the first call that is not made yet
   std::deque<Pending> pending_;
-  std::map<int64_t, Started> unwaited_;  // since the last finish(), by number
+  std::map<int64_t, Started> unwaited_;  // [number]: calls since finish() without a wait
 };
 
 namespace {
@@ -123,8 +123,8 @@ std::shared_ptr<dist::Communicator> Observer::split(int color, int key, const st
   return inner_.split(color, key, group);
 }
 
-// Passes pieces on in chunks of 256 elements, the smallest that the interface allows, so that code
-// that takes a whole piece at once does not work by luck.
+// Passes pieces to `receive` in chunks of 256 elements, the smallest chunks that the interface
+// allows. Code that expects a whole piece at once then does not pass the check by luck.
 dist::Work Observer::exchange(const Tensor& input, int contributors, Receive receive,
                               dist::Call call) {
   const Receive in_chunks = [receive](int source, int64_t begin, const Tensor& chunk) {

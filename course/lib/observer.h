@@ -1,8 +1,8 @@
-// A communicator that writes down every call, and passes it on to `inner` as late as it may: when
-// the Work of this or of a later call is waited for, or at finish(), split() or barrier(). So a
-// missing wait gives wrong values in every run, and not once in a thousand. It also compares the
-// memory that a call reads when the student starts the call and when it is passed on: a change in
-// between is a race.
+// A communicator that records every call, and passes the call to `inner` as late as possible: when
+// the student waits for this call or a later one, or at finish(), split() or barrier(). A missing
+// wait then gives wrong values in every run, and not once in a thousand runs. The observer also
+// compares the memory that a call reads: when the student starts the call, and when the call is
+// passed to `inner`. A change in between is a race.
 #pragma once
 
 #include <deque>
@@ -18,15 +18,15 @@ namespace course {
 class Observer : public dist::Communicator {
  public:
   /// `inner` and `events` must outlive the observer and the Work of its calls. If `late` is false,
-  /// calls are made at once. The first wait for a call is an event, "wait".
+  /// calls are made at once. The first wait for a call adds an event "wait".
   Observer(dist::Communicator& inner, Events& events, bool late = true);
   ~Observer() override;
 
-  /// Makes the calls that are still pending. Of the calls started since the last finish(), returns
-  /// the names of those that nothing has waited for.
+  /// Makes the calls that are still pending. Returns the names of the calls since the last finish()
+  /// that nothing has waited for.
   std::vector<std::string> finish();
-  /// Calls whose input was written after their start and before they were passed on: "all_gather of
-  /// parameters, bucket 3".
+  /// Returns the calls whose input was written after their start and before they were passed to
+  /// `inner`, with names such as "all_gather of parameters, bucket 3".
   const std::vector<std::string>& races() const;
 
   int rank() const override { return inner_.rank(); }

@@ -3,8 +3,8 @@
 
 Usage: plant.py names BUGS | plant.py write BUGS NAME OUTPUT | plant.py message BUGS NAME
 
-bugs.txt has a section for each bug, and one called `student` for what the unfinished skeleton must
-say:
+bugs.txt has a section for each bug. The section `student` has the message of the unfinished
+skeleton:
 
     [a]
     message: a part of what the check must print
@@ -35,7 +35,7 @@ def read(path):
 
 
 def buggy_source(path, name):
-    """Returns the solution with the bug. Every text to replace must occur once."""
+    """Returns the solution with the bug. Every text to replace must occur exactly once."""
     solution = pathlib.Path(path).parent / "solution.cpp"
     source = solution.read_text()
     for old, new in read(path)[name][1]:

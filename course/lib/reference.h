@@ -1,6 +1,6 @@
-// What Tessera's own optimizer computes, for comparison bit by bit. It runs on one rank: its bits
-// depend neither on the number of ranks nor on the stage, and the checks hold the student's to
-// that.
+// The results of Tessera's own optimizer, for comparison bit by bit. The optimizer runs on one
+// rank, because its bits depend neither on the number of ranks nor on the stage. The checks require
+// the same of the student's optimizer.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace course {
 
-/// How the lessons train: five steps of seven micro-batches. No number of ranks but 1 divides 7, so
-/// on 2, 3 and 5 ranks some have no micro-batch of their own in the last micro-step.
+/// The training of the lessons: five steps of seven micro-batches. 2, 3 and 5 do not divide 7, so
+/// on 2, 3 and 5 ranks some ranks have no micro-batch of their own in the last micro-step.
 struct Training {
   int64_t steps = 5;
   Batch batch{.global = 14, .micro = 2};
@@ -20,14 +20,15 @@ struct Training {
   int64_t bucket_bytes = 8192;
 };
 
-/// The losses of ZeroOptimizer, of parameters in `dtype`.
+/// Returns the losses of ZeroOptimizer with parameters in `dtype`.
 std::vector<float> reference_losses(const Training& training, DType dtype = DType::f32,
                                     optim::ZeroOptions options = {});
 
-/// Says at which step `found` first differs from `expected`; an empty text: nowhere.
+/// Returns a message about the first step in which `found` differs from `expected`, or an empty
+/// text.
 std::string difference(const std::vector<float>& found, const std::vector<float>& expected);
 
-/// Forgets the steps of a reference, so that errors of the student's program do not speak of them.
+/// Forgets the steps of a reference, so that errors of the student's program do not mention them.
 void forget_steps();
 
 }  // namespace course

@@ -33,7 +33,7 @@ SumReport compare_sums(DataParallel& trainer, const Gradients& expected, int ran
     const dist::ParameterSlot& slot = layout.slot(p);
     const dist::Bucket& bucket = layout.buckets()[static_cast<size_t>(slot.bucket)];
     const dist::Range own = layout.owned(p, rank);
-    // Where this bucket's shard begins in the rank's sums, less where it begins in the bucket.
+    // Element i of the parameter is element shift + i of the rank's sums.
     const int64_t shift = bucket.shard_offset - layout.shard(slot.bucket, rank).begin + slot.offset;
     bool equal = true;
     for (int64_t i = own.begin; i < own.end; ++i) {

@@ -13,13 +13,13 @@ namespace course {
 /// The gradient of each parameter, summed over the micro-batches of a step.
 using Gradients = std::map<std::string, std::vector<float>>;
 
-/// The gradients of step `step`, counted from 0.
+/// Returns the gradients of step `step`, counted from 0.
 Gradients reference_gradients(const Training& training, int64_t step = 0);
 
-/// The sums of this rank's shards, compared with the reference.
+/// The result of comparing the sums of this rank's shards with the reference.
 struct SumReport {
-  std::vector<std::string> wrong;  // parameters of which an element differs
-  double ratio = 0;                // of the sizes of all elements, found / expected
+  std::vector<std::string> wrong;  // parameters that have a differing element
+  double ratio = 0;                // sum of all found absolute values / sum of all expected ones
 };
 SumReport compare_sums(DataParallel& trainer, const Gradients& expected, int rank);
 

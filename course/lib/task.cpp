@@ -10,7 +10,8 @@ namespace {
 constexpr models::GptConfig config{
     .layers = 4, .heads = 2, .width = 32, .context = 8, .vocab = 67, .initializer_range = 0.1f};
 
-// A token is mostly a function of the token before, so that there is something to learn.
+// Returns a sequence in which most tokens are a function of the previous token. The model can learn
+// this function.
 std::vector<int32_t> sequence(int64_t step, int64_t sample) {
   std::vector<int32_t> tokens;
   int32_t last = static_cast<int32_t>((step * 31 + sample * 7) % config.vocab);

@@ -1,5 +1,5 @@
-// The training task of lessons 3 to 8: a small GPT whose token table is tied to its head, and
-// sequences that depend only on (step, sample). So every layout of ranks sees the same data.
+// The training task of lessons 3 to 8: a small GPT whose token table is tied to its head. The
+// sequences depend only on (step, sample), so the data is the same for any number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ using Loss = std::function<Tensor(const MicroBatch&)>;
 
 class Task {
  public:
-  /// `dtype`: of the parameters, f32, bf16 or f16.
+  /// `dtype` is the dtype of the parameters: f32, bf16 or f16.
   explicit Task(DType dtype = DType::f32);
 
   models::Gpt& model() { return model_; }
@@ -30,8 +30,8 @@ class Task {
   models::Gpt model_;
 };
 
-/// The micro-batch of `rank` in micro-step j of a step. A rank without a micro-batch of its own
-/// repeats the last one, and must not contribute.
+/// Returns the micro-batch of `rank` in micro-step j of a step. A rank without a micro-batch of its
+/// own repeats the last micro-batch, and must not contribute.
 MicroBatch micro_batch_of(int64_t step, const Batch& batch, int64_t j, int64_t rank, int64_t ranks);
 
 }  // namespace course

@@ -58,8 +58,8 @@ void require_order(Grade& grade, const Trial& trial, const Hints& hints) {
 }
 
 std::string early_wait(const Trial& trial, const std::string& kind, dist::Traffic purpose) {
-  std::set<int64_t> sent;    // buckets of this micro-step
-  std::set<int64_t> waited;  // those of them that were waited for
+  std::set<int64_t> sent;    // buckets whose calls have started in this micro-step
+  std::set<int64_t> waited;  // buckets in `sent` whose calls were waited for
   for (const Event& event : trial.events.list()) {
     if (event.purpose != purpose) continue;
     if (event.bucket < 0) return fmt::format("a call of {} does not name its bucket", kind);

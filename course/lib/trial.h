@@ -1,4 +1,4 @@
-// One training run with the student's optimizer, and all that a check wants to know about it.
+// One training run with the student's optimizer, and the measurements for the checks.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ struct Trial {
   Events events;                      // of the last step
   std::vector<std::string> unwaited;  // calls that nothing waited for
   std::vector<std::string> races;
-  /// Bytes by category: what the optimizer held between steps, and the most at any time.
+  /// Bytes of the optimizer's memory by category: between steps, and at the peak.
   int64_t parameters = 0;
   int64_t gradients = 0;
   int64_t state = 0;
@@ -49,8 +49,8 @@ Make maker(const Training& training) {
   };
 }
 
-/// Texts that require_order adds to its messages: likely causes in this lesson, besides the general
-/// one. Empty: adds nothing.
+/// Likely causes of an error in this lesson. require_order adds them to its messages. An empty text
+/// adds nothing.
 struct Hints {
   std::string race;
   std::string unwaited;
@@ -58,9 +58,9 @@ struct Hints {
 /// Requires that the trial has no race and no call without a wait.
 void require_order(Grade& grade, const Trial& trial, const Hints& hints = {});
 
-/// Returns an empty text if, in each micro-step of the last step, all calls of this kind and
-/// purpose have started before the first of them is waited for. Otherwise names the call that is
-/// waited for too early, and the one that had not started. Calls without a bucket are named too.
+/// In each micro-step of the last step, all calls of this kind and purpose must start before any of
+/// them is waited for. Returns an empty text, or a message that names the call that is waited for
+/// too early and the call that had not started. A call without a bucket gives a message too.
 std::string early_wait(const Trial& trial, const std::string& kind, dist::Traffic purpose);
 
 }  // namespace course

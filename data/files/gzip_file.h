@@ -1,5 +1,5 @@
-// Reads a file from its beginning to its end. Contents compressed by gzip are decompressed,
-// whatever the file's name.
+// Reads a file from its beginning to its end. Contents compressed by gzip are decompressed. The
+// file's name does not matter.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ class GzipFile {
   /// InputError if the file cannot be read, or if compressed data is damaged or cut short.
   size_t read(std::span<uint8_t> out);
   /// Returns an upper bound on the bytes of the contents: the file's size, times gzip's best ratio
-  /// if the file is compressed. If the contents begin with a header that claims more (as in an IDX
-  /// file), a caller can refuse it before allocating memory.
+  /// if the file is compressed. If a header in the file (such as that of IDX) claims more bytes, a
+  /// caller can refuse the file before it allocates memory.
   int64_t most_bytes();
 
  private:

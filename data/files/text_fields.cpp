@@ -43,7 +43,7 @@ std::span<const std::string_view> FieldSplitter::split(std::string_view line,
   }
 }
 
-// Takes a quoted field off the beginning of `rest`, up to the separator.
+// Removes a quoted field from the beginning of `rest`, up to the separator. Returns the field.
 std::string_view FieldSplitter::take_quoted(std::string_view& rest, const TextLines& lines) {
   rest.remove_prefix(rest.find('"') + 1);
   const std::string_view begin = rest;

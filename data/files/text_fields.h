@@ -18,14 +18,14 @@ namespace tessera::data {
 
 class FieldSplitter {
  public:
-  /// `separator` has one or two characters; a space stands for one or more spaces. Throws if
+  /// `separator` has one or two characters. A space matches one or more spaces. Throws if
   /// `separator` is empty.
   explicit FieldSplitter(std::string_view separator);
 
   /// Returns the fields without spaces and tabs around them. The fields are valid until the next
   /// call or the next line. If the separator is a comma or a semicolon, a field may be quoted, with
   /// "" for a quote inside (RFC 4180). Throws InputError if a quoted field does not end in its
-  /// line, or if anything but spaces and tabs stands between its closing quote and the separator.
+  /// line, or if there is anything but spaces and tabs between the closing quote and the separator.
   std::span<const std::string_view> split(std::string_view line, const TextLines& lines);
 
   const std::string& separator() const { return separator_; }
@@ -36,7 +36,7 @@ class FieldSplitter {
   std::string separator_;
   bool has_quotes_;
   std::vector<std::string_view> fields_;
-  std::deque<std::string> unquoted_;  // fields that had "" in them; a deque never moves them
+  std::deque<std::string> unquoted_;  // fields that had "" inside; a deque never moves its elements
 };
 
 /// Returns `text` without spaces and tabs at either end.

@@ -60,7 +60,7 @@ class TextLines {
   GzipFile file_;
   Encoding encoding_;
   std::vector<char> buffer_;
-  size_t begin_ = 0;  // first byte in the buffer that has not been handed out
+  size_t begin_ = 0;  // first byte in the buffer that next() has not returned yet
   size_t end_ = 0;
   bool at_end_ = false;     // true once the whole file has been read into the buffer
   int64_t read_bytes_ = 0;  // decompressed bytes so far
@@ -69,7 +69,7 @@ class TextLines {
 
 bool is_utf8(std::string_view text);
 
-/// Returns text from a file for use in an error: in quotes, in ASCII, and cut if it is long.
+/// Returns text from a file in the form for an error message: quoted, in ASCII, and cut if long.
 std::string excerpt(std::string_view text);
 
 }  // namespace tessera::data

@@ -24,8 +24,8 @@ ImageBox middle(const ImageShape& image, double height, double width) {
 }
 
 // Draws a part of the image, in whole pixels, as torchvision's RandomResizedCrop does. After ten
-// draws that do not fit, returns the largest part in the middle with an aspect ratio of 3:4 to 4:3,
-// which is not rounded to whole pixels.
+// draws that do not fit, returns the largest part in the middle with an aspect ratio of 3:4 to 4:3.
+// This part is not rounded to whole pixels.
 ImageBox random_part(const ImageShape& image, RandomStream& stream) {
   const auto area = static_cast<double>(image.height * image.width);
   for (int attempt = 0; attempt < 10; ++attempt) {

@@ -37,7 +37,7 @@ struct ImageTransformOptions {
 struct Augmentation {
   int64_t top = 0;   // first row of the crop in the image; negative in the padding
   int64_t left = 0;
-  ImageBox box;      // in place of top and left, if images are resized
+  ImageBox box;      // replaces top and left if images are resized
   bool mirrored = false;
 };
 

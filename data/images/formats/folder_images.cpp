@@ -41,7 +41,7 @@ std::vector<std::string> folders_in(const std::string& path) {
   const fs::directory_iterator entries(path, error);
   if (error) fail_input("{}: {}", path, error.message());
   for (const fs::directory_entry& entry : entries) {
-    std::error_code unknown;  // ignored: what cannot be examined is no folder
+    std::error_code unknown;  // ignored: an entry that cannot be examined counts as no folder
     if (!entry.is_directory(unknown) || hidden(entry.path())) continue;
     names.push_back(entry.path().filename());
   }

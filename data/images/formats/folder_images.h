@@ -18,7 +18,7 @@ std::vector<std::string> folders_in(const std::string& path);
 
 class FolderImages : public ImageSet {
  public:
-  /// Takes the files below path/classes[label], at any depth. Throws InputError if a class has no
+  /// Lists the files below path/classes[label], at any depth. Throws InputError if a class has no
   /// files, or has an entry that is neither a file nor a folder.
   FolderImages(const std::string& path, const std::vector<std::string>& classes);
 
@@ -34,7 +34,7 @@ class FolderImages : public ImageSet {
 
  private:
   struct File {
-    std::string path;  // below path_
+    std::string path;  // relative to path_
     int32_t label = 0;
   };
   FolderImages(const std::string& path, std::vector<File> files);

@@ -30,7 +30,7 @@ void check_magic(GzipFile& file, uint32_t expected) {
              expected, expected == images_magic ? "images" : "labels");
 }
 
-// Reads the `bytes` values behind the header. Refuses a file with fewer or more values.
+// Reads the `bytes` values after the header. Refuses a file with fewer or more values.
 std::vector<uint8_t> read_values(GzipFile& file, int64_t bytes) {
   if (bytes == 0) fail_input("{}: its header says that it has none", file.path());
   if (bytes > file.most_bytes()) {

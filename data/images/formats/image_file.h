@@ -1,5 +1,5 @@
-// Reads JPEG and PNG files as RGB. The contents of a file, not its name, tell its format. As in
-// torchvision's loader, grey becomes three equal channels, 16 bits become 8, transparency is
+// Reads JPEG and PNG files as RGB. The format is recognized by a file's contents, not by its name.
+// As in torchvision's loader, grey becomes three equal channels, 16 bits become 8, transparency is
 // dropped without changing the colours, and the camera's orientation (EXIF) is ignored.
 #pragma once
 
