@@ -65,8 +65,8 @@ float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange&
     std::vector<float> own(static_cast<size_t>(end - begin), 0.0f);
     for (int64_t first = begin; first < end; first += world.size) {
       const NoGrad no_grad;
-      // With sharded parameters a forward is collective. So in the last round, ranks without a
-      // batch repeat the last batch.
+      // With sharded parameters, a forward pass is collective. In the last round, ranks without a
+      // batch therefore repeat the last batch.
       const int64_t i = first + world.rank;
       const auto [tokens, targets] =
           data::read_sequences(range, windows.starts_of(std::min(i, end - 1)), options.context);

@@ -28,9 +28,10 @@ class EvaluationWindows {
   int64_t count() const { return count_; }
   int64_t batches() const { return (count_ + options_.sequences - 1) / options_.sequences; }
   int64_t start(int64_t window) const;
-  /// The number of windows of a batch. The last batch may have fewer than the others.
+  /// Returns the number of windows of a batch. The last batch may have fewer windows than the
+  /// others.
   int64_t windows_of(int64_t batch) const;
-  /// The positions at which the windows of a batch begin.
+  /// Returns the positions at which the windows of a batch begin.
   std::vector<int64_t> starts_of(int64_t batch) const;
 
  private:
@@ -43,9 +44,9 @@ class EvaluationWindows {
 using TokenLoss = std::function<Tensor(const Tensor& tokens, const Tensor& targets)>;
 
 /// Returns the mean loss in nats per token. The batches are divided among the ranks, and every rank
-/// runs the same number of forwards. Every rank gets the same bits, which do not depend on the
-/// number of ranks. Throws as EvaluationWindows does. Collective. For a GPT the windows are as long
-/// as the model's context, and options.context is ignored.
+/// runs the same number of forward passes. Every rank gets the same bits, and these do not depend
+/// on the number of ranks. Throws as EvaluationWindows does. Collective. For a GPT the windows are
+/// as long as the model's context, and options.context is ignored.
 float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange& range,
                const EvaluationOptions& options, const dist::World& world);
 float evaluate(models::Gpt& model, const data::TokenRange& range, EvaluationOptions options,

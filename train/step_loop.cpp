@@ -25,7 +25,7 @@ double milliseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
-// Reports are made from the log, so it must be a file that can be read again.
+// Reports are made from the log, so the log must be a file that can be read again.
 void check_readable_later(const std::string& log) {
   if (log.empty()) fail_input("a report is made from the log, and no log is given");
   std::error_code error;
@@ -77,7 +77,7 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
 
 void write_reports(const RunFiles& files, const dist::World& world) {
   if (world.rank != 0) return;
-  // The page first: if the table fails, the page is there.
+  // Writes the page first, so that the page exists even if writing the table fails.
   if (!files.report.empty()) {
     write_report_page({{.log = files.log}}, files.report);
     spdlog::info("report: {}", files.report);
@@ -122,8 +122,8 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
                                            work_.open_weights, options.best);
   }
   if (work_.load) return;
-  // Makes load and loss from `forward`. This is not allowed with graphs: a graph would capture the
-  // loading of data too, and compute the captured micro-batch in every step.
+  // Makes `load` and `loss` from `forward`. CUDA graphs do not allow this: a graph would also
+  // capture the loading of data, and compute the captured micro-batch in every step.
   TESSERA_CHECK(!optimizer.options().graph, "train: graphs need load and loss apart");
   work_.load = [this](const MicroBatch& micro) { loaded_ = micro; };
   work_.loss = [this] { return work_.forward(loaded_); };
@@ -240,8 +240,8 @@ void StepLoop::log_running() {
 StepLine StepLoop::line_of(Running& running) {
   const int64_t step = running.step;
   optim::StepReport report;
-  // For step_ms: if the result is ready by now, the step is taken to have ended with its launch.
-  // Otherwise it ends when get() returns.
+  // Determines the end of the step for step_ms. If the result is ready by now, the step counts as
+  // ended with its launch. Otherwise the step ends when get() returns.
   const bool was_ready = running.launched.ready();
   try {
     report = running.launched.get();
@@ -253,7 +253,7 @@ StepLine StepLoop::line_of(Running& running) {
                  name);
   }
   const Clock::time_point end = was_ready ? running.launch_end : Clock::now();
-  // The time of the step begins with its launch, or when the previous step ended if that was later.
+  // The step's time begins with its launch, or with the end of the previous step if that was later.
   const double ms = milliseconds(end - std::max(running.begin, last_end_));
   last_end_ = end;
   return {
@@ -270,8 +270,8 @@ StepLine StepLoop::line_of(Running& running) {
 }
 
 // Called on every rank. All ranks repeat the micro-batch to find the operation where the loss
-// became non-finite, because a forward may be collective. Then rank 0 throws, and its exception
-// ends the job. The other ranks wait in the barrier until then.
+// became non-finite, because a forward pass may be collective. Then rank 0 throws, and its
+// exception ends the job. The other ranks wait in the barrier until then.
 void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
   std::string text = error.what();
   if (error.micro_batch >= 0) {

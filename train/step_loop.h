@@ -32,7 +32,7 @@
 namespace tessera::train {
 
 struct StepWork {
-  std::string unit = {};  // counted per second in the log, such as "tokens"
+  std::string unit = {};  // unit of the logged speed, such as "tokens"
   int64_t units_per_step = 0;
   /// Reads a micro-batch and returns its mean loss. Also called, on every rank, to find the
   /// operation where a loss became non-finite.
@@ -60,7 +60,7 @@ struct StepWork {
   /// `bits` has further settings that change the bits of results.
   dist::Settings run = {};
   dist::Settings bits = {};
-  /// Metadata of a file of the model's weights. The checkpoint records it for export_weights.
+  /// Metadata of a file of the model's weights. Checkpoints record the metadata for export_weights.
   std::map<std::string, std::string> weights = {};
 };
 
@@ -78,14 +78,14 @@ struct RunFiles {
   std::optional<int64_t> finished = std::nullopt;
 };
 /// Begins a run; must be called before the run allocates memory. Rank 0 checks that the files can
-/// be written, and opens the log only when all ranks have arrived here without an error. Then
+/// be written, and opens the log only after all ranks have called begin_run without an error. Then
 /// starts the trace if there is one, and resets the measured memory peaks and traffic. Throws
 /// InputError if a file cannot be written, or if two files have one path. `report` and `trace` must
 /// be given on all ranks or on none. Collective.
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
 
-/// Writes files.report and files.csv on rank 0. To be called at the end of a run, also of a run
-/// that a signal has stopped. Throws if a file cannot be written; the log stays in any case.
+/// Writes files.report and files.csv on rank 0. Must be called at the end of a run, even if a
+/// signal has stopped the run. Throws if a file cannot be written. The log is kept in any case.
 void write_reports(const RunFiles& files, const dist::World& world);
 
 class StepLoop {
@@ -102,7 +102,7 @@ class StepLoop {
   /// in two cases: the last checkpoint cannot be written, or a loss or gradient is not finite and
   /// losses are not scaled. Collective.
   void train();
-  /// Returns the numbers of logged steps, of skipped ones among them, and of saves, all since
+  /// Returns the numbers of logged steps, of skipped steps among these, and of saves, all since
   /// first_step.
   const StepCount& count() const { return count_; }
   /// True if a signal has ended the run before its last step.
@@ -148,9 +148,9 @@ class StepLoop {
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 
-/// Compares the memory and traffic of all ranks with the plan. Writes the step's timeline, if one
-/// was recorded, and a summary line to the log, calls `before_tables` on every rank, and prints
-/// tables on rank 0's standard output. Collective.
+/// Compares the memory and traffic of all ranks with the plan. Writes a summary line to the log,
+/// and the step's timeline if one was recorded. Then calls `before_tables` on every rank, and
+/// prints tables on rank 0's standard output. Collective.
 void report_run(
     const optim::Plan& planned, const StepCount& count, const dist::World& world, RunLog& log,
     const std::function<void()>& before_tables = [] {});

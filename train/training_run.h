@@ -25,11 +25,11 @@ struct CheckpointOptions {
   std::string folder = {};  // empty: no checkpoints
   int64_t every = 0;        // steps between checkpoints; 0: only at the end and on a signal
   int64_t keep = 3;         // number of newest checkpoints that are not removed
-  bool async = true;        // true: written from a copy of the state while steps go on
+  bool async = true;        // true: written from a copy of the state while training continues
   /// The most bytes of a rank's copy; nullopt: all state that the rank saves. State that does not
   /// fit is read in place, and the next update waits for the read (train/checkpoint/state_copy.h).
   std::optional<int64_t> staging = std::nullopt;
-  int64_t saved_step = -1;  // a step that the folder already has, not to be saved again; -1: none
+  int64_t saved_step = -1;  // step of a checkpoint in the folder, not saved again; -1: none
 
   bool wanted() const { return !folder.empty(); }
   bool staged() const { return wanted() && async; }
@@ -65,16 +65,16 @@ struct TrainingRun {
   optim::UpdateRule rule;
   optim::ZeroOptions zero;
   LoopOptions loop;
-  /// Rows that row-sparse tables have sent, in a run that has ended (train::as_it_went).
+  /// Counts of the rows of row-sparse tables, for a run that has ended (train::as_it_went).
   std::optional<std::map<std::string, optim::RowCounts>> rows = std::nullopt;
 };
 
 /// Returns the dtype of the model's first parameter. After Module::to all parameters have this
 /// dtype. Throws for a model without parameters.
 DType parameter_dtype(const nn::Module& model);
-/// "fp32", "bf16" or "fp16".
+/// Returns "fp32", "bf16" or "fp16".
 const char* precision_name(DType dtype);
-/// "ordered" or "fast".
+/// Returns "ordered" or "fast".
 const char* reduction_name(optim::Reduction reduction);
 
 }  // namespace tessera::train

@@ -1,5 +1,5 @@
 // Measures cuBLASLt's algorithms for the matrix products of a GPT. The program `tune` writes the
-// result to a file, and train_gpt measures before its first step.
+// result to a file. train_gpt can measure before its first step.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,10 @@ struct GptProducts {
   int64_t micro_batch = 0;
 };
 
-/// Runs a micro-step of a model of one layer, whose products have the shapes of all layers, on
-/// every rank. Then rank 0 times the algorithms for each product. Returns them on rank 0, and an
-/// empty list on other ranks. Must be called after the devices are chosen, on CUDA. Collective.
+/// On every rank, runs a micro-step of a model with one layer. The products of one layer have the
+/// shapes of those of all layers. Then rank 0 times the algorithms for each product. Returns the
+/// measured products on rank 0, and an empty list on other ranks. Must be called after the devices
+/// are chosen, on CUDA. Collective.
 std::vector<cuda::MeasuredProduct> measure_gpt_products(const GptProducts& products,
                                                         dist::World& world);
 

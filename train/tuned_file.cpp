@@ -18,7 +18,8 @@ using cuda::ProductShape;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// The algorithms in use are a property of the process, and so is their table.
+// One table for the whole process, because use_tuned_products() sets algorithms for all its
+// products.
 std::string table_in_use;
 
 constexpr const char* file_type = "tessera tuned products";

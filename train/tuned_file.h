@@ -30,13 +30,15 @@ std::vector<cuda::TunedProduct> parse_tuned(const std::string& path, const std::
 /// InputError for a table that cannot be used, and if the ranks compute on the CPU. Collective.
 void use_tuned_file(const std::string& path, dist::World& world);
 
-/// As use_tuned_file, for a table that rank 0 has as a text. Errors begin with `where`. Collective.
+/// Does the same as use_tuned_file with a table that rank 0 has as text. Errors begin with `where`.
+/// Collective.
 void use_tuned_text(const std::string& where, const std::string& text, dist::World& world);
 
-/// Returns the text of the table whose algorithms this process uses; empty: none.
+/// Returns the text of the table whose algorithms this process uses. Empty if there is no table.
 const std::string& tuned_table();
 
-/// Returns the table's size and digest, to be compared and logged: "no file" without one.
+/// Returns the table's size and digest, for comparisons and for the log, or "no file" without a
+/// table.
 std::string tuned_digest();
 
 }  // namespace tessera::train

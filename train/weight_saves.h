@@ -1,4 +1,4 @@
-// Saves weights, without optimizer state, during a run. The saves lie in folders beside the file
+// Saves weights, without optimizer state, during a run. The saves are in folders beside the file
 // that is written when the run ends:
 //
 //   out/model.safetensors                    at the end, by the program (train/weights.h)
@@ -6,7 +6,7 @@
 //   out/best/model.safetensors               weights of the best evaluation so far
 //
 // Each save has a separate folder, because a model may have other files beside its weights. If a
-// save fails, the run goes on, with a warning to the user and a line in the log.
+// save fails, the run continues, with a warning to the user and a line in the log.
 #pragma once
 
 #include <cstdint>
@@ -42,18 +42,18 @@ class WeightSaves {
   /// True if weights may be saved after step `done`. `evaluated` is true if the model is evaluated
   /// after this step, so that the best weights may be saved.
   bool due(int64_t done, bool evaluated) const;
-  /// Saves the weights if `score` is the best so far. Returns true if they were written. If writing
-  /// fails, the earlier file and its score stay. Collective.
+  /// Saves the weights if `score` is the best so far. Returns true if the weights were written. If
+  /// writing fails, the earlier file and its score are kept. Collective.
   bool keep_best(int64_t done, int64_t updates, const std::optional<Score>& score);
   /// Saves the weights if `done` is a multiple of WeightSaveOptions::every. Collective.
   void after_step(int64_t done, int64_t updates);
 
   const std::optional<BestEvaluation>& best() const { return best_; }
-  /// The number of saves, failed ones included.
+  /// The number of saves, including failed saves.
   int64_t count() const { return count_; }
 
  private:
-  /// Saves the weights. Returns the reason of a failure, or an empty text; every rank gets the same
+  /// Saves the weights. Returns the reason of a failure, or an empty text. Every rank gets the same
   /// text. Collective.
   std::string save(const std::string& path, int64_t updates);
   void report_failure(int64_t done, const std::string& path, const std::string& why);

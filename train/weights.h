@@ -1,6 +1,6 @@
-// Saves and loads, as a safetensors file, the weights of a model under a ZeroOptimizer, at every
-// ZeRO stage. No rank needs to hold the whole model, because tensors are handled one after the
-// other.
+// Saves and loads the weights of a model under a ZeroOptimizer, at every ZeRO stage. The weights
+// are in a safetensors file. No rank needs memory for the whole model, because tensors are
+// processed one after the other.
 //
 //   train::load_weights("pretrained.safetensors", model, optimizer);
 //   ... steps ...
@@ -63,7 +63,7 @@ std::string try_save_parameters(const std::string& path, optim::ZeroOptimizer& o
                                 const std::function<WeightsSink(const std::string&)>& open);
 
 /// Sets all weights and running statistics from a file. Each rank reads only the values that it
-/// holds. `optimizer` must be the model's optimizer. Its update rule then starts anew: state and
+/// stores. `optimizer` must be the model's optimizer. Its update rule then starts anew: state and
 /// counts of updates are zero. Throws InputError for a file that does not fit the model. Every rank
 /// must make this call.
 void load_weights(const std::string& path, const nn::Module& model,

@@ -22,7 +22,7 @@ TEST_CASE("row slots: rows are numbered in order of addition, and found again") 
     for (int32_t i = 0; i < 300; ++i) REQUIRE(slots.add(i * 7919 % 100003) == i);
     for (int32_t i = 299; i >= 0; --i) REQUIRE(slots.add(i * 7919 % 100003) == i);
     CHECK(slots.count() == 300);
-    CHECK(slots.add(-1 + (1 << 30)) == -1);  // full
+    CHECK(slots.add(-1 + (1 << 30)) == -1);  // all 300 slots are taken
     CHECK(slots.rows()[1] == 7919);
     slots.clear();
     CHECK(slots.count() == 0);
@@ -63,9 +63,9 @@ TEST_CASE("sorted rows: many, up to the largest row") {
 }
 
 TEST_CASE("expected rows: uniform and Zipf, against sums by hand") {
-  // 2 rows, 3 draws: 2 (1 - 1/8).
+  // 3 draws miss a given row with probability (1/2)^3, so 2 (1 - 1/8) rows are expected.
   CHECK(expected_rows(2, 3, {}) == Approx(1.75));
-  // Zipf with exponent 1 over 2 rows: probabilities 2/3 and 1/3.
+  // Zipf with exponent 1 draws the 2 rows with probabilities 2/3 and 1/3.
   CHECK(expected_rows(2, 2, {.zipf = 1}) == Approx((1 - 1.0 / 9) + (1 - 4.0 / 9)));
   CHECK(expected_rows(1, 5, {.zipf = 1}) == 1);
   CHECK(expected_rows(1000, 1, {.zipf = 1.1}) == Approx(1));
@@ -80,7 +80,7 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
                   .batch = {.global = 32, .micro = 8}};
   CHECK(dense_table_advice(input).find("users is dense and has 94 %") == 0);
   CHECK(dense_table_advice(input).find("stage 3 gathers 0.3 MB") != std::string::npos);
-  // Stage 3 holds at most the gathered table more than stage 2, on every rank.
+  // On every rank, stage 3 needs at most the bytes of the gathered table more than stage 2.
   for (int64_t rank = 0; rank < 4; ++rank) {
     PlanInput second = input;
     second.stage = 2;
@@ -89,8 +89,8 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
   input.parameters[0].rows = 1000;
   input.parameters[0].distinct = 8;
   CHECK(dense_table_advice(input).empty());
-  // Rank 0 holds the 252 rows of the table that it owns and the 8 rows of a micro-batch. It also
-  // holds the whole layer, and its own shard of the layer.
+  // Rank 0 stores the 252 rows of the table that it owns and the 8 rows of a micro-batch. It also
+  // stores the whole layer and its own shard of the layer.
   CHECK(plan(input, 0).parameters == 4 * (64 * (252 + 8) + 64 * 64 + 1024));
   input.parameters[0] = {.name = "users", .elements = 1000 * 64, .shared = true, .lookups = 1};
   CHECK(dense_table_advice(input).empty());

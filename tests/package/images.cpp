@@ -1,4 +1,4 @@
-// Trains the small convolutional network defined here on drawn images, on any number of ranks.
+// Trains the small convolutional network of this file on generated images, on any number of ranks.
 // Needs the package's component `images`.
 #include "tessera.h"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the build to a temporary folder. Outside the checkout, compiles and runs these programs
-# with the installed package: the README's first program, two programs that train models of their
-# own, one that reads ratings, and a lesson of the course.
+# with the installed package: the README's first program, two programs that train their own models,
+# a program that reads ratings, and a lesson of the course.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -19,9 +19,9 @@ mpirun -n 2 build/consumer < /dev/null
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 losses() { grep -o '"loss":[0-9.]*' "$1" | cut -d : -f 2; }
 
-# trains PROGRAM [ARGUMENT...]: runs the program on two ranks. Its plan must equal the measured
-# bytes, its loss must fall, and its weights must be saved. A run on one rank must have the same
-# losses.
+# trains PROGRAM [ARGUMENT...]: runs the program on two ranks. The planned bytes must equal the
+# measured bytes, the loss must fall, and the program must save its weights. A run on one rank must
+# have the same losses as the run on two ranks.
 trains() {
   local program=$1
   shift
@@ -55,13 +55,14 @@ grep -qx '60,000 ratings of 600 items by 1,000 users: 48,000 to train on, 12,000
 if build/ratings missing.txt 2> error.txt; then fail "missing ratings were taken"; fi
 grep -q 'missing.txt: cannot be opened' error.txt || fail "$(< error.txt)"
 
-# The same programs without CMake. The order of the static libraries must be right for each.
+# Builds the same programs with pkg-config instead of CMake. Each .pc file must list the static
+# libraries in an order that links.
 if command -v pkg-config > /dev/null; then
   export PKG_CONFIG_PATH=$(dirname "$(find "$work/installed" -name tessera.pc)")
   for part in tokens: images:-images ratings:-ratings; do
     name=${part%:*}
     package=tessera${part#*:}
-    # Unquoted, because pkg-config prints words.
+    # The output of pkg-config is unquoted, because it is several arguments.
     "${CXX:-g++}" -std=c++20 "$name.cpp" $(pkg-config --cflags --libs "$package") -o "by_$name" ||
       fail "$package.pc does not build $name.cpp"
   done

@@ -1,4 +1,4 @@
-// Reads ratings, or draws them if no file is given, and prints a description.
+// Reads a file of ratings and prints a description of them. Without a file, generates ratings.
 #include <cstdio>
 
 #include "core/error.h"

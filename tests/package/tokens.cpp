@@ -1,4 +1,4 @@
-// Trains the transformer defined here on a token file, on any number of ranks.
+// Trains the transformer of this file on the tokens of a file, on any number of ranks.
 #include "tessera.h"
 
 using namespace tessera;
@@ -13,7 +13,7 @@ struct Decoder : nn::Module {
     add("norm", norm_);
     add("head.weight", tokens_.weight);  // tied: the head reads the table
   }
-  Tensor loss(const Tensor& tokens, const Tensor& targets) {  // i32 (B, T) each
+  Tensor loss(const Tensor& tokens, const Tensor& targets) {  // both i32 (B, T)
     const Tensor x = ops::embedding(tokens, tokens_.weight, positions_.weight);
     return ops::linear_cross_entropy(norm_(block_(x)), tokens_.weight, targets);
   }

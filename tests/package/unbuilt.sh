@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests `cmake --install` if nothing is built, and if only what run.sh builds is built. It must fail
-# before anything is installed. The error must name the command that builds the missing targets.
+# Tests `cmake --install` twice: when nothing is built, and when only the targets of run.sh are
+# built. Both times it must fail before it installs anything. The error must name the command that
+# builds the missing targets.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -9,7 +10,7 @@ build=$work/build
 cmake -S "$TESSERA_SOURCE_DIR" -B "$build" -DTESSERA_TESTS=OFF -DTESSERA_BENCH=OFF \
   -DTESSERA_CUDA=OFF > "$work/output" || fail "$(< "$work/output")"
 
-# missing TARGET...: the error must name exactly these targets.
+# missing TARGET...: checks that the install fails, and that its error names exactly these targets.
 missing() {
   if cmake --install "$build" --prefix "$work/installed" > "$work/output" 2>&1; then
     fail "installed without $*"
@@ -25,7 +26,7 @@ programs=(checkpoint comm_bench generate predict recommend relaunch report train
 libraries=(core nn dist optim models data train files ratings train_ratings images train_images)
 missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 
-# Creates the files that run.sh builds. They may be empty, because nothing is installed.
+# Creates the files that run.sh builds. The files may be empty, because nothing is installed.
 mkdir -p "$build/bin"
 touch "$build"/bin/{generate,report,train_gpt}
 for library in "${libraries[@]}"; do touch "$build/libtessera_$library.a"; done

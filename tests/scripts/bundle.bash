@@ -7,7 +7,7 @@ trap 'rm -rf "$work"' EXIT
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 skip() { printf 'skipped: %s\n' "$*"; exit 77; }
 
-# refused TEXT COMMAND...: must fail with an error that has the text.
+# refused TEXT COMMAND...: checks that COMMAND fails and that its output contains TEXT.
 refused() {
   local text=$1
   shift
@@ -23,8 +23,8 @@ make_bundle() {
   "$bundle_script" "$1"
 }
 
-# hide_system_packages COMMAND...: runs the command with the files of the packages hidden. Needs a
-# mount namespace.
+# hide_system_packages COMMAND...: runs COMMAND in a mount namespace in which the files of the
+# system's packages are hidden. Skips the test if mount namespaces are unavailable.
 hide_system_packages() {
   unshare --mount --map-root-user true 2> /dev/null || skip "no mount namespaces here"
   unshare --mount --map-root-user bash -ec '

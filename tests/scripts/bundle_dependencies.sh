@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests that scripts/bundle_dependencies.sh packs a folder that is complete, small enough, and works
-# after it was moved. Wrong values of TESSERA_DEPS must be refused. bundle_build.sh tests that
-# Tessera builds with the folder alone.
+# Tests the folder that scripts/bundle_dependencies.sh packs. The folder must be complete, have at
+# most 48 MiB, and work after it was moved. Wrong values of TESSERA_DEPS must be refused.
+# bundle_build.sh tests that Tessera builds with only this folder.
 set -euo pipefail
 . "$TESSERA_SOURCE_DIR/tests/scripts/bundle.bash"
 

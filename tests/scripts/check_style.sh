@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the style check: it must find each planted violation at its line, and accept similar good
+# Tests the style check. It must find each planted violation at its line, and accept similar good
 # code.
 set -euo pipefail
 check="$TESSERA_SOURCE_DIR/scripts/check_style.py"
@@ -7,7 +7,8 @@ tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 mkdir -p "$tree"/{core,nn,dist,optim,tests,docs}
 
-# plant FILE MESSAGE: writes stdin to FILE, which must be refused with this message alone.
+# plant FILE MESSAGE: writes stdin to FILE. The style check must report MESSAGE for FILE, and
+# nothing else.
 plant() {
   local file=$1 message=$2 output status=0
   cat > "$tree/$file"
@@ -21,7 +22,7 @@ plant() {
 
 statements() { for ((i = 0; i < $1; ++i)); do echo '  f();'; done; }
 
-# This code is good, but could mislead a check that only looks at braces.
+# This code has good style, but could mislead a check that only looks at braces.
 cat > "$tree/core/good.h" <<'CODE'
 // For the test.
 #pragma once

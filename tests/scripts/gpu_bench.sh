@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests bench/gpu.py on the CPU: its measurements at tiny sizes, except those of PyTorch, and how it
-# adds up idle time. Also tests what bench/gpu.sh says without a GPU.
+# Tests bench/gpu.py on the CPU: all measurements except those of PyTorch, at tiny sizes, and the
+# sum of idle time. Also tests the error of bench/gpu.sh on a machine without a GPU.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # In builds without CUDA, core/no_cuda and dist/nccl/no_cuda must define every function of core/cuda
 # and dist/nccl/cuda that other files call. A build with CUDA links the definitions of the CUDA
-# folders, so it links even if a definition is missing in the no_cuda folders. Therefore this test
-# compiles the no_cuda folders and compares symbols. If a file that is part of both kinds of builds
-# needs a symbol from the CUDA folders, the symbol must also be defined without CUDA.
+# folders, so it links even if a no_cuda folder lacks a definition. Therefore this test compiles the
+# no_cuda folders and compares symbols. Some source files are part of builds with and without CUDA.
+# If such a file needs a symbol that the CUDA folders define, a no_cuda folder must define the
+# symbol, too.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -28,8 +29,8 @@ fi
 for source in core/no_cuda/*.cpp dist/nccl/no_cuda/*.cpp; do
   "$CXX" -std=c++20 -O0 -DFMT_SHARED -I. -c "$source" -o "$work/$(echo "$source" | tr / _).o"
 done
-# symbols FLAG FILE...: lists what the objects need (--undefined-only) or define (--defined-only),
-# without the weak symbols (W, V) of headers.
+# symbols FLAG FILE...: lists the symbols that the objects need (--undefined-only) or define
+# (--defined-only). Leaves out the weak symbols (W, V) of headers.
 symbols() {
   local flag=$1
   shift
@@ -37,8 +38,8 @@ symbols() {
     sort -u
 }
 symbols --undefined-only "${common[@]}" > "$work/needed"
-# Launchers are left out, because only builds with CUDA call them (core/dispatch.h). They are
-# recognised by their first argument, a context.
+# Launchers are left out, because only builds with CUDA call them (core/dispatch.h). grep recognises
+# a launcher by its first argument, a context.
 symbols --defined-only "${cuda[@]}" | grep -v '(tessera::Context const&' > "$work/of_cuda"
 symbols --defined-only "$work"/*.o "${common[@]}" > "$work/without_cuda"
 comm -12 "$work/needed" "$work/of_cuda" > "$work/wanted"

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Tests that bench/recommenders.py refuses to run without its data or without the libraries that it
-# compares with. Also tests that bench_rating_split writes every rating once, and that it holds out
-# each user's last rating (--split last), or each rating in one of the folds (--split fold).
+# compares with. Also tests that bench_rating_split writes every rating once. With --split last, it
+# must hold out each user's last rating. With --split fold, it must hold out each rating in exactly
+# one fold.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
-refused() {  # PATTERN ARGUMENT...: recommenders.py must refuse these arguments, with this error
+refused() {  # PATTERN ARGUMENT...: recommenders.py must fail with an error that matches PATTERN
   if bench/recommenders.py "${@:2}" > "$work/output" 2>&1; then fail "not refused: ${*:2}"; fi
   grep -q -- "$1" "$work/output" || fail "$(cat "$work/output")"
 }

@@ -18,7 +18,7 @@ inline auto ContainsSubstring(const std::string& text,
 }  // namespace Catch
 #endif
 
-// Prints why the test case or section does not run, and ends it as passed.
+// Prints the reason, then ends the test case or section as passed.
 #define TESSERA_SKIP(reason)       \
   do {                             \
     WARN("skipped: " << (reason)); \

@@ -1,4 +1,4 @@
-// Checkpoints that tests build by hand: tensors with given values, cut into pieces of any size.
+// Builds checkpoints for tests: tensors with given values, cut into pieces of a given size.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace tessera::test {
 
-/// A state tensor with its elements, flat.
+/// A state tensor and its elements, as a one-dimensional tensor.
 struct Stated {
   optim::StateTensor of;
   Tensor values;
@@ -28,9 +28,9 @@ inline Stated stated_count(const std::string& name, int64_t count) {
           .values = Tensor::from({1}, std::vector<int64_t>{count}).to_host()};
 }
 
-/// Writes a checkpoint to folder/step-N (N: the manifest's step) and returns this path. Tensors are
-/// cut into pieces of at most `piece` elements, and two files get the pieces in turn. `piece` must
-/// be a multiple of 256.
+/// Writes a checkpoint to folder/checkpoint_name(manifest.step) and returns this path. Tensors are
+/// cut into pieces of at most `piece` elements. The pieces are written to two files in turn.
+/// `piece` must be a multiple of 256.
 inline std::string write_checkpoint(const std::string& folder, const std::vector<Stated>& tensors,
                                     train::Manifest manifest, int64_t piece = 256) {
   const std::string partial = train::partial_folder(folder, manifest.step);

@@ -1,6 +1,6 @@
-// A communicator that adds a known delay to each reduction, and optionally to each gather, as a
-// slow network would. The delay runs on the communicator's thread, in the order of its calls, not
-// on the caller's thread.
+// A communicator that imitates a slow network. It adds a known delay to each exchange and
+// reduce_scatter, and optionally to each all_gather. The communicator's own thread sleeps and makes
+// all calls in order, so the caller does not wait for the delay.
 //
 //   auto slow = std::make_shared<DelayedCommunicator>(world.communicator, 20ms, 5ms);
 #pragma once
@@ -166,7 +166,7 @@ class DelayedCommunicator : public Communicator {
   std::condition_variable changed_;
   std::deque<Task> queue_;
   bool closing_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last, because the thread uses all members above
 };
 
 }  // namespace tessera::dist

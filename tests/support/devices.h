@@ -5,8 +5,8 @@
 
 namespace tessera::test {
 
-/// Called by each main function before the first tensor. Ends the program if the device is unknown
-/// or cannot be used.
+/// Every main function calls this before it makes a tensor. Ends the program if the device is
+/// unknown or cannot be used.
 void use_test_device();
 
 /// True if the tests run on the CPU.

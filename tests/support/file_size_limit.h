@@ -1,5 +1,5 @@
-// Limits the size of the files that this process writes, while an object of this class lives.
-// Tests use the limit to imitate a full disk. It works for root, too.
+// Limits the size of the files that this process writes, as long as the object exists. Tests use
+// the limit to imitate a full disk. The limit applies even to root.
 #pragma once
 
 #include <sys/resource.h>

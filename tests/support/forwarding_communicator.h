@@ -18,7 +18,7 @@ class ForwardingCommunicator : public dist::Communicator {
   int size() const override { return inner_->size(); }
   std::string name() const override { return inner_->name(); }
   std::string group() const override { return inner_->group(); }
-  /// Splits the inner communicator. The result is not wrapped, so calls on it are unchanged.
+  /// Splits the inner communicator. The result is not a ForwardingCommunicator.
   std::shared_ptr<dist::Communicator> split(int color, int key,
                                             const std::string& group) override {
     return inner_->split(color, key, group);

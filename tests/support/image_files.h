@@ -1,4 +1,4 @@
-// Image files made in memory, valid or damaged as a test needs them.
+// Makes image files in memory, valid or damaged.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,8 @@ struct PngHeader {
   int interlaced = 0;
 };
 
-/// Returns a PNG file. `rows` has each row's filter byte (0) and values. `extra` has chunks that
-/// come before the pixels.
+/// Returns a PNG file. `rows` contains each row's filter byte (0) and values. `extra` contains
+/// chunks that are written before the pixels.
 inline std::string png(const PngHeader& header, const std::string& rows,
                        const std::string& extra = "") {
   const std::string settings = {static_cast<char>(header.depth), static_cast<char>(header.color),
@@ -66,7 +66,7 @@ inline std::string png(const PngHeader& header, const std::string& rows,
          png_chunk("IDAT", packed) + png_chunk("IEND", "");
 }
 
-/// A PNG file of one RGB colour.
+/// Returns a PNG file in which every pixel has the RGB value `color` (3 bytes).
 inline std::string png_of(uint32_t width, uint32_t height, const std::string& color) {
   std::string row(1, '\0');
   for (uint32_t x = 0; x < width; ++x) row += color;
@@ -81,7 +81,7 @@ struct JpegOptions {
   bool progressive = false;  // two scans: the DC coefficients, then the AC coefficients
 };
 
-/// A JPEG file of pixels u8 (H, W, C).
+/// Returns a JPEG file of pixels u8 (H, W, C).
 inline std::string jpeg(int width, int height, const std::vector<uint8_t>& pixels,
                         const JpegOptions& options = {}) {
   jpeg_compress_struct info{};

@@ -1,6 +1,6 @@
 // A chain of linear layers with biases. A test chooses the dtypes, whether each layer is a block,
-// and the order in which a forward uses the layers. Parameters are called "0.weight", "0.bias",
-// "1.weight" and so on.
+// and the order in which a forward pass uses the layers. Parameters are called "0.weight",
+// "0.bias", "1.weight" and so on.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct LayeredOptions {
 
 class LayeredModel : public nn::Module {
  public:
-  /// The layers that a forward uses, in order.
+  /// The layers that a forward pass uses, in order.
   using Way = std::vector<int>;
 
   explicit LayeredModel(const LayeredOptions& options = {}) : width_(options.width) {
@@ -37,7 +37,7 @@ class LayeredModel : public nn::Module {
 
   nn::Linear& layer(int index) { return *layers_[static_cast<size_t>(index)]; }
 
-  /// Mean of the squared outputs of a micro-batch's samples.
+  /// Returns the mean of the squared outputs of a micro-batch's samples.
   Tensor loss(const MicroBatch& micro, const Way& way) {
     const auto seed = static_cast<uint64_t>(micro.step * 1000 + micro.first_sample);
     Tensor x = random_tensor({micro.samples, width_}, seed);

@@ -1,5 +1,5 @@
-// Measures memory by category: the bytes in a device's memory ledger, less the bytes that the
-// ledger had when the MemoryUse object was made.
+// Measures memory by category: the bytes in a device's memory ledger minus the bytes at the
+// construction of the MemoryUse.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace tessera::test {
 
 class MemoryUse {
  public:
-  /// Waits for the communicator's earlier calls, which may still hold memory. Collective.
+  /// Waits for the communicator's earlier calls, which may still use memory. Collective.
   explicit MemoryUse(dist::Communicator& communicator, Device device = {})
       : ledger_(memory_ledger(device)) {
     communicator.barrier();

@@ -1,6 +1,6 @@
 // The main function of test programs that run under mpirun. Every rank runs the same cases in the
-// same order. Rank 0 always prints its report, another rank only if a case failed there. The exit
-// status is the largest of all ranks.
+// same order. Rank 0 always prints its report. Another rank prints its report only if a case failed
+// on it. The exit status is the largest status of all ranks.
 #define CATCH_CONFIG_RUNNER
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
@@ -28,7 +28,7 @@ char colour_flag[] = "--use-colour", no_colour[] = "no";
 #endif
 
 int rank = 0;
-MPI_Comm ranks = MPI_COMM_NULL;  // used only here, so messages cannot mix with Tessera's
+MPI_Comm ranks = MPI_COMM_NULL;  // only this file uses it: its messages cannot mix with Tessera's
 std::ostringstream report;       // what Catch2 prints on ranks other than 0
 
 void print_report() {
@@ -47,9 +47,9 @@ void print_report() {
   std::abort();
 }
 
-// After each run through a case the ranks meet in a barrier. A failed REQUIRE ends the case on one
-// rank only, and other ranks may wait for that rank in a collective forever. So a rank with a
-// failure waits at the barrier for ten seconds, then ends the job with its report.
+// After each run through a case, the ranks meet in a barrier. A failed REQUIRE ends the case on one
+// rank only, and other ranks may wait for that rank in a collective forever. Therefore a rank with
+// a failure waits at the barrier for ten seconds, then prints its report and ends the job.
 class MeetingPoint : public Listener {
  public:
   using Listener::Listener;
@@ -89,8 +89,8 @@ CATCH_REGISTER_LISTENER(MeetingPoint)
 int run_session(int argc, char** argv) {
   std::vector<char*> arguments(argv, argv + argc);
   // All ranks must run the cases in the same order, but some versions of Catch2 use a random order
-  // by default. Colours are switched off, because mpirun gives the ranks a pseudo-terminal, and on
-  // a terminal Catch2 prints colours.
+  // by default. Colours are switched off: mpirun gives the ranks a pseudo-terminal, and Catch2
+  // prints colours to a terminal.
   char order_flag[] = "--order", order[] = "decl";
   arguments.insert(arguments.begin() + 1, {order_flag, order, colour_flag, no_colour});
   Catch::Session session;

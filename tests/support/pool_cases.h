@@ -1,5 +1,5 @@
-// Cases for the tests of pooling, and the loop over all windows that the reference implementations
-// in these tests share.
+// Cases for the tests of pooling, and a loop over all windows for the reference implementations in
+// these tests.
 #pragma once
 
 #include <ostream>
@@ -26,7 +26,7 @@ struct PoolCase {
 
   /// Calls body(i, j) for each element i of y and each element j of x in the window of i. Both are
   /// flat indices, and both elements have the same channel. Padding is skipped. Windows are visited
-  /// row by row; within a window, pixels are visited row by row.
+  /// row by row. Pixels within a window are visited row by row, too.
   template <class Body>
   void each(Body&& body) const {
     const auto& [kernel, stride, padding] = options;

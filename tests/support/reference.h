@@ -32,9 +32,9 @@ inline Tensor as_parameter(const Tensor& x) {
   return parameter;
 }
 
-/// A parameter that has memory only while an operation uses it, as at ZeRO stage 3. Reading it
-/// throws unless the operation has announced the use (Leaf::about_to_be_used). `uses` is the number
-/// of announcements.
+/// A parameter that has memory only while an operation uses it, as at ZeRO stage 3. Reading the
+/// parameter throws unless the operation has announced the use (Leaf::about_to_be_used). `uses` is
+/// the number of announcements.
 class GatheredParameter {
  public:
   explicit GatheredParameter(const Tensor& x) : tensor(as_parameter(x)), storage_(x.storage()) {
@@ -77,7 +77,7 @@ inline double relative_error(const Tensor& actual, const Values& expected) {
   for (size_t i = 0; i < values.size(); ++i) {
     largest = std::max(largest, std::fabs(expected[i]));
     const double d = std::fabs(values[i] - expected[i]);
-    // A NaN becomes infinity. Otherwise the next element would replace the NaN, and hide it.
+    // A NaN counts as infinity. Otherwise the next element would replace and hide the NaN.
     if (!(d <= difference)) difference = std::isnan(d) ? INFINITY : d;
   }
   return difference / largest;

@@ -15,8 +15,8 @@ struct RunCase {
 };
 
 /// Returns cases with runs of contiguous elements, of strided elements, and over dimensions that
-/// are not adjacent. Some runs are shorter, and some longer, than a strip (64 elements) and than
-/// what a warp reads at once.
+/// are not adjacent. Some runs are shorter than a strip (64 elements), and some longer. Some are
+/// shorter than what a warp reads at once, and some longer.
 inline std::vector<RunCase> run_cases() {
   return {{{7}, {0}},
           {{3, 65}, {1}},

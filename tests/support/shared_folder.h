@@ -1,4 +1,4 @@
-// A folder in a temporary folder of rank 0, for all ranks of a job to write to. The folder is
+// A folder that all ranks of a job can write to. It is inside a temporary folder of rank 0, and is
 // removed once every rank has destroyed its SharedFolder.
 #pragma once
 
@@ -17,7 +17,7 @@ class SharedFolder {
   ~SharedFolder() { world_.communicator->barrier(); }
   SharedFolder(const SharedFolder&) = delete;
   SharedFolder& operator=(const SharedFolder&) = delete;
-  /// Returns the path, equal on every rank. The constructor does not create the folder.
+  /// Returns the path, which is equal on every rank. The constructor does not create the folder.
   const std::string& path() const { return path_; }
 
  private:

@@ -1,6 +1,6 @@
 // A small model of three tables and two layers. The tables may be dense or row-sparse. Each
 // micro-batch looks up users twice and items once. The widths of the two tables of users divide
-// 256, the width of the table of items does not.
+// 256. The width of the table of items does not.
 #pragma once
 
 #include <vector>
@@ -52,7 +52,7 @@ class TableModel : public nn::Module {
   }
 
   /// Returns the rows that lookup number `which` of a micro-batch reads from a table of `of` rows.
-  /// They do not depend on the rank.
+  /// The rows do not depend on the rank.
   Tensor rows(const MicroBatch& micro, int64_t which, int64_t of) const {
     const int64_t count = run_.all_rows ? of : micro.samples;
     std::vector<int32_t> values;

@@ -1,5 +1,5 @@
-// A temporary folder that exists as long as its object. Also functions that return the messages of
-// exceptions and the paths of fixtures.
+// A temporary folder that exists as long as its object. This file also has functions that return
+// the messages of exceptions and the paths of fixtures.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ class TemporaryFolder {
     return text.str();
   }
 
-  /// Returns the number of entries. Tests use it to check that no files were left behind.
+  /// Returns the number of entries. Tests use it to check that no unexpected files exist.
   int64_t entries() const {
     return std::distance(std::filesystem::directory_iterator(path_),
                          std::filesystem::directory_iterator());

@@ -14,7 +14,7 @@
 
 namespace tessera::test {
 
-/// The context of the device that the test runs on.
+/// Returns the context of the device that the test runs on.
 inline Context test_context() { return current_context(default_device()); }
 
 /// Returns f32 values in (low, high]. A value depends only on the seed and on its index.
@@ -37,7 +37,7 @@ inline Tensor leaf(Tensor tensor, const std::string& name = "leaf") {
 }
 inline Tensor gradient_of(const Tensor& tensor) { return tensor.leaf()->gradient; }
 
-/// The elements of a tensor of any floating-point dtype.
+/// Returns the elements of a tensor of any floating-point dtype.
 inline std::vector<double> doubles(const Tensor& tensor) {
   std::vector<double> result;
   visit_float(tensor.dtype(), "doubles", [&]<class T>() {

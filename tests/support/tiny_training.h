@@ -1,5 +1,5 @@
-// A training run small enough to repeat in many configurations: a GPT with a tied embedding,
-// dropout and clipping, on a batch of 12 micro-batches.
+// A training run that is small enough to repeat in many configurations. It trains a GPT with a tied
+// embedding, dropout and clipping, on batches of 12 micro-batches.
 #pragma once
 
 #include "models/gpt/gpt.h"
@@ -12,11 +12,11 @@ struct TinyRun {
   Batch batch{.global = 24, .micro = 2};
   models::GptConfig model{.layers = 2, .heads = 2, .width = 20, .context = 8, .vocab = 37,
                           .dropout = 0.1f};
-  DType dtype = DType::f32;  // of all parameters
+  DType dtype = DType::f32;  // the dtype of all parameters
 };
 
-/// Tokens and targets of a micro-batch. A sample's values depend only on the run's settings, and on
-/// the sample's number in the run.
+/// The tokens and targets of a micro-batch. A sample's values depend only on the run's settings and
+/// on the sample's number in the run.
 struct TinyBatch {
   Tensor tokens;
   Tensor targets;

@@ -1,5 +1,5 @@
-// A training run of a small ResNet, with batch norms, projections and smoothed labels, small
-// enough to repeat in many configurations.
+// A training run of a small ResNet with batch norms, projections and smoothed labels. The run is
+// small enough to repeat in many configurations.
 #pragma once
 
 #include "models/image/resnet.h"
@@ -14,11 +14,11 @@ struct TinyVision {
                              .width = 8,
                              .small_images = true,
                              .sizes = {.side = 7, .channels = 3, .classes = 5}};
-  DType dtype = DType::f32;  // of parameters and images
+  DType dtype = DType::f32;  // the dtype of parameters and images
 };
 
-/// Images and labels of a micro-batch. A sample's values depend only on the run's settings, and on
-/// the sample's number in the run.
+/// The images and labels of a micro-batch. A sample's values depend only on the run's settings and
+/// on the sample's number in the run.
 struct TinyImages {
   Tensor images;
   Tensor labels;

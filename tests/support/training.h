@@ -1,5 +1,5 @@
-// Training runs that tests repeat in many configurations, and their results, which must be equal in
-// all configurations.
+// Training runs that tests repeat in many configurations, and the results of such runs. The results
+// must be equal in all configurations.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ using Weights = std::map<std::string, std::vector<float>>;
 
 /// The results of a run. Tests compare the results of two runs bit for bit.
 struct TrainingResult {
-  std::vector<float> losses;      // -1 for values that are not finite, as NaN != NaN
-  std::vector<float> grad_norms;  // likewise
+  std::vector<float> losses;      // values that are not finite are -1, because NaN != NaN
+  std::vector<float> grad_norms;  // as in `losses`, -1 replaces values that are not finite
   std::vector<float> loss_scales;
   std::vector<bool> skipped;
-  uint8_t notes = 0;  // of the last step (ZeroOptimizer::set_notes)
+  uint8_t notes = 0;  // the notes of the last step (ZeroOptimizer::set_notes)
   Weights weights;
 
   bool operator==(const TrainingResult&) const = default;
@@ -40,24 +40,24 @@ void train_step(optim::ZeroOptimizer& optimizer, const Training& training, int64
 TrainingResult train(nn::Module& model, const Training& training, const dist::World& world,
                      optim::ZeroOptions options);
 
-/// Weights by name, in f32, of a model whose parameters are not sharded.
+/// Returns the f32 weights by name, for a model whose parameters are not sharded.
 Weights weights_of(const nn::Module& model);
-/// Weights by name, in f32, of a model at any ZeRO stage. 16-bit parameters give their master
-/// weights. Collective.
+/// Returns the f32 weights by name, for a model at any ZeRO stage. For 16-bit parameters, returns
+/// the master weights. Collective.
 Weights weights_of(optim::ZeroOptimizer& optimizer);
 
-/// A world of this rank alone, even inside a larger job.
+/// Returns a world of this rank alone, even inside a larger job.
 dist::World lone_world();
-/// The communicator of this MPI job's ranks: MPI on the CPU; on CUDA NCCL, or MPI through host
-/// memory if TESSERA_TEST_COMM is "mpi".
+/// Returns the communicator of this MPI job's ranks. On the CPU it is MPI. On CUDA it is NCCL, or
+/// MPI through host memory if TESSERA_TEST_COMM is "mpi".
 std::shared_ptr<dist::Communicator> job_communicator();
 /// True if the job's ranks compute on CUDA and communicate through host memory.
 bool job_is_staged();
-/// The world of this MPI job.
+/// Returns the world of this MPI job.
 dist::World job_world();
-/// If the job is staged, returns a world with a new communicator: its host buffers have their
-/// initial size, while earlier calls may have enlarged those of job_world()'s communicator. If the
-/// job is not staged, returns job_world().
+/// If the job is staged, returns a world with a new communicator. Its host buffers have their
+/// initial size, while earlier calls may have enlarged the buffers of job_world()'s communicator.
+/// If the job is not staged, returns job_world().
 dist::World fresh_world();
 
 }  // namespace tessera::test

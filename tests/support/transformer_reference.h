@@ -1,5 +1,5 @@
-// A decoder's layers in plain float64 loops, as references for layers and models. R rows, B batch,
-// T tokens, C width, H heads.
+// The layers of a decoder in plain float64 loops. They are references for layers and models. In
+// shapes, R is rows, B batch, T tokens, C width, and H heads.
 #pragma once
 
 #include <map>
@@ -22,7 +22,8 @@ inline NamedValues parameter_values(const nn::Module& module) {
   return values;
 }
 
-/// Sets values that differ from the initial ones, so that a forgotten bias or norm's weight shows.
+/// Sets random values that differ from the initial ones. A forgotten bias or norm weight then
+/// shows.
 inline void randomize(const nn::Module& module, uint64_t seed, float bound = 0.5f) {
   for (const auto& named : module.named_parameters()) {
     const Tensor values = random_tensor(named.parameter.shape(), seed++, -bound, bound);
@@ -30,7 +31,8 @@ inline void randomize(const nn::Module& module, uint64_t seed, float bound = 0.5
   }
 }
 
-/// Returns x (R, in) times w, plus b. w is [in, out], or [out, in] with `out_in`. b may be empty.
+/// Returns x (R, in) times w, plus b. w is (in, out), or (out, in) if `out_in` is true. b may be
+/// empty.
 inline Values linear_reference(const Values& x, const Values& w, const Values& b, int64_t in,
                                bool out_in = false) {
   const auto rows = static_cast<int64_t>(x.size()) / in;
@@ -69,7 +71,7 @@ struct AttentionSizes {
   int64_t batch, tokens, width, heads;
 };
 
-/// Causal attention: qkv (B, T, 3C) -> (B, T, C).
+/// Returns causal attention: qkv (B, T, 3C) -> (B, T, C).
 inline Values attention_reference(const Values& qkv, const AttentionSizes& s) {
   const int64_t head = s.width / s.heads;
   Values y(static_cast<size_t>(s.batch * s.tokens * s.width), 0.0);
@@ -104,7 +106,8 @@ inline Values sum_reference(Values a, const Values& b) {
   return a;
 }
 
-/// A pre-norm block whose parameters are called prefix + "ln_1.weight" and so on.
+/// Returns the output of a pre-norm block. Its parameters are called prefix + "ln_1.weight" and so
+/// on.
 inline Values block_reference(const Values& x, const NamedValues& p, const std::string& prefix,
                               const AttentionSizes& s) {
   const auto get = [&](const std::string& name) { return p.at(prefix + name); };
@@ -121,7 +124,7 @@ inline Values block_reference(const Values& x, const NamedValues& p, const std::
   return sum_reference(y, linear(hidden, "mlp.c_proj", 4 * s.width));
 }
 
-/// Runs check_gradient with x and every parameter of a materialised module as inputs.
+/// Runs check_gradient. The inputs are x and every parameter of a materialised module.
 inline GradientCheck check_module_gradient(const nn::Module& module, const Tensor& x,
                                            const std::function<Tensor(const Tensor&)>& forward,
                                            GradientCheckOptions options = {}) {

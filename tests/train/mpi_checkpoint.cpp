@@ -1,6 +1,6 @@
 // Tests that saving and resuming a run does not change the bits of its results, even if the run
 // resumes in another layout (number of ranks, ZeRO stage, buckets). The digest of a checkpoint must
-// not depend on the layout that wrote it.
+// not depend on the layout of the run that wrote it.
 #include <filesystem>
 #include <fstream>
 
@@ -24,8 +24,7 @@ struct Layout {
   int64_t bucket_bytes = 6000;
 };
 
-/// A model with its optimizer in a layout (ranks, stage, buckets); it can be trained, saved and
-/// resumed.
+/// A model and its optimizer in a layout. A Job can be trained, saved and resumed.
 template <class Model, class Run>
 class Job {
  public:
@@ -50,7 +49,7 @@ class Job {
     return found->manifest().step;
   }
   optim::ZeroOptimizer& optimizer() { return *optimizer_; }
-  /// Returns the notes of the last step: every bit that at least one rank had passed to
+  /// Returns the notes of the last step: every bit that at least one rank passed to
   /// ZeroOptimizer::set_notes.
   uint8_t notes() const { return result_.notes; }
   TrainingResult result() {
@@ -83,8 +82,8 @@ TrainingResult tail(TrainingResult result, int64_t from) {
   return result;
 }
 
-/// Saves in the layout `writer` and resumes in the layout `reader`. For comparison every rank also
-/// trains an uninterrupted run, alone.
+/// Saves in the layout `writer` and resumes in the layout `reader`. For comparison, every rank also
+/// trains the whole run on its own, without interruption.
 template <class J, class Run>
 void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
   const dist::World job = job_world();
@@ -104,7 +103,7 @@ void check_resume(const Run& run, const Layout& writer, const Layout& reader) {
 
   J second(run, reader);
   CHECK(second.restore(folder.path()) == saved_step);
-  // Saves the restored state again. Its digest must equal that of the first save, because a digest
+  // Saves the restored state again. The digest must equal that of the first save, because a digest
   // does not depend on the layout.
   const SharedFolder again(job);
   const bool reads_alone = reader.world.size < job.size;
@@ -133,8 +132,8 @@ TEST_CASE("a run goes on with the same bits in any layout, in f32") {
 }
 
 TEST_CASE("a run goes on with the same bits in any layout, in 16 bits") {
-  // With f16 the first steps overflow and make no update. So the loss scale and the numbers of
-  // updates must be restored, too.
+  // With f16 the first steps overflow and make no update. Therefore the loss scale and the numbers
+  // of updates must be restored, too.
   TinyRun run{.batch = {.global = 26, .micro = 2}};
   run.dtype = DType::bf16;
   check_both_ways<GptJob>(run, 2, 3);
@@ -146,7 +145,7 @@ TEST_CASE("running statistics of batch norms go on") {
   check_both_ways<VisionJob>(TinyVision{}, 2, 1);
 }
 
-// Trains all steps and writes checkpoints, with the calls in the order of StepLoop: notes, step,
+// Trains all steps and writes checkpoints. The calls are in the order of StepLoop: notes, step,
 // after_step. Returns the digest of the last checkpoint, on every rank.
 std::string train_with_checkpoints(const std::string& folder, bool async, int64_t every) {
   const dist::World world = job_world();
@@ -183,7 +182,7 @@ TEST_CASE("checkpoints that are written while steps go on are those that are wai
 TEST_CASE("a checkpoint that cannot be written is a warning, and the last one an error") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
-  // A file has the folder's path, so the folder cannot be made.
+  // A file already has the folder's path, so the folder cannot be made.
   if (world.rank == 0) std::ofstream(folder.path()) << "in the way";
   world.communicator->barrier();
   const std::string message =
@@ -302,7 +301,7 @@ TEST_CASE("where one rank cannot write no rank has a checkpoint, and the one bef
   GptJob job(run, {world, 2});
   job.train(0, 1);
   job.save(folder.path(), 1);
-  // A folder has the name of the last rank's shard, so that rank cannot write its shard.
+  // A folder already has the name of the last rank's shard, so that rank cannot write its shard.
   const std::string shard = train::shard_name(world.size - 1, world.size);
   if (world.rank == 0) {
     std::filesystem::create_directories(

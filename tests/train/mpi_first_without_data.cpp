@@ -1,5 +1,5 @@
 // Tests resuming at ZeRO stage 3 when some ranks have no data in their first micro-batch. These
-// ranks must gather parameters in the order in which the run used them before it was saved.
+// ranks must gather parameters in the order that the checkpoint recorded.
 #include <filesystem>
 
 #include "core/error.h"
@@ -23,14 +23,14 @@ struct Run {
   TrainingResult result;
   optim::ZeroOptimizer optimizer;
 
-  // Freezes the first transformer block if `frozen`.
+  // If `frozen`, the first transformer block is frozen.
   Run(const dist::World& world, int stage, bool frozen)
       : optimizer((freeze(frozen), model), training.rule, world,
                   {.stage = stage, .bucket_bytes = 6000, .clip = 0.5f, .seed = 3}) {
     const auto loss = training.loss;
     training.loss = [loss](const MicroBatch& micro) {
-      // From `saved_step` on, only the first of 13 micro-batches and every third one after it have
-      // data.
+      // From `saved_step` on, only every third of the 13 micro-batches has data, starting with the
+      // first.
       const bool runs_out = micro.step >= saved_step && micro.first_sample / 2 % 3 != 0;
       return runs_out ? Tensor() : loss(micro);
     };

@@ -1,7 +1,6 @@
 // Tests weights that are saved during a run, and checkpoints whose copy in memory is limited. At
-// every ZeRO stage the run must give the bits of a run without saves, and planned bytes must equal
-// the measured ones. The file with the best weights must not depend on whether the run was
-// interrupted.
+// every ZeRO stage the run must give the bits of a run without saves. Planned bytes must equal the
+// measured ones. The file with the best weights must not depend on an interruption of the run.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -35,7 +34,7 @@ struct LoopRun {
   int stage = 2;
   bool frozen = false;  // true: the first layer is frozen
   train::LoopOptions loop = {};
-  std::vector<double> scores = {};  // of the evaluations, one after each step
+  std::vector<double> scores = {};  // the scores of the evaluations, one after each step
 };
 
 train::LoopOptions six_steps() { return {.steps = all_steps, .batch = {.global = 26, .micro = 2}}; }
@@ -43,7 +42,7 @@ train::LoopOptions six_steps() { return {.steps = all_steps, .batch = {.global =
 struct Outcome {
   Weights weights;
   bool equal = false;      // true: planned and measured bytes are equal
-  int64_t checkpoint = 0;  // planned bytes of a checkpoint's copy of the state
+  int64_t checkpoint = 0;  // planned bytes of the copy of the state that a checkpoint makes
   std::string log;
 };
 
@@ -147,7 +146,7 @@ TEST_CASE("saving weights in steps changes no bits, and is in the plan") {
 TEST_CASE("a save that cannot be written is a line of the log, and is counted") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
-  // A file has the path of the second save's folder, so this folder cannot be made.
+  // A file already has the path of the second save's folder, so this folder cannot be made.
   if (world.rank == 0) {
     fs::create_directories(folder.path());
     std::ofstream(fs::path(folder.path()) / train::checkpoint_name(4)) << "in the way";
@@ -164,8 +163,8 @@ TEST_CASE("a save that cannot be written is a line of the log, and is counted") 
   CHECK(log.find(R"({"type":"save","step":6,"path":")") != std::string::npos);
 }
 
-// Scores after steps 1 to 6; lower is better. Step 1 is the best at first, then step 4. Step 6 has
-// the score of step 4 but does not replace it. NaN and infinity are never the best.
+// Scores after steps 1 to 6. A lower score is better. Step 1 is the best at first, then step 4.
+// Step 6 has the same score as step 4 but does not replace it. NaN and infinity are never the best.
 const double nan_value = std::numeric_limits<double>::quiet_NaN();
 const double infinite = std::numeric_limits<double>::infinity();
 const std::vector<double> scores = {2.5, nan_value, 2.75, 1.5, -infinite, 1.5};
@@ -187,7 +186,7 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
     CHECK(log.find(R"("step":2,"val_loss":1,"best")") == std::string::npos);
     CHECK(log.find(R"("step":6,"val_loss":1,"best")") == std::string::npos);
   }
-  // Interrupts one run before the best evaluation (step 4), and another run after it.
+  // Interrupts one run before the best evaluation (step 4), and another run after this evaluation.
   for (const int64_t stop : {2, 5}) {
     CAPTURE(stop);
     const SharedFolder cut(world);
@@ -208,7 +207,7 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
 }
 
 TEST_CASE("a limited copy gives the same checkpoint, and is as large as planned") {
-  if (!job_world().communicator->device().is_cpu()) return;  // refused on GPUs: see the last test
+  if (!job_world().communicator->device().is_cpu()) return;  // the last test covers GPUs
   const dist::World world = job_world();
   for (const auto& [dtype, stage, frozen] : kinds) {
     LoopRun run{.dtype = dtype, .stage = stage, .frozen = frozen, .loop = six_steps()};
@@ -225,8 +224,8 @@ TEST_CASE("a limited copy gives the same checkpoint, and is as large as planned"
       if (digest.empty()) digest = digest_of(folder.path());
       CHECK(digest_of(folder.path()) == digest);
       if (!limit) all = outcome.checkpoint;
-      // Numbers of updates and the loss scaler's state, at most 400 bytes, are copied even if the
-      // limit is lower.
+      // Numbers of updates and the loss scaler's state are copied even if the limit is lower. They
+      // have at most 400 bytes.
       if (limit) CHECK(outcome.checkpoint <= std::max<int64_t>(*limit, 400));
       if (limit == 0 && world.rank == 0) CHECK(outcome.checkpoint < all);
     }

@@ -1,6 +1,6 @@
-// Tests the trace of a job whose ranks' clocks are hours apart, as on hosts that booted at
-// different times. In the trace file, the spans of all ranks must lie within the time of the run on
-// rank 0's clock.
+// Tests the trace of a job in which the ranks' clocks are hours apart, as on hosts that booted at
+// different times. In the trace file, the spans of all ranks must lie within the run's time on rank
+// 0's clock.
 //
 //   mpirun -n 3 skewed_clocks
 #include <fstream>
@@ -18,10 +18,10 @@ using namespace tessera;
 namespace {
 
 constexpr int64_t hour_ns = int64_t{3'600'000'000'000};
-constexpr double minute_us = 60e6;  // tolerance: far longer than a span, far less than the skew
+constexpr double minute_us = 60e6;  // tolerance: far longer than a span, far shorter than the skew
 constexpr int rounds = 3;
 
-// In each of `rounds` rounds, every rank records one span, one rank after the other.
+// Every rank records one span per round, one rank after the other.
 void take_turns(const dist::World& world) {
   for (int turn = 0; turn < rounds * world.size; ++turn) {
     if (turn % world.size == world.rank) {

@@ -15,7 +15,7 @@ namespace {
 using train::CheckpointDifference;
 using train::CheckpointReader;
 
-// Returns 600 elements, so that the last block is short.
+// Returns 600 elements, so that the last block of 256 is short.
 std::vector<float> ramp() {
   std::vector<float> values(600);
   for (size_t i = 0; i < values.size(); ++i) values[i] = 0.25f * static_cast<float>(i);
@@ -132,7 +132,7 @@ TEST_CASE("what was changed since it was written differs, whatever the digests s
   }
   const CheckpointReader b(path);
   CHECK_FALSE(train::compare_checkpoints(a, b).equal());
-  CHECK(train::compare_checkpoints(a, b, true).equal());  // compares digests, so misses the damage
+  CHECK(train::compare_checkpoints(a, b, true).equal());  // digests alone miss the damage
   CHECK_THROWS(b.verify());
 }
 

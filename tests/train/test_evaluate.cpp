@@ -32,10 +32,10 @@ TEST_CASE("an evaluation's windows lie evenly, and 0 batches cover everything on
   REQUIRE(evaluation_starts(range, {.context = 64, .batches = 1, .sequences = 1}) ==
           std::vector<int64_t>{0});
   const auto all = evaluation_starts(range, {.context = 64});
-  REQUIRE(all.size() == 14);  // (900 - 1) / 64
+  REQUIRE(all.size() == 14);  // (900 - 1) / 64 = 14 windows
   REQUIRE(all.back() == 13 * 64);
   REQUIRE(all.back() + 64 + 1 <= range.size());
-  // A range that has room for exactly one sequence.
+  // The range is just long enough for one sequence and its last target.
   REQUIRE(evaluation_starts({file, 0, 65}, {.context = 64}) == std::vector<int64_t>{0});
 }
 

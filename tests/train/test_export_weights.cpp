@@ -24,7 +24,7 @@ constexpr models::GptConfig tiny{.layers = 1,
                                  .epsilon = 1e-6f,
                                  .initializer_range = 0.3f};
 
-// Returns the state of a model as a checkpoint holds it: each tensor with its entry in the
+// Returns the state of a model in the form of a checkpoint: each tensor and its entry in the
 // manifest.
 std::vector<Stated> state_of(const nn::Module& model) {
   std::vector<Stated> state;
@@ -53,7 +53,7 @@ std::string exported(const TemporaryFolder& folder, const std::vector<Stated>& s
 std::string refusal(const std::vector<Stated>& state, const train::Manifest& manifest) {
   const TemporaryFolder folder;
   const std::string message = message_of<InputError>([&] { exported(folder, state, manifest); });
-  CHECK(folder.entries() == 1);  // only the checkpoint: nothing was exported
+  CHECK(folder.entries() == 1);  // only the checkpoint exists: nothing was exported
   return message;
 }
 

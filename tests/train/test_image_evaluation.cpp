@@ -14,7 +14,7 @@ TEST_CASE("the place of a target counts what is larger, and equal classes before
   CHECK(place_of_target(std::span(logits).first(4), 3) == 1);
   CHECK(place_of_target(std::span(logits).first(4), 0) == 3);
   CHECK(place_of_target(logits, 1) == 1);  // NaN ranks before class 1
-  CHECK(place_of_target(logits, 4) == 4);  // a target whose logit is NaN ranks last
+  CHECK(place_of_target(logits, 4) == 4);  // a target whose logit is NaN is last
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 using train::Manifest;
 
-// Returns a manifest with two tensors, the first of them in two files.
+// Returns a manifest with two tensors. The first tensor is in two files.
 Manifest example() {
   Manifest manifest{
       .version = "1.2.3",

@@ -33,7 +33,7 @@ TEST_CASE("the first operation whose output is not finite is named with its para
   }
   REQUIRE(first_non_finite(forward) ==
           "linear with h.1.mlp.c_fc.weight, which is not finite itself");
-  // first_non_finite leaves no observer behind, so a forward must not throw now.
+  // first_non_finite removes its observer, so a later forward pass must not throw.
   forward();
 }
 

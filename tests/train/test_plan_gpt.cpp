@@ -33,8 +33,8 @@ TEST_CASE("a micro-batch's operations, by hand") {
   //   2 layers     2 x (12 x 8^2 + 13 x 8) = 2 x 872
   //   head         10 x 8 = 80
   //   last norm    2 x 8 = 16
-  // Each token takes 6 operations per parameter, and 12 x 2 x 4 x 8 = 768 (12 x layers x context x
-  // width) for attention. The micro-batch has 3 sequences of 4 tokens, 12 tokens in total.
+  // Each token takes 6 operations per parameter. Attention takes 12 x layers x context x width = 12
+  // x 2 x 4 x 8 = 768 more. The micro-batch has 3 sequences of 4 tokens, 12 tokens in total.
   models::GptConfig config{.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 10};
   CHECK(gpt_work(config, 3, DType::f32).flops == Approx(12 * (6 * 1840 + 768)));
   CHECK(gpt_work(config, 3, DType::f32).recomputed_flops == 0);

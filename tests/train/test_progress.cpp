@@ -13,7 +13,7 @@ using namespace tessera::train;
 
 namespace {
 
-// Returns what `body` writes to stderr, caught at the file descriptor.
+// Returns the text that `body` writes to stderr. Captures the text at the file descriptor.
 template <class Body>
 std::string said(Body&& body) {
   const test::TemporaryFolder folder;

@@ -27,7 +27,8 @@ using train::RankingTask;
 constexpr int64_t user_count = 23;
 constexpr int64_t item_count = 37;
 
-/// Random ratings. Either every fifth rating is held out, or each user's last rating.
+/// Random ratings in two parts. Either every fifth rating or each user's last rating is held out
+/// for validation.
 struct Data {
   Ratings training = {};
   Ratings validation = {};
@@ -78,7 +79,7 @@ std::unique_ptr<models::Recommender> built(const std::string& name, int64_t item
   return model;
 }
 
-/// Returns one user's scores of all items, from one forward.
+/// Returns one user's scores of all items, from one forward pass.
 std::vector<double> plain_scores(models::Recommender& model, const Histories& histories,
                                  int32_t user) {
   const NoGrad no_grad;
@@ -118,7 +119,8 @@ std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t h
     scores[static_cast<size_t>(item)] = 1;
     if (task.quality(user, scores).mrr == 0.5f) found.insert(item);
   }
-  // Now all other items score higher than the held-out item, so all candidates rank before it.
+  // With these scores, all other items score higher than the held-out item. All candidates
+  // therefore rank before it.
   std::vector<float> scores(items, 1.0f);
   scores[static_cast<size_t>(held_out)] = 0;
   CHECK(task.quality(user, scores).mrr == Approx(1.0 / static_cast<double>(found.size() + 1)));
@@ -306,7 +308,7 @@ TEST_CASE("popularity ranks by how many users have an item, and leaves out what 
   const Histories training(pairs({{0, 2}, {1, 2}, {2, 2}, {1, 0}, {2, 0}, {0, 1}, {1, 3}}), 4, 5);
   CHECK(RankingTask(training, pairs({{3, 2}}), {}).popularity().mrr == 1);
   // For user 3, items 2, 0 and 1 rank before item 3. (Items 1 and 3 have one user each, so the
-  // lower number ranks first.) User 0 has items 1 and 2 already, so only item 0 ranks before item
+  // lower number ranks first.) User 0 already has items 1 and 2, so only item 0 ranks before item
   // 3.
   CHECK(RankingTask(training, pairs({{3, 3}}), {}).popularity().mrr == 0.25f);
   CHECK(RankingTask(training, pairs({{0, 3}}), {}).popularity().mrr == 0.5f);

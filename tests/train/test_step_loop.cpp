@@ -1,5 +1,5 @@
-// Tests StepLoop on one rank: which functions it calls, what it refuses, and what it writes.
-// tests/package and tests/apps run it on several ranks.
+// Tests StepLoop on one rank: the functions that it calls, the arguments that it refuses, and the
+// lines that it logs. tests/package and tests/apps run StepLoop on several ranks.
 #include "train/step_loop.h"
 
 #include <cmath>

@@ -28,7 +28,7 @@ constexpr const char* partial_end = ".partial";
 void flush_folder(const fs::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool flushed = descriptor >= 0 && ::fsync(descriptor) == 0;
-  const int error = errno;  // close() may change it
+  const int error = errno;  // close() may change errno
   if (descriptor >= 0) ::close(descriptor);
   if (!flushed)
     fail("{}: cannot be flushed to the disk: {}", folder.string(), std::strerror(error));
@@ -69,7 +69,7 @@ std::string verify_together(const std::string& path, const dist::World& world,
   } catch (const std::exception& error) {
     why = error.what();
   }
-  // One reason is enough, because usually all ranks have the same one.
+  // One reason is enough, because all ranks usually have the same reason.
   const std::vector<std::string> all = dist::gather_text(*world.communicator, why);
   const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
   return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);
@@ -147,8 +147,8 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   const fs::path partial = partial_folder(folder, manifest.step);
   const std::string text = manifest_text(manifest);
   const std::string path = (partial / manifest_name).string();
-  // Throws if the text is not a valid manifest. So no checkpoint gets a manifest that a later run
-  // cannot read.
+  // Throws if the text is not a valid manifest. A later run must be able to read every committed
+  // manifest.
   parse_manifest(path, text);
   OutputFile file(path);
   file.write(text);
@@ -174,12 +174,12 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
 
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) {
   int64_t kept = 0;
-  // The steps come newest first, so the first `keep` steps that are not after `newest` stay.
+  // The steps are listed newest first, so the first `keep` steps up to `newest` stay.
   for (const int64_t step : checkpoint_steps(folder)) {
     if (step <= newest && kept++ < keep) continue;
     const fs::path old = fs::path(folder) / checkpoint_name(step);
-    // The folder is renamed before it is removed, so that a folder with only some of its files left
-    // is not taken for a checkpoint.
+    // Renames the folder before removing it. A folder whose removal is interrupted is then not
+    // mistaken for a checkpoint.
     const fs::path going = old.string() + partial_end;
     fs::rename(old, going);
     fs::remove_all(going);
@@ -194,7 +194,7 @@ void remove_partial_checkpoints(const std::string& folder) {
     const std::string name = entry->path().filename().string();
     if (name.starts_with(name_begin) && name.ends_with(partial_end)) left.push_back(entry->path());
   }
-  // Folders are removed after the listing, because removals would disturb it.
+  // Folders are removed after the loop, because removals would disturb the listing.
   for (const fs::path& path : left) fs::remove_all(path);
 }
 
@@ -275,7 +275,7 @@ std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
 }
 
 void restore_checkpoint(const CheckpointReader& checkpoint, optim::ZeroOptimizer& optimizer) {
-  checkpoint.check_tensors(optimizer.state_tensors());  // before anything is changed
+  checkpoint.check_tensors(optimizer.state_tensors());  // throws before anything is changed
   optimizer.restore_state(checkpoint);
 }
 

@@ -9,8 +9,8 @@
 //
 // A folder has one checkpoint per saved step. A checkpoint is whole if all its files are there and
 // unchanged. It is written under a temporary name: every rank writes a file (shard) of its state,
-// then rank 0 writes the manifest, and all files are flushed to the disk. Last the checkpoint gets
-// its final name, so that a checkpoint with a final name was written completely.
+// then rank 0 writes the manifest, and all files are flushed to the disk. The checkpoint gets its
+// final name last. A checkpoint with a final name was therefore written completely.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,9 @@ struct CheckpointInfo {
   int64_t step = 0;                                   // steps that are finished
   int64_t skipped = 0;                                // finished steps without an update
   std::optional<BestEvaluation> best = std::nullopt;  // set if the best weights are saved
-  dist::Settings run = {};                            // as in Manifest
-  dist::Settings bits = {};                           // as in Manifest
-  std::map<std::string, std::string> weights = {};    // as in Manifest
+  dist::Settings run = {};                            // see Manifest
+  dist::Settings bits = {};                           // see Manifest
+  std::map<std::string, std::string> weights = {};    // see Manifest
 };
 
 /// Returns "step-000000100" for step 100.
@@ -47,17 +47,17 @@ bool names_checkpoint(const std::string& path);
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
 
 /// Writes a checkpoint and returns its digest. Must be called between steps. If a rank cannot
-/// write, throws on every rank, with that rank's reason. Then nothing of the checkpoint remains,
-/// and earlier checkpoints are unchanged. Collective.
+/// write, throws on every rank, with that rank's reason. In this case, no file of the checkpoint
+/// remains, and earlier checkpoints are unchanged. Collective.
 BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& optimizer,
                             const dist::World& world, const CheckpointInfo& info);
 
-// The parts of save_checkpoint, from partial_folder to commit_checkpoint. RunCheckpoints calls them
-// separately, so that steps go on while a checkpoint is written.
+// The parts of save_checkpoint, from partial_folder to commit_checkpoint. RunCheckpoints calls the
+// parts separately, so that training continues while a checkpoint is written.
 /// Returns the temporary name under which the checkpoint of a step is written.
 std::string partial_folder(const std::string& folder, int64_t step);
-/// Makes the manifest of the shards that all ranks have written. `shards` has the shard_text of
-/// each rank.
+/// Makes the manifest of the shards that all ranks have written. `shards` contains the shard_text
+/// of each rank.
 Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOptimizer& optimizer,
                      const dist::World& world, const CheckpointInfo& info);
 /// Adds the files, ranges and digests of written shards to a manifest.
@@ -65,9 +65,9 @@ void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// Writes the manifest, and gives the checkpoint its final name.
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
 /// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes all other checkpoints.
-/// `newest` is the step of the checkpoint written last. Checkpoints of later steps are removed too:
-/// the run did not resume from them, because they were not whole, and their names would make them
-/// the newest. The caller must be the folder's only writer.
+/// `newest` is the step of the checkpoint written last. Checkpoints of later steps are removed too.
+/// They were not whole, so the run did not resume from them, but their names would make them the
+/// newest. The caller must be the folder's only writer.
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep);
 /// Removes all checkpoints with a temporary name. No writer of the folder may be running.
 void remove_partial_checkpoints(const std::string& folder);
@@ -78,11 +78,11 @@ void remove_partial_checkpoints(const std::string& folder);
 std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
                                                   const dist::World& world);
 /// Opens the checkpoint in exactly this folder, and verifies it as find_checkpoint does. Throws
-/// InputError if it is not whole. Collective.
+/// InputError if the checkpoint is not whole. Collective.
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path,
                                                   const dist::World& world);
-/// Gives the optimizer the state of a checkpoint. Throws InputError, before anything is changed, if
-/// the checkpoint has other tensors than the optimizer. Every rank must make this call.
+/// Restores the optimizer's state from a checkpoint. Throws InputError, before anything is changed,
+/// if the checkpoint has other tensors than the optimizer. Every rank must make this call.
 void restore_checkpoint(const CheckpointReader& checkpoint, optim::ZeroOptimizer& optimizer);
 
 }  // namespace tessera::train

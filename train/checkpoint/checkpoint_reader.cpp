@@ -40,7 +40,7 @@ CheckpointReader::CheckpointReader(const std::string& folder)
   open_files();
 }
 
-// Checks sizes and headers only; verify() reads the tensors.
+// Checks sizes and headers only. verify() reads the tensors.
 void CheckpointReader::open_files() {
   for (const CheckpointFile& expected : manifest_.files) {
     const std::string path = in_folder(folder_, expected.name);
@@ -75,8 +75,8 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
   double before = 0;
   std::vector<std::byte> buffer;
   for (const CheckpointRange* range : ranges) {
-    // A range belongs to the part in which it begins. A range may begin at or after the end of the
-    // last part, if `end` was rounded down or the range is empty. It then belongs to the last part.
+    // A range belongs to the part in which it begins. Rounding or an empty range can make a range
+    // begin at or after the end of the last part. Such a range belongs to the last part.
     const bool is_own = before >= begin && (before < end || part + 1 == parts);
     before += static_cast<double>(bytes_of(*range));
     if (is_own) verify_range(*range, buffer);
@@ -86,7 +86,7 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
 void CheckpointReader::verify_range(const CheckpointRange& range,
                                     std::vector<std::byte>& buffer) const {
   constexpr int64_t most_bytes = int64_t{1} << 20;
-  constexpr int64_t ahead = int64_t{16} << 20;  // bytes from the piece read to the piece prefetched
+  constexpr int64_t ahead = int64_t{16} << 20;  // how many bytes ahead of the read to prefetch
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = *files_[static_cast<size_t>(range.file)];
   const int64_t element = dtype_size(of.dtype);

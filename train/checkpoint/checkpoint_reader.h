@@ -24,9 +24,9 @@ class CheckpointReader : public optim::StateSource {
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
 
-  /// Reads a part of the bytes and compares digests. The bytes are divided, in the order of the
-  /// files, into `parts` parts numbered from 0. Throws an InputError that names file and tensor if
-  /// a digest differs.
+  /// Reads part number `part` of the bytes and compares digests. The bytes are divided into `parts`
+  /// parts, in the order of the files. Parts are numbered from 0. Throws an InputError that names
+  /// file and tensor if a digest differs.
   void verify(int64_t part = 0, int64_t parts = 1) const;
 
   /// Throws InputError unless the checkpoint has exactly these tensors. A tensor of floats may have

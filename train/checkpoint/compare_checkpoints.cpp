@@ -52,8 +52,8 @@ std::string bits_text(const std::byte* at, int64_t bytes) {
   return text;
 }
 
-// Compares a piece of a tensor, which starts at element `begin`, and adds its differences to
-// `difference`.
+// Compares a piece of a tensor, and adds the differences to `difference`. The piece begins at
+// element `begin` of the tensor.
 void compare_piece(DType dtype, int64_t begin, const std::vector<std::byte>& a,
                    const std::vector<std::byte>& b, TensorDifference& difference) {
   if (a == b) return;
@@ -66,7 +66,7 @@ void compare_piece(DType dtype, int64_t begin, const std::vector<std::byte>& a,
     difference.first = begin + at / size;
     difference.a = value_text(dtype, in_a);
     difference.b = value_text(dtype, in_b);
-    // If both values have the same text, as NaNs do, adds their bits to the text.
+    // If both values have the same text, as NaNs do, appends their bits to the text.
     if (difference.a != difference.b) continue;
     difference.a += " (" + bits_text(in_a, size) + ")";
     difference.b += " (" + bits_text(in_b, size) + ")";

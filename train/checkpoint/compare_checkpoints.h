@@ -1,6 +1,6 @@
-// Compares two checkpoints bit for bit. They may have been written on different numbers of ranks
-// and at different ZeRO stages: tensors are compared by name, and their division among files does
-// not matter.
+// Compares two checkpoints bit for bit. Tensors are compared by name, and their division among
+// files does not matter. The checkpoints may therefore come from different numbers of ranks and
+// from different ZeRO stages.
 //
 //   a.verify();
 //   b.verify();
@@ -22,8 +22,8 @@ struct TensorDifference {
   Shape shape = {};
   int64_t different = 0;  // number of elements that differ, at least 1
   int64_t first = 0;      // index of the first differing element in the flat tensor
-  std::string a = {};     // value of that element in a, with its bits if both values print alike
-  std::string b = {};     // value of that element in b, likewise
+  std::string a = {};     // text of that element in a; with its bits if both texts are equal
+  std::string b = {};     // text of that element in b, in the same form
 };
 
 /// A tensor that both checkpoints have, with different dtypes or shapes.
@@ -41,12 +41,12 @@ struct SettingDifference {
 };
 
 struct CheckpointDifference {
-  std::vector<std::string> only_a;  // paths of tensors that only a has, in order of its manifest
+  std::vector<std::string> only_a;  // paths of tensors that only a has, in a's order
   std::vector<std::string> only_b;
   std::vector<FormDifference> forms;
   std::vector<TensorDifference> tensors;  // in the order of a's manifest
-  /// Differences in step, skipped steps, version, and the settings of the manifests. They may
-  /// explain differing tensors, and equal() ignores them. The layout is not compared.
+  /// Differences in step, skipped steps, version, and the settings of the manifests. equal()
+  /// ignores them, but they may explain differing tensors. The layout is not compared.
   std::vector<SettingDifference> settings;
   int64_t same = 0;  // number of tensors with the same bits in both
 

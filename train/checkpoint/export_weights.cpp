@@ -31,8 +31,8 @@ std::string manifest_path(const CheckpointReader& checkpoint) {
   return (std::filesystem::path(checkpoint.folder()) / manifest_name).string();
 }
 
-// Lists the file's tensors: first the parameters, then the running statistics, each in the order of
-// the manifest. Adds them to `weights`.
+// Lists the file's tensors, and adds them to `weights`. The parameters come first, then the running
+// statistics, each in the order of the manifest.
 std::vector<nn::SafetensorsSpec> list_weights(const CheckpointReader& checkpoint,
                                               Weights& weights) {
   std::vector<nn::SafetensorsSpec> parameters;
@@ -70,7 +70,7 @@ std::unique_ptr<nn::Module> described_model(const CheckpointReader& checkpoint) 
   if (models::describes_gpt(metadata)) {
     const models::GptConfig config =
         models::parse_gpt_metadata(manifest_path(checkpoint), metadata);
-    // Every layer has at least one tensor. This check keeps a wrong manifest from making the
+    // Every layer has at least one tensor. This check prevents an invalid manifest from making the
     // program build a huge model.
     if (config.layers > std::ssize(checkpoint.manifest().tensors)) {
       fail_input("{}: a GPT of {} layers in {} tensors", manifest_path(checkpoint), config.layers,
@@ -124,7 +124,7 @@ void copy_pieces(const CheckpointReader& checkpoint, const Weight& weight, const
 
 void export_gpt(const CheckpointReader& checkpoint, const models::Gpt& gpt, const Weights& weights,
                 const std::string& path) {
-  // Called only to check the tensors. GptWriter knows the order of the file.
+  // This call only checks the tensors. GptWriter determines their order in the file.
   model_weights(checkpoint, gpt, weights);
   models::check_gpt_destination(path);
   models::GptWriter writer(path, gpt);

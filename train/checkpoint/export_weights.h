@@ -6,10 +6,10 @@
 //   train::export_weights(checkpoint, "model.safetensors");
 //
 // The manifest describes the model (Manifest::weights). The file of a GPT has the tensor names of
-// Hugging Face's transformers, and gets a config.json beside it. The file of an image classifier
-// has torchvision's names and a description of the model. Other models keep their parameters'
-// names. All weights are F32. Tensors are read and written in pieces, so that no tensor is ever in
-// memory as a whole.
+// Hugging Face's transformers, and a config.json is written beside it. The file of an image
+// classifier has torchvision's names and a description of the model. Other models keep their
+// parameters' names. All weights are F32. Tensors are read and written in pieces, so that a large
+// tensor is never in memory as a whole.
 #pragma once
 
 #include <string>

@@ -55,9 +55,10 @@ ImportedMoments open_moments(const ImportOptions& options, const ImportedWeights
   return moments;
 }
 
-// Returns options.step if it is set. Otherwise returns the count of updates that all parameters
-// share in the file of moments, or 0 without such a file. Throws InputError if options.step is out
-// of range, or if the parameters' counts are needed and one of them is missing or differs.
+// Returns options.step if it is set. Otherwise returns the count of updates in the file of moments,
+// which must be the same for all parameters. Without such a file, returns 0. Throws InputError if
+// options.step is out of range, or if the parameters' counts are needed and one of them is missing
+// or differs.
 int64_t finished_step(const ImportOptions& options, const ImportedWeights& weights,
                       const ImportedMoments& moments) {
   constexpr int64_t most = int64_t{1} << 40;
@@ -80,9 +81,9 @@ int64_t finished_step(const ImportOptions& options, const ImportedWeights& weigh
 }
 
 // Makes the tensors with the counts of updates. If the file of moments has no count for a
-// parameter, the parameter's count is `step`, which must then be at least 1. With a count of 0 the
-// next update would be the parameter's first, and would replace the imported momentum by the
-// gradient.
+// parameter, the parameter's count is `step`. In this case, `step` must be at least 1: with a count
+// of 0 the next update would be the parameter's first, and would replace the imported momentum by
+// the gradient.
 std::vector<ImportedTensor> update_counts(const ImportOptions& options,
                                           const ImportedWeights& weights,
                                           const ImportedMoments& moments, int64_t step) {

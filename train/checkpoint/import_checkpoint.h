@@ -1,5 +1,5 @@
-// Makes a checkpoint from weights that another program has trained, optionally with the state of
-// its optimizer, so that a run can resume from them.
+// Makes a checkpoint from weights that another program has trained. The checkpoint can include the
+// state of that program's optimizer. A run can resume from the checkpoint.
 //
 //   train::import_checkpoint({.weights = "gpt2/model.safetensors",
 //                             .folder = "runs/a",
@@ -34,13 +34,13 @@ struct ImportedCheckpoint {
   Manifest manifest;
 };
 
-/// Writes folder/step-N as a run does: whole and flushed to the disk, or not at all. Throws
-/// InputError
+/// Writes the checkpoint into `folder` as a run does: whole and flushed to the disk, or not at all.
+/// Throws InputError
 ///  - for files that cannot be imported, naming file and tensor;
 ///  - if the folder has a checkpoint of this step or a later one, from which a run would resume
 ///    instead;
-///  - if one of the files to be read lies in the folder;
-///  - if another process writes checkpoints there.
+///  - if one of the input files is in the folder;
+///  - if another process writes checkpoints to the folder.
 ImportedCheckpoint import_checkpoint(const ImportOptions& options);
 
 }  // namespace tessera::train

@@ -48,8 +48,8 @@ class StateFile {
   const nn::SafetensorsReader& file() const { return file_; }
   const std::string& path() const { return file_.path(); }
 
-  /// Returns the kinds of state in the file, without `step`. Throws InputError unless they are the
-  /// kinds of one update rule.
+  /// Returns the kinds of state of the update rule that the file's tensors belong to. Throws
+  /// InputError if the tensors belong to two rules or to none.
   std::vector<std::string> rule_kinds() const {
     const std::vector<std::string> adam = optim::AdamW().state_names();
     const std::vector<std::string> sgd = optim::Sgd{.momentum = 1}.state_names();
@@ -102,7 +102,7 @@ double read_number(const nn::SafetensorsReader& file, const nn::SafetensorsEntry
   return static_cast<double>(value);
 }
 
-// Reads a count of updates. PyTorch stores it as a float, so the value may be any number and must
+// Reads a count of updates. PyTorch stores the count as a float, so it may be any number and must
 // be checked.
 int64_t read_updates(const nn::SafetensorsReader& file, const nn::SafetensorsEntry& entry) {
   if (entry.elements() != 1) {

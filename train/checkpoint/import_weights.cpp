@@ -36,8 +36,8 @@ bool has_gpt_tensors(const nn::SafetensorsReader& file) {
 }
 
 // Returns the settings of train_gpt that follow from the file. The number of heads and the norms'
-// epsilon are included, because the tensors' shapes do not show them. GPT-2's epsilon is left out,
-// as train_gpt leaves it out.
+// epsilon are included, because the tensors' shapes do not show them. The default epsilon is left
+// out, because train_gpt leaves it out, too.
 dist::Settings gpt_settings(const models::GptConfig& config) {
   const auto text = [](auto value) { return fmt::format("{}", value); };
   dist::Settings settings{{"model.layers", text(config.layers)},
@@ -155,7 +155,7 @@ class Sorter {
 
  private:
   Shape shape_of(const nn::SafetensorsEntry& entry) const {
-    int64_t elements = 1;  // counts dimensions of 0 as 1, so that no product overflows
+    int64_t elements = 1;  // counts a 0 as 1: the product of the other dimensions must fit, too
     bool fits = entry.shape.size() <= Shape::max_rank;
     for (const int64_t extent : entry.shape) {
       fits = fits && extent <= most_elements / elements;

@@ -25,7 +25,7 @@ struct ImportedTensor {
 
 /// The contents of a weights file.
 struct ImportedWeights {
-  std::string path;                             // of the safetensors file
+  std::string path;                             // path of the safetensors file
   std::vector<ImportedTensor> values = {};      // kind "value", in the order of the model or file
   std::vector<ImportedTensor> statistics = {};  // running statistics of batch norms
   std::map<std::string, std::string> metadata = {};  // Manifest::weights

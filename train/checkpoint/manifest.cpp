@@ -182,8 +182,8 @@ CheckpointRange parse_range(const std::string& member, const nlohmann::json& lis
   return range;
 }
 
-// Throws unless the ranges cover each element of each tensor once, in order, and the sum of their
-// digests is the manifest's digest.
+// Throws unless the ranges cover each element of each tensor once, in order, and the sum of the
+// ranges' digests is the manifest's digest.
 void check_complete(const std::string& where, const Manifest& manifest) {
   size_t next = 0;
   BlockDigest digest;
@@ -264,7 +264,7 @@ std::string manifest_text(const Manifest& manifest) {
                          .add("bucket_bytes", manifest.layout.bucket_bytes))
       .raw("run", settings_text(manifest.run))
       .raw("bits", settings_text(manifest.bits));
-  // The next four members are optional: older manifests and runs on a CPU do not have them.
+  // The next four members are optional. Each is written only if it is not empty.
   if (!manifest.weights.empty()) object.raw("weights", map_text(manifest.weights));
   if (!manifest.imported.empty()) object.add("imported", manifest.imported);
   if (!manifest.tuned.empty()) object.add("tuned", manifest.tuned);

@@ -1,6 +1,6 @@
 // The manifest of a checkpoint: manifest.json in the checkpoint's folder lists the contents
-// (docs/checkpoints.md has the format). The manifest is written last. So a folder without a
-// manifest, or with a manifest whose checksum does not match, is not a checkpoint.
+// (docs/checkpoints.md has the format). The manifest is written last. A folder without a manifest,
+// or with a manifest whose checksum does not match, is therefore not a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ namespace tessera::train {
 
 /// A file of a checkpoint, written by one rank.
 struct CheckpointFile {
-  std::string name;          // inside the folder
-  int64_t bytes = 0;         // of the whole file
-  int64_t header_bytes = 0;  // before the first tensor's bytes
+  std::string name;          // file name in the checkpoint's folder
+  int64_t bytes = 0;         // size of the whole file
+  int64_t header_bytes = 0;  // size of the part before the first tensor's bytes
   uint64_t header = 0;       // XXH3 of the header
 };
 
@@ -31,12 +31,13 @@ struct CheckpointRange {
   int64_t end = 0;
   int64_t file = 0;         // index in the manifest's files
   int64_t offset = 0;       // position of the first byte in the file
-  BlockDigest digest = {};  // of the elements, and of the tensor's StateTensor::path()
+  BlockDigest digest = {};  // covers the elements and the tensor's StateTensor::path()
 
   bool operator==(const CheckpointRange&) const = default;
 };
 
-/// The layout of the run that wrote the checkpoint. Reading a checkpoint does not depend on it.
+/// The layout of the run that wrote the checkpoint. Reading a checkpoint does not depend on the
+/// layout.
 struct CheckpointLayout {
   int64_t ranks = 1;
   int64_t stage = 0;
@@ -44,14 +45,14 @@ struct CheckpointLayout {
 };
 
 struct Manifest {
-  std::string version = {};  // of Tessera
+  std::string version = {};  // version of Tessera
   int64_t step = 0;     // number of finished steps
   int64_t skipped = 0;  // finished steps without an update
   std::optional<BestEvaluation> best = std::nullopt;  // set if the best weights are saved
-  BlockDigest digest = {};  // of all state: the sum of the ranges' digests
+  BlockDigest digest = {};  // digest of all state: the sum of the ranges' digests
   CheckpointLayout layout = {};
   dist::Settings run = {};   // settings that must not change when the run resumes
-  dist::Settings bits = {};  // settings that may differ on a resume, but then change results' bits
+  dist::Settings bits = {};  // may change when the run resumes, but then the results' bits change
   /// Metadata that the training program writes into a file of these weights. export_weights writes
   /// the same metadata. Empty if the writer of the checkpoint gave none.
   std::map<std::string, std::string> weights = {};
@@ -74,8 +75,8 @@ std::string manifest_text(const Manifest& manifest);
 std::string with_checksum(const std::string& members);
 
 /// Parses a manifest, and checks every value because the text may be wrong or hostile. The ranges
-/// must cover each tensor exactly once and lie in their files. Throws an InputError that begins
-/// with `where` if the text is not such a manifest.
+/// must cover each tensor exactly once and be inside their files. Throws an InputError that begins
+/// with `where` if the text is not a valid manifest.
 Manifest parse_manifest(const std::string& where, const std::string& text);
 
 inline constexpr const char* manifest_name = "manifest.json";

@@ -1,4 +1,4 @@
-// Checks whether a path lies in a folder that a program writes or reads as a whole.
+// Checks whether a path is inside a folder that a program writes or reads as a whole.
 #pragma once
 
 #include <filesystem>
@@ -6,7 +6,7 @@
 
 namespace tessera::train {
 
-/// True if `path` is `folder` or lies below it, with links resolved. The two paths need not exist.
+/// True if `path` is `folder` or is inside it. Links are resolved. The two paths need not exist.
 /// Returns false if a path cannot be resolved, for instance a link to itself. Such a path cannot be
 /// opened either.
 inline bool is_path_within(const std::string& path, const std::string& folder) {

@@ -33,8 +33,8 @@ static_assert(std::atomic<uint8_t>::is_always_lock_free);
 
 void ask(int signal) { asked |= signal == SIGUSR1 ? save_note : stop_note; }
 
-/// Handles SIGUSR1, SIGUSR2 and SIGTERM until destruction, which restores the previous handlers.
-/// Only one object may exist at a time.
+/// Handles SIGUSR1, SIGUSR2 and SIGTERM. The destructor restores the previous handlers. Only one
+/// object may exist at a time.
 class Signals {
  public:
   Signals() {
@@ -70,7 +70,7 @@ CheckpointFolder::CheckpointFolder(const std::string& folder) {
     ::close(lock_);
     fail_input("{}: another run writes its checkpoints there; give it a folder of its own", folder);
   }
-  // This process holds the lock, so partial folders can only be left from earlier writers.
+  // This process holds the lock, so any partial folders are left over from earlier writers.
   remove_partial_checkpoints(folder);
 }
 
@@ -91,7 +91,7 @@ RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& wor
 }
 
 RunCheckpoints::~RunCheckpoints() {
-  // The thread uses this object, so it must end first.
+  // The thread uses this object, so the thread must end first.
   join();
   signals.reset();
 }
@@ -111,7 +111,7 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   // notes, and call it after the first step whose notes report no busy thread.
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
-  // A request to save is cleared on every rank, because the notes have brought it to all ranks.
+  // Every rank clears its request to save, because the notes have told all ranks of the request.
   asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
   if (phase_ != Phase::idle) {
@@ -132,7 +132,7 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
 std::string RunCheckpoints::finish(int64_t done, int64_t skipped) {
   // Completes a checkpoint that is still being written.
   while (phase_ != Phase::idle) advance();
-  // The step may be saved already, by after_step or by the run that this one resumes.
+  // This step may be saved already: by after_step, or by the earlier run that this run resumes.
   if (saved_step_ != done) {
     info_.step = done;
     info_.skipped = skipped;
@@ -150,7 +150,7 @@ std::string RunCheckpoints::path(int64_t step) const {
 }
 
 std::vector<optim::StatePiece> RunCheckpoints::pieces_to_write() {
-  // All copies are made here, between two updates, so that they are of the same step.
+  // All copies are made here, between two updates, so that all of them belong to the same step.
   std::vector<optim::StatePiece> pieces = optimizer_.own_state_pieces();
   if (options_.staged()) return copy_.take(std::move(pieces));
   for (optim::StatePiece& piece : pieces) piece.values = piece.values.to_host();
@@ -190,8 +190,8 @@ void RunCheckpoints::start(const CheckpointInfo& info) {
 }
 
 void RunCheckpoints::advance() {
-  // When finish() calls advance(), or without `async`, the thread may still be writing. Then join()
-  // waits for the disk.
+  // The thread may still be writing if finish() calls advance(), or without `async`. In this case,
+  // join() waits for the disk.
   join();
   const auto first_of = [this] {
     const std::vector<std::string> all = dist::gather_text(*world_.communicator, why_);

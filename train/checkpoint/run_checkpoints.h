@@ -7,11 +7,11 @@
 //   2. After the first step without a busy note, all shards have been written. Rank 0's thread then
 //      writes the manifest, and rank 0 is busy meanwhile.
 //   3. After the next step without a busy note, every rank learns the result.
-// Because all ranks see the same notes, they go from phase to phase after the same step. Without
-// `async` all three phases run between two steps. If the copy is limited
-// (CheckpointOptions::staging), the next update waits until the remaining state has been read.
+// All ranks see the same notes, so they change phase after the same step. Without `async`, all
+// three phases run between two steps. If the copy is limited (CheckpointOptions::staging), the next
+// update waits until the thread has read the rest of the state.
 //
-//   SIGUSR1            save after the current step, and go on
+//   SIGUSR1            save after the current step, and continue the run
 //   SIGUSR2, SIGTERM   save after the current step, and end the run
 #pragma once
 
@@ -44,9 +44,9 @@ class CheckpointFolder {
 
 class RunCheckpoints {
  public:
-  /// World, optimizer and log must outlive this object. On rank 0 the folder must be claimed.
-  /// Checkpoints get the settings, metadata and best evaluation of `info`. Handles SIGUSR1, SIGUSR2
-  /// and SIGTERM until destruction, and allocates the copy.
+  /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
+  /// (CheckpointFolder). Checkpoints record the settings, metadata and best evaluation of `info`.
+  /// Handles SIGUSR1, SIGUSR2 and SIGTERM until destruction, and allocates the copy.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
@@ -58,7 +58,8 @@ class RunCheckpoints {
   /// True if a checkpoint is due after `done` steps: by the interval, or because at least one rank
   /// asks for a save. `notes` is LaunchedStep::notes(), the combined notes of all ranks.
   bool saves(int64_t done, uint8_t notes) const;
-  /// True if at least one rank asks for the end of the run, by the combined notes of all ranks.
+  /// True if at least one rank asks for the end of the run. `notes` are the combined notes of all
+  /// ranks.
   static bool stops(uint8_t notes);
 
   /// Sets the best evaluation that later checkpoints record.
@@ -66,8 +67,8 @@ class RunCheckpoints {
 
   /// Must be called after each step. If saves() is true, the caller must first get the results of
   /// all launched steps. If a checkpoint is due while another one is being written, the new one is
-  /// skipped, and the log says so. If a checkpoint cannot be written, the run goes on with a
-  /// warning, and earlier checkpoints stay. Collective.
+  /// skipped, and the log says so. If a checkpoint cannot be written, the run continues with a
+  /// warning, and earlier checkpoints are kept. Collective.
   void after_step(int64_t done, int64_t skipped, uint8_t notes);
   /// Waits until the thread has read all state that is not in the copy. Returns the time waited in
   /// nanoseconds. If the options limit the copy, this must be called before each change of the
@@ -75,7 +76,7 @@ class RunCheckpoints {
   int64_t wait_for_reads();
 
   /// Saves step `done` unless its checkpoint exists, waits until the checkpoint is on the disk, and
-  /// returns its path. Throws if it cannot be written. Collective.
+  /// returns its path. Throws if the checkpoint cannot be written. Collective.
   std::string finish(int64_t done, int64_t skipped);
 
  private:

@@ -1,10 +1,10 @@
-// The copy of a rank's state from which an asynchronous checkpoint is written, as large as
-// CheckpointOptions::staging allows. The thread that writes the checkpoint reads the remaining
-// state in place while the next step's forward and backward run. That step's update waits for the
-// reads.
+// The copy of a rank's state from which an asynchronous checkpoint is written. The copy is as large
+// as CheckpointOptions::staging allows. The thread that writes the checkpoint reads the remaining
+// state in place while the next step's forward and backward run. The next step's update waits for
+// the reads.
 //
 // Some state is always copied, even beyond the limit: numbers of updates and the loss scaler's
-// state; running statistics of batch norms, which the next forward changes; and state in GPU
+// state; running statistics of batch norms, which the next forward pass changes; and state in GPU
 // memory, which the thread cannot read.
 #pragma once
 

@@ -27,12 +27,12 @@ std::vector<float> evaluation_pass(nn::Module& model, std::shared_ptr<const data
       std::vector<float> results(static_cast<size_t>(of_batch), 0.0f);
       judge(model(input.images()), input.labels(), results);
       const int64_t number = batches->number_of(b);
-      if (number >= total) continue;  // repeated only to run as many forwards as other ranks
+      if (number >= total) continue;  // repeated, to run as many forward passes as other ranks
       std::ranges::copy(results, own.begin() + number * of_batch);
     }
   }
   model.train();
-  // A batch's results are 0 on all ranks but one, so that the sum over ranks is exact.
+  // A batch's results are 0 on all ranks except one, so that the sum over ranks is exact.
   const Tensor sums = Tensor::from({total * of_batch}, own);
   world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
   const Tensor results = sums.to_host();

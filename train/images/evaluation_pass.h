@@ -1,4 +1,4 @@
-// A pass of an image classifier over images that it was not trained on, shared by all evaluations.
+// Runs an image classifier over images that it was not trained on. All evaluations use this pass.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace tessera::train {
 
-/// Looks at a batch's logits (n, classes) and labels (n), on the model's device, and writes its
-/// results. They are 0 before the call.
+/// Computes a batch's `results` from its logits (n, classes) and labels (n), which are on the
+/// model's device. All `results` are 0 before the call.
 using JudgeBatch =
     std::function<void(const Tensor& logits, const Tensor& labels, std::span<float> results)>;
 
 /// Runs the model, without gradients and in evaluation mode, over all of `set` in batches that are
-/// divided among the ranks. A batch has room for `values` results, or, if `per_image`, for
-/// work.batch * values: a smaller last batch leaves the rest 0. Returns all results in order, with
+/// divided among the ranks. A batch has `values` results. If `per_image`, it has work.batch *
+/// values results, and a smaller last batch leaves the rest 0. Returns all results in order, with
 /// the same bits on every rank and for any number of ranks. Collective.
 std::vector<float> evaluation_pass(nn::Module& model, std::shared_ptr<const data::ImageSet> set,
                                    const data::ImageTransformOptions& transform,

@@ -10,10 +10,10 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t counted = evaluation_counts;  // sum of losses, number of top1 and of top5 hits
+constexpr int64_t counted = evaluation_counts;  // sum of losses, top-1 hits and top-5 hits
 
 struct BatchResult {
-  float loss = 0;  // mean of the batch
+  float loss = 0;  // mean over the batch
   float first = 0;
   float among_five = 0;
 };
@@ -40,7 +40,7 @@ int64_t place_of_target(std::span<const float> logits, int32_t target) {
   int64_t before = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     const bool earlier = logits[i] == logits[index] && i < index;
-    const bool larger = !(logits[i] <= logits[index]);  // true for a NaN too
+    const bool larger = !(logits[i] <= logits[index]);  // also true for a NaN
     before += i != index && (larger || earlier) ? 1 : 0;
   }
   return before;

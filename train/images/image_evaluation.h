@@ -21,13 +21,12 @@ struct ImageEvaluation {
 inline constexpr int64_t evaluation_counts = 3;
 
 struct EvaluationWork {
-  int64_t batch = 1;  // images
-  int workers = 1;    // threads that prepare them
+  int64_t batch = 1;  // images per batch
+  int workers = 1;    // threads that prepare images
 };
 
 /// Evaluates all of `set` in batches, which are divided among the ranks. Every rank runs the same
-/// number of forwards and gets the same bits, which do not depend on the number of ranks.
-/// Collective.
+/// number of forward passes and gets the same bits, for any number of ranks. Collective.
 ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::ImageSet> set,
                                 const data::ImageTransformOptions& transform,
                                 const EvaluationWork& work, const dist::World& world);

@@ -18,14 +18,15 @@ namespace tessera::train {
 namespace {
 
 constexpr int64_t most_mistakes = 24;
-constexpr int64_t most_side = 64;  // of a thumbnail, in pixels
+constexpr int64_t most_side = 64;  // longest side of a thumbnail in pixels
 
 struct Prediction {
   int32_t guess = 0;
   float probability = 0;
 };
 
-// The largest logit's class, the first of equal ones, and its share of the softmax.
+// Returns the class of the largest logit, and its softmax probability. Of equal logits, takes the
+// first.
 Prediction prediction_of(std::span<const float> logits) {
   const auto largest = std::ranges::max_element(logits);
   double sum = 0;
@@ -61,7 +62,8 @@ std::string base64(std::span<const uint8_t> bytes) {
   return text;
 }
 
-// An image as JSON; a large one is reduced by taking the mean of squares of pixels.
+// Returns an image as JSON. Shrinks a large image: each square of pixels becomes one pixel, their
+// mean.
 JsonObject thumbnail(const data::ImageView& image) {
   const auto& [height, width, channels] = image.shape;
   const int64_t factor = (std::max(height, width) + most_side - 1) / most_side;

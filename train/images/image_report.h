@@ -1,5 +1,5 @@
-// Lines of the log for the report of a classifier: which classes the model takes for which on the
-// validation images, and the images that it gets wrong although it is sure.
+// Writes log lines for the report of a classifier on the validation images: the confusion matrix,
+// and the wrong predictions with the highest probabilities.
 #pragma once
 
 #include <memory>

@@ -59,8 +59,8 @@ class ImageRun {
             .device = device_};
   }
 
-  /// Returns the bytes that an ImageInput of `count` batches has on the device. A GPU holds one
-  /// batch at a time, because batches that are read ahead stay on the host.
+  /// Returns the bytes on the device of an ImageInput of `count` batches. A GPU has one batch at a
+  /// time, because batches that are read ahead stay on the host.
   int64_t input(int64_t images, int64_t count) const {
     return device_.is_cpu() ? ahead(images, count) : batch_bytes(images);
   }
@@ -80,8 +80,8 @@ class ImageRun {
     return vgg != nullptr && vgg->dropout > 0;
   }
 
-  // batches() is the number of evaluation batches of all ranks together, own_batches() that of each
-  // rank.
+  // batches() is the number of evaluation batches of all ranks together. own_batches() is the
+  // number of each rank.
   int64_t batches() const {
     return (images_.validation + run_.loop.batch.micro - 1) / run_.loop.batch.micro;
   }
@@ -162,8 +162,8 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
 }
 
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device) {
-  // memory() asks the libraries for their workspace, and this makes them choose algorithms. The job
-  // planned here has one rank, because that rank computes batches of every size.
+  // memory() asks the libraries for their workspace, which makes them choose algorithms. The
+  // planned job has one rank, because a single rank computes batches of every size.
   (void)ImageRun(run, images, {.device = {.device = device}}).memory();
 }
 

@@ -26,7 +26,7 @@ PlannedImages planned_images(const models::ImageConfig& config, const data::Imag
 optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedImages& images,
                      const JobPlace& place);
 
-/// Lets the GPU's libraries choose algorithms for all sizes of batches that any rank will compute.
+/// Makes the GPU's libraries choose algorithms for all sizes of batches that any rank will compute.
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device);
 
 }  // namespace tessera::train

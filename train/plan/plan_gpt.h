@@ -1,5 +1,5 @@
-// The input of a plan for a GPT: its parameters (listed without building the model), its
-// activations, and the work of a micro-batch.
+// The input of a plan for a GPT: its parameters, its activations, and the work of a micro-batch.
+// The parameters are listed without building the whole model.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters);
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
                      int64_t sequences, Device device);
 
-/// Returns operations and element-wise bytes of a micro-batch of whole contexts, forward and
+/// Returns the operations and element-wise bytes of a micro-batch of whole contexts, forward and
 /// backward. Operations are counted as in nanoGPT: 6 per token and parameter, without position
 /// embeddings, and 12 L T C per token for attention (L layers, T context, C width). Causal
 /// attention needs only half of these 12 L T C operations, but runs at about half the speed of
-/// other matrix products, so the estimated time is about right.
+/// other matrix products. The estimated time is therefore about right.
 optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype);
 
 }  // namespace tessera::train

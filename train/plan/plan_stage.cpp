@@ -8,7 +8,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t most_layers = models::GptLimits::layers;  // of the largest model that is tried
+constexpr int64_t most_layers = models::GptLimits::layers;  // the search stops there
 
 optim::PlanInput input_for(const StagesInput& stages, const models::GptConfig& model, int stage) {
   optim::PlanInput input = stages.run;

@@ -19,22 +19,22 @@ struct StagesInput {
   /// `dtype` and `stages`.
   optim::PlanInput run;
   std::vector<int> stages;                   // the stages to plan
-  std::optional<int64_t> memory;             // bytes of a rank, if the largest model is asked for
-  std::optional<optim::MachineRates> rates;  // rates of a rank, if the step time is asked for
+  std::optional<int64_t> memory;             // bytes of a rank; set to find the largest model
+  std::optional<optim::MachineRates> rates;  // rates of a rank; set to estimate the step time
 };
 
-/// The largest model that differs from the input's model only in the number of layers. 0 layers if
-/// even one layer does not fit.
+/// The largest model that differs from the input's model only in the number of layers. `layers` is
+/// 0 if even one layer does not fit.
 struct LargestModel {
   int64_t layers = 0;
   int64_t parameters = 0;
   int64_t bytes = 0;      // peak of rank 0
-  bool at_limit = false;  // true if more layers were not tried; they may fit too
+  bool at_limit = false;  // true if more layers were not tried, although they may fit
 };
 
 struct StagePlan {
   int stage = 0;
-  optim::Plan plan = {};  // of rank 0
+  optim::Plan plan = {};  // plan of rank 0
   std::optional<LargestModel> largest;
   std::optional<optim::StepTime> time;
 };

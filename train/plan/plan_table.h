@@ -20,7 +20,8 @@ struct PlanHeading {
 
 /// Returns the plan of a rank of a run.
 using RankPlan = std::function<optim::Plan(const TrainingRun&, const JobPlace&)>;
-/// Returns tables of memory and traffic of rank 0. No rank holds or sends more than rank 0.
+/// Returns tables of memory and traffic of rank 0. No rank uses more memory or sends more than rank
+/// 0.
 std::string plan_table(const PlanHeading& heading, const TrainingRun& run, const JobPlace& place,
                        const RankPlan& plan_of);
 
@@ -30,7 +31,7 @@ struct PlannedRun {
   int64_t ranks = 1;
   optim::Plan plan = {};
 };
-/// Returns the bytes on device and host that all ranks of a node hold together.
+/// Returns the bytes on device and host that all ranks of a node use together.
 int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node);
 /// Returns a table of memory. Some columns, such as those for activations, host and node, appear
 /// only if a run has such bytes. If a run's workspace is unknown, a line below the table says so.

@@ -81,8 +81,8 @@ optim::Plan plan_run(const TrainingRun& run, const models::Gpt& model, const Job
   const GraphWorkspace graphs = graph_workspace(run, place.ranks, config.dropout > 0);
   *plan.workspace += graphs.capturing;
   if (run.loop.eval_every > 0) {
-    // The workspace of an evaluation may be larger than that of a step: a step may keep its logits
-    // as activations for the backward, while an evaluation holds them in workspace.
+    // An evaluation may need more workspace than a step. A step may keep its logits as activations
+    // for the backward pass, but an evaluation has its logits in workspace.
     const models::GptMemory evaluation =
         models::gpt_evaluation_memory(config, dtype, sequences, config.context, device);
     plan.workspace = std::max(*plan.workspace, *evaluation.workspace + graphs.kept);

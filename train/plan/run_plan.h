@@ -2,8 +2,8 @@
 //
 //   const optim::Plan plan = train::plan_run(run, model, train::place_of(world));
 //
-// After the run, a report compares measured with planned bytes (train/report/run_report.h). They
-// are expected to be equal.
+// After the run, a report compares the measured with the planned bytes (train/report/run_report.h).
+// Both are expected to be equal.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model, con
 
 /// Bytes of workspace that a rank's CUDA graphs need for the random state of dropout.
 struct GraphWorkspace {
-  int64_t kept = 0;       // held by all captured graphs together
+  int64_t kept = 0;       // used by all captured graphs together
   int64_t capturing = 0;  // peak while graphs are captured
 };
 GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout);

@@ -1,5 +1,5 @@
 // The plan of a run on ratings: optim::plan with the model's activations and workspace
-// (models/recommender/recommender_memory.h), and the batches that the run holds.
+// (models/recommender/recommender_memory.h), and the batches that the run keeps in memory.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct PlannedRatings {
   /// The sizes of the evaluation; nullopt if there is none.
   std::optional<RatingEvaluationSizes> evaluation = std::nullopt;
   int64_t evaluation_results = 0;  // number of f32 values that the ranks sum in an evaluation
-  /// Bytes that rank 0 writes besides the weights in each save during the run.
+  /// Bytes that rank 0 writes in each save during the run, besides the weights.
   int64_t saved_bytes = 0;
 };
 

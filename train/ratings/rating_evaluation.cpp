@@ -21,8 +21,8 @@ int64_t history_of(const models::RecommenderConfig& config, const data::Historie
 }
 
 /// Calls body(batch, counts) for this rank's share of the batches. A rank that has one batch fewer
-/// than others repeats the last batch, so that all ranks run the same number of forwards. `counts`
-/// is false for the repeated batch.
+/// than others repeats the last batch, so that all ranks run the same number of forward passes.
+/// `counts` is false for the repeated batch.
 template <class Body>
 void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) {
   const int64_t own = pieces(batches, world.size);
@@ -32,7 +32,7 @@ void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) 
   }
 }
 
-/// Sums the results over ranks. Each number is 0 on all ranks but one, so that the sum is exact.
+/// Sums the results over ranks. Each number is 0 on all ranks except one, so that the sum is exact.
 std::vector<float> brought_together(const std::vector<float>& own, const dist::World& world) {
   const Tensor sums = Tensor::from({std::ssize(own)}, own);
   world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
@@ -85,7 +85,8 @@ RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories&
       double distances = 0;
       for (int64_t i = 0; i < count; ++i) {
         const float score = scores[static_cast<size_t>(i)];
-        // Clamps the score to the range. For a NaN both comparisons are false, so it stays a NaN.
+        // Clamps the score to the range. A NaN stays a NaN, because both comparisons are false for
+        // it.
         const float rating = score < range.lowest    ? range.lowest
                              : score > range.highest ? range.highest
                                                      : score;
@@ -157,7 +158,7 @@ RankingQuality RankingTask::quality(int32_t user, std::span<const float> scores)
 
 namespace {
 
-/// Returns the mean quality of the users, summed in f64 and in order of the users.
+/// Returns the mean quality over the users. Sums in f64 and in the order of the users.
 RankingQuality mean_quality(std::span<const float> numbers) {
   double sums[ranking_evaluation_counts] = {};
   for (size_t i = 0; i < numbers.size(); ++i) {

@@ -14,11 +14,11 @@
 
 namespace tessera::train {
 
-/// The sizes of an evaluation on any number of ranks. Every forward has the same sizes: the last
-/// batch is filled up with copies of its last sample.
+/// The sizes of an evaluation on any number of ranks. Every forward pass has the same sizes: the
+/// last batch is filled up with copies of its last sample.
 struct RatingEvaluationSizes {
   int64_t samples = 1;          // interactions or users per batch
-  int64_t items = 1;            // items scored in one forward for each sample
+  int64_t items = 1;            // items scored in one forward pass for each sample
   bool shared_items = false;    // true: one part of the catalogue is scored for all users
   int64_t longest_history = 0;  // 0 if the model reads no histories
   int64_t batches = 0;          // batches of all ranks together
@@ -26,7 +26,8 @@ struct RatingEvaluationSizes {
   data::RatingBatchSizes batch() const {
     return {.samples = samples, .items = 1, .longest_history = longest_history};
   }
-  /// Bytes of the input: the batch and, with shared_items, the numbers of these items.
+  /// Returns the bytes of the input: the batch and, with shared_items, the numbers of the shared
+  /// items.
   int64_t input_bytes() const { return batch().bytes() + (shared_items ? 4 * items : 0); }
 };
 
@@ -41,7 +42,7 @@ struct RatingRange {
 };
 RatingRange rating_range(const data::Ratings& ratings);
 
-// f32 values that the ranks sum at the end of an evaluation.
+// Numbers of f32 values that the ranks sum at the end of an evaluation.
 inline constexpr int64_t rating_evaluation_counts = 2;   // per batch of evaluate_ratings
 inline constexpr int64_t ranking_evaluation_counts = 4;  // per user of evaluate_ranking
 
@@ -53,7 +54,7 @@ RatingEvaluationSizes rating_evaluation_sizes(const models::RecommenderConfig& c
 /// Evaluates all ratings of `validation` in batches of `samples`. `histories` are the users'
 /// training interactions. A user or item without training interactions is predicted with its
 /// initial parameters. Predictions are clamped to `range`. The batches are divided among the ranks.
-/// Every rank gets the same bits, which do not depend on the number of ranks. Collective.
+/// Every rank gets the same bits, and these do not depend on the number of ranks. Collective.
 RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories& histories,
                               const data::Ratings& validation, const RatingRange& range,
                               int64_t samples, const dist::World& world);
@@ -72,12 +73,12 @@ class RankingTask {
               const Options& options);
 
   const data::Histories& training() const { return training_; }
-  /// The users who have a held-out item, ascending.
+  /// The users who have a held-out item, in ascending order.
   const std::vector<int32_t>& users() const { return users_; }
   /// Returns the quality for a user, from the scores of all items.
   RankingQuality quality(int32_t user, std::span<const float> scores) const;
-  /// Returns the quality of a baseline without a model, which ranks items for every user by their
-  /// number of training interactions.
+  /// Returns the quality of a baseline without a model. For every user, the baseline ranks items by
+  /// their number of training interactions.
   RankingQuality popularity() const;
   /// Describes the candidates: "all 1682 items" or "99 sampled items".
   std::string protocol() const;

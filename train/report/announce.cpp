@@ -28,7 +28,7 @@ void announce_device(const TrainingRun& run, DType dtype, Device device) {
   }
 }
 
-// Returns the largest size, at most batch.micro, with which all ranks have equally many
+// Returns the largest micro-batch size, at most batch.micro, that gives all ranks equally many
 // micro-batches. Returns 0 if there is no such size.
 int64_t even_micro_batch(const Batch& batch, int64_t ranks) {
   for (int64_t size = batch.micro; size > 0; --size) {

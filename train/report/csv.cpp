@@ -29,8 +29,8 @@ std::string cell(const nlohmann::ordered_json& value) {
   return quoted + '"';
 }
 
-// The rows are in order of steps. An evaluation follows the line of its step, and fills the
-// columns that this line has left empty.
+// The rows are in order of steps. An evaluation follows the line of its step in the log. Its values
+// fill the columns that the step's line has left empty.
 class Rows {
  public:
   Rows(OutputFile& file, std::vector<std::string> columns)
@@ -65,7 +65,7 @@ class Rows {
 }  // namespace
 
 void write_csv(const std::string& log, const std::string& path) {
-  // The first reading finds the columns. A log may be larger than memory, so it is read twice.
+  // The first pass finds the columns. A log may be larger than memory, so it is read a second time.
   std::vector<std::string> columns;
   read_log(log, [&](const nlohmann::ordered_json& line) {
     if (!is_row(line)) return;

@@ -1,6 +1,6 @@
-// The log of a run as comma-separated values (RFC 4180): a row for each step, with the results of
-// the evaluation after it. Columns are the members of the log's lines, in order of appearance; a
-// value that a step does not have is empty.
+// Writes the log of a run as comma-separated values (RFC 4180). Each step has a row, with the
+// results of the evaluation after the step. The columns are the members of the log's step and
+// evaluation lines, in order of appearance. If a step does not have a value, its cell is empty.
 #pragma once
 
 #include <string>

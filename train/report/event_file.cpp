@@ -35,8 +35,8 @@ constexpr std::array<uint32_t, 256> crc_table() {
   return table;
 }
 
-// TFRecord rotates and shifts its checksums, so that a checksum of data that contains checksums
-// is not a fixed value.
+// TFRecord rotates each checksum and adds a constant. Without this mask, the checksum of data that
+// contains its own checksum would be a fixed value.
 std::string masked_crc(std::string_view bytes) {
   const uint32_t crc = crc32c(bytes);
   const uint32_t masked = ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
@@ -88,19 +88,21 @@ double seconds_now() {
   return std::chrono::duration<double>(now).count();
 }
 
-// Event: 1 wall_time (double), 2 step, 3 file_version, 5 summary, 7 session_log
+// Field numbers of Event: 1 wall_time (double), 2 step, 3 file_version, 5 summary, 7 session_log.
 Message event_of(int64_t step) {
   Message event;
   event.fixed64(1, seconds_now()).varint(2, static_cast<uint64_t>(step));
   return event;
 }
 
-// Summary.Value: 1 tag, 2 simple_value, 5 histo, 8 tensor, 9 metadata { 1 plugin_data { 1 name } }
+// Field numbers of Summary.Value: 1 tag, 2 simple_value, 5 histo, 8 tensor, 9 metadata { 1
+// plugin_data { 1 name } }.
 std::string metadata(std::string_view plugin) {
   return Message().bytes(1, Message().bytes(1, plugin).text()).text();
 }
 
-// HistogramProto: 1 min, 2 max, 3 num, 4 sum, 5 sum_squares, 6 bucket_limit, 7 bucket
+// Field numbers of HistogramProto: 1 min, 2 max, 3 num, 4 sum, 5 sum_squares, 6 bucket_limit, 7
+// bucket.
 Message histogram_of(std::span<const double> values) {
   constexpr size_t most = 30;
   const auto [low, high] = std::ranges::minmax(values);
@@ -144,7 +146,7 @@ EventFile::EventFile(const std::string& folder, int64_t first_step) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   const auto seconds = static_cast<int64_t>(seconds_now());
-  // Two runs of one second have files of their own: the process and a number tell them apart.
+  // Two files of the same second differ in the process or the number in their names.
   for (int number = 0; number < 1000 && descriptor_ < 0; ++number) {
     path_ = (std::filesystem::path(folder) / fmt::format("events.out.tfevents.{:010}.{}.{}.{}",
                                                          seconds, host.data(), ::getpid(), number))
@@ -154,7 +156,8 @@ EventFile::EventFile(const std::string& folder, int64_t first_step) {
   }
   if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
   write_event(Message().fixed64(1, seconds_now()).bytes(3, "brain.Event:2").text());
-  // SessionLog: 1 status; START (1) makes TensorBoard forget steps from this one on.
+  // Field number of SessionLog: 1 status. The status START (1) makes TensorBoard drop the values of
+  // other files from `first_step` on.
   write_event(event_of(first_step).bytes(7, Message().varint(1, 1).text()).text());
 }
 
@@ -183,7 +186,8 @@ void EventFile::histogram(std::string_view tag, int64_t step, std::span<const do
 }
 
 void EventFile::text(std::string_view tag, int64_t step, std::string_view markdown) {
-  // TensorProto: 1 dtype (7: string), 2 tensor_shape { 2 dim { 1 size } }, 8 string_val
+  // Field numbers of TensorProto: 1 dtype (7: string), 2 tensor_shape { 2 dim { 1 size } }, 8
+  // string_val.
   const std::string shape = Message().bytes(2, Message().varint(1, 1).text()).text();
   const std::string tensor = Message().varint(1, 7).bytes(2, shape).bytes(8, markdown).text();
   write_value(step, Message().bytes(1, tag).bytes(8, tensor).bytes(9, metadata("text")).text());
@@ -202,7 +206,7 @@ void EventFile::write_event(std::string event) {
     const ssize_t written = ::write(descriptor_, record.data() + done, record.size() - done);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      // A record that was cut short ends the file for readers, so no other record follows it.
+      // Readers stop at a record that is cut short, so no more records are written.
       spdlog::warn("{}: writing failed: {}; training goes on, and TensorBoard shows no later steps",
                    path_, std::strerror(errno));
       ::close(std::exchange(descriptor_, -1));

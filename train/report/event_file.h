@@ -1,6 +1,6 @@
 // TensorBoard's event files: records of TensorFlow's TFRecord format, each a protocol buffer
-// `Event` with a summary. The two formats are small and fixed, so they are written here without
-// their libraries. Sources: tensorflow/core/lib/io/record_writer.h, and event.proto and
+// `Event` with a summary. The two formats are small and fixed, so EventFile writes them without the
+// formats' libraries. Sources: tensorflow/core/lib/io/record_writer.h, and event.proto and
 // summary.proto in tensorboard/compat/proto.
 #pragma once
 
@@ -11,15 +11,15 @@
 
 namespace tessera::train {
 
-/// The CRC-32C (Castagnoli, RFC 3720) of some bytes.
+/// Returns the CRC-32C (Castagnoli, RFC 3720) of some bytes.
 uint32_t crc32c(std::string_view bytes);
 
 class EventFile {
  public:
   /// Creates a new file in `folder`, and the folder if necessary. The name begins with
-  /// "events.out.tfevents.", as TensorBoard expects. `first_step`: TensorBoard then forgets the
-  /// values of this and later steps that other files of the folder have. Throws InputError if the
-  /// file cannot be created.
+  /// "events.out.tfevents.", as TensorBoard expects. Other files in the folder may have values of
+  /// `first_step` and later steps. TensorBoard drops these values. Throws InputError if the file
+  /// cannot be created.
   EventFile(const std::string& folder, int64_t first_step);
   ~EventFile();
   EventFile(const EventFile&) = delete;
@@ -27,12 +27,12 @@ class EventFile {
 
   const std::string& path() const { return path_; }
 
-  // Each of these writes one record at once, so that TensorBoard can follow a run. If writing
-  // fails, the first failure prints a warning, and later records are not written.
+  // Each of these functions writes one record at once, so that TensorBoard can follow a run. The
+  // first failed write prints a warning, and later records are not written.
   void scalar(std::string_view tag, int64_t step, double value);
-  /// A histogram of finite values.
+  /// Writes a histogram of the finite values.
   void histogram(std::string_view tag, int64_t step, std::span<const double> values);
-  /// Markdown text.
+  /// Writes Markdown text.
   void text(std::string_view tag, int64_t step, std::string_view markdown);
 
  private:

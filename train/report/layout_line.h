@@ -1,4 +1,4 @@
-// The owners of all parameters, as the header of a run's log has them.
+// Describes the owners of all parameters for the header of a run's log.
 #pragma once
 
 #include "core/text/json_line.h"

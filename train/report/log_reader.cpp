@@ -15,13 +15,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Parses a line. The result is discarded (Json::is_discarded) if the line is no JSON, or is nested
-// deeper than any line of a log: the library visits such values by recursion.
+// Parses a line. Returns a discarded value (Json::is_discarded) if the line is no JSON or is nested
+// deeper than any line of a log. The library handles nested values by recursion, so deep nesting
+// could overflow the stack.
 Json parsed(const std::string& line) {
   struct TooDeep {};
   const auto watch = [](int depth, Json::parse_event_t event, Json&) {
     using Event = Json::parse_event_t;
-    constexpr int most = 32;  // lists and objects within each other; `depth` is 0 for the outermost
+    constexpr int most = 32;  // limit for nested lists and objects; `depth` of the outermost is 0
     const bool begins = event == Event::object_start || event == Event::array_start;
     if (begins && depth >= most) throw TooDeep();
     return true;

@@ -1,4 +1,4 @@
-// The header of the log of a program that has no header of its own.
+// The header of the log for programs that do not write their own header.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace tessera::train {
 
-/// Returns the first line of a log, with what a report of the run draws: the program, ranks,
-/// threads, device, stage, steps, batch sizes, and the owners of all parameters.
-/// Members that a program adds are listed among the report's settings.
+/// Returns the first line of a log. It has the members that a report of the run draws: the program,
+/// ranks, threads, device, stage, steps, batch sizes, and the owners of all parameters. A program
+/// may add members, and the report lists these among the settings.
 JsonObject program_header(const std::string& program, const TrainingRun& run,
                           const dist::World& world, const optim::ZeroOptimizer& optimizer);
 

@@ -22,7 +22,7 @@ namespace {
 
 bool colored = false;
 
-// The file behind a descriptor of mpirun, which is this process's parent.
+// Returns the path of the file behind a descriptor of mpirun, which is this process's parent.
 std::string file_of_parent(int descriptor) {
   std::error_code error;
   const auto target =
@@ -37,7 +37,7 @@ bool is_terminal_of_parent(int descriptor) {
 
 bool under_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
 
-// The columns of the terminal to which stderr goes.
+// Returns the number of columns of the terminal that stderr is connected to.
 int64_t terminal_columns() {
   const auto columns_of = [](int terminal) -> int64_t {
     winsize size{};
@@ -47,12 +47,13 @@ int64_t terminal_columns() {
   if (!under_mpirun()) return columns_of(STDERR_FILENO);
   const int terminal =
       ::open(file_of_parent(STDERR_FILENO).c_str(), O_RDONLY | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
-  const int64_t columns = columns_of(terminal);  // without a terminal: unknown
+  const int64_t columns = columns_of(terminal);  // `unknown` if there is no terminal
   if (terminal >= 0) ::close(terminal);
   return columns;
 }
 
-// True if the locale of the environment has UTF-8: LC_ALL comes before LC_CTYPE, and LANG is last.
+// True if the locale of the environment has UTF-8. LC_ALL overrides LC_CTYPE, and both override
+// LANG.
 bool shows_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* const value = std::getenv(name);
@@ -141,7 +142,7 @@ void Progress::step(const StepLine& step) {
   const int64_t done = step_number(step.step);
   const bool tenth = step.step == 0 || done * 10 / steps_ != step.step * 10 / steps_;
   const Clock::time_point now = Clock::now();
-  // A line is due if one more step as long as this one would make the silence too long.
+  // A line is due if another step as long as this step would make the silence too long.
   const bool due = now - last_line_ + (now - std::exchange(last_step_, now)) >= silence_;
   if (!terminal_ && !tenth && !due && !step.skipped) return;
   last_line_ = now;
@@ -159,8 +160,8 @@ void Progress::step(const StepLine& step) {
   if (done == steps_) clear_line();
 }
 
-// The bar takes the columns that the text leaves. On a narrow terminal parts are left out, because
-// a line that wraps cannot be rewritten.
+// The bar gets the columns that the text leaves free. On a narrow terminal, parts of the text are
+// left out, because a line that wraps cannot be rewritten.
 void Progress::rewrite_line(const StepLine& step, const std::string& left) {
   const int64_t done = step_number(step.step);
   const double share = static_cast<double>(done) / static_cast<double>(steps_);

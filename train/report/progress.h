@@ -1,5 +1,5 @@
-// Prints the progress of a run to stderr. On a terminal this is one line with a bar, the loss, the
-// speed, the peak memory and the time left, rewritten each step. In piped output there is a line
+// Prints the progress of a run to stderr. On a terminal, it rewrites one line in each step, with a
+// bar, the loss, the speed, the peak memory and the time left. In piped output, it prints a line
 // after each tenth of the run, and at least one line per minute. A skipped step always has a
 // separate line.
 #pragma once
@@ -43,12 +43,12 @@ class Progress {
 /// Returns a duration as "1:02:03" or "4:05".
 std::string duration_text(double seconds);
 
-/// Returns a bar of `width` columns, of which the share `done` (0 to 1) is filled to an eighth of a
-/// column.
+/// Returns a bar of `width` columns, of which the share `done` (0 to 1) is filled. In a UTF-8
+/// locale the bar is exact to an eighth of a column, else to a column.
 std::string bar(double done, int64_t width);
 
-/// True if stdout and stderr are terminals. Under mpirun, returns true if mpirun's stdout and
-/// stderr are terminals, because mpirun gives the program pipes or new terminals instead.
+/// True if stdout and stderr are terminals. Under mpirun, this function checks mpirun's stdout and
+/// stderr, because mpirun gives the program pipes or new terminals.
 bool on_terminal();
 
 struct Messages {

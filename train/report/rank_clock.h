@@ -1,4 +1,4 @@
-// The clock of this rank against rank 0's, for events that ranks show together.
+// Converts times of this rank to rank 0's clock, so that events of all ranks can be shown together.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace tessera::train {
 
-/// Compares the clocks of other hosts with rank 0's. Collective.
+/// Compares this rank's clock with rank 0's at the start of a run. Collective.
 void begin_rank_clock(const dist::World& world);
 
-/// Compares the clocks again, and moves the times of `events` to rank 0's clock. Collective.
+/// Compares the clocks again, and converts the times of `events` to rank 0's clock. Collective.
 void to_clock_of_rank_0(std::vector<trace::Event>& events, const dist::World& world);
 
 }  // namespace tessera::train

@@ -1,5 +1,6 @@
-// The report of one or several runs: one HTML file that needs no network. It holds what
-// read_history finds in the logs, and a script that draws it (train/report/page/).
+// The report of one or several runs: one HTML file that needs no network. The file contains the
+// data that read_history finds in the logs, and the scripts that draw the data
+// (train/report/page/).
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@ namespace tessera::train {
 
 struct ReportedRun {
   std::string log;        // path of the run's log
-  std::string name = {};  // empty: the log's file name
+  std::string name = {};  // empty: the log's file name without its extension
 };
 
 /// Writes the page to `path`. The curves of several runs are drawn into the same charts. Throws

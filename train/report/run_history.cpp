@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The times and speeds of all steps: 8 MB for a million steps. Thinned series keep the least and
-// the largest values, which have another median.
+// Collects the times and speeds of all steps: 8 MB per series for a million steps. A thinned series
+// has another median, because it keeps only the least and the largest values.
 class Medians {
  public:
   void add(const Json& line) {
@@ -45,7 +45,7 @@ class Medians {
   std::map<std::string, std::vector<double>> values_;
 };
 
-// Series by name, in order of appearance.
+// Collects series by name, in order of appearance.
 class SeriesByName {
  public:
   // A value that is not finite is null in the log, and is left out.
@@ -77,7 +77,7 @@ class SeriesByName {
   std::vector<std::pair<std::string, ThinnedSeries>> list_;
 };
 
-// The norms of many parameters in many steps, as a table with a bounded number of values.
+// Collects the norms of many parameters in many steps into a table with a bounded number of values.
 class Norms {
  public:
   void add(const Json& line) {
@@ -127,8 +127,9 @@ class History {
       add_settings(line);
       if (type == "resume" && has_step) {
         result_["resumes"].push_back(line["step"]);
-        // The line of a checkpoint that was written while steps went on came after these steps, and
-        // was removed with them.
+        // An asynchronous checkpoint is logged after later steps. When the run resumed, the lines
+        // of these steps and the checkpoint's line were removed from the log. The checkpoint is
+        // therefore added here.
         Json& saved = result_["checkpoints"];
         if (saved.empty() || saved.back() != line["step"]) saved.push_back(line["step"]);
       }

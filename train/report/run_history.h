@@ -1,4 +1,4 @@
-// Reads the log of a run into the data of which a report is drawn.
+// Reads the log of a run into the data that a report draws.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ namespace tessera::train {
 ///   norms       {steps, names, values[step][name]}     resumes   [step, ...]
 ///   saves, checkpoints   [step, ...]                   summary, timeline, confusion, mistakes
 ///
-/// Long series are thinned (thinned_series.h). Throws InputError as read_log does, if the log has
-/// no step, or if its steps do not increase, as in a file of two logs.
+/// Long series are thinned (thinned_series.h). Throws InputError as read_log does. Also throws
+/// InputError if the log has no step, or if its steps do not increase, as in a file of two logs.
 nlohmann::ordered_json read_history(const std::string& log);
 
 }  // namespace tessera::train

@@ -33,8 +33,8 @@ double rounded(double value) { return std::round(value * 1000) / 1000; }
 RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_(path) {
   if (path.empty()) return;
   fail_beyond_file_size_limit();
-  // Pipes are refused: open() would block on a pipe without a reader, and a write would end the
-  // process when the reader has gone.
+  // Pipes are refused. POSIX leaves open() with O_RDWR on a pipe undefined. On Linux, a write would
+  // block as soon as the pipe is full and nobody reads.
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode)) {
     fail_input(
@@ -46,8 +46,8 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
   if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) return;
   try {
-    // The system releases the lock when this process ends, even if it is killed. File systems
-    // without locks are taken as they are.
+    // The system releases the lock when this process ends, even if it is killed. On file systems
+    // without locks, the log is written without a lock.
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       fail_input("{}: another run that still goes on writes its log there", path);
     }
@@ -59,8 +59,9 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
 }
 
 // Keeps the lines up to step `finished`, and removes everything after them: lines of later steps, a
-// summary, and what follows it. Invalid lines at the end, as a crash may leave them, are removed
-// too. Throws if there are valid lines after an invalid one. Removes all lines without `finished`.
+// summary, and all lines after a summary. Also removes invalid lines at the end, as a crash may
+// leave them. Throws if there are valid lines after an invalid one. If `finished` is not set,
+// removes all lines.
 void RunLog::cut_after(const std::optional<int64_t>& finished) {
   std::ifstream file(path_, std::ios::binary);
   int64_t number = 0;
@@ -113,9 +114,9 @@ void RunLog::write(const JsonObject& line) {
   bytes_ += std::ssize(text);
 }
 
-// Removes the part of the line that was written, because it would make the next line invalid too.
-// On a terminal or another character device, which cannot be truncated, the part stays. Warns only
-// once.
+// Removes the part of the line that was written, because this part would make the next line
+// invalid, too. A terminal or another character device cannot be truncated, so the part remains
+// there. Warns only once.
 void RunLog::lose_line(int error) {
   if (::ftruncate(descriptor_, bytes_) == 0) ::lseek(descriptor_, bytes_, SEEK_SET);
   if (std::exchange(warned_, true)) return;

@@ -25,11 +25,13 @@ namespace tessera::train {
 
 class RunLog {
  public:
-  /// Opens the log. With an empty path nothing is written. If `finished` is set, continues the log
-  /// after that many steps: lines of later steps and of a summary are removed, because they will be
-  /// written again. If `finished` is not set, replaces an older file. Throws InputError if the file
-  /// cannot be opened, is neither a regular file nor a character device, such as a terminal, is the
-  /// log of another run that still goes on, or has a damaged line before the last ones.
+  /// Opens the log. With an empty path, nothing is written. If `finished` is set, continues the log
+  /// after that many steps: removes lines of later steps and of a summary, because they will be
+  /// written again. If `finished` is not set, replaces an older file. Throws InputError
+  ///  - if the file cannot be opened;
+  ///  - if it is neither a regular file nor a character device, such as a terminal;
+  ///  - if it is the log of another run that still writes to it;
+  ///  - if `finished` is set and the file has a damaged line before valid lines.
   explicit RunLog(const std::string& path, std::optional<int64_t> finished = std::nullopt);
   ~RunLog();
   RunLog(const RunLog&) = delete;
@@ -38,14 +40,15 @@ class RunLog {
   /// True if the file has no line yet.
   bool empty() const { return bytes_ == 0; }
 
-  /// Calls `follower` with the text of each later line, also if there is no file, and also if a
-  /// line cannot be written to it.
+  /// Calls `follower` with the text of each later line, even if there is no file or the line cannot
+  /// be written to the file.
   void follow(std::function<void(const std::string& line)> follower) {
     followers_.push_back(std::move(follower));
   }
 
   /// Appends a line. If this fails, for instance on a full disk, the whole line is left out of the
-  /// log and the run goes on. Only the first failure prints a warning. Later lines are still tried.
+  /// log and the run continues. Only the first failure prints a warning. Later lines are still
+  /// tried.
   void write(const JsonObject& line);
 
  private:
@@ -70,13 +73,13 @@ struct StepLine {
   double samples_per_s = 0;                        // tokens, images or other units per second
   double step_ms = 0;
   double comm_exposed_ms = 0;
-  double checkpoint_wait_ms = 0;  // wait before the update until a checkpoint had read the state
+  double checkpoint_wait_ms = 0;  // time the update waited for a checkpoint to read the state
 };
 
-/// Begins a header line with the program's name and Tessera's version.
+/// Starts a header line with the program's name and Tessera's version.
 JsonObject header_begin(const std::string& program);
-/// Adds ranks, threads, device, the CPU's instruction set and the communicator of a job to a header
-/// line.
+/// Adds a job's ranks, threads, device and communicator to a header line. Also adds the CPU's
+/// instruction set or the GPU's name.
 void add_job(JsonObject& header, const dist::World& world);
 /// Returns the log line of a step. `unit` is the unit of the speed: "tokens" gives tokens_per_s.
 JsonObject step_line(const StepLine& step, const std::string& unit);

@@ -20,15 +20,15 @@ namespace tessera::train {
 struct StepCount {
   int64_t steps = 0;
   int64_t skipped = 0;                                // steps without an update
-  std::map<std::string, optim::RowCounts> rows = {};  // of row-sparse tables, by name
+  std::map<std::string, optim::RowCounts> rows = {};  // row counts of row-sparse tables, by name
   int64_t saves = 0;  // saves of the weights before the end of the run
-  std::optional<TimelineWindow> timeline = std::nullopt;  // a step whose events were recorded
+  std::optional<TimelineWindow> timeline = std::nullopt;  // the step whose events were recorded
 };
 
-/// Returns the options with which to plan a run that has ended. A run that was to save weights may
-/// have saved none, for instance because no evaluation had a valid score. Such a run held no memory
-/// for saves, so its options are returned without saves. Adds the counted rows of row-sparse tables
-/// (StepCount::rows).
+/// Returns the options for the plan of a run that has ended. If the run has saved no weights,
+/// removes the saves from the options: the run had no memory for saves. This can happen even if
+/// saves were asked for, for instance if no evaluation had a valid score. Adds the counted rows of
+/// row-sparse tables (StepCount::rows).
 TrainingRun as_it_went(TrainingRun run, const StepCount& count);
 
 struct RankReport {
@@ -49,8 +49,8 @@ struct RankReport {
   std::vector<Memory> memory;
   int64_t peak_total = 0;        // largest sum over the categories
   int64_t process_peak = 0;      // VmHWM: all memory, also of the program and its libraries
-  int64_t heap_peak = 0;         // the part of process_peak that Tessera's host heap has held
-  std::vector<Traffic> traffic;  // of the whole run
+  int64_t heap_peak = 0;         // peak page bytes of Tessera's host heaps (peak_held_bytes)
+  std::vector<Traffic> traffic;  // traffic of the whole run
 
   /// True if every planned number equals the measured one.
   bool equal() const;
@@ -61,7 +61,7 @@ struct RankReport {
 /// Makes this rank's report after a run, from the process's ledgers of memory and traffic.
 RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::World& world);
 
-/// The reports of all ranks, on rank 0.
+/// The reports of all ranks, gathered on rank 0.
 struct GatheredReports {
   std::vector<std::string> json;  // one per rank
   std::vector<int> differing;     // ranks whose measurement differs from the plan

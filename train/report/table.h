@@ -1,4 +1,4 @@
-// A table of text: columns as wide as their cells need, aligned to the right.
+// A table of text. Each column is as wide as its widest cell. Cells are aligned to the right.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace tessera::train {
 class Table {
  public:
   explicit Table(std::vector<std::string> heading) : rows_{std::move(heading)} {}
-  /// Adds a row, with as many cells as the heading has.
+  /// Adds a row, which must have as many cells as the heading.
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
   std::string text() const;
 

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 bool is_speed(std::string_view name) { return name.ends_with("_per_s") || name.ends_with("_ms"); }
 
-// A table of Markdown with a row for each setting.
+// Returns the rows of a Markdown table, one row for each setting.
 std::string settings_table(const Json& header, const std::string& prefix = "") {
   std::string rows;
   for (const auto& [name, value] : header.items()) {
@@ -29,8 +29,9 @@ std::string settings_table(const Json& header, const std::string& prefix = "") {
   return rows;
 }
 
-// "h.3.attn.c_attn.weight" is the kind "attn.c_attn.weight" of a layer's parameters; a name without
-// a number has no kind of its own.
+// Returns the kind of a layer's parameter: the part of the name after the layer's number. For
+// example, the kind of "h.3.attn.c_attn.weight" is "attn.c_attn.weight". Returns an empty text if
+// the name has no number.
 std::string kind_of(const std::string& name) {
   size_t begin = 0;
   while (begin < name.size()) {

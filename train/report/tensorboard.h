@@ -1,4 +1,4 @@
-// A run in TensorBoard: the lines of the log as events, while the run goes on.
+// Writes the lines of a run's log as events for TensorBoard, during the run.
 //
 //   scalars     train/loss, train/grad_norm, ...; speed/step_ms, ...; eval/val_loss, eval/top1, ...
 //   histograms  gradient_norms: the norms of all parameters' gradients; and by kind of parameter,
@@ -18,8 +18,8 @@ namespace tessera::train {
 
 class TensorBoardWriter {
  public:
-  /// Creates an event file in `folder`. A run that resumes after `finished` steps replaces the
-  /// later values of earlier files. Throws InputError if the file cannot be created.
+  /// Creates an event file in `folder`. If a run resumes after `finished` steps, its values replace
+  /// the later values of earlier files. Throws InputError if the file cannot be created.
   TensorBoardWriter(const std::string& folder, int64_t finished) : file_(folder, finished + 1) {}
 
   const std::string& path() const { return file_.path(); }

@@ -1,6 +1,6 @@
-// A curve with a bounded number of points, of as many steps as a run has. While there are few
-// points, all are kept. Then each of the least and the largest of every 2 neighbours, of every 4,
-// and so on, so that a curve that is drawn from them has every spike.
+// A curve with a bounded number of points, for any number of steps. A short curve keeps all points.
+// A longer curve keeps the least and the largest point of every 2 neighbours, then of every 4, and
+// so on. A drawing of the kept points therefore shows every spike.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ class ThinnedSeries {
   /// Adds a point. Values of x must not decrease.
   void add(double x, double y);
 
-  /// The kept points, in order of x. The last point that was added is always one of them.
+  /// Returns the kept points, in order of x. The point that was added last is always one of them.
   std::vector<Point> points() const;
-  /// The number of points that were added.
+  /// Returns the number of points that were added.
   int64_t count() const { return count_; }
 
  private:

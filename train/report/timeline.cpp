@@ -14,12 +14,12 @@ namespace tessera::train {
 namespace {
 
 constexpr int most_ranks = 16;
-constexpr size_t most_events = 3000;  // of a rank
+constexpr size_t most_events = 3000;  // limit for each rank
 
 double microseconds(int64_t ns) { return static_cast<double>(ns) / 1e3; }
 
-// Keeps the longest events, and instants. A reader sees no difference: a step of ten thousand
-// events is drawn on a few thousand pixels.
+// Keeps instants and the longest events if there are too many. Shorter events would not be visible:
+// a step of ten thousand events is drawn on a few thousand pixels.
 void keep_longest(std::vector<trace::Event>& events) {
   if (events.size() <= most_events) return;
   std::ranges::stable_sort(events, std::ranges::greater{}, [](const trace::Event& event) {
@@ -30,7 +30,7 @@ void keep_longest(std::vector<trace::Event>& events) {
 }
 
 std::string rank_json(const TimelineWindow& window, const dist::World& world) {
-  // The window's begin moves to rank 0's clock with the events.
+  // The start of the window is converted to rank 0's clock together with the events.
   trace::Event begin{"", trace::Track::compute, window.begin_ns, window.end_ns};
   const int64_t length = window.end_ns - window.begin_ns;
   std::vector<trace::Event> events =

@@ -1,5 +1,5 @@
-// The timeline of one step over all ranks, as a line of the log. It is recorded in the third step,
-// in which caches and allocators are warm, or in the last step of a shorter run.
+// The timeline of one step on up to 16 ranks, as a line of the log. The recorded step is the third
+// step, in which caches and allocators are warm, or the last step of a shorter run.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@ namespace tessera::train {
 struct TimelineWindow {
   int64_t step = 0;  // index, from 0
   int64_t begin_ns = 0;
-  int64_t end_ns = 0;  // the end of the step, or the begin of the next one if that was earlier
+  int64_t end_ns = 0;  // the end of the step, or the start of the next step if that was earlier
 };
 
-/// Records one step of a run. The events of the next step are recorded too, because gathers of
-/// updated parameters may still run in its forward.
+/// Records one step of a run. The events of the next step are recorded too, because all-gathers of
+/// updated parameters may still run during its forward pass.
 class TimelineRecorder {
  public:
   /// `step` is the step to record, or -1 for none.
   explicit TimelineRecorder(int64_t step) : step_(step) {}
 
-  /// To be called before a step is launched.
+  /// Must be called before a step is launched.
   void launch(int64_t step);
-  /// To be called when the result of a step is known.
+  /// Must be called when the result of a step is known.
   void ended(int64_t step);
-  /// To be called after the last step.
+  /// Must be called after the last step.
   void end();
 
   const std::optional<TimelineWindow>& window() const { return window_; }
@@ -39,8 +39,8 @@ class TimelineRecorder {
   std::optional<TimelineWindow> window_;
 };
 
-/// Gathers the recorded events of the first 16 ranks, and returns the line of the log
-/// (docs/formats.md) on rank 0, an empty object on other ranks. Collective.
+/// Gathers the recorded events of the first 16 ranks. Returns the line of the log (docs/formats.md)
+/// on rank 0, and an empty object on other ranks. Collective.
 JsonObject timeline_line(const TimelineWindow& window, const dist::World& world);
 
 }  // namespace tessera::train

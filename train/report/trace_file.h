@@ -1,4 +1,4 @@
-// Writes one trace of all ranks, to be opened in ui.perfetto.dev or chrome://tracing.
+// Writes one trace of all ranks, for ui.perfetto.dev or chrome://tracing.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace tessera::train {
 
-/// Starts to record events, and compares the clocks of other hosts with rank 0's. Collective.
+/// Starts to record events, and compares every rank's clock with rank 0's. Collective.
 void begin_trace(const dist::World& world);
 
-/// Stops recording, and gathers the events of all ranks with their times on rank 0's clock. Rank 0
-/// writes them to `path`. Collective.
+/// Stops recording, gathers the events of all ranks, and converts their times to rank 0's clock.
+/// Rank 0 writes the events to `path`. Collective.
 void write_trace(const std::string& path, const dist::World& world);
 
 }  // namespace tessera::train

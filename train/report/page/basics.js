@@ -1,5 +1,5 @@
-// Elements, numbers and the tooltip, for all parts of the page. Texts from the logs become text
-// nodes, never markup.
+// Functions for all parts of the page: elements, texts of numbers, and the tooltip. Texts from the
+// logs become text nodes, never markup.
 "use strict";
 
 const svgNamespace = "http://www.w3.org/2000/svg";
@@ -28,15 +28,15 @@ function drawing(parent, width, height, title) {
   return shape("svg", parent, {viewBox, role: "img", "aria-label": title});
 }
 
-// A wide drawing scrolls sideways on a narrow screen, so that its texts can be read.
+// Adds a wide drawing. It scrolls sideways on a narrow screen, so that its texts can be read.
 function wideDrawing(parent, width, height, title) {
   const svg = drawing(element("div", parent, {class: "wide"}), width, height, title);
   svg.style.minWidth = "820px";
   return svg;
 }
 
-// Draws into a new element of a node at its width, and again when the width changes, so that texts
-// have the same size on every screen. Returns a function that draws again.
+// Adds an element to `node` and draws into it at the element's width. Draws again when the width
+// changes, so that texts have the same size on every screen. Returns a function that redraws.
 function drawAtWidth(node, draw) {
   const place = element("div", node);
   let width = 0;
@@ -46,7 +46,8 @@ function drawAtWidth(node, draw) {
     draw(place, Math.max(width, 240));
   };
   redraw();
-  // In the next frame, because a redraw within the observer changes the heights that it observes.
+  // Redraws in the next frame, because a redraw inside the callback changes the sizes that it
+  // observes.
   new ResizeObserver(() => requestAnimationFrame(() => {
     if (place.isConnected && place.clientWidth !== width) redraw();
   })).observe(place);
@@ -55,14 +56,14 @@ function drawAtWidth(node, draw) {
 
 const color = (index) => `var(--c${index % 7})`;
 
-// Lines beyond the first six have the same colours again, with dashes. The colour c5 is too close
-// to c0 for thin lines.
+// Lines after the first six repeat the colours, with dashes. The colour c5 is left out, because it
+// is too close to c0 for thin lines.
 const lineColors = [0, 1, 2, 3, 4, 6];
 const dashes = ["none", "8 3", "2 3", "9 3 2 3"];
 const lineStyle = (index) => ({color: color(lineColors[index % 6]),
                                dash: dashes[Math.floor(index / 6) % 4]});
 
-// A short piece of a line, beside its name.
+// Draws a short piece of a line, to be shown beside the line's name.
 function lineSample(parent, line) {
   const svg = shape("svg", parent, {class: "sample", viewBox: "0 0 26 10"});
   shape("line", svg, {x1: 0, x2: 26, y1: 5, y2: 5, stroke: line.color, "stroke-width": 2.4,
@@ -70,7 +71,8 @@ function lineSample(parent, line) {
   if (line.dotted) shape("circle", svg, {cx: 13, cy: 5, r: 4, fill: line.color});
 }
 
-// A number as people read it: groups of digits, and five digits of a fraction.
+// Returns a number as text for people. Integers and large numbers have groups of digits, others at
+// most five significant digits.
 function number(value) {
   if (value === null || value === undefined) return "–";
   if (Number.isInteger(value)) return value.toLocaleString("en-US");
@@ -94,7 +96,7 @@ const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "
 // "grad_norm" -> "grad norm"
 const words = (name) => name.replaceAll("_", " ");
 
-// About `count` round numbers from `low` to `high`.
+// Returns about `count` round numbers from `low` to `high`.
 function ticks(low, high, count) {
   const span = high - low || Math.abs(high) || 1;
   const power = 10 ** Math.floor(Math.log10(span / count));
@@ -123,7 +125,8 @@ function hideTip() {
   tip.style.display = "none";
 }
 
-// Shows text(x, y) beside the pointer, in the units of the drawing's view box.
+// Shows the result of text(x, y, event) beside the pointer. x and y are in the units of the
+// drawing's view box. Calls text(null, null, null) when the pointer leaves the drawing.
 function onPointer(svg, text) {
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
@@ -138,7 +141,7 @@ function onPointer(svg, text) {
   });
 }
 
-// A table below a picture, with the numbers that the picture shows.
+// Adds a table with the numbers that a picture shows, below the picture.
 function tableOf(parent, caption, heading, rows) {
   const details = element("details", parent);
   element("summary", details, {}, caption);
@@ -152,7 +155,7 @@ function tableOf(parent, caption, heading, rows) {
   return table;
 }
 
-// entries: [[color, text]]
+// `entries` is a list of [color, text].
 function legend(parent, entries) {
   const node = element("div", parent, {class: "runs"});
   for (const [fill, text] of entries) {

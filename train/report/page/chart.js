@@ -1,10 +1,10 @@
-// Curves over steps: one chart with a line for each run and series, a cursor that names the values
-// of the nearest steps, and a scale that is linear or logarithmic.
+// Draws curves over steps. A chart has a line for each run and series. A cursor names the values of
+// the nearest steps. The scale of the values is linear or logarithmic.
 "use strict";
 
 const chartHeight = 240;
-const mostMarks = 300;  // more skipped steps are a sentence, not marks
-const thinnedBeyond = 2000;  // shorter runs have all their points (thinned_series.h)
+const mostMarks = 300;  // a sentence replaces the marks if a run has more skipped steps
+const thinnedBeyond = 2000;  // runs with fewer steps have all their points (thinned_series.h)
 const pointsOfBands = 1500;  // a noisy curve of more points is drawn as a band and its mean
 
 function extent(values) {
@@ -17,15 +17,15 @@ function extent(values) {
   return [low, high];
 }
 
-// The place of a value between `from` and `to`.
+// Returns a function that maps a value in [low, high] to a place between `from` and `to`.
 function scaleOf(low, high, from, to, logarithmic) {
   const of = logarithmic ? Math.log : (value) => value;
   const span = of(high) - of(low) || 1;
   return (value) => from + (to - from) * ((of(value) - of(low)) / span);
 }
 
-// Two to seven values: 1, 2, 5, 10, ... where these are enough, else powers of ten. A range within
-// one power has so few of them that evenly spaced numbers are taken.
+// Returns the ticks of a logarithmic axis: 1, 2, 5, 10, ... if at most seven of these are in the
+// range, else powers of ten. If fewer than three are in the range, returns evenly spaced numbers.
 function logTicks(low, high) {
   const powers = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); ++power) {
@@ -39,8 +39,8 @@ function logTicks(low, high) {
   return powers.filter((p) => p % every === 0).map((p) => Number(`1e${p}`)).filter(inside);
 }
 
-// A number beside an axis on which there is a largest one. Ticks are round numbers, so that all
-// digits are few.
+// Returns the text of a tick. `largest` is the largest tick of the axis. Ticks are round numbers,
+// so their texts are short.
 function axisLabel(value, largest) {
   const size = Math.abs(value);
   if (size > 0 && (size < 1e-3 || largest < 1e-2 || size >= 1e15)) {
@@ -62,8 +62,9 @@ function nearest(points, x) {
   return Math.abs(points[low][0] - x) <= Math.abs(points[high][0] - x) ? points[low] : points[high];
 }
 
-// The points of a series, with a null in each step in which other series have values and this one
-// has none, such as the infinite norm of a skipped step.
+// Returns the points of a series. Adds a null for each step at which the longest series has a value
+// and this series has none. An example is the infinite norm of a skipped step. Thinned series get
+// no nulls.
 function withGaps({series, count}, name) {
   const points = series[name] ?? [];
   if (points.length === 0 || count > thinnedBeyond) return points;
@@ -73,8 +74,8 @@ function withGaps({series, count}, name) {
   return [...points, ...gaps].sort((a, b) => a[0] - b[0]);
 }
 
-// The places of points, in parts between nulls. A gap of less than two pixels could not be seen,
-// and would cut a long curve into too many parts.
+// Returns the places of points, split into parts at nulls. Gaps of less than two pixels are
+// ignored: they would be invisible, and would split a long curve into too many parts.
 function partsOf(points, place) {
   const parts = [];
   let broken = true;
@@ -90,7 +91,8 @@ function partsOf(points, place) {
   return parts;
 }
 
-// Each point as the mean of its neighbours, about a hundredth of all, and at least nine.
+// Replaces each value by the mean of its neighbours. Their number is about a hundredth of all
+// points, and at least nine.
 function movingMean(points) {
   const reach = Math.max(4, Math.round(points.length / 200));
   const sums = [0];
@@ -102,7 +104,7 @@ function movingMean(points) {
   });
 }
 
-// True if points are close together, and go up and down many times.
+// True if the points are close together and go up and down many times.
 function isNoisy(parts, height) {
   let count = 0;
   let travelled = 0;
@@ -130,7 +132,7 @@ function drawAxes(svg, place, domain, frame) {
   }
 }
 
-// The range between the least and the largest value, in columns of two pixels.
+// Fills the range between the least and the largest value in each column of two pixels.
 function drawBand(svg, points, color) {
   const columns = new Map();
   for (const [x, y] of points) {
@@ -144,7 +146,8 @@ function drawBand(svg, points, color) {
                          "fill-opacity": 0.22});
 }
 
-// Equal lines take turns along their common curve, so that the colour of each is seen.
+// Returns the stroke of a line. Equal lines share one curve, and their dashes take turns, so that
+// each colour is visible.
 function strokeOf({color, dash, turn, turns}) {
   if (turn === 0) return {stroke: color, "stroke-dasharray": dash};
   const dashes = `7 ${7 * (turns - 1)}`;
@@ -156,7 +159,7 @@ function drawCurve(svg, points, attributes) {
   shape("polyline", svg, {points: places, fill: "none", "stroke-linejoin": "round", ...attributes});
 }
 
-// The dots of equal lines are rings around each other.
+// Draws a dot. The dots of equal lines are rings around each other.
 function drawDot(svg, [cx, cy], {color, turn}) {
   const r = 2.6 + 2 * Math.min(turn, 4);
   shape("circle", svg, {cx, cy, r, fill: turn === 0 ? color : "none", stroke: color});
@@ -179,7 +182,7 @@ function drawLine(svg, line, place, frame) {
   }
 }
 
-// Steps after which the run was resumed, and steps without an update.
+// Marks the steps after which the run was resumed, and the steps without an update.
 function drawMarks(svg, {resumes, skipped}, place, frame) {
   let free = frame.left;
   for (const step of resumes) {
@@ -194,7 +197,7 @@ function drawMarks(svg, {resumes, skipped}, place, frame) {
   }
 }
 
-// Room around a range without extent.
+// Adds a margin to a range without extent.
 function widened([low, high]) {
   if (high - low > 1e-9 * Math.abs(high)) return [low, high];
   const margin = Math.abs(high) / 10;
@@ -208,7 +211,7 @@ function domainOf(lines, steps, logarithmic) {
   return {logarithmic, x, y: widened(extent(points.map((p) => p[1])))};
 }
 
-// Names the values that are nearest to the pointer, and the marks beside it.
+// Adds a cursor that names the values nearest to the pointer, and the marks beside it.
 function addCursor(svg, lines, marks, domain, place, frame) {
   const cursor = shape("line", svg, {y1: frame.top, y2: frame.bottom, class: "cursor",
                                      visibility: "hidden"});
@@ -228,7 +231,7 @@ function addCursor(svg, lines, marks, domain, place, frame) {
   });
 }
 
-let clips = 0;  // every clipping path of the page has an id
+let clips = 0;  // the number of clipping paths so far, because each needs a unique id
 
 function drawChart(parent, width, {title, lines, steps, resumes, skipped, logarithmic}) {
   const svg = drawing(parent, width, chartHeight, title);
@@ -252,7 +255,7 @@ function drawChart(parent, width, {title, lines, steps, resumes, skipped, logari
   addCursor(svg, shown, [...ofResumes, ...skipped], domain, place, frame);
 }
 
-// Runs that are equal have the same curve.
+// Marks lines that are equal, as those of equal runs are. `turn` is a line's number in its group.
 function markEqual(lines) {
   const groups = new Map();
   for (const line of lines) {
@@ -279,7 +282,7 @@ function chartLegend(figure, lines, skipped) {
   if (skipped.length > 0) element("span", node, {}, "▲ step without an update");
 }
 
-// The marks of steps without an update, or a sentence about a run that has too many.
+// Returns the marks of steps without an update, and a note about runs with too many of these steps.
 function skippedSteps(runs) {
   const several = runs.length > 1;
   const skipped = [];
@@ -299,9 +302,11 @@ function skippedSteps(runs) {
   return {skipped, note: notes.join(" ")};
 }
 
+// Adds a chart.
 // lines: [{name, label: the name in the legend, color, dash, points: [[step, value or null]],
-//          dotted: few points,
-//          warm: the first step, in which memory is touched first, does not stretch the scale}]
+//          dotted: true if the series has few points,
+//          warm: true if the first step may be left out of the scale, because that step is slow:
+//                it touches memory for the first time}]
 // options: {steps: the domain, resumes: [step], skipped: [{step, color, text}], note}
 function chart(parent, title, lines, {steps, resumes = [], skipped = [], note = ""}) {
   const drawn = lines.map((line) => ({...line})).filter(

@@ -1,10 +1,11 @@
-// Classifiers: the confusion matrix of the validation images, and images whose class the model got
-// wrong although it was sure.
+// Draws the results of a classifier: the confusion matrix of the validation images, and the wrong
+// predictions with the highest probabilities.
 "use strict";
 
 const mostClassesDrawn = 40;
 
-// The colour of a number on a cell of which `strength` is filled: dark on a medium fill.
+// Returns the colour of a number on a cell. `strength` is the opacity of the cell's fill. The
+// colour is dark on a medium fill.
 function inkOn(strength, right) {
   if (strength < 0.58) return "var(--ink)";
   return right && strength > 0.85 ? "var(--on-c0)" : "var(--on-fill)";
@@ -67,7 +68,7 @@ function mostConfused(parent, confusion) {
   details.parentNode.open = classes.length > mostClassesDrawn;
 }
 
-// pixels: base64 of bytes [height, width, channels]
+// `pixels` is the base64 text of bytes [height, width, channels].
 function thumbnail(parent, {width, height, channels, pixels}) {
   const canvas = element("canvas", parent, {width, height});
   const context = canvas.getContext("2d");

@@ -1,10 +1,10 @@
-// Who holds which bytes: the flat memory of all parameters to scale, and for each rank the parts of
-// parameters, gradients and optimizer state that it holds at this stage.
+// Shows which rank stores which bytes. The top row is the flat memory of all parameters, to scale.
+// Below, each rank has rows with its parts of parameters, gradients and optimizer state.
 "use strict";
 
 const elementBytes = {f32: 4, bf16: 2, f16: 2};
 
-// All elements in one row: buckets of the parameters, then tables.
+// Returns all elements as one sequence of parts: the buckets of parameters, then the tables.
 function flatParts(layout, ranks) {
   const parts = [];
   let begin = 0;
@@ -29,8 +29,9 @@ function flatParts(layout, ranks) {
   return {parts, size: begin};
 }
 
-// What a rank holds from step to step, in bytes of an element of a part. Frozen parameters have
-// neither gradients nor state, and the gradients of row-sparse tables live within a step.
+// Returns the kinds of memory that a rank keeps from step to step. `of` names the member of a part
+// that has the bytes per element. Frozen parameters have neither gradients nor state. The gradients
+// of row-sparse tables exist only within a step.
 function kindsOf(stage, {parts}) {
   const kinds = [
     {name: "parameters", of: "values", sharded: stage >= 3, color: color(0)},
@@ -42,7 +43,7 @@ function kindsOf(stage, {parts}) {
                                 !(kind.of === "gradients" && stage >= 2));
 }
 
-// The parameter at an element, and the elements of it that a range has.
+// Names the parameter at an element, and the parameter's elements that are in `range`.
 function describe(part, element, range) {
   const found = part.parameters.find(
     ([, offset, size]) => element >= offset && element < offset + size);
@@ -68,7 +69,7 @@ function drawParts(svg, flat, x, y, height) {
   }
 }
 
-// Draws what a rank holds of one kind, and returns its bytes.
+// Draws a rank's memory of one kind, and returns the number of bytes.
 function drawHeld(svg, flat, rank, kind, x, y) {
   let sum = 0;
   shape("rect", svg, {x: x(0), y, width: x(flat.size) - x(0), height: 7, fill: "var(--empty)"});

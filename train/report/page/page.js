@@ -1,10 +1,10 @@
-// Puts the page together: what the runs are, their curves in common charts, and for one chosen run
-// its memory, traffic, owners, timeline, classes and settings.
+// Builds the page. It describes the runs and draws their curves in common charts. For one chosen
+// run, it shows the norms, classes, timeline, owners, memory, traffic and settings.
 "use strict";
 
 const {runs, version} = JSON.parse(document.getElementById("data").textContent);
 const page = document.getElementById("page");
-const mostWithTiles = 3;  // runs; the figures of more runs are a table
+const mostWithTiles = 3;  // a table shows the figures of more runs
 
 const last = (points) => points?.at(-1)?.[1];
 const lastStep = (points) => points?.at(-1)?.[0];
@@ -36,7 +36,7 @@ function bestOf(run) {
   return best && {name, step: best[0], value: best[1]};
 }
 
-// The figures of a run: [label, value, note].
+// Returns the figures of a run as a list of [label, value, note].
 function figuresOf(run) {
   const {series, count, medians} = run.steps;
   const list = [["steps", number(count), ` of ${number(run.header.steps)}`],
@@ -62,7 +62,7 @@ function tiles(parent, run) {
   for (const [label, value, note] of figuresOf(run)) tile(node, value, label + note);
 }
 
-// The figures of many runs, a row for each.
+// Adds a table of the figures of many runs, with a row for each run.
 function figuresTable(parent) {
   const figures = runs.map(figuresOf);
   const labels = [...new Set(figures.flatMap((list) => list.map(([label]) => label)))];
@@ -73,7 +73,7 @@ function figuresTable(parent) {
   tableOf(parent, "the runs in figures", ["", ...labels], rows).parentNode.open = true;
 }
 
-// lines of one series in all runs
+// Returns the lines of one series, one line for each run.
 function linesOf(kind, name, label = words(name)) {
   const several = runs.length > 1;
   return runs.map((run, i) => ({
@@ -90,13 +90,13 @@ function namesOf(kind) {
   return [...new Set(all)].filter((name) => name !== "epoch");
 }
 
-// The first and the last step of all runs, which all charts have in common.
+// Returns the first and the last step of all runs. All charts show this range.
 function stepsOfAll() {
   const series = runs.flatMap((run) => [run.steps.series, run.evals].flatMap(Object.values));
   return extent(series.flatMap((points) => [points[0][0], points.at(-1)[0]]));
 }
 
-// With several runs, each chart has one line of each run, so that a colour is a run.
+// With several runs, each chart has one line for each run, so that a colour identifies a run.
 function charts(parent) {
   const node = element("div", parent, {class: "charts"});
   const several = runs.length > 1;
@@ -107,7 +107,7 @@ function charts(parent) {
   const validation = linesOf("evals", "val_loss", "validation loss");
   chart(node, "Loss", several ? loss : [...loss, ...colored(validation, color(1))], withSkipped);
   if (several) chart(node, "Validation loss", validation, common);
-  // Perplexity and bits per byte have the shape of the loss.
+  // Perplexity and bits per byte get no charts, because they follow from the loss.
   const drawn = ["val_loss", "perplexity", "bits_per_byte"];
   for (const name of namesOf("evals").filter((key) => !drawn.includes(key))) {
     chart(node, `Evaluation: ${words(name)}`, linesOf("evals", name), common);
@@ -141,10 +141,11 @@ function heat(share) {
   return `color-mix(in oklab, var(--c0) ${Math.round(100 * share)}%, var(--empty))`;
 }
 
-const rowsOfText = 10;  // pixels of a row that has room for its name
+const rowsOfText = 10;  // least height in pixels of a row that shows its name
 
-// The rows with a name: all if there is room, else those in which another layer begins, and some
-// between them. A layer is a name up to its first number, as h.3 or layer1.0.
+// Returns the rows that show their names. If the rows are high enough, all rows do. Otherwise, the
+// first row of each layer does, and some rows between. A layer is a name up to its first number, as
+// in h.3 or layer1.0.
 function namedRows(names, row) {
   const layer = (name) => name.match(/^.*?\.\d+/)?.[0] ?? name.split(".")[0];
   const chosen = [];
@@ -158,7 +159,7 @@ function namedRows(names, row) {
   return chosen;
 }
 
-// Cells of one shade are one path, because a page with an element for each cell is slow.
+// Draws all cells of one shade as one path, because a page with an element for each cell is slow.
 function drawCells(svg, {names, steps, values, share}, left, row, column) {
   const shades = 32;
   const paths = new Map();
@@ -260,7 +261,7 @@ function themeButton(parent) {
   });
 }
 
-// Runs with the name of an earlier one get a number.
+// Adds a number to the name of a run if an earlier run has the same name.
 function nameApart() {
   const known = new Set();
   for (const run of runs) {

@@ -1,15 +1,15 @@
-// The timeline of one step: for each rank what it computes, when it waits for other ranks (exposed
-// communication), and what its communication thread does.
+// Draws the timeline of one step. For each rank it shows the computation, the waits for other ranks
+// (exposed communication), and the work of the communication thread.
 "use strict";
 
 const laneHeight = 12;
 const trackColors = {op: "var(--c5)", pass: "var(--c0)", wait: "var(--exposed)", comm: "var(--c2)",
                      repeat: "var(--line)"};
-const repeated = "no micro-batch";  // the span of a micro-batch that the rank only repeats
+const repeated = "no micro-batch";  // the name of a micro-batch that the rank only repeats
 
-// The depth of each event of the compute track: how many others contain it; and whether it belongs
-// to a repeated micro-batch. The log rounds times, so that an event may seem to begin before the
-// one before it has ended.
+// Returns each event of the compute track with its depth: the number of other events that contain
+// it. `repeats` is true within a repeated micro-batch. The log rounds times, so an event may seem
+// to begin before the previous event has ended.
 function withDepth(events) {
   const rounding = 0.15;  // microseconds
   const open = [];
@@ -23,7 +23,7 @@ function withDepth(events) {
     });
 }
 
-// The time in [0, length] that the intervals of some events cover.
+// Returns how much of the time [0, length] the events cover.
 function covered(events, length) {
   let sum = 0;
   let end = 0;
@@ -62,8 +62,9 @@ function drawRank(svg, rank, y, x, lanes, texts) {
   }
 }
 
-// Ranks begin a step at different times; all events get times from the begin on the first rank.
-// waits and sends: the time within the rank's own step.
+// Ranks begin a step at different times. Converts the times of all events to times since the
+// earliest start of a rank. `waits` and `sends` are the times that a rank spends on waits and
+// communication within its own step.
 function alignedRanks({ranks}) {
   const first = Math.min(...ranks.map((rank) => rank.begin_us));
   return ranks.map((rank) => {
