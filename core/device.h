@@ -1,6 +1,6 @@
-// Devices: where a tensor lives and a kernel runs. Besides the host, `cpu`, there is a second
-// device in host memory, `cpu:1`. Kernels run on it as on the host, and its memory is counted
-// separately. Tests use it in place of a GPU, as a device that is not the host.
+// Devices, which store tensors and run kernels. `cpu` is the host. `cpu:1` is a second device in
+// host memory: its kernels also run on the CPU, but its memory is counted separately. Tests use
+// `cpu:1` in place of a GPU.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// 64-bit digests by xxHash's XXH3 (Collet, xxhash.com), which ranks compare to find out whether
-// they have read the same data. They guard against mistakes, not against attacks.
+// 64-bit digests by xxHash's XXH3 (Collet, xxhash.com). Ranks compare digests to check that they
+// have read the same data. The digests guard against mistakes, not against attacks.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ struct FileDigest {
 };
 
 /// Digests 64 blocks of 4 KiB, evenly spread from the beginning of a file to its end. Digests the
-/// whole file if `whole` is true, or if the file is no larger than these blocks. Throws InputError
-/// if the file cannot be opened or is not a regular file, and Error if reading fails.
+/// whole file if `whole` is true, or if the file has at most 256 KiB. Throws InputError if the file
+/// cannot be opened or is not a regular file. Throws Error if reading fails.
 FileDigest digest_of_file(const std::string& path, bool whole = false);
 
 }  // namespace tessera

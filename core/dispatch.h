@@ -1,12 +1,12 @@
-// Declares a launcher, the function that starts a kernel, once for both devices. Calls are
-// dispatched in one place, by the context's device.
+// Declares a launcher, the function that starts a kernel, for the CPU and for CUDA. kernels::name
+// calls the launcher of the context's device.
 //
 //   TESSERA_KERNEL(scale, const Tensor& y, const Tensor& x, float factor)   // in the header
 //   kernels::scale(context, y, x, 2.0f);                                    // where it is called
 //
-// `cpu::name` is in a .cpp file and `cuda::name` in a .cu file, in the folder of the header and
-// named like the header or the launcher. A launcher overwrites its destinations (first arguments)
-// unless its comment says otherwise.
+// A .cpp file defines `cpu::name`, and a .cu file defines `cuda::name`. Both files are in the
+// header's folder and have the name of the header or of the launcher. A launcher overwrites its
+// destinations (first arguments) unless its comment says otherwise.
 #pragma once
 
 #include <utility>

@@ -1,8 +1,8 @@
 // Element types. Values are f32, bf16 or f16; indices and data are i32, i64 or u8.
 //
-// A kernel is a template over its storage type T, reads with `float(x)`, computes in f32 and writes
-// with `rounded<T>(value)`. `visit_float` picks T from a tensor's dtype; it is the one list of the
-// types that kernels support.
+// A kernel is a template over its storage type T. It reads with `float(x)`, computes in f32 and
+// writes with `rounded<T>(value)`. `visit_float` picks T from a tensor's dtype. `visit_float` has
+// the only list of the types that kernels support.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ constexpr bool is_float(DType dtype) {
 }
 
 /// Calls `body.template operator()<T>()` with the storage type of `dtype`.
-/// Throws for a dtype that kernels do not support, naming the operation.
+/// Throws an error that names the operation if kernels do not support the dtype.
 template <class Body>
 void visit_float(DType dtype, std::string_view operation, Body&& body) {
   switch (dtype) {

@@ -5,10 +5,10 @@
 //   const float x = float(values[i]);
 //   values[i] = rounded<BFloat16>(x + 1.0f);  // to the nearest, ties to even
 //
-// Both conversions are branch-free integer arithmetic, so that a loop around them vectorises and a
-// vector lane gives the same bits as a scalar call. NaN stays NaN; values that are too large become
-// infinity; subnormal numbers are kept. A GPU has an instruction for each conversion, with the same
-// bits except for those of NaN.
+// The conversions have no branches, so that loops around them vectorise. A vector lane gives the
+// same bits as a scalar call. NaN stays NaN, values that are too large become infinity, and
+// subnormal numbers are kept. A GPU rounds with its own instructions, which give the same bits
+// except for those of NaN.
 #pragma once
 
 #include <algorithm>
@@ -52,10 +52,11 @@ struct Float16 {
     // Magnitudes above 2^16 become 2^16, whose f16 bits are those of infinity. Magnitudes from
     // 65520 to 2^16 are rounded to 2^16 below.
     const uint32_t magnitude = std::min(word & 0x7FFFFFFFu, 0x47800000u);
-    // Normal: moves the exponent's bias from 127 to 15, and rounds the 13 dropped bits to the
+    // Normal results: changes the exponent's bias from 127 to 15 and drops 13 bits. Rounds to the
     // nearest, ties to even, as BFloat16 does.
     const uint32_t normal = ((magnitude | ((magnitude >> 13) & 1u)) - 0x37FFF001u) >> 13;
-    // Subnormal (below 2^-14): adding 0.5 leaves multiples of 2^-24 in the low bits, rounded.
+    // Subnormal results (below 2^-14): adding 0.5 rounds the value to a multiple of 2^-24. The
+    // multiple is in the low bits of the sum.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - 0x3F000000u;
     const uint32_t half = magnitude < 0x38800000u ? subnormal : normal;

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t small_page = 4096;
 constexpr int64_t huge_page = int64_t{2} << 20;
 
-// A poisoned gap behind each block: the address sanitizer reports writes beyond the block's end.
+// Each block ends with a poisoned gap, so that the address sanitizer reports writes beyond the end.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int64_t gap = 64;
 #else
@@ -52,7 +52,7 @@ int64_t Heap::block_bytes(int64_t bytes) const { return round_up(bytes + gap, un
 
 void* Heap::take(int64_t bytes) {
   const std::scoped_lock lock(mutex_);
-  // Reserves room for every range that give() may add later.
+  // Reserves capacity for every range that give() may add later.
   const auto room = free_.size() + static_cast<size_t>(blocks_) + 2;
   if (free_.capacity() < room) free_.reserve(2 * room);
   // The peak is raised before grow(), because the limit of grow() depends on the peak. If grow()
@@ -106,7 +106,8 @@ int64_t Heap::most_held_bytes() const {
 
 int64_t Heap::most_held() const { return peak_bytes_ + peak_bytes_ / 4 + huge_page; }
 
-/// Finds the smallest free range with room, so that large ranges stay whole for large blocks.
+/// Returns the smallest free range that is large enough, so that large ranges stay whole for large
+/// blocks. Returns free_.end() if no range is large enough.
 std::vector<Heap::Range>::iterator Heap::best_fit(int64_t bytes) {
   auto best = free_.end();
   for (auto range = free_.begin(); range != free_.end(); ++range) {
@@ -116,7 +117,7 @@ std::vector<Heap::Range>::iterator Heap::best_fit(int64_t bytes) {
   return best;
 }
 
-/// Maps pages for a block that no free range has room for. Returns false if the system has no more
+/// Maps pages for a block that fits into no free range. Returns false if the system has no more
 /// memory.
 bool Heap::grow(int64_t bytes) {
   const auto missing = [&] {
@@ -129,7 +130,7 @@ bool Heap::grow(int64_t bytes) {
   if (edge_) {
     int64_t more = missing();
     make_room(more);
-    // make_room may have handed back pages of this free range. Then more bytes are missing.
+    // make_room may have handed back pages of this free range, and then more bytes are missing.
     while (missing() > more) {
       more = missing();
       make_room(more);
@@ -146,9 +147,10 @@ bool Heap::grow(int64_t bytes) {
   return map_elsewhere(whole);
 }
 
-/// Hands free pages back so that held_bytes_ + bytes stays within most_held().
+/// Hands free pages back to the system until held_bytes_ + bytes is at most most_held(), or no free
+/// page is left.
 void Heap::make_room(int64_t bytes) {
-  // Whole huge pages first, because cutting a huge page leaves small ones.
+  // Hands back whole huge pages first, because a part would split a huge page into small pages.
   for (const int64_t page : {huge_page, small_page}) {
     trim(held_bytes_ + bytes - most_held(), page);
   }
@@ -164,15 +166,15 @@ bool Heap::map_elsewhere(int64_t bytes) {
   return add_pages(begin, bytes, begin);
 }
 
-/// Adds pages to the free ranges. Returns false if `begin` is null because mapping has failed. Also
-/// returns false, and unmaps the pages, if they do not begin at `wanted`: Linux before 4.17 takes
-/// an address only as a hint.
+/// Adds pages to the free ranges. Returns false if `begin` is null because mapping has failed. If
+/// the pages do not begin at `wanted`, unmaps them and returns false: Linux before 4.17 treats an
+/// address only as a hint.
 bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
   if (begin != wanted) {
     if (begin) unmap_pages(begin, begin + bytes);
     return false;
   }
-  // Only advice: without huge pages the memory still works, but more slowly.
+  // Errors are ignored: without huge pages the memory still works, but more slowly.
   (void)madvise(begin, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   held_bytes_ += bytes;
   peak_held_bytes_ = std::max(peak_held_bytes_, held_bytes_);
@@ -182,8 +184,9 @@ bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
   return true;
 }
 
-/// Hands free pages back to the system until `excess` bytes are gone or none is left. High
-/// addresses go first, because the newest range, at low addresses, is needed for the next block.
+/// Hands whole free pages of size `page` back to the system, until at least `excess` bytes are
+/// handed back or no such page is left. Begins at high addresses, because the next block needs the
+/// newest range, which has low addresses.
 void Heap::trim(int64_t excess, int64_t page) {
   if (excess <= 0) return;
   free_.reserve(2 * free_.size() + static_cast<size_t>(blocks_) + 2);

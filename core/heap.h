@@ -1,6 +1,6 @@
-// The allocator of the CPU: it maps ranges of pages and cuts blocks from them. A freed block is
-// joined with the free memory beside it and kept for later blocks, because the first touch of fresh
-// pages costs more than most kernels (docs/memory.md).
+// The CPU allocator. It maps ranges of pages and cuts blocks from them. A freed block is merged
+// with adjacent free memory and kept for later blocks, because the first touch of fresh pages costs
+// more than most kernels (docs/memory.md).
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ class Heap {
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
-  /// The size of the block for a request of `bytes`, which is above 0.
+  /// Returns the size of the block for a request of `bytes`, which must be above 0.
   int64_t block_bytes(int64_t bytes) const;
   /// Returns an uninitialised block of a size from block_bytes(). Returns nullptr if the system has
-  /// no more memory, even after all free pages were handed back to it.
+  /// no more memory, even after the heap has handed back all free pages.
   void* take(int64_t block_bytes);
-  /// Frees a block. Allocates nothing itself, because destructors call it.
+  /// Frees a block. Allocates nothing, because destructors call this function.
   void give(void* data, int64_t block_bytes) noexcept;
 
   /// Hands pages without blocks back to the system. Then sets the peak bytes of the blocks to their
@@ -57,8 +57,8 @@ class Heap {
 
   const int64_t unit_;
   mutable std::mutex mutex_;
-  // In order of addresses; adjacent ranges are joined. The vector has capacity for one more range
-  // per block, so that give() never allocates.
+  // Sorted by address; adjacent ranges are merged. The vector has capacity for one more range per
+  // block, so that give() never allocates.
   std::vector<Range> free_;
   int64_t blocks_ = 0;
   int64_t live_bytes_ = 0;  // of all blocks

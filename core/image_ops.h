@@ -21,8 +21,8 @@ struct BatchNormOptions {
   bool relu = false;  // applied last, after the residual is added
 };
 
-/// A batch that is split into parts with equally many rows, such as one part per rank. batch_norm
-/// is called once for each part, and normalises it with the statistics of the whole batch.
+/// A batch that is split into parts of equally many rows, such as one part per rank. Each part has
+/// its own call of batch_norm, which normalises with the statistics of the whole batch.
 struct BatchParts {
   int64_t count = 1;
   /// Replaces a tensor by its sum over all parts. Not called if there is one part.
@@ -34,9 +34,9 @@ struct BatchNorm {
   Tensor mean;      // f32 (C), of the whole batch; no gradient
   Tensor variance;  // f32 (C), biased (divided by the number of rows), without epsilon
 };
-/// (..., C) -> (..., C), each channel normalised over all rows of the batch. x is the whole batch,
-/// or one part of it if there are several `parts`. weight and bias are (C). residual has x's shape
-/// and is added to the result; it may be undefined.
+/// Normalises each channel over all rows of the batch: (..., C) -> (..., C). x is the whole batch,
+/// or one part of the batch if there are several `parts`. weight and bias are (C). residual has x's
+/// shape and is added to the result; residual may be undefined.
 BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& residual = {}, BatchNormOptions options = {},
                      const BatchParts& parts = {});
@@ -57,8 +57,8 @@ Tensor global_avg_pool(const Tensor& x);                       // (N, H, W, C) -
 /// (N, H, W, C) -> (N, C * H * W) in torch's order, channel by channel.
 Tensor flatten(const Tensor& x);
 
-/// cross_entropy against (1 - smoothing) onehot + smoothing / V (Szegedy et al., arXiv:1512.00567):
-/// logits (R, V), targets i32 (R), smoothing in [0, 1) -> f32 scalar [].
+/// cross_entropy with target probabilities (1 - smoothing) onehot + smoothing / V (Szegedy et al.,
+/// arXiv:1512.00567). logits (R, V), targets i32 (R), smoothing in [0, 1) -> f32 scalar [].
 Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float smoothing);
 
 }  // namespace tessera::ops

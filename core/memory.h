@@ -1,13 +1,13 @@
-// Memory with a ledger: every allocation has a category, and the ledger counts the current and peak
+// Memory with a ledger. Every allocation has a category, and the ledger counts the current and peak
 // requested bytes of each category. The ledger counts in program order, even if a device frees
-// memory later. So the memory of a step can be compared, to the byte, with the planner's prediction
-// (optim/plan/plan.h).
+// memory later. The memory of a step can therefore be compared, to the byte, with the planner's
+// prediction (optim/plan/plan.h).
 //
 // On the CPU, memory comes from heaps (core/heap.h). A heap keeps freed memory for later blocks,
-// because the first touch of fresh pages costs more than most kernels (docs/memory.md). It holds at
-// most about 1.25 times the peak bytes of its blocks. On CUDA, memory comes from the device's
-// stream-ordered pool: it belongs to the stream on which it was allocated, and is freed in that
-// stream's order.
+// because the first touch of fresh pages costs more than most kernels (docs/memory.md). A heap
+// holds at most about 1.25 times the peak bytes of its blocks. On CUDA, memory comes from the
+// device's stream-ordered pool: a block belongs to the stream on which it was allocated, and is
+// freed in that stream's order.
 #pragma once
 
 #include <array>
@@ -80,7 +80,7 @@ class Storage {
   int64_t bytes_ = 0;
   int64_t block_bytes_ = 0;  // size of the heap's block, at least bytes_
   void* stream_ = nullptr;   // on CUDA: the stream that orders the allocation and the free
-  std::shared_ptr<MemoryLedger> captured_;  // captured_memory() at the allocation
+  std::shared_ptr<MemoryLedger> captured_;  // ledger of the capture at the allocation, if any
   std::shared_ptr<void> adopted_;           // memory that was allocated elsewhere
   Category category_;
   Device device_;
@@ -101,10 +101,10 @@ std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Category category,
                                Device device);
 
-/// Returns the peak bytes of pages, free pages included, that the heaps of a device in host memory
-/// have held. The device has one heap for small blocks and one for large blocks, and their peaks
-/// are added. Each peak is at most about 1.25 times the peak bytes of the heap's blocks, plus a
-/// huge page.
+/// Returns the peak bytes of all pages, free pages included, that a device in host memory has held.
+/// The device has one heap for small blocks and one for large blocks, and the result adds their two
+/// peaks. Each peak is at most about 1.25 times the peak bytes of the heap's blocks, plus a huge
+/// page.
 int64_t peak_held_bytes(Device device = {});
 
 /// Hands free memory back to the system; for tests and for measurements of a process's size.

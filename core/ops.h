@@ -1,8 +1,8 @@
 // The operations, each with a short contract. Every operation checks the shapes of its tensor
 // arguments and is differentiable in them unless its comment says otherwise. If shapes do not fit,
 // the operation throws `Error` with the expected and the actual shape.
-// B batch, T tokens, C channels, V vocabulary, H heads; (..., C) is any number of leading
-// dimensions, R their product.
+// In shapes, B is the batch, T tokens, C channels, V the vocabulary and H heads. (..., C) has any
+// number of leading dimensions, and R is their product.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ Tensor less(const Tensor& a, const Tensor& b);
 Tensor less_equal(const Tensor& a, const Tensor& b);
 Tensor greater(const Tensor& a, const Tensor& b);
 Tensor greater_equal(const Tensor& a, const Tensor& b);
-/// Takes an element of a if the mask is not zero, else the element of b; all three are broadcast.
-/// Elements that are not taken may be infinite or NaN: they do not affect the result, and their
-/// gradients are zero. (A taken -0 becomes +0.)
+/// Chooses the element of a where the mask is not zero, else the element of b. mask, a and b are
+/// broadcast. An element that is not chosen may be infinite or NaN: it does not affect the result,
+/// and its gradient is zero. A chosen -0 becomes +0.
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
 
 /// Elementwise, for any shape. core/ops/expressions.h says which of these operations keep x or the
@@ -57,8 +57,8 @@ Tensor clamp(const Tensor& x, float low, float high);  // the gradient is 0 if x
 
 Tensor sum(const Tensor& x);                          // -> f32 scalar []
 Tensor mean(const Tensor& x);                         // -> f32 scalar []; x not empty
-/// Sum and mean over the given dimensions; -1 is the last one. The result's shape lacks these
-/// dimensions, or with `keep` has 1 in their places. The result has x's dtype and is summed in f64.
+/// Sum and mean over the given dimensions; -1 is the last dimension. The dimensions are removed
+/// from the result's shape, or become 1 with `keep`. The result has x's dtype and is summed in f64.
 Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 /// The largest element over the given dimensions, with `dims` and `keep` as in sum; NaN if an
@@ -68,7 +68,8 @@ Tensor max(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 /// The result has x's dtype. Keeps x for backward.
 Tensor logsumexp(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 /// softmax is exp(x) / sum(exp(x)), with the sum over all of the given dimensions together.
-/// log_softmax is its logarithm. Both have x's shape and dtype, and keep their result for backward.
+/// log_softmax is the logarithm of softmax. The results have x's shape and dtype. Both operations
+/// keep their result for backward.
 Tensor softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor log_softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor transpose(const Tensor& x);                    // a copy with the last two dimensions swapped
@@ -79,10 +80,10 @@ Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itsel
 Tensor reshape(const Tensor& x, const Shape& shape);        // equal number of elements
 Tensor slice(const Tensor& x, int64_t begin, int64_t end);  // rows of the leading dimension
 
-/// Returns a copy of x whose dimension i is dimension dims[i] of x; -1 is the last one.
+/// Returns a copy of x whose dimension i is dimension dims[i] of x; -1 is the last dimension.
 Tensor permute(const Tensor& x, const std::vector<int>& dims);
-/// concat joins parts along dimension `dim`, and split cuts x along it; -1 is the last one. All
-/// parts are equal in the other dimensions. Both operations copy.
+/// concat joins parts along dimension `dim`, and split cuts x along `dim`; -1 is the last
+/// dimension. All parts have equal sizes in the other dimensions. Both operations copy.
 Tensor concat(const std::vector<Tensor>& parts, int dim);
 std::vector<Tensor> split(const Tensor& x, const std::vector<int64_t>& sizes, int dim);
 
@@ -124,14 +125,14 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads);
 
 /// Sums bags of rows of table (V, C) -> y (B, C). Bag b has the rows indices[i] for i in
 /// [offsets[b], offsets[b + 1]). y[b] is the f32 sum of these rows, in order of i, times scale[b]
-/// if given. The sum of an empty bag is zero. indices i32 (L) and offsets i32 (B + 1); scale f32
-/// (B) takes no gradient. Indices behind the last offset are never read, so the indices of all
-/// batches can be padded to one L. Throws for an index outside [0, V).
+/// if `scale` is given. The sum of an empty bag is zero. indices are i32 (L), offsets i32 (B + 1).
+/// scale is f32 (B) and has no gradient. Indices behind the last offset are never read, so the
+/// indices of all batches can be padded to one L. Throws for an index outside [0, V).
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale = {});
 
-/// index_select, gather and scatter_add work along dimension `dim`; -1 is the last one. index is
-/// i32; values outside [0, x.size(dim)) throw.
+/// index_select, gather and scatter_add work along dimension `dim`; -1 is the last dimension. index
+/// is i32. Values of index outside [0, x.size(dim)) throw.
 /// index_select returns y with y[.., j, ..] = x[.., index[j], ..]; index is (n).
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);
 /// Returns y with y[.., j, ..] = x[.., index[.., j, ..], ..]; index and y have the shape of x
@@ -168,7 +169,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOpt
 /// Zeroes elements with `probability` in [0, 1), and scales all other elements by
 /// 1 / (1 - probability). The mask is a function of (seed, step, sample, layer, element).
 /// `dropout_state()` gives the seed, the step and the sample of row 0 of x; each row is one sample.
-/// Throws if that state is not set.
+/// Throws if `dropout_state()` is not set.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);
 
 /// mse_loss, bce_with_logits and hinge_loss return f32 scalars []: the means of the losses below

@@ -1,9 +1,10 @@
-// Matrix products on CUDA by cuBLASLt, whose descriptors and algorithms are in blas_lt_library.cpp.
+// Matrix products on CUDA by cuBLASLt. blas_lt_library.cpp describes products to cuBLASLt and
+// chooses algorithms.
 //
-// The algorithm is the first that cuBLASLt proposes for a product's sizes, strides, dtypes and
-// alignments, unless a table names another (core/product_tuning.h). The choice is kept. So a
-// product has the same bits in every call, and on every rank with the same version of cuBLASLt,
-// kind of GPU and table.
+// A product uses the first algorithm that cuBLASLt proposes for its sizes, strides, dtypes and
+// alignments, unless a table names another algorithm (core/product_tuning.h). Later calls reuse the
+// choice. A product therefore has the same bits in every call, and on every rank with the same
+// version of cuBLASLt, kind of GPU and table.
 #include "core/product.h"
 
 #include <algorithm>
@@ -14,8 +15,8 @@
 namespace tessera::cuda {
 namespace {
 
-/// Computes a product over k = 0 as a product of zeros over k = 1, so that cuBLASLt overwrites c or
-/// adds to it, with or without a bias.
+/// Computes a product with k = 0 as a product of zeros with k = 1. cuBLASLt then overwrites c or
+/// adds to c, with or without a bias, as for any other product.
 void add_no_terms(const Context& context, ProductArgs args) {
   if (args.accumulate && !args.bias) return;
   const Tensor zeros = context.workspace({std::max(args.m, args.n)}, args.dtype);

@@ -10,13 +10,14 @@
 namespace tessera::cuda {
 namespace {
 
-// The most workspace that an algorithm may ask for, as NVIDIA advises for Hopper. Most algorithms
-// ask for less or none. Only the bytes that the algorithm asks for are allocated.
+// The most bytes of workspace that an algorithm may need, as NVIDIA advises for Hopper. Most
+// algorithms need less or none. Only the bytes that an algorithm needs are allocated.
 constexpr uint64_t workspace_limit = uint64_t{32} << 20;
 
-// If an algorithm splits k, its partial sums must be f32 in the workspace, and a second step must
-// add them in one order. INPLACE and OUTPUT_TYPE would round each partial sum to c's dtype, and
-// INPLACE adds them as blocks finish, in an undocumented order.
+// The allowed ways to add partial sums, for algorithms that split k. COMPUTE_TYPE keeps the partial
+// sums in f32 in the workspace, and adds them in a fixed order in a second step. INPLACE and
+// OUTPUT_TYPE would round each partial sum to c's dtype. INPLACE would also add the partial sums as
+// blocks finish, in an undocumented order.
 constexpr uint32_t allowed_reductions =
     CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
@@ -29,7 +30,7 @@ cudaDataType library_type(DType dtype) {
   }
 }
 
-/// The largest power of two that divides an address, up to 256 as in cuBLASLt.
+/// Returns the largest power of two that divides the address, but at most 256, as in cuBLASLt.
 uint32_t alignment_of(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data) | 256u;
   return static_cast<uint32_t>(address & (~address + 1));
@@ -78,7 +79,7 @@ cublasLtMatrixLayoutOpaque_t layout_of(const Operand& x, DType dtype, int64_t ba
   return layout;
 }
 
-// With one matrix the batch stride does not matter: it is set to 0, so that equal products have
+// The batch stride of a single matrix has no effect. It is set to 0, so that equal products have
 // equal shapes.
 ProductShape::Matrix shape_of(const Operand& x, int64_t batch) {
   return {x.stride, batch > 1 ? x.batch_stride : 0, x.transpose, alignment_of(x.data)};
@@ -89,8 +90,8 @@ ConstMatrix matrix_of(const ProductShape::Matrix& x) {
           x.batch_stride};
 }
 
-/// Throws if the algorithm needs better aligned addresses than the shape has. cuBLASLt itself sees
-/// this only when it is given the addresses, in the middle of a run.
+/// Throws if the algorithm needs better aligned addresses than the shape has. cuBLASLt itself
+/// checks the alignment only when it gets the addresses, in the middle of a run.
 void check_alignments(const ProductShape& shape, const cublasLtMatmulAlgo_t& algorithm) {
   const struct {
     const char* name;
@@ -264,7 +265,7 @@ std::vector<ProductShape> Library::shapes() {
 
 void Library::multiply(const Context& context, const Product& product, Descriptors& descriptors,
                        const Algorithm& algorithm, bool accumulate) const {
-  Tensor workspace;  // goes back to the pool in the stream's order, after the product
+  Tensor workspace;  // freed in the stream's order, after the product
   if (algorithm.workspace_bytes > 0) {
     workspace = context.workspace({algorithm.workspace_bytes}, DType::u8);
   }

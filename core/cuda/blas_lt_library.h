@@ -1,5 +1,5 @@
-// Products in cuBLASLt's terms, and their algorithms. Shared by core/cuda/blas_lt.cpp and
-// core/cuda/product_tuning.cpp; other files include core/product.h.
+// Products in cuBLASLt's terms, and their algorithms. Only core/cuda/blas_lt.cpp and
+// core/cuda/product_tuning.cpp use this file; other files include core/product.h.
 #pragma once
 
 #include <cublasLt.h>
@@ -11,7 +11,7 @@
 #include "core/product.h"
 #include "core/product_tuning.h"
 
-// Throws, with the text of the call, unless the call succeeds.
+// Throws an Error with the text of the call if the call fails.
 #define TESSERA_CUBLAS(call) ::tessera::cuda::check_cublas((call), #call)
 
 namespace tessera::cuda {
@@ -19,10 +19,10 @@ namespace tessera::cuda {
 void check_cublas(cublasStatus_t status, const char* call);
 
 // A matrix as cuBLASLt sees it, column-major: `columns` columns of `rows` elements. The columns
-// begin `stride` elements apart. A row-major matrix read this way is its transpose. So cuBLASLt is
-// asked for c^T = b^T a^T: its first operand is b, its second is a, and its m and n are our n and
-// m. cuBLASLt adds `bias` to each of its columns, which are our rows. An operand with column_stride
-// 1 already is the needed transpose; an operand with row_stride 1 must be transposed.
+// begin `stride` elements apart. A row-major matrix read this way is its transpose. So cuBLASLt
+// computes c^T = b^T a^T: its first operand is b, its second is a, and its m and n are our n and m.
+// cuBLASLt adds the bias to each column of c^T, which is a row of c. An operand with column_stride
+// 1 already is the needed transpose. cuBLASLt must transpose an operand with row_stride 1.
 struct Operand {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -47,11 +47,12 @@ struct Product {
 };
 
 Product product_of(const ProductArgs& args);
-/// Returns a product with the shape's sizes but without memory: its addresses only have the shape's
-/// alignments and must not be read. Throws for strides and dtypes that no product can have.
+/// Returns a product with the shape's sizes and strides, but without memory. Its addresses only
+/// have the shape's alignments and must not be read. Throws for strides and dtypes that no product
+/// can have.
 Product product_of(const ProductShape& shape);
 
-/// cuBLASLt's descriptors of a product. They are plain values, so that each call has its own.
+/// cuBLASLt's descriptors of a product. Descriptors are plain values, and each call makes its own.
 struct Descriptors {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t first, second, result;
@@ -64,18 +65,17 @@ struct Algorithm {
   int64_t workspace_bytes = 0;
 };
 
-/// cuBLASLt's handle for one device, and an algorithm for each product. Safe to use from any
+/// cuBLASLt's handle for one device, and the chosen algorithm of each product. Safe to use from any
 /// thread.
 class Library {
  public:
   Library();
 
-  /// Returns the algorithm that is kept for the product, for example one given to use(). If there
-  /// is none, keeps and returns cuBLASLt's first proposal. Throws if cuBLASLt proposes no
-  /// algorithm.
+  /// Returns the product's stored algorithm, which may come from use(). If none is stored, stores
+  /// and returns cuBLASLt's first proposal. Throws if cuBLASLt proposes no algorithm.
   Algorithm algorithm_for(const Product& product, Descriptors& descriptors);
 
-  /// Returns at most `most` proposals, cuBLASLt's best guess first; empty if it has none.
+  /// Returns at most `most` of cuBLASLt's proposals, the best guess first. May return none.
   std::vector<Algorithm> proposals(const Product& product, Descriptors& descriptors,
                                    int most) const;
 
@@ -84,9 +84,9 @@ class Library {
   /// exceeds 32 MiB, or if it needs better aligned addresses than the shape has.
   Algorithm checked(const ProductShape& shape, const AlgorithmBytes& bytes) const;
 
-  /// From now on, products of each shape use the algorithm to which `algorithms` maps the shape.
+  /// Stores an algorithm for each shape in `algorithms`. Later products of the shape use it.
   void use(const std::map<ProductShape, Algorithm>& algorithms);
-  /// The shapes of all products that have an algorithm so far.
+  /// Returns the shapes of all products that have a stored algorithm.
   std::vector<ProductShape> shapes();
 
   /// Computes c = a b + bias, or c += a b + bias if `accumulate` is true, on the context's stream.

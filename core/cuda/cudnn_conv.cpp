@@ -19,7 +19,7 @@
 #include "core/cuda/check.h"
 #include "core/cuda/per_device.h"
 
-// Throws, with the text of the call, unless the call succeeds.
+// Throws an Error with the text of the call if the call fails.
 #define TESSERA_CUDNN(call) check_cudnn((call), #call)
 
 namespace tessera::cuda {
@@ -32,11 +32,11 @@ void check_cudnn(cudnnStatus_t status, const char* call) {
   fail("{}: {} ({})", call, cudnnGetErrorString(status), reason.data());
 }
 
-// The most workspace that an algorithm may ask for. FFT algorithms would need gigabytes, and other
-// algorithms are as fast.
+// The most bytes of workspace that an algorithm may need. FFT algorithms would need gigabytes, and
+// other algorithms are as fast.
 constexpr size_t workspace_limit = size_t{512} << 20;
 
-/// An algorithm of a pass: `number` is its value in cuDNN's enumeration.
+/// An algorithm for one pass. `number` is its value in cuDNN's enumeration for that pass.
 struct Algorithm {
   int number = 0;
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;
@@ -122,13 +122,13 @@ Convolution describe(const ConvArgs& args) {
                                                 narrow(dilation.height), narrow(dilation.width),
                                                 CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
   TESSERA_CUDNN(cudnnSetConvolutionGroupCount(desc, narrow(groups)));
-  // By default f32 would be rounded to TF32.
+  // By default, cuDNN would round f32 operands to TF32.
   const auto math = args.dtype == DType::f32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH;
   TESSERA_CUDNN(cudnnSetConvolutionMathType(desc, math));
   return c;
 }
 
-/// cuDNN's proposals for a pass. `ask` is the call that lists them as results of type Found.
+/// Returns cuDNN's proposals for a pass. `ask` calls cuDNN, which writes proposals of type Found.
 template <class Found, class Ask>
 std::vector<Proposal> proposals_of(Ask&& ask) {
   constexpr int most = 16;
@@ -144,7 +144,7 @@ std::vector<Proposal> proposals_of(Ask&& ask) {
   return result;
 }
 
-/// cuDNN's proposals for a pass, in the order of cuDNN's own estimate, the fastest first.
+/// Returns cuDNN's proposals for a pass. The first is the fastest by cuDNN's own estimate.
 std::vector<Proposal> proposals(cudnnHandle_t handle, Conv2dPass pass, const Convolution& c) {
   switch (pass) {
     case Conv2dPass::forward:
@@ -166,8 +166,8 @@ std::vector<Proposal> proposals(cudnnHandle_t handle, Conv2dPass pass, const Con
   return {};
 }
 
-/// Sets `bytes` to the algorithm's workspace. Returns an error if cuDNN does not have the algorithm
-/// for the convolution.
+/// Sets `bytes` to the size of the algorithm's workspace. Returns an error if the algorithm cannot
+/// compute the convolution.
 cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolution& c,
                             int algorithm, size_t& bytes) {
   switch (pass) {
@@ -188,8 +188,8 @@ cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolu
 }
 
 /// Sets the convolution's algorithm, with a math type that does not round operands. Returns an
-/// empty text, or the reason why the algorithm cannot be used. If it cannot be used, only the math
-/// type of the descriptor has changed.
+/// empty text on success. Otherwise returns the reason why the algorithm cannot be used; only the
+/// descriptor's math type has changed in that case.
 std::string try_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c,
                           Algorithm algorithm) {
   // Math types other than FMA may round f32 operands to TF32. Operands in bf16 and f16 are
@@ -224,7 +224,7 @@ std::string describe_text(const ConvArgs& args) {
       groups);
 }
 
-/// Chooses the first of cuDNN's proposals that may be used. Throws, with all reasons, if none may.
+/// Chooses the first usable proposal of cuDNN. If no proposal is usable, throws with all reasons.
 void choose_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c) {
   std::string refused;
   for (const Proposal& proposal : proposals(handle, args.pass, c)) {
@@ -245,7 +245,7 @@ void choose_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c
       describe_text(args), workspace_limit >> 20, refused.empty() ? "none" : refused);
 }
 
-/// cuDNN's handle for one device, and the convolutions that were asked for. Safe to use from any
+/// cuDNN's handle for one device, and all convolutions that were used on it. Safe to use from any
 /// thread: a mutex lets one thread at a time use the handle.
 class Library {
  public:
@@ -260,7 +260,7 @@ class Library {
     const std::lock_guard lock(mutex_);
     const Convolution& c = find(args);
     const auto& [number, math, bytes] = c.algorithm;
-    Tensor workspace;  // goes back to the pool in the stream's order, after the convolution
+    Tensor workspace;  // freed in the stream's order, after the convolution
     if (bytes > 0) workspace = context.workspace({static_cast<int64_t>(bytes)}, DType::u8);
     void* const scratch = workspace.defined() ? workspace.raw() : nullptr;
     const float alpha = 1.0f, beta = memory.accumulate ? 1.0f : 0.0f;

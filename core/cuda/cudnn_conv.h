@@ -28,11 +28,11 @@ struct ConvMemory {
   bool accumulate = false;  // add the result to the destination, in f32 before rounding it once
 };
 
-/// Computes the pass on the context's stream. Throws if memory does not begin at a multiple of 16
-/// bytes, if cuDNN cannot be loaded, and if cuDNN refuses the convolution.
+/// Computes the pass on the context's stream. Throws if an address in `memory` is not a multiple of
+/// 16 bytes, if cuDNN cannot be loaded, or if cuDNN refuses the convolution.
 void convolve(const Context& context, const ConvArgs& args, const ConvMemory& memory);
 
-/// Bytes of workspace that convolve takes.
+/// Returns the bytes of workspace that convolve allocates for these arguments.
 int64_t conv_workspace_bytes(const Context& context, const ConvArgs& args);
 
 }  // namespace tessera::cuda

@@ -60,8 +60,8 @@ DeviceState make_state(int index) {
   TESSERA_CUDA(cudaHostAlloc(reinterpret_cast<void**>(&state.fault), sizeof(Fault),
                              cudaHostAllocDefault));
   *state.fault = Fault{};
-  // The pool keeps freed memory: returning it to the system and asking again would wait for the
-  // device.
+  // The pool keeps freed memory. Returning memory to the system and allocating it again would wait
+  // for the device.
   cudaMemPool_t pool = nullptr;
   TESSERA_CUDA(cudaDeviceGetDefaultMemPool(&pool, index));
   uint64_t everything = ~uint64_t{0};
@@ -224,13 +224,13 @@ void free(int, void* data, void* stream, const MemoryLedger* captured) {
   Capture* const running = running_capture();
   const MemoryLedger* const now = running != nullptr ? running->memory.get() : nullptr;
   if (captured != now) {
-    // Memory older than the running capture is freed when the capture has ended. Memory that has
-    // outlived its own capture was freed with the graph, and the capture has reported an error.
+    // Memory that was allocated before the running capture is freed after the capture. Memory that
+    // outlives its own capture was freed with the graph, and the capture has reported an error.
     if (captured == nullptr) running->freed.emplace_back(data, stream);
     return;
   }
-  // Destructors call this, perhaps after main: errors cannot be reported, and the process's end
-  // frees everything.
+  // Destructors call this function, perhaps after main. So errors cannot be reported, and the end
+  // of the process frees everything.
   if (shared_with_host && captured == nullptr) {
     (void)cudaFree(data);
   } else {
@@ -260,7 +260,8 @@ void* allocate_pinned(int64_t bytes) {
 }
 
 void free_pinned(void* data) {
-  // Copies may be in flight. As in free(), errors cannot be reported.
+  // Waits, because copies may be in flight. Destructors call this function, so errors cannot be
+  // reported.
   (void)cudaDeviceSynchronize();
   (void)cudaFreeHost(data);
 }
@@ -285,7 +286,6 @@ void copy_and_wait(int index, void* to, const void* from, int64_t bytes) {
 
 void synchronize(int index) {
   refuse_in_capture("synchronize");
-  // The host waits here: it is about to read what the device writes.
   TESSERA_CUDA(cudaStreamSynchronize(static_cast<cudaStream_t>(current_stream(index))));
   throw_fault({DeviceType::cuda, index});
 }

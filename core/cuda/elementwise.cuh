@@ -24,14 +24,15 @@ struct Floats {
   float value[n];
 };
 
-/// n neighbouring elements as they lie in memory, read or written in one access.
+/// n neighbouring elements in memory, read or written in one access.
 template <class T, int n>
 struct alignas(sizeof(T) * n) Elements {
   T value[n];
 };
 
-/// The number of neighbouring elements that a thread takes at once: 16 bytes of the widest type. A
-/// narrower type takes fewer bytes per access, but a warp's accesses still leave no gaps.
+/// The number of neighbouring elements that a thread reads or writes in one access: 16 bytes of the
+/// widest type. An access of a narrower type has fewer bytes, but a warp's accesses still leave no
+/// gaps.
 template <class... T>
 inline constexpr int neighbours = 16 / static_cast<int>(std::max({sizeof(T)...}));
 
@@ -56,8 +57,8 @@ __device__ inline void store(T* to, const Floats<n>& from) {
   *reinterpret_cast<Elements<T, n>*>(to) = elements;
 }
 
-/// Calls body(0), ..., body(count - 1), always unrolled: an array that is indexed by a loop
-/// variable would lie in memory rather than in registers.
+/// Calls body(0), ..., body(count - 1), always unrolled. If a loop variable indexed an array, the
+/// compiler would keep the array in memory instead of registers.
 template <int count, class Body>
 __device__ inline void unrolled(const Body& body) {
   [&]<int... i>(std::integer_sequence<int, i...>) {
@@ -68,12 +69,12 @@ __device__ inline void unrolled(const Body& body) {
 namespace detail {
 
 inline constexpr int map_threads = 256;
-// Blocks that a multiprocessor runs at the same time: 48 registers per thread, enough for every
-// expression. With 8 blocks and 32 registers, some expressions would be spilled.
+// The number of blocks that a multiprocessor runs at the same time. 5 blocks leave 48 registers per
+// thread, enough for every expression. 8 blocks would leave 32, and some expressions would spill.
 inline constexpr int map_resident = 5;
 
-// The number of times that a thread takes n neighbours. All loads come before the first store,
-// which keeps enough loads in flight: two 16-byte accesses of 1,280 threads are 41 KB per
+// The number of times that a thread loads n neighbours. All loads come before the first store, to
+// keep enough loads in flight. Two 16-byte loads of each of 1,280 threads are 41 KB per
 // multiprocessor. An H200 needs only 29 KB in flight: 4.8 TB/s times a latency of about 0.8 us,
 // divided by 132 multiprocessors.
 template <int n>

@@ -1,5 +1,5 @@
-// The call with which kernels report wrong input. core/cuda/fault.h says how the host learns of a
-// report.
+// The function by which kernels report wrong input. core/cuda/fault.h explains how a report reaches
+// the host.
 //
 //   if (token < 0 || token >= vocabulary) {
 //     report_fault(fault, FaultKind::embedding_token, position, token, vocabulary);
@@ -13,8 +13,8 @@
 
 namespace tessera::cuda {
 
-/// Keeps the first report and ignores later ones. `claimed` is set before the other members, so the
-/// host reads a Fault only when the device is idle.
+/// Keeps the first report and ignores later ones. The host must read a Fault only when the device
+/// is idle, because `claimed` is set before the other members.
 __device__ inline void report_fault(Fault* fault, FaultKind kind, long long position, int value,
                                     long long limit) {
   if (atomicCAS(&fault->claimed, 0u, 1u) != 0u) return;

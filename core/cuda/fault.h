@@ -24,7 +24,7 @@ enum class FaultKind : int {
 
 /// The record of a fault, in host memory that the device can write.
 struct Fault {
-  unsigned claimed;     // 1 once a thread has reported a fault; only the first is kept
+  unsigned claimed;     // 1 after the first report; later reports are ignored
   FaultKind kind;
   int value;            // the wrong value, outside [0, limit)
   long long position;
@@ -34,8 +34,8 @@ struct Fault {
 /// Returns the record of faults on the context's device.
 Fault* device_fault(const Context& context);
 
-/// Throws the fault that a kernel of the device has reported, if any, and clears it. The device
-/// must be idle.
+/// If a kernel of the device has reported a fault, clears the fault and throws an Error for it. The
+/// device must be idle.
 void throw_fault(Device device);
 
 }  // namespace tessera::cuda

@@ -119,8 +119,8 @@ Graph::Graph(int index, const std::function<void()>& body)
   free_delayed(index, made.capture);
   check_memory(made.capture);
   if (made.capture.samples == 0) made.capture.draws.reset();
-  // The device's pool may cache memory of earlier work. A graph cannot use this memory, so it is
-  // handed back to the system first.
+  // The device's pool may cache freed memory, which a graph cannot use. Hands this memory back to
+  // the system before the graph allocates its own.
   release_cached_memory(index);
   TESSERA_CUDA(cudaGraphInstantiate(&made.executable, made.graph, 0));
 }

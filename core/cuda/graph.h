@@ -21,15 +21,16 @@ struct Capture {
   int64_t samples = 0;             // the most rows of any dropout in the body; 0 without dropout
 };
 
-/// The calling thread's running capture; nullptr outside of one.
+/// Returns the calling thread's running capture, or nullptr if there is none.
 Capture* running_capture();
 
 /// Throws, with `name`, if `stream` is not part of the running capture.
 void check_captured(void* stream, const char* name);
 
-/// In a capture, returns the device memory from which dropout kernels read their DropoutDraws: each
-/// launch of the graph writes new draws there. Outside of a capture, returns nullptr. `samples` is
-/// the tensor's number of rows. Throws if `state` is not the state with which the capture began.
+/// In a capture, returns the device memory from which dropout kernels read their DropoutDraws. Each
+/// launch of the graph writes new draws to this memory. Outside of a capture, returns nullptr.
+/// `samples` is the tensor's number of rows. Throws if `state` is not the state at the capture's
+/// beginning.
 const DropoutDraws* captured_dropout(const DropoutState& state, int64_t samples);
 
 /// Writes `draws` to `to` in the stream's order. Defined in core/ops/dropout.cu.

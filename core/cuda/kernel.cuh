@@ -27,14 +27,14 @@ inline constexpr unsigned whole_warp = 0xffffffffu;
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  size_t shared_bytes = 0;  // of dynamic_shared(), in addition to what the kernel declares
+  size_t shared_bytes = 0;  // for dynamic_shared(), besides the kernel's own arrays
 };
 
 inline cudaStream_t stream_of(const Context& context) {
   return static_cast<cudaStream_t>(context.stream);
 }
 
-/// The number of blocks of a one-dimensional grid in which each block takes `per_block` items.
+/// Returns the number of blocks of a one-dimensional grid with `per_block` items for each block.
 inline unsigned blocks_for(int64_t items, int64_t per_block) {
   const int64_t blocks = (items + per_block - 1) / per_block;
   TESSERA_CHECK(blocks <= std::numeric_limits<int32_t>::max(),
@@ -52,7 +52,7 @@ template <class... Params, class... Args>
 void launch(const Context& context, const char* name, LaunchShape shape,
             void (*kernel)(Params...), Args&&... args) {
   static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each parameter");
-  // Without this request, the launch and the kernel's own declarations may take 48 KiB together.
+  // Without this request, dynamic_shared() and the kernel's own arrays may take 48 KiB together.
   if (shape.shared_bytes > 0) {
     TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(shape.shared_bytes)));
@@ -79,15 +79,15 @@ struct alignas(16) Pack {
 /// True if an address may be read as Packs.
 inline bool packable(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
-/// Sum over all lanes of a warp, in butterfly order. All lanes must call it, and all have the
-/// result.
+/// Returns the sum over all lanes of a warp to every lane. All lanes must call this function. Adds
+/// in butterfly order.
 __device__ inline float warp_sum(float value) {
   for (int offset = warp_size / 2; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(whole_warp, value, offset);
   }
   return value;
 }
-/// Maximum over all lanes of a warp. All lanes must call it, and all have the result.
+/// Returns the maximum over all lanes of a warp to every lane. All lanes must call this function.
 __device__ inline float warp_max(float value) {
   for (int offset = warp_size / 2; offset > 0; offset /= 2) {
     value = fmaxf(value, __shfl_xor_sync(whole_warp, value, offset));
@@ -95,24 +95,25 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-/// Sum over all threads of a one-dimensional block, in a fixed order; every thread has the result.
-/// `scratch` is shared memory for threads / 32 floats. A kernel must call __syncthreads() before it
-/// uses `scratch` for something else, because other threads may still read the sums of the warps.
+/// Returns the sum over all threads of a one-dimensional block to every thread. Adds in a fixed
+/// order. `scratch` is shared memory for threads / 32 floats. A kernel must call __syncthreads()
+/// before it uses `scratch` for something else, because other threads may still read `scratch`.
 template <int threads>
 __device__ inline float block_sum(float value, float* scratch) {
   static_assert(threads % warp_size == 0);
   constexpr int warps = threads / warp_size;
   value = warp_sum(value);
   const int thread = static_cast<int>(threadIdx.x);
-  __syncthreads();  // scratch may hold an earlier result that is still being read
+  __syncthreads();  // other threads may still read an earlier result from scratch
   if (thread % warp_size == 0) scratch[thread / warp_size] = value;
   __syncthreads();
   float total = scratch[0];
   for (int warp = 1; warp < warps; ++warp) total += scratch[warp];
   return total;
 }
-/// Sum in f64 over all threads of a one-dimensional block; thread 0 has the result. A kernel may
-/// call it only once with the same `threads`, because no barrier guards its memory against reuse.
+/// Returns the f64 sum over all threads of a one-dimensional block to every thread. A kernel may
+/// call this function only once per value of `threads`: no barrier protects the shared memory from
+/// a second call.
 template <int threads>
 __device__ inline double block_sum_once(double value) {
   static_assert(threads % warp_size == 0);
@@ -127,14 +128,14 @@ __device__ inline double block_sum_once(double value) {
   for (const double sum : warp_sums) total += sum;
   return total;
 }
-/// Maximum over all threads of a block; otherwise like block_sum.
+/// Returns the maximum over all threads of a block; otherwise like block_sum.
 template <int threads>
 __device__ inline float block_max(float value, float* scratch) {
   static_assert(threads % warp_size == 0);
   constexpr int warps = threads / warp_size;
   value = warp_max(value);
   const int thread = static_cast<int>(threadIdx.x);
-  __syncthreads();  // scratch may hold an earlier result that is still being read
+  __syncthreads();  // other threads may still read an earlier result from scratch
   if (thread % warp_size == 0) scratch[thread / warp_size] = value;
   __syncthreads();
   float highest = scratch[0];

@@ -1,14 +1,15 @@
-// Products of 16-bit tiles on tensor cores, and the loads and copies that feed them through shared
-// memory: mma.sync, ldmatrix and cp.async, which need compute capability 8.0 or later.
-// emulated/include has a twin of this file, with the same contract in plain loops.
+// Multiplies 16-bit tiles on tensor cores (mma.sync), and copies their operands through shared
+// memory into registers (cp.async, ldmatrix). Needs compute capability 8.0 or later. The emulated
+// GPU uses emulated/include's version of this file, which does the same in plain loops.
 //
-// For c (16, 8) += a (16, 16) b (16, 8), lane l of a warp, with g = l / 4 and q = l % 4, holds
+// In c (16, 8) += a (16, 16) b (16, 8), lane l of a warp holds these values, with g = l / 4 and
+// q = l % 4:
 //   a[0] = a(g, 2q)   a[1] = a(g + 8, 2q)   a[2] = a(g, 2q + 8)   a[3] = a(g + 8, 2q + 8)
 //   b[0] = b(2q, g)   b[1] = b(2q + 8, g)
 //   c[0] = c(g, 2q)   c[1] = c(g, 2q + 1)   c[2] = c(g + 8, 2q)   c[3] = c(g + 8, 2q + 1)
-// Each a[i] and b[i] holds two values: the value named above in its low half, and the neighbour
-// along the sum, such as a(g, 2q + 1) or b(2q + 1, g), in its high half. So two results side by
-// side, c0 and c1, become the operand a of the next product when they are rounded and packed:
+// Each a[i] and b[i] holds two values. The low half is the value named above. The high half is its
+// neighbour along the summed dimension, such as a(g, 2q + 1) or b(2q + 1, g). So two results c0 and
+// c1, side by side, become operand a of the next product after they are rounded and packed:
 //   a[0] = pack(c0[0], c0[1])  a[1] = pack(c0[2], c0[3])  a[2] = pack(c1[0], c1[1])  ...
 #pragma once
 
@@ -19,14 +20,14 @@
 
 #include "core/half.h"
 
-// Stands before every loop over registers: an array stays in registers only if every index is a
-// constant.
+// Must precede every loop over an array in registers: the array stays in registers only if every
+// index is a constant.
 #define TESSERA_UNROLL _Pragma("unroll")
 #define TESSERA_NO_UNROLL _Pragma("unroll 1")
 
 namespace tessera::cuda {
 
-/// An address in shared memory, which takes 32 bits. `+` adds bytes.
+/// A 32-bit address in shared memory. `+` adds bytes.
 class SharedAddress {
  public:
   __device__ explicit SharedAddress(const void* shared)
@@ -79,9 +80,9 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], SharedAddress 
                : "r"(row.value()));
 }
 
-/// Starts a copy of 16 bytes, both ends aligned, from global to shared memory. If `wanted` is
-/// false, writes zeros and reads nothing. This thread sees the bytes after wait_for_copies. The
-/// other threads of the block see them after a later barrier.
+/// Starts a copy of 16 bytes from global to shared memory. Both addresses must be multiples of 16.
+/// If `wanted` is false, writes zeros and reads nothing. This thread sees the bytes after
+/// wait_for_copies. The other threads of the block see the bytes after a later barrier.
 __device__ inline void copy_async_16(SharedAddress to, const void* from, bool wanted) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to.value()),
                "l"(__cvta_generic_to_global(from)), "r"(wanted ? 16 : 0)

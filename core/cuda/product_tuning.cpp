@@ -13,18 +13,19 @@ namespace {
 
 constexpr int most_proposals = 16;
 
-// An algorithm replaces the first proposal only if it takes less than this share of the first
-// proposal's time, because two measurements of one algorithm may differ by 2 %.
+// An algorithm replaces the first proposal only if its time is less than this fraction of the first
+// proposal's time. Two measurements of one algorithm may differ by 2 %.
 constexpr double worthwhile = 0.98;
 
-/// Returns the number of elements from the first to the last one of an operand's matrices.
+/// Returns the number of elements that all matrices of an operand span, gaps included.
 int64_t span_of(const Operand& x, int64_t batch) {
   return (batch - 1) * x.batch_stride + (x.columns - 1) * x.stride + x.rows;
 }
 
-// Values between -1 and 1, as in training: a GPU computes more slowly with them than with zeros.
+// Returns random values between -1 and 1, similar to those in training. A GPU computes faster with
+// zeros, so measurements with zeros would mislead.
 Tensor random_values(const Context& context, int64_t elements, DType dtype) {
-  constexpr int64_t most = int64_t{1} << 20;  // values that are drawn; more elements repeat them
+  constexpr int64_t most = int64_t{1} << 20;  // number of drawn values, which repeat
   const Tensor host = Tensor::empty({std::min(elements, most)}, DType::f32, Device{});
   RandomStream random(0, "tune", static_cast<uint64_t>(elements));
   for (float& value : host.values<float>()) value = 2 * random.uniform() - 1;
@@ -37,8 +38,8 @@ Tensor random_values(const Context& context, int64_t elements, DType dtype) {
   return result;
 }
 
-/// Memory for a, b, c or the bias of a product, for all products of a batch. It holds random values
-/// if `values` is true, and begins at an address with the given alignment.
+/// Memory for a, b, c or the bias of a product, with all matrices of the batch. The memory begins
+/// at an address with the given alignment. It has random values if `values` is true.
 class Buffer {
  public:
   Buffer(const Context& context, int64_t elements, DType dtype, int64_t alignment, bool values) {
@@ -74,8 +75,8 @@ class TimedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// The time of one call of `launch`: the least of three averages, each over about ten milliseconds,
-/// but over at least one call and at most 100 calls.
+/// Returns the time of one call of `launch` in microseconds, the least of three averages. Each
+/// average is over about 10 ms, with at least 1 and at most 100 calls.
 template <class Launch>
 double time_us(const Context& context, Launch&& launch) {
   TimedEvent begin, end;

@@ -1,5 +1,5 @@
-// Implements core/profiler.h with NVTX, a header-only library. NVTX's first call loads a profiler's
-// library if the profiler has named it in an environment variable.
+// Implements core/profiler.h with NVTX, a header-only library. A profiler names its own library in
+// an environment variable, and the first call of NVTX loads that library.
 #include "core/profiler.h"
 
 #include <nvtx3/nvToolsExt.h>

@@ -1,14 +1,14 @@
-// Dynamic shared memory, which a launch asks for with LaunchShape::shared_bytes. It has a file of
-// its own because only nvcc understands the declaration: builds with emulated CUDA find
-// emulated/include/core/cuda/shared_memory.cuh in its place.
+// Dynamic shared memory; LaunchShape::shared_bytes is its size. Only nvcc understands the
+// declaration, so builds with emulated CUDA replace this file with
+// emulated/include/core/cuda/shared_memory.cuh.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace tessera::cuda {
 
-/// Returns the launch's dynamic shared memory, 16-byte aligned. It is one block: every call in a
-/// kernel returns its beginning, whatever T is.
+/// Returns the launch's dynamic shared memory, aligned to 16 bytes. Every call in a kernel returns
+/// the same address, whatever T is.
 template <class T>
 __device__ T* dynamic_shared() {
   extern __shared__ uint4 launch_shared_memory[];

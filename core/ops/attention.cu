@@ -1,11 +1,11 @@
 // attention on CUDA: matrix products over all heads, with a softmax kernel between q k^T and p v.
-// One sequence and up to 256 of its queries (a tile) are processed at a time. So the scores take
-// memory for 256 queries only, and stay in the L2 cache unless heads and keys are many. If causal,
+// The launchers process up to 256 queries of one sequence (a tile) at a time. So the scores need
+// memory for only 256 queries, and stay in the L2 cache unless heads and keys are many. If causal,
 // keys that no query of the tile sees are left out.
 //
-// dk and dv of a sequence are summed in f32 over its tiles and over the heads that share k and v.
-// The last tile comes first, because it sees all keys: it overwrites the sums, and all other tiles
-// add to them.
+// The backward sums dk and dv of a sequence in f32, over all tiles and over the heads that share k
+// and v. The last tile comes first, because it sees all keys. It overwrites the sums, and all other
+// tiles add to the sums.
 #include "core/ops/attention.h"
 
 #include <algorithm>
@@ -49,9 +49,8 @@ struct WarpRow {
       : h(index / tile.rows), row(index % tile.rows) {}
 };
 
-/// Turns scores into probabilities, rounded to the type T. If T is float, `probabilities` may share
-/// the memory of `scores`.
-/// Writes logsumexp (H, T) of the scaled scores.
+/// Turns scores into probabilities, rounded to the type T, and overwrites `scores`. If T is float,
+/// `probabilities` may share the memory of `scores`. Writes logsumexp (H, T) of the scaled scores.
 template <class T>
 __global__ void __launch_bounds__(threads)
     attention_softmax_kernel(T* probabilities, float* scores, float* logsumexp, Tile tile) {
@@ -123,9 +122,9 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Computes the products of one sequence. Each takes H / G batched multiplications, j = 0, 1, ...:
-/// multiplication j takes the G heads j, j + H / G, j + 2 H / G, ... of whatever has H heads, one
-/// for each head of k, v, dk or dv.
+/// Computes the products of one sequence. A product needs H / G batched multiplications, numbered
+/// j = 0, 1, .... Multiplication j pairs heads j, j + H / G, j + 2 H / G, ... of the operands with
+/// H heads with the G heads of k, v, dk or dv.
 template <class T>
 class Sequence {
  public:
@@ -147,7 +146,7 @@ class Sequence {
     return {heads_, head_, tokens_, first, rows, keys, causal_ ? rows - 1 : 0, scale_};
   }
 
-  /// The sequence's part of x (B, T, H, D) or (B, S, G, D).
+  /// Returns the sequence's part of x (B, T, H, D) or (B, S, G, D).
   T* of(const Tensor& x) const { return x.data<T>() + b_ * x.size(1) * x.size(2) * x.size(3); }
   float* of_logsumexp(const Tensor& x) const { return x.data<float>() + b_ * heads_ * tokens_; }
 
@@ -221,13 +220,13 @@ struct Scores {
   T* rounded() const { return narrow.template data<T>(); }
 };
 
-/// Workspace for a tile's product (H, rows, D), in f32.
+/// Allocates workspace for a tile's product (H, rows, D), in f32.
 Tensor product_room(const Context& context, const AttentionInputs& in) {
   return context.workspace({in.q.size(2), std::min(in.q.size(1), tile_queries), in.q.size(3)});
 }
 
-/// to (rows, heads, D) = from (heads, rows, D) with the first two axes exchanged, rounded to T. One
-/// thread for each element.
+/// to (rows, heads, D) = from (heads, rows, D) with the first two axes exchanged, rounded to T. A
+/// thread writes one element.
 template <class T>
 __global__ void __launch_bounds__(threads)
     heads_inward_kernel(T* to, const float* from, int64_t heads, int64_t rows, int64_t head) {

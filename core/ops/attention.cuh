@@ -1,11 +1,11 @@
-// Shared by the kernels of causal_attention: where a head lies in packed qkv, which part of it a
-// block works on, and how tiles in shared memory are multiplied on tensor cores.
+// Shared by the CUDA kernels of causal_attention. Locates a head in packed qkv, assigns tiles to
+// thread blocks, and multiplies tiles in shared memory on tensor cores.
 // attention_plain.cuh multiplies tiles without tensor cores: for f32, for D other than 64 and 128,
 // and at addresses that are not aligned to 16 bytes.
 //
 // A warp owns 16 M rows of a product (M is 1 or 2) and all columns. So the softmax of a row stays
 // within four lanes, and the result of one product becomes an operand of the next product without
-// leaving registers. core/cuda/mma.cuh has the layout of fragments.
+// leaving registers. core/cuda/mma.cuh says which elements each lane holds.
 //
 // The instructions used exist on every GPU since compute capability 8.0. Hopper's wgmma, fed by
 // TMA, would be faster: FlashAttention-2, with mma.sync, reaches 35 % of an H100's peak.
@@ -36,7 +36,7 @@ struct Sizes {
 };
 
 inline Sizes sizes_of(const Tensor& qkv, int64_t heads) {
-  constexpr int64_t limit = int64_t{1} << 28;  // so that row numbers and strides are 32-bit
+  constexpr int64_t limit = int64_t{1} << 28;  // row numbers and strides must fit 32 bits
   const int64_t channels = qkv.size(2) / 3;
   const int64_t head = channels / heads;
   TESSERA_CHECK(qkv.size(1) <= limit, "causal_attention: {} tokens, expected at most {} on CUDA",
@@ -69,7 +69,8 @@ struct Head {
   Slice<T> q, k, v;
 };
 
-/// Offset of a head's first element in a tensor whose tokens are `stride` elements apart.
+/// Returns the offset of a head's first element in a tensor whose tokens are `stride` elements
+/// apart.
 __device__ inline int64_t head_offset(const Sizes& s, int pair, int stride) {
   return int64_t{pair / s.heads} * s.tokens * stride + pair % s.heads * s.head;
 }
@@ -97,8 +98,8 @@ struct Work {
 
 enum class Order { first_tile_first, last_tile_first };
 
-/// Returns the work of this block. Under the causal mask some tiles take longer than others. With
-/// the right `order` the long tiles start first, and the short ones fill the gaps at the end.
+/// Returns the work of this block. Under the causal mask, some tiles take longer than others.
+/// `order` must let long tiles start first, so that short tiles fill the gaps at the end.
 __device__ inline Work work_of_block(const Sizes& s, int rows, Order order) {
   const int tiles = (s.tokens + rows - 1) / rows;
   const int tile = static_cast<int>(blockIdx.x) % tiles;
@@ -114,8 +115,8 @@ inline constexpr int threads = warps * warp_size;
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % warp_size; }
 __device__ inline int warp() { return static_cast<int>(threadIdx.x) / warp_size; }
 
-/// True if the kernels on tensor cores take these tensors: 16-bit types at addresses aligned to 16
-/// bytes, and D of 64 or 128.
+/// True if the kernels on tensor cores support these tensors: 16-bit types at addresses aligned to
+/// 16 bytes, and D of 64 or 128.
 inline bool on_tensor_cores(const Sizes& s, std::initializer_list<const Tensor*> tensors) {
   bool aligned = true;
   for (const Tensor* tensor : tensors) {
@@ -124,22 +125,22 @@ inline bool on_tensor_cores(const Sizes& s, std::initializer_list<const Tensor*>
   return aligned && (s.head == 64 || s.head == 128);
 }
 
-/// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit values, and 16
-/// bytes of padding that shift the next row by four banks. So the eight rows that ldmatrix reads at
-/// one column lie in different banks. Every address is then one offset per lane plus a constant.
-/// If the chunks of a row were permuted instead of padded, each lane would need a register with an
-/// offset for each column, and registers are scarcer here than shared memory.
+/// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit values and 16
+/// bytes of padding. The padding shifts each row by four banks, so the eight rows that ldmatrix
+/// reads at one column are in different banks. Every address is one offset per lane plus a
+/// constant. Permuting the chunks of a row would need no padding, but a register per lane for each
+/// column's offset. Registers are scarcer than shared memory in these kernels.
 template <int D>
 inline constexpr uint32_t pitch = D * 2 + 16;
 
-/// Offset in bytes of a chunk of 16 bytes in a tile.
+/// Returns the offset in bytes of a chunk of 16 bytes in a tile.
 template <int D>
 __device__ constexpr uint32_t chunk_offset(int row, int chunk) {
   return static_cast<uint32_t>(row) * pitch<D> + static_cast<uint32_t>(chunk) * 16;
 }
 
-/// Starts copying `rows` tokens, from token `first` on, into a tile. Rows past the last token are
-/// zero.
+/// Starts copying `rows` tokens, from token `first` on, into a tile. Rows past the last token
+/// become zero.
 template <int rows, int D, class T>
 __device__ void load_tile(SharedAddress tile, Slice<const T> from, int first, int tokens) {
   constexpr int chunks = D / 8;
@@ -156,8 +157,8 @@ __device__ void load_tile(SharedAddress tile, Slice<const T> from, int first, in
   }
 }
 
-/// Blocks of `keys` keys, each followed by its values, double-buffered: while warps work on one
-/// block, the next one is copied.
+/// Blocks of `keys` keys, each followed by the values of these keys. Blocks are double-buffered:
+/// while warps work on one block, the next block is copied.
 template <class T, int D, int keys>
 struct KeyBlocks {
   static constexpr uint32_t half = keys * pitch<D>;
@@ -178,8 +179,8 @@ struct KeyBlocks {
   }
 };
 
-/// Offset of the address that this lane passes to ldmatrix for rows 0 to 15 and chunks 0 and 1 of a
-/// tile. All operands are read in this pattern.
+/// Returns the offset of the address that this lane passes to ldmatrix for rows 0 to 15 and chunks
+/// 0 and 1 of a tile. All operands are read in this pattern.
 template <int D>
 __device__ uint32_t lane_offset() {
   return chunk_offset<D>(lane() % 16, lane() / 16);
@@ -269,8 +270,8 @@ __device__ void for_each_element(float (&c)[M][N][4], const Body& body) {
   }
 }
 
-/// Causal mask of scores whose rows are queries, from token `row` on, and whose columns are keys,
-/// from token `column` on: -infinity where the key is later than the query.
+/// Applies the causal mask: sets scores to -infinity where the key is later than the query. Rows
+/// are queries from token `row` on, and columns are keys from token `column` on.
 template <int M, int N>
 __device__ void hide_later_keys(float (&scores)[M][N][4], int row, int column) {
   if (column + 8 * N - 1 <= row) return;
@@ -279,8 +280,8 @@ __device__ void hide_later_keys(float (&scores)[M][N][4], int row, int column) {
   });
 }
 
-/// Causal mask of scores whose rows are keys, from token `row` on, and whose columns are queries,
-/// from token `column` on: -infinity where the key is later than the query.
+/// Applies the causal mask: sets scores to -infinity where the key is later than the query. Rows
+/// are keys from token `row` on, and columns are queries from token `column` on.
 template <int M, int N>
 __device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int column) {
   if (row + 16 * M - 1 <= column) return;
@@ -290,9 +291,9 @@ __device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int colu
 }
 
 /// Writes a warp's result (16 M, D) to the tokens from `first` on. Multiplies row
-/// 16 m + 8 half + lane / 4 by factor(m, half). A lane's fragment has only 4 adjacent bytes of a
-/// row, but a store should write 16. So the result passes through shared memory: the rows of `tile`
-/// from `row` on, which no other warp uses.
+/// 16 m + 8 half + lane / 4 by factor(m, half). A lane has only 4 adjacent bytes of a row, but a
+/// store should write 16. So the warp first copies the result to shared memory, into the rows of
+/// `tile` from `row` on. No other warp uses these rows.
 template <int D, class T, int M, class Factor>
 __device__ void store_rows(Slice<T> to, int first, int tokens, const float (&c)[M][D / 8][4],
                            const Factor& factor, T* tile, int row) {

@@ -1,9 +1,9 @@
 // The launchers of attention. There are B sequences of T queries and S keys. q has H heads of size
 // D; k and v have G heads, each shared by H / G neighbouring heads of q.
 //
-// Workspace on the CPU: a Scratch for each thread (attention_scratch.h). CUDA kernels process
-// R = min(T, 256) queries of one sequence at a time. Their workspace, in addition to that of
-// products (core/product.h):
+// Workspace on the CPU: a Scratch for each thread (attention_scratch.h). The CUDA launchers process
+// R = min(T, 256) queries of one sequence at a time. They need this workspace, besides the
+// workspace of products (core/product.h):
 //   forward    scores (H, R, S) in f32 and, for 16-bit types, also in that type; (H, R, D) in f32
 //   backward   the forward's (H, R, S) twice, for the scores and for their gradient; (H, R, D),
 //              (H, R) and two (G, S, D) in f32

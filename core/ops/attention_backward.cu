@@ -1,15 +1,15 @@
-// The backward of causal_attention on CUDA; causal_attention.cpp says what is computed, and
-// attention.cuh says how a tile is multiplied. With p (T, T) the probabilities and
+// The backward of causal_attention on CUDA. causal_attention.cpp defines the operation, and
+// attention.cuh multiplies tiles. With the probabilities p (T, T) and
 //   delta = sum over d of dy y,  dp = dy v^T,  ds = p (dp - delta) / sqrt(D):
 //   dq = ds k,  dk = ds^T q,  dv = p^T dy.
 //
-// p is recomputed from the scores and logsumexp (Dao et al., arXiv:2205.14135; Dao,
-// arXiv:2307.08691), once in each of two kernels. In the kernel of dq, a block owns a tile of
-// queries and loops over keys. In the kernel of dk and dv, a block owns a tile of keys and loops
-// over queries. The two kernels compute seven products of T x T x D, and a single kernel would
-// compute five. But in two kernels every sum stays in the registers of one warp and has one order.
-// A single kernel would have to add up dq across blocks: either with float atomics, whose order
-// varies, or with blocks that wait for one another.
+// Two kernels recompute p from the scores and logsumexp (Dao et al., arXiv:2205.14135; Dao,
+// arXiv:2307.08691). In the kernel of dq, a block owns a tile of queries and loops over keys. In
+// the kernel of dk and dv, a block owns a tile of keys and loops over queries. The two kernels
+// compute seven products of T x T x D, while a single kernel would compute five. But with two
+// kernels, every sum stays in the registers of one warp and has one order. A single kernel would
+// have to add up dq across blocks. Float atomics would add in a varying order; otherwise blocks
+// would have to wait for one another.
 //
 // Workspace: delta, f32 (B, H, T): 4 B H T bytes.
 #include <algorithm>
@@ -76,8 +76,8 @@ __device__ inline float score_gradient(float p, float dp, float scale, float del
   return p * fmaf(dp, scale, -delta);
 }
 
-/// Tiles of the kernel of dq: 128 query rows, 32 per warp, as in the forward. The number of keys at
-/// a time is chosen so that scores, their gradients and dq fit into registers.
+/// Tiles of the kernel of dq: 128 query rows, 32 per warp, as in the forward. A warp processes
+/// `keys` keys at a time, so that scores, their gradients and dq fit into registers.
 template <class T, int D>
 struct QueryShape {
   static constexpr int M = 2;
@@ -87,12 +87,13 @@ struct QueryShape {
 
   using Blocks = KeyBlocks<T, D, keys>;
   static constexpr uint32_t tile_bytes = rows * pitch<D>;
-  /// Room for queries and dy, and for two blocks of keys and values: 72 KiB (D = 64) or 102 KiB
-  /// (D = 128).
+  /// Shared memory for queries and dy, and for two blocks of keys and values: 72 KiB (D = 64) or
+  /// 102 KiB (D = 128).
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// Replaces dp in `ds` by ds. `p` holds the scores; logsumexp and delta belong to the lane's rows.
+/// In place: dp in `ds` becomes ds. `p` has the scores. logsumexp and delta are those of the lane's
+/// rows.
 template <int M, int N>
 __device__ void query_weights(const float (&p)[M][N][4], float (&ds)[M][N][4],
                               const float (&logsumexp)[M][2], const float (&delta)[M][2],
@@ -157,8 +158,8 @@ __global__ void __launch_bounds__(threads, 2) query_gradients(Backward<T> x, Siz
   store_rows<D>(head_of(x.dqkv, s, work.pair).q, first_token, s.tokens, dq, one, shared, row);
 }
 
-/// Blocks of 64 queries of a head: their q, dy, logsumexp and delta. They are double-buffered:
-/// while warps work on one block, the next one is copied.
+/// Blocks of 64 queries of a head, with their q, dy, logsumexp and delta. Blocks are
+/// double-buffered: while warps work on one block, the next block is copied.
 template <class T, int D>
 struct QueryBlocks {
   static constexpr int queries = 64;
@@ -176,7 +177,7 @@ struct QueryBlocks {
   __device__ const char* block(int b) const {
     return room + static_cast<uint32_t>(b % 2) * block_bytes;
   }
-  /// logsumexp of the block's queries, followed by their delta: `queries` floats each.
+  /// Returns logsumexp of the block's queries, followed by their delta: `queries` floats each.
   __device__ const float* rows(int b) const {
     return reinterpret_cast<const float*>(block(b) + 2 * tile_bytes);
   }
@@ -195,9 +196,10 @@ struct QueryBlocks {
 };
 
 /// Tiles of the kernel of dk and dv. The rows of the products are keys, so that p^T and ds^T are
-/// already laid out as operands of the next products. A warp has 32 keys at D = 64, but 16 at
-/// D = 128, because dk and dv of a key are then twice as large. Queries are loaded 64 at a time,
-/// and `step` of them are used at a time, so that p^T, ds^T, dk and dv fit into registers.
+/// already laid out as operands of the next products. A warp has 32 keys if D is 64. It has only 16
+/// keys if D is 128, because dk and dv of a key are twice as large. A block loads 64 queries at a
+/// time, and a warp processes `step` of them at a time, so that p^T, ds^T, dk and dv fit into
+/// registers.
 template <class T, int D>
 struct KeyShape {
   static constexpr int M = D == 64 ? 2 : 1;
@@ -207,12 +209,13 @@ struct KeyShape {
 
   using Blocks = QueryBlocks<T, D>;
   static constexpr uint32_t tile_bytes = keys * pitch<D>;
-  /// Room for keys and values, and for two blocks of queries: 73 KiB (D = 64) or 103 KiB (D = 128).
+  /// Shared memory for keys and values, and for two blocks of queries: 73 KiB (D = 64) or 103 KiB
+  /// (D = 128).
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// Replaces the scores in `p` by p^T, and dp^T in `ds` by ds^T. Rows are keys, columns are queries.
-/// logsumexp and delta belong to the queries.
+/// In place: the scores in `p` become p^T, and dp^T in `ds` becomes ds^T. Rows are keys, columns
+/// are queries. logsumexp and delta have a value for each query.
 template <int M, int N>
 __device__ void key_weights(float (&p)[M][N][4], float (&ds)[M][N][4], const float* logsumexp,
                             const float* delta, float scale) {
@@ -286,7 +289,7 @@ __global__ void __launch_bounds__(threads, 2) key_gradients(Backward<T> x, Sizes
 
 // ---- plain
 
-/// Replaces the score in `p` by p, and dp in `ds` by ds.
+/// In place: the score in `p` becomes p, and dp in `ds` becomes ds.
 __device__ inline void plain_weights(float& p, float& ds, bool visible, float logsumexp,
                                      float delta, float scale) {
   p = visible ? expf(p * scale - logsumexp) : 0.0f;

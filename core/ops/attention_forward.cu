@@ -1,6 +1,6 @@
-// The forward of causal_attention on CUDA; causal_attention.cpp says what is computed, and
-// attention.cuh says how a tile is multiplied. A block has a tile of query rows of one head and
-// loops over the keys that these rows see, with a running maximum and sum for each row (Dao et al.,
+// The forward of causal_attention on CUDA. causal_attention.cpp defines the operation, and
+// attention.cuh multiplies tiles. A thread block has a tile of query rows of one head. It loops
+// over the keys that these rows see, with a running maximum and sum for each row (Dao et al.,
 // arXiv:2205.14135; Dao, arXiv:2307.08691). The bits of a row do not depend on other sequences or
 // heads.
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace {
 
 using namespace attention;
 
-/// Tiles of the forward: 128 query rows, 32 per warp. With 32 rows, each fragment of keys and
-/// values that a warp reads from shared memory serves two products, so that shared memory keeps up
-/// with the tensor cores. Blocks of 64 keys are copied at a time, and a warp works on half of them:
-/// then its scores and rows of y fill 96 registers per thread (D = 64) or 160 (D = 128), and no
-/// register is spilled.
+/// Tiles of the forward: 128 query rows, 32 per warp. With 32 rows, a warp uses each part of keys
+/// and values that it reads from shared memory for two products. Shared memory then keeps up with
+/// the tensor cores. A block copies 64 keys at a time, and a warp processes 32 of them at a time.
+/// The warp's scores and rows of y then fill 96 registers per thread (D = 64) or 160 (D = 128), and
+/// no register is spilled.
 template <class T, int D>
 struct ForwardShape {
   static constexpr int M = 2;
@@ -26,14 +26,14 @@ struct ForwardShape {
   static constexpr int keys = 64;  // of a copy
   static constexpr int part = 32;  // of a product
   static constexpr int N = part / 8;
-  /// Thread blocks that a multiprocessor runs at the same time: one computes exponentials while
-  /// another one multiplies.
+  /// Thread blocks that a multiprocessor runs at the same time: one block computes exponentials
+  /// while another block multiplies.
   static constexpr int resident = D == 64 ? 3 : 2;
 
   using Blocks = KeyBlocks<T, D, keys>;
   static constexpr uint32_t tile_bytes = rows * pitch<D>;
-  /// Room for the queries, and for two blocks of keys and values: 54 KiB (D = 64) or 102 KiB
-  /// (D = 128).
+  /// Shared memory for the queries, and for two blocks of keys and values: 54 KiB (D = 64) or
+  /// 102 KiB (D = 128).
   static constexpr uint32_t shared_bytes = tile_bytes + Blocks::bytes;
 };
 
@@ -52,10 +52,10 @@ __device__ float combine_row(float value, const Combine& combine) {
   return combine(value, __shfl_xor_sync(whole_warp, value, 2));
 }
 
-/// Raises the rows' maxima to those of the scores where these are larger, and rescales the sums and
-/// outputs that were accumulated with the old maxima. Every row sees the first key, so each maximum
-/// is finite. After a few keys the maxima of a warp's rows rise seldom. If none does, the factors
-/// would all be exactly 1, so the warp leaves the multiplications out, and the bits are the same.
+/// Raises a row's maximum if a score of the row is larger. Rescales the sums and outputs that were
+/// accumulated with the old maxima. Every row sees the first key, so each maximum is finite. After
+/// a few keys, maxima seldom rise. If no maximum of the warp rises, all factors would be exactly 1.
+/// The warp then skips the multiplications, which does not change the bits.
 template <int M, int N, int O>
 __device__ void raise_maxima(RunningRows<M>& running, float (&out)[M][O][4],
                              const float (&scores)[M][N][4], float scale_log2) {
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
     wait_for_copies<0>();
     __syncthreads();  // block b has arrived, and all warps are done with block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
-    TESSERA_NO_UNROLL  // two parts at once would need the registers that parts save
+    TESSERA_NO_UNROLL  // unrolling would need registers for both parts at once
     for (int i = 0; i < keys; i += Shape::part) {
       const int key = b * keys + i;
       if (key > last_token) break;  // the warp's rows see none of these keys

@@ -1,6 +1,6 @@
-// How the kernels of causal_attention multiply tiles without tensor cores: f32 arithmetic on values
-// of any type, D up to 256, at any address. Threads form a square of 16 x 16; thread (across, down)
-// owns rows down + 16 i and columns across + 16 j of a tile's products.
+// Multiplies tiles without tensor cores, for the CUDA kernels of causal_attention: f32 arithmetic
+// on values of any type, D up to 256, any address. Threads form a square of 16 x 16; thread
+// (across, down) owns rows down + 16 i and columns across + 16 j of a tile's products.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ inline constexpr int plain_threads = side * side;
 __device__ inline int across() { return static_cast<int>(threadIdx.x) % side; }
 __device__ inline int down() { return static_cast<int>(threadIdx.x) / side; }
 
-/// Calls body.template operator()<R, J>() with the size of tiles for heads of size D: a tile has
-/// 16 R tokens, and a thread has J of the D columns, 16 apart. The shared memory of a block stays
+/// Calls body.template operator()<R, J>() with the sizes for heads of size D. A tile has 16 R
+/// tokens, and a thread has J of the D columns, 16 apart. The shared memory of a block stays
 /// below the 99 KiB that every GPU since compute capability 8.0 has.
 template <class Body>
 void visit_plain_tile(int head, const Body& body) {
@@ -26,17 +26,18 @@ void visit_plain_tile(int head, const Body& body) {
 }
 
 /// Floats from one row of a tile of D columns to the next. The number is odd, so that the elements
-/// of a column lie in different banks.
+/// of a column are in different banks.
 __host__ __device__ inline int plain_pitch(int head) { return head | 1; }
 
-/// Shared memory of a block with `tiles` tiles of `rows` tokens and `squares` squares of weights.
+/// Returns the bytes of shared memory of a block with `tiles` tiles of `rows` tokens and `squares`
+/// squares of weights.
 inline size_t plain_shared_bytes(int rows, int head, int tiles, int squares) {
   return sizeof(float) *
          static_cast<size_t>(rows * (tiles * plain_pitch(head) + squares * (rows + 1)));
 }
 
-/// Copies `rows` tokens, from token `first` on, into a tile, as f32. Rows past the last token are
-/// zero.
+/// Copies `rows` tokens, from token `first` on, into a tile, as f32. Rows past the last token
+/// become zero.
 template <class T>
 __device__ void load_plain(float* tile, int rows, Slice<const T> from, int first, const Sizes& s) {
   for (int r = down(); r < rows; r += side) {
@@ -81,7 +82,7 @@ __device__ void share_plain(float* square, const float (&c)[R][R]) {
 template <int R, int J>
 __device__ void add_plain(float (&c)[R][J], const float* weights, const float* b, int tokens,
                           int head) {
-  int column[J];  // columns past D repeat the last one, and are not stored
+  int column[J];  // columns past D repeat the last column, and are not stored
   TESSERA_UNROLL
   for (int j = 0; j < J; ++j) column[j] = std::min(across() + side * j, head - 1);
   for (int k = 0; k < std::min(side * R, tokens); ++k) {

@@ -103,7 +103,7 @@ void for_each_block(const Sizes& s, int64_t row, const Body& body) {
 }
 
 // The arguments of a block's products, which have operands in T and results in f32. The addresses
-// may be null if only the workspace's size is asked for.
+// may be null if the caller only needs the workspace's size.
 
 /// to (rows, keys) = a (rows, D) b (keys, D)^T
 template <class T>
@@ -119,7 +119,7 @@ ProductArgs scores_product(const Sizes& s, const Block& x, Slice<const T> a, Sli
 }
 
 /// to (rows, D) = weights (rows, keys) b (keys, D), summed over the blocks of a tile: the first
-/// block overwrites `to`, and each later block adds to it.
+/// block overwrites `to`, and each later block adds to `to`.
 template <class T>
 ProductArgs rows_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
                          float* to) {
@@ -134,8 +134,8 @@ ProductArgs rows_product(const Sizes& s, const Block& x, const T* weights, Slice
 }
 
 /// to (keys, D) = weights (rows, keys)^T b (rows, D), summed over the tiles of all heads that share
-/// k and v. The last tile of the first head must come first: it sees all keys, so it can overwrite
-/// all of `to`, and every other tile adds to `to`.
+/// k and v. The last tile of the first head must come first. It sees all keys, so it overwrites all
+/// of `to`. Every other tile adds to `to`.
 template <class T>
 ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
                          float* to, bool first_head) {
@@ -149,7 +149,8 @@ ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice
           .dtype = dtype_of<T>};
 }
 
-/// Workspace of the largest product of a pass, in floats, rounded up to whole cache lines.
+/// Returns the workspace of the largest product of a pass, in floats, rounded up to whole cache
+/// lines.
 template <class T>
 int64_t product_floats(const Sizes& s, bool backward) {
   const Slice<const T> q{nullptr, s.q.stride};
@@ -160,8 +161,8 @@ int64_t product_floats(const Sizes& s, bool backward) {
     bytes = std::max(bytes, gemm_workspace_bytes(args, {.threads = 1}));
   };
   for (int64_t tile = 0; tile < s.tiles(); ++tile) {
-    // Visits only the tiles of the first 2 * block_keys queries and the last tile. Every product of
-    // the tiles in between has sizes that a product of the visited tiles has too.
+    // Visits only the tiles of the first 2 * block_keys queries and the last tile. The sizes of all
+    // products in other tiles also occur in the visited tiles.
     if (tile >= 2 * block_keys / tile_rows && tile < s.tiles() - 1) continue;
     for_each_block(s, tile * tile_rows, [&](const Block& x) {
       count(scores_product<T>(s, x, q, kv, nullptr));

@@ -29,9 +29,9 @@ void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from + r * head, head);
 }
 
-/// Returns the number of scores that the loops over row r of a block must visit: the visible
-/// scores, rounded up to a multiple of 16 (at most x.keys), so that the loops run over whole
-/// vectors. Sets the masked scores among them to -infinity.
+/// Returns the number of scores that the loops over row r of a block must visit. It is the number
+/// of visible scores, rounded up to a multiple of 16 (at most x.keys) for loops over whole vectors.
+/// Sets the masked scores among the visited ones to -infinity.
 inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r) {
   // With more keys than queries, a row may see no key of a block that other rows see.
   const int64_t seen = s.visible(x.row + r) - x.key;
@@ -173,8 +173,8 @@ void backward_tile(const Sizes& s, const Head<const T>& head, int64_t row,
   convert_rows(g.dq.rows(row), scratch.out, rows, s.head);
 }
 
-/// Number of threads for `tasks` tasks of about `flops` operations each: one if all tasks together
-/// are too little work for a team.
+/// Returns the number of threads for `tasks` tasks of about `flops` operations each. Returns 1 if
+/// all tasks together are too little work for a team.
 inline int team_size(int64_t tasks, int64_t flops) {
   const int64_t useful = worth_a_team(tasks, flops) ? tasks : 1;
   return static_cast<int>(std::min<int64_t>(thread_count(), std::max<int64_t>(1, useful)));

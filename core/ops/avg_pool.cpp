@@ -1,6 +1,6 @@
-// avg_pool: x (N, H, W, C) -> y (N, H', W', C), the mean over each window of kh x kw pixels, where
-// pixels of the padding are zeros. The gradient of a pixel is the sum of dy over the windows that
-// cover it, divided by the size of a window.
+// avg_pool: x (N, H, W, C) -> y (N, H', W', C), the mean over each window of kh x kw pixels. Pixels
+// of the padding are zeros. The gradient of a pixel is the sum of dy over the windows that cover
+// the pixel, divided by the size of a window.
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops.h"
@@ -59,8 +59,8 @@ struct PixelRange {
   int64_t row, row_end, column, column_end, width;
 };
 
-/// to (count) = factor * sum over the range's pixels, row by row. `from` is the first pixel of the
-/// image.
+/// to (count) = factor * sum over the range's pixels, added row by row. `from` is the first pixel
+/// of the image.
 template <class T>
 void write_sum(T* to, const T* from, PixelRange range, int64_t channels, int64_t count,
                float factor) {

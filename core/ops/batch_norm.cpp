@@ -2,8 +2,8 @@
 // over all R rows of the batch,
 //   y = (x - mean) * rstd * weight + bias + residual,  rstd = 1 / sqrt(variance + epsilon)
 // (Ioffe and Szegedy, arXiv:1502.03167). With relu, y = max(y, 0) follows in the same pass over
-// memory. x, mean and rstd (C) are kept for the gradient. With relu, y is kept too, because the
-// gradient then takes dy only where y > 0.
+// memory. x, mean and rstd (C) are kept for the gradient. With relu, y is kept too, because dy then
+// counts only where y > 0.
 #include <cmath>
 #include <limits>
 
@@ -235,7 +235,7 @@ void batch_norm_forward(const Context& context, const Tensor& y, const Tensor& x
 
 namespace {
 
-/// g(i) = dy[i], or if `masked`, dy[i] where y[i] > 0 and 0 elsewhere.
+/// g(i) = dy[i]. If `masked`, g(i) is 0 wherever y[i] is not above 0.
 template <class T, bool masked>
 struct Masked {
   const T* dy;
@@ -247,7 +247,7 @@ struct Masked {
   }
 };
 
-/// Calls body(g), where g is Masked<T, true> if y is defined, and Masked<T, false> if it is not.
+/// Calls body(g), where g is a Masked<T, true> if y is defined, else a Masked<T, false>.
 template <class T, class Body>
 void visit_masked(const Tensor& dy, const Tensor& y, Body&& body) {
   if (y.defined()) {

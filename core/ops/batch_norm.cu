@@ -1,9 +1,10 @@
-// batch_norm on CUDA. A block takes a chunk of rows and up to 32 n channels, where n is the number
-// of channels that a thread accesses at once. Thread (x, y) has n neighbouring channels of rows y,
-// y + Y, ..., where Y is blockDim.y. So mean, scale and sums of the thread's channels stay in
-// registers.
+// batch_norm on CUDA. A block processes a chunk of rows and up to 32 n channels, where n is the
+// number of channels that a thread accesses at once. Thread (x, y) has n neighbouring channels of
+// rows y, y + Y, ..., where Y is blockDim.y. Mean, scale and sums of the thread's channels
+// therefore stay in registers.
 //
-// Sums over rows are made in chunks, whose number depends on R, C and the dtype alone:
+// The number of chunks depends on R, C and the dtype alone. Sums over rows are computed in three
+// steps:
 //  - A thread adds up rows y, y + Y, ... of a chunk.
 //  - The sums of a block's threads are merged in pairs.
 //  - A second kernel merges the chunks.
@@ -40,7 +41,7 @@ struct RowGrid {
     return {dim3(across, chunks), dim3(static_cast<unsigned>(lanes), row_threads())};
   }
 
-  /// First channel of this thread; `channels` or more if the thread has none.
+  /// Returns the first channel of this thread, or a number from `channels` on if it has no channel.
   template <int n>
   __device__ int64_t first_channel() const {
     return (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * n;
@@ -90,7 +91,7 @@ struct Moments {
   }
 };
 
-/// Sums over rows, for n channels: of g, and of g times the distance of x from its mean.
+/// Sums of n channels over rows: of g, and of g * (x - mean).
 template <int n>
 struct Sums {
   Floats<n> g;
@@ -104,8 +105,8 @@ struct Sums {
   }
 };
 
-/// Merges the parts of a block's threads with equal x, in pairs, into the part of the thread with
-/// y = 0. blockDim.y is a power of two, and `parts` is shared memory with one part for each thread.
+/// Merges, in pairs, the parts of a block's threads with equal x. The thread with y = 0 gets the
+/// result. blockDim.y must be a power of two. `parts` is shared memory for one part per thread.
 template <class Part>
 __device__ inline void merge_rows(Part& own, Part* parts) {
   const unsigned at = threadIdx.y * blockDim.x + threadIdx.x;
@@ -132,7 +133,7 @@ template <class T>
 struct BackwardSums {
   float* partial;  // (chunks, 2, C): the sums of each chunk
   const T* dy;
-  const T* y;  // null without relu: all of dy is then used
+  const T* y;  // null without relu, where g is dy
   const T* x;
   const float* mean;
 };
@@ -142,7 +143,7 @@ struct Backward {
   T* dx;         // or null
   T* dresidual;  // or null
   const T* dy;
-  const T* y;  // null without relu: all of dy is then used
+  const T* y;  // null without relu, where g is dy
   const T* x;
   const float* mean;
   const float* rstd;
@@ -152,8 +153,8 @@ struct Backward {
   float factor;
 };
 
-/// Writes to partial (chunks, 2, C) the mean of each chunk, and the sum of the squared distances
-/// from this mean.
+/// Writes the mean of each chunk, and the sum of the squared distances from this mean, to partial
+/// (chunks, 2, C).
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     statistics_kernel(float* partial, const T* x, RowGrid grid) {

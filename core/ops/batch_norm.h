@@ -16,16 +16,15 @@ TESSERA_KERNEL(batch_norm_rstd, const Tensor& rstd, const Tensor& variance, floa
 TESSERA_KERNEL(batch_norm_forward, const Tensor& y, const Tensor& x, const Tensor& residual,
                const Tensor& mean, const Tensor& rstd, const Tensor& weight, const Tensor& bias,
                bool relu)
-/// sum_g = sum of g, sum_gn = sum of g * n over rows, where n = (x - mean) * rstd and
-///   g = dy where y > 0, else 0, if y is defined (the forward applied relu);
-///   g = dy if y is undefined.
+/// Sums over rows: sum_g = sum of g, and sum_gn = sum of g * n, where n = (x - mean) * rstd. If y
+/// is undefined, g = dy. If y is defined (the forward applied relu), g = dy where y > 0, else 0.
 TESSERA_KERNEL(batch_norm_backward_sums, const Tensor& sum_g, const Tensor& sum_gn,
                const Tensor& dy, const Tensor& y, const Tensor& x, const Tensor& mean,
                const Tensor& rstd)
-/// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g, with n and g of
-/// batch_norm_backward_sums. dx and dresidual may be undefined. `factor` is 1 / (number of rows
-/// that the statistics were computed from), or 0 if the statistics do not depend on x. If `factor`
-/// is 0, sum_g and sum_gn may be undefined.
+/// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g. n and g are
+/// those of batch_norm_backward_sums. dx and dresidual may be undefined. `factor` is 0 if the
+/// statistics do not depend on x, and sum_g and sum_gn may then be undefined. Otherwise `factor` is
+/// 1 divided by the number of rows from which the statistics were computed.
 TESSERA_KERNEL(batch_norm_backward, const Tensor& dx, const Tensor& dresidual, const Tensor& dy,
                const Tensor& y, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                const Tensor& weight, const Tensor& sum_g, const Tensor& sum_gn, float factor)

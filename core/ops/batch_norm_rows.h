@@ -1,4 +1,4 @@
-// The CPU's loops of batch_norm over rows: how rows are grouped, and how sums over them are made.
+// The CPU loops of batch_norm over rows: the grouping of rows, and sums over rows.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace tessera::cpu {
 
-/// How rows are grouped. With few channels a row would not fill vectors, so `fold` rows are treated
-/// as one wide row of fold * C columns; fewer than `fold` rows are left over. Sums are made in
+/// The grouping of rows. A row with few channels would not fill vectors, so `fold` rows are treated
+/// as one wide row of fold * C columns. Fewer than `fold` rows are left over. Sums are computed in
 /// chunks of wide rows. The grouping depends on R and C alone, so the bits of a sum do not depend
 /// on the number of threads.
 struct WideRows {
@@ -33,7 +33,7 @@ struct WideRows {
   int64_t chunk_rows;  // wide rows in a chunk
   int64_t chunks;
 
-  /// Number of wide rows in `some` chunks from `chunk` on.
+  /// Returns the number of wide rows in `some` chunks from `chunk` on.
   int64_t rows_of(int64_t chunk, int64_t some) const {
     return std::min(count, (chunk + some) * chunk_rows) - chunk * chunk_rows;
   }
@@ -95,7 +95,7 @@ struct Moments {
     rows = 0;
   }
 
-  /// Merges the moments of other rows into these (Chan, Golub and LeVeque, 1979).
+  /// Merges the moments of other rows into these moments (Chan, Golub and LeVeque, 1979).
   void merge(const Moments& other, int64_t columns) {
     const auto before = static_cast<float>(rows);
     rows += other.rows;
@@ -136,10 +136,10 @@ struct Moments {
   }
 };
 
-/// Merges `count` parts in pairs, then the results in pairs, and so on, until part 0 holds the
-/// result. merge(into, from, some) merges part `from` into part `into`, when each of these two
-/// already holds the result of up to `some` parts. Pairwise sums have smaller rounding errors than
-/// one long sum.
+/// Merges `count` parts in pairs, then the results in pairs, and so on, until part 0 is the result
+/// of all parts. merge(into, from, some) merges part `from` into part `into`; each of the two is
+/// already the result of up to `some` parts. Pairwise sums have smaller rounding errors than one
+/// long sum.
 template <class Merge>
 void merge_pairs(int64_t count, Merge&& merge) {
   for (int64_t some = 1; some < count; some *= 2) {

@@ -1,4 +1,4 @@
-// The binary elementwise operations: y = f(a, b), broadcast against each other. The expressions are
+// The binary elementwise operations: y = f(a, b), where a and b are broadcast. The functions f are
 // in expressions.h.
 #include "core/ops/binary.h"
 
@@ -55,7 +55,7 @@ Tensor record_curved(const char* name, const Tensor& y, const Tensor& a, const T
   const auto backward = [which, a = saved(a), b = saved(b)](const Tensor& dy,
                                                             InputGradients& grads) {
     // The gradient of mul with respect to one input reads only the other input. The gradients of
-    // all other operations that come here read both inputs.
+    // all other curved operations read both inputs.
     const bool crossed = which == Binary::mul;
     const InUse in_backward(
         {grads.wanted(1) || !crossed ? &a : nullptr, grads.wanted(0) || !crossed ? &b : nullptr});

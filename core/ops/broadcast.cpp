@@ -81,8 +81,8 @@ namespace {
 
 constexpr int64_t columns_at_once = 64;
 
-/// Sizes and strides of the dimensions of x that a sum keeps, or of those that it adds up. The last
-/// dimension of the walk is handled separately.
+/// Sizes and strides of the dimensions of x that a sum keeps, or of the dimensions that a sum adds
+/// up. The last dimension of the walk is handled separately.
 struct Strides {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
@@ -92,7 +92,7 @@ struct Strides {
     for (const int64_t size : sizes) product *= size;
     return product;
   }
-  /// Offset in x of element `index` of these dimensions.
+  /// Returns the offset in x of element `index` of these dimensions.
   int64_t offset(int64_t index) const {
     int64_t result = 0;
     for (size_t dim = sizes.size(); dim-- > 0;) {
@@ -114,7 +114,7 @@ double row_sum(const T* x, int64_t count) {
 }  // namespace
 
 void sum_to(const Context&, const Tensor& y, const Tensor& x, float factor) {
-  // y is repeated in this walk over x, so x is summed wherever y's stride is zero.
+  // This walk over all of x broadcasts y. In the dimensions to add up, the stride of y is zero.
   const BroadcastWalk walk = broadcast_walk(x.shape(), y.shape(), x.shape());
   const auto last = static_cast<size_t>(walk.rank - 1);
   const int64_t inner = walk.sizes[last];

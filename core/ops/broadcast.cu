@@ -1,7 +1,7 @@
-// The two kernels of broadcasting on CUDA, copy_walk and sum_to. In sum_to, if neighbouring
-// elements of x belong to neighbouring sums, one thread computes a sum. Otherwise a block computes
-// a sum: each thread adds up every 256th element, and the threads' sums are added in a fixed order.
-// In both cases the order of the additions depends on the shapes alone.
+// The launchers copy_walk and sum_to on CUDA. If neighbouring elements of x belong to neighbouring
+// sums, sum_to computes each sum with one thread. Otherwise sum_to computes each sum with a block:
+// each thread adds up every 256th element, and the threads' sums are added in a fixed order. In
+// both cases, the order of the additions depends on the shapes alone.
 #include "core/ops/broadcast.cuh"
 
 namespace tessera::cuda {
@@ -22,8 +22,8 @@ struct Dims {
     strides[static_cast<size_t>(rank++)] = stride;
     count *= size;
   }
-  /// Offset of element `index`. Dimensions are in ascending order of stride, and the first one
-  /// varies fastest.
+  /// Returns the offset of element `index`. Dimensions are in ascending order of stride, and the
+  /// first dimension varies fastest.
   __device__ int64_t offset(int64_t index) const {
     int64_t result = 0;
     for (int dim = 0; dim < rank; ++dim) {

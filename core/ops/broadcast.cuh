@@ -1,4 +1,4 @@
-// Kernels over a BroadcastWalk: a thread finds where its element lies in both tensors.
+// Kernels over a BroadcastWalk. A thread computes the offsets of its element in both tensors.
 #pragma once
 
 #include "core/cuda/elementwise.cuh"

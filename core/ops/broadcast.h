@@ -1,5 +1,5 @@
-// Broadcasting: which elements of tensors of different shapes belong together. As in NumPy, shapes
-// are aligned at their last dimensions, and a dimension that is 1 or missing is repeated.
+// Broadcasting, which pairs the elements of tensors of different shapes. As in NumPy, shapes are
+// aligned at their last dimensions, and a dimension that is 1 or missing is repeated.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@ namespace tessera {
 Shape broadcast_shape(const char* name, const Shape& a, const Shape& b);
 
 /// A walk over all elements of a shape, in order, with the strides of two tensors a and b that are
-/// broadcast to it. Neighbouring dimensions are merged where the strides of both tensors allow it.
+/// broadcast to the shape. Neighbouring dimensions are merged if the strides of both tensors allow
+/// it.
 struct BroadcastWalk {
   int rank = 0;  // at least 1 in every result of broadcast_walk
   std::array<int64_t, Shape::max_rank> sizes{};
@@ -23,7 +24,7 @@ struct BroadcastWalk {
   std::array<int64_t, Shape::max_rank> b_strides{};
 
   int64_t elements() const;
-  /// True if element i of the walk is element i of both tensors, so that neither is repeated.
+  /// True if element i of the walk is element i of both tensors, without broadcasting.
   bool flat() const { return rank == 1 && a_strides[0] == 1 && b_strides[0] == 1; }
 };
 /// Returns the walk over shape y, which a and b are broadcast to.
@@ -32,7 +33,7 @@ BroadcastWalk broadcast_walk(const Shape& y, const Shape& a, const Shape& b);
 /// y = factor * sum of x over the dimensions that are 1 or missing in y. Each element of y is
 /// summed in f64, in an order that depends on the shapes alone. y has the dtype of x.
 TESSERA_KERNEL(sum_to, const Tensor& y, const Tensor& x, float factor)
-/// y = factor * x, where the walk goes over y, and tensor `a` of the walk is x.
+/// y = factor * x. The walk goes over y, and tensor `a` of the walk is x.
 TESSERA_KERNEL(copy_walk, const Tensor& y, const Tensor& x, const BroadcastWalk& walk, float factor)
 
 }  // namespace tessera

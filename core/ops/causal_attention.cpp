@@ -1,14 +1,13 @@
 // causal_attention: y (B, T, C) from packed qkv (B, T, 3C). For each sequence and head h of H,
 //   y[t] = sum over s <= t of softmax over s (q[t] k[s] / sqrt(D)) v[s],  D = C / H.
 //
-// The T x T scores of a head are never stored as a whole: a tile of query rows goes through the
-// keys block by block, and a running maximum and sum make the softmax exact (Dao et al.,
-// arXiv:2205.14135). The forward keeps logsumexp (B, H, T), from which the backward recomputes the
-// probabilities.
+// The T x T scores of a head are never stored as a whole. For each tile of query rows, a loop goes
+// over the keys block by block, and a running maximum and sum make the softmax exact (Dao et al.,
+// arXiv:2205.14135). The forward keeps logsumexp (B, H, T), and the backward recomputes the
+// probabilities from it.
 //
-// On the CPU, one thread computes a tile (forward) or a head (backward) from the first product to
-// the last. So the bits of a sequence depend neither on the number of threads nor on the other
-// sequences of the batch.
+// On the CPU, one thread computes all products of a tile (forward) or of a head (backward). So the
+// bits of a sequence depend neither on the number of threads nor on other sequences of the batch.
 #include <cmath>
 #include <cstdint>
 
@@ -49,7 +48,7 @@ namespace tessera::cpu {
 
 namespace {
 
-/// Sizes and layouts of packed qkv, where each token has its q, then its k, then its v.
+/// Returns the sizes and layouts of packed qkv. Each token has its q, then its k, then its v.
 attention::Sizes packed_sizes(const Tensor& qkv, int64_t heads) {
   const int64_t channels = qkv.size(2) / 3;
   const int64_t head = channels / heads;

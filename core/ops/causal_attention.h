@@ -1,5 +1,5 @@
-// The launchers of causal_attention, and its tile sizes on the CPU. B batch, T tokens, C channels,
-// H heads.
+// The launchers of causal_attention, and its tile sizes on the CPU. In shapes, B is the batch, T
+// tokens, C channels and H heads.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ TESSERA_KERNEL(attention_backward, const Tensor& dqkv, const Tensor& dy, const T
 
 namespace cpu {
 
-// At these sizes a tile of scores and a tile of their gradients stay in the L2 cache, and products
-// run near the processor's peak.
+// With these sizes, a tile of scores and a tile of their gradients stay in the L2 cache, and
+// products run near the processor's peak.
 inline constexpr int64_t attention_tile_rows = 64;    // query rows at a time
 inline constexpr int64_t attention_block_keys = 512;  // keys at a time, a multiple of tile_rows
 

@@ -1,6 +1,6 @@
-// concat and split: parts of a tensor along one dimension. Shapes are seen as (outer, size, inner),
-// with that dimension in the middle, so that a part is `outer` rows of size * inner contiguous
-// elements.
+// concat joins and split cuts tensors along one dimension. Shapes are treated as (outer, size,
+// inner) with this dimension in the middle. A part then consists of `outer` rows of size * inner
+// contiguous elements.
 #include "core/ops/concat.h"
 
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 
 /// A dimension of a shape, and the products of the sizes before it and after it.
 struct Along {
-  int dim = 0;  // counted from the first one
+  int dim = 0;  // counted from the first dimension
   int64_t outer = 1;
   int64_t inner = 1;
 };
@@ -36,8 +36,9 @@ Shape with_size(const Shape& shape, int dim, int64_t size) {
   return result;
 }
 
-/// Copies `part` into its place in `whole` if `into_whole`; otherwise copies that place of `whole`
-/// into `part`. The place begins at index `before` of dimension at.dim.
+/// Copies between `part` and the slice of `whole` that begins at index `before` of dimension at.dim
+/// and has the size of `part`. If `into_whole`, copies `part` to the slice, else the slice to
+/// `part`.
 void copy_part(const Along& at, const Tensor& whole, const Tensor& part, int64_t before,
                bool into_whole) {
   const int64_t whole_row = whole.size(at.dim) * at.inner;

@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// Rows to copy from one tensor to another, of `width` elements each. In the destination the first
-/// row begins at element `to`, and rows are `to_stride` elements apart. In the source the first row
+/// Rows of `width` elements to copy from one tensor to another. In the destination, the first row
+/// begins at element `to`, and rows are `to_stride` elements apart. In the source, the first row
 /// begins at element `from`, and rows are `from_stride` elements apart.
 struct RowCopy {
   int64_t rows = 0;

@@ -4,8 +4,8 @@
 // where x is zero outside of the image, and c runs over the channels of o's group.
 //
 // The gradient of a pixel of x is a sum over all (i, j, o) that the pixel contributes to. The
-// gradient of the weight is a sum over images and pixels. A gradient that is not wanted is not
-// computed: a network's first convolution needs no gradient of x.
+// gradient of the weight is a sum over images and pixels. Only the gradients that autograd wants
+// are computed: a network's first convolution needs no gradient of x.
 #include "core/ops/conv2d.h"
 
 #include <algorithm>
@@ -142,8 +142,8 @@ void call_library(const Context& context, const onednn::ConvArgs& args, const Te
                           .workspace = workspace.raw()});
 }
 
-/// Computes one of x, weight and y from the other two. A dtype without fast products on this CPU
-/// goes through f32 copies.
+/// Computes one of x, weight and y, which `pass` selects, from the other two tensors. If this CPU
+/// has no fast products in the dtype, computes with f32 copies.
 void convolve(const Context& context, Conv2dPass pass, const Conv2dSizes& sizes, const Tensor& x,
               const Tensor& weight, const Tensor& y, const Tensor& bias = {}) {
   const onednn::ConvArgs args{pass, sizes, y.dtype(), bias.defined()};

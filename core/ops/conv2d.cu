@@ -1,8 +1,8 @@
-// conv2d on CUDA: convolutions by cuDNN, which takes the weight with its channels last. In memory
-// that layout differs from (O, C / groups, kh, kw) if a filter has more than one pixel and a group
-// has more than one channel. The weight is then transposed into the workspace, and its gradient is
-// computed in the workspace and transposed back. If there is a bias, y is filled with it first, and
-// the convolution is added to y in f32, so that y is rounded once.
+// conv2d on CUDA, by cuDNN. cuDNN needs the weight with its channels last: (O, kh, kw, C / groups).
+// This layout differs from (O, C / groups, kh, kw) in memory if a filter has more than one pixel
+// and a group has more than one channel. In this case the weight is transposed into the workspace.
+// The weight's gradient is computed in the workspace and transposed back. If there is a bias, y is
+// first filled with the bias. The convolution is then added to y in f32, so that y is rounded once.
 #include "core/ops/conv2d.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ Tensor empty_filter(const Context& context, const Conv2dSizes& sizes, DType dtyp
   return context.workspace({sizes.out_channels, taps(sizes), sizes.group_channels()}, dtype);
 }
 
-/// Returns the weight as cuDNN takes it: transposed into the workspace, or `weight` itself if both
+/// Returns the weight in cuDNN's layout: transposed into the workspace, or `weight` itself if both
 /// layouts are equal.
 Tensor as_filter(const Context& context, const Conv2dSizes& sizes, const Tensor& weight) {
   if (has_channels_last(sizes)) return weight;

@@ -58,7 +58,7 @@ std::optional<Conv2dSizes> begin_conv2d_backward(const Context& context,
                                                  const Conv2dSources& from,
                                                  const Conv2dOptions& options);
 
-/// The gradients that a call of conv2d_backward is to compute.
+/// The gradients that a call of conv2d_backward must compute.
 struct Conv2dGradients {
   bool x = true;
   bool weight = true;

@@ -1,5 +1,5 @@
-// convert: y = x in another floating-point dtype, each element rounded to the nearest value, any
-// shape. The gradient is converted back to the dtype of x.
+// convert: y = x in another floating-point dtype, for any shape. Each element is rounded to the
+// nearest value. The gradient is converted back to the dtype of x.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/blocks.h"

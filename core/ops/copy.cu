@@ -1,4 +1,4 @@
-// copy on CUDA: y = x, where each may lie on the host or on a device.
+// copy on CUDA: y = x, where x and y may each be on the host or on a device.
 #include "core/cuda/kernel.cuh"
 #include "core/ops/copy.h"
 
@@ -10,7 +10,8 @@ void copy(const Context& context, const Tensor& y, const Tensor& x) {
                 dtype_name(y.dtype()), y.shape());
   if (x.bytes() == 0 || y.raw() == x.raw()) return;
   // If the source is in pageable host memory, the call returns after the source has been read. If
-  // the destination is in pageable host memory, it returns after the destination has been written.
+  // the destination is in pageable host memory, the call returns after the destination has been
+  // written.
   TESSERA_CUDA(cudaMemcpyAsync(y.raw(), x.raw(), static_cast<size_t>(x.bytes()), cudaMemcpyDefault,
                                stream_of(context)));
 }

@@ -1,11 +1,11 @@
-// The launcher of copy, from one tensor to another of its dtype.
+// The launcher of copy, between tensors of one dtype.
 #pragma once
 
 #include "core/dispatch.h"
 
 namespace tessera {
 
-/// y = x. Throws unless both have the same number of elements and the same dtype.
+/// y = x. Throws unless x and y have equal dtypes and equally many elements.
 TESSERA_KERNEL(copy, const Tensor& y, const Tensor& x)
 
 }  // namespace tessera

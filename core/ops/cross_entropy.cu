@@ -1,7 +1,7 @@
-// cross_entropy on CUDA: one pass over the logits forward, one backward. cross_entropy_in_place
-// does both in one kernel.
+// cross_entropy on CUDA. The forward and the backward each make one pass over the logits.
+// cross_entropy_in_place does both in one kernel.
 //
-// In the forward each thread keeps a running maximum, and the sum of exponentials relative to this
+// In the forward, each thread keeps a running maximum, and the sum of exponentials relative to this
 // maximum (Milakov and Gimelshein, arXiv:1805.02867). The sums are then rescaled to the row's
 // maximum and added in a fixed order. The bits of a row are a function of the row's values, dtype
 // and stride. If the stride is not a multiple of the elements of one access, the rows are read
@@ -20,30 +20,31 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int threads = 256;
-/// Elements that a thread has in flight at once: 64 bytes of f32.
+/// Number of elements that a thread loads at once: 64 bytes of f32.
 constexpr int batch = 16;
 /// Number of elements of the longest row that one warp handles; a block handles a longer row.
 constexpr int64_t warp_columns = 1024;
 constexpr int block_threads = 512;
 
-/// exp(x) as 2^(x log2(e)), in half the instructions of expf. Rounding the product makes a relative
-/// error of |x| 2^-24, which is large only where the result is close to zero.
+/// Returns exp(x), computed as 2^(x log2(e)) with half the instructions of expf. Rounding the
+/// product causes a relative error of about |x| 2^-24. x is at most about zero, so the error is
+/// large only if the result is close to zero.
 __device__ inline float exponential(float x) { return exp2f(x * 1.44269504f); }
 
-/// Returns the column of a row's target, or column 0 if the target is out of range, which
-/// check_targets reports.
+/// Returns the column of a row's target, or column 0 if the target is out of range. check_targets
+/// reports such a target.
 __device__ inline int64_t column_of(int32_t target, int64_t columns) {
   return target >= 0 && target < columns ? target : 0;
 }
 
-/// Returns the shift to subtract from logits: their maximum, or 0 if all logits so far are -inf,
-/// because -inf - (-inf) is NaN.
+/// Returns the shift to subtract from logits: `maximum`, or 0 if all logits so far are -inf.
+/// Without the exception, -inf - (-inf) would be NaN.
 __device__ inline float finite_shift(float maximum) {
   return maximum == -std::numeric_limits<float>::infinity() ? 0.0f : maximum;
 }
 
-/// A running maximum, and the sum of exponentials relative to it. A NaN does not enter the maximum,
-/// but makes the sum NaN.
+/// A running maximum, and the sum of exponentials relative to the maximum. A NaN does not change
+/// the maximum, but makes the sum NaN.
 struct RunningSum {
   float maximum = -std::numeric_limits<float>::infinity();
   float sum = 0;
@@ -60,8 +61,8 @@ struct RunningSum {
 };
 
 /// Loads a batch: n elements of x from `first` on, the next n from first + step on, and so on.
-/// Values past the end of the row become -inf; if `whole`, no element is past the end. The padding
-/// of a row is not read, because it may never have been written.
+/// Values past the end of the row become -inf. If `whole`, the caller promises that no element is
+/// past the end. The padding of a row is not read, because it may never have been written.
 template <bool whole, int n, bool aligned, class T>
 __device__ inline void load_batch(float (&values)[batch], const T* x, int64_t first, int64_t step,
                                   int64_t columns) {
@@ -158,7 +159,8 @@ struct GradientRow {
 };
 
 /// Writes the gradient for a thread's elements of a row. The thread reads all of its elements
-/// before it writes, so `out` may be `x`. If `whole`, no element is past the end of the row.
+/// before it writes, so `out` may be `x`. If `whole`, the caller promises that no element is past
+/// the end of the row.
 template <bool whole, int n, bool aligned, class D, class T>
 __device__ inline void write_gradient(D* out, const T* x, const GradientRow& row, int64_t first,
                                       int64_t step) {
@@ -260,7 +262,7 @@ __global__ void __launch_bounds__(threads)
 }  // namespace
 
 /// The host does not wait for the result. If a target is outside the vocabulary, the host throws at
-/// its next synchronisation with the device. No launcher of this file takes workspace.
+/// its next synchronisation with the device. No launcher of this file needs workspace.
 void check_targets(const Context& context, std::string_view operation, const Tensor& targets,
                    int64_t vocabulary) {
   const int64_t count = targets.elements();

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// Throws if a target is outside [0, vocabulary), naming the operation, position and value. On CUDA
-/// the host throws at its next synchronisation with the device.
+/// Throws if a target is outside [0, vocabulary). The message names the operation, position and
+/// value. On CUDA the host throws at its next synchronisation with the device.
 TESSERA_KERNEL(check_targets, std::string_view operation, const Tensor& targets, int64_t vocabulary)
 /// Computes losses f32 (R) and logsumexp f32 (R) of logits (R, S) and targets i32 (R). Only the
 /// first V = `vocabulary` elements of each row of logits are read.

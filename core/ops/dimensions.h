@@ -1,5 +1,5 @@
-// Checks the dimensions that operations are given. A dimension is numbered from the first one or,
-// if the number is negative, from the last one.
+// Checks the arguments of operations that name dimensions. A number from 0 on counts from the first
+// dimension. A negative number counts from the last dimension.
 #pragma once
 
 #include <algorithm>
@@ -32,8 +32,8 @@ inline std::vector<int> dimensions(const char* name, const Shape& shape,
   return result;
 }
 
-/// The two shapes that a reduction may give its result: in `ones` the reduced dimensions have size
-/// 1, in `gone` they are left out.
+/// The two possible shapes of a reduction's result. In `ones`, the reduced dimensions have size 1.
+/// In `gone`, the reduced dimensions are left out.
 struct ReducedShapes {
   Shape ones;
   Shape gone;

@@ -2,8 +2,8 @@
 // elements by 1 / (1 - p). Dimension 0 is the sample; a scalar is one sample. The backward calls
 // the same launcher with the same arguments: the mask is drawn again, not kept.
 //
-// The decision to keep an element is a function of (seed, step, sample, layer, element) alone. The
-// random words of four elements are drawn at a time, by philox(counter, key), where
+// The decision to keep an element is a function of (seed, step, sample, layer, element) alone. Each
+// call of philox(counter, key) draws the random words of four elements:
 //   key      is two words of philox((step, purpose), seed), so that each step of each seed has a
 //            stream of random numbers that no other step or seed has;
 //   counter  is (element / 4, sample, layer low, layer high). Word element % 4 of the result
@@ -62,8 +62,8 @@ constexpr int64_t tile = 256;  // elements whose random words are drawn together
 constexpr int64_t tile_groups = tile / 4;
 
 /// Draws the random words of a tile's elements. A group is four elements, and `first_group` is the
-/// tile's first group. Computes philox() of core/random.h for each group. Each round is written out
-/// here as a loop over all groups, because such loops vectorise and calls of philox() do not.
+/// tile's first group. Computes philox() of core/random.h for each group. Each round is a loop over
+/// all groups, because such loops vectorise and calls of philox() do not.
 void draw_tile(uint32_t* draws, uint32_t first_group, uint32_t sample, uint64_t layer,
                PhiloxKey key) {
   uint32_t c0[tile_groups], c1[tile_groups], c2[tile_groups], c3[tile_groups];

@@ -33,10 +33,10 @@ __device__ inline float drop(float x, uint32_t draw, const DropoutArgs& args) {
   return draw >= args.threshold ? scaled : 0.0f;
 }
 
-/// `tiles` blocks handle a sample, and a thread handles n neighbouring elements. If `aligned`, a
-/// sample is a whole number of aligned accesses of n elements. In a CUDA graph the kernel's
-/// arguments cannot change, so the kernel reads the state from `in_graph`, which is null outside of
-/// graphs.
+/// `tiles` blocks process a sample, and a thread processes n neighbouring elements. If `aligned`, a
+/// sample is a whole number of aligned accesses of n elements. In a CUDA graph, the arguments of
+/// the kernel cannot change, so the kernel reads the state from `in_graph`. Outside of graphs,
+/// `in_graph` is null.
 template <bool aligned, class T>
 __global__ void __launch_bounds__(threads)
     dropout_kernel(T* y, const T* x, unsigned tiles, DropoutArgs args, DropoutDraws state,

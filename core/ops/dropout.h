@@ -16,8 +16,8 @@ struct DropoutArgs {
   float keep_scale = 1;        // 1 / (1 - probability)
   int64_t elements_per_sample = 1;
 };
-/// y = x * keep_scale for elements that are kept, 0 for all others. The backward is the same call,
-/// with dx for y and dy for x.
+/// y = x * keep_scale for elements that are kept, 0 for all others. The backward calls this
+/// launcher with dx for y and dy for x.
 TESSERA_KERNEL(dropout, const Tensor& y, const Tensor& x, DropoutArgs args)
 
 }  // namespace tessera

@@ -2,8 +2,8 @@
 //   -> y (B, T, C):  y[b, t] = table[tokens[b, t]] + positions[t].   R = B T.
 // Without positions, tokens may have any shape, with R elements in all.
 //
-// The row of a token in the table's gradient is the sum of the rows of dy at the places where the
-// token occurs, in order.
+// In the table's gradient, the row of a token is the sum of the rows of dy at the token's
+// positions, added in order.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/embedding.h"

@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(threads) embedding_kernel(Lookup<T> args, Faul
   }
 }
 
-/// A warp sums columns of one position. In the grid, blocks along x go over positions and blocks
-/// along y over columns.
+/// A warp sums columns of one position. In the grid, blockIdx.x selects positions and blockIdx.y
+/// selects columns.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     position_backward_kernel(T* dpositions, const T* dy, int64_t positions, int64_t channels,
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-/// Takes no workspace. If a token is outside the vocabulary, the host throws at its next
+/// Needs no workspace. If a token is outside the vocabulary, the host throws at its next
 /// synchronisation with the device.
 void embedding_forward(const Context& context, const Tensor& y, const Tensor& tokens,
                        const Tensor& table, const Tensor& positions, int64_t positions_per_row) {
@@ -118,7 +118,7 @@ void embedding_backward(const Context& context, const Tensor& dtable, const Tens
   sum_by_token<false>(context, "embedding_backward", dtable, dy, {order, ends, {}}, accumulate);
 }
 
-/// Takes no workspace.
+/// Needs no workspace.
 void position_backward(const Context& context, const Tensor& dpositions, const Tensor& dy,
                        int64_t tokens_per_row) {
   if (dpositions.elements() == 0) return;

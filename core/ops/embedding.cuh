@@ -1,10 +1,10 @@
 // The gradient of a table of embeddings on CUDA, for embedding, embedding_bag and row_products. Row
 // v of the gradient is the f32 sum of the rows of dy that belong to token v, in order of position.
-// This order must not depend on which thread comes first, so positions are sorted by token, in two
+// The order must not depend on the timing of threads, so positions are sorted by token in two
 // steps:
 //  - A counting sort with integer atomics leaves each token's positions in any order.
 //  - A second sort orders the positions of each token.
-// Then a warp sums the rows of a token, or a block if the token is frequent.
+// Then a warp sums the rows of a token. If the token is frequent, a block sums its rows.
 #pragma once
 
 #include <algorithm>
@@ -23,19 +23,19 @@ struct WarpOfGrid {
   int64_t index = int64_t{blockIdx.x} * warps + warp;
 };
 
-/// The tokens that are looked up. With offsets, these are only the tokens at positions from the
-/// first offset up to, but not including, the last offset.
+/// The tokens to look up. With offsets, only tokens at positions [first offset, last offset) are
+/// looked up.
 struct Positions {
   const int32_t* tokens;
   int64_t count;
   int64_t vocabulary;
-  FaultKind fault;                   // what to report for a token outside the vocabulary
+  FaultKind fault;                   // reported for a token outside the vocabulary
   const int32_t* offsets = nullptr;  // (bags + 1)
   int64_t bags = 0;
 
   __device__ int64_t begin() const { return offsets == nullptr ? 0 : inside(offsets[0]); }
   __device__ int64_t end() const { return offsets == nullptr ? count : inside(offsets[bags]); }
-  /// Clamps an offset to [0, count], so that a wrong offset does not lead outside of memory. The
+  /// Clamps an offset to [0, count], so that a wrong offset causes no access outside of memory. The
   /// forward of embedding_bag reports wrong offsets.
   __device__ int64_t inside(int64_t offset) const {
     return std::min(std::max(offset, int64_t{0}), count);
@@ -43,12 +43,12 @@ struct Positions {
   __device__ bool known(int32_t token) const { return token >= 0 && token < vocabulary; }
 };
 
-// The sort works in `ends` (V + 1), where ends[0] stays 0. For token v,
+// The sort uses `ends` (V + 1), where ends[0] stays 0. For token v,
 //   1. count_tokens_kernel sets ends[v + 1] to the number of positions of v;
 //   2. scan_counts_kernel sets ends[v + 1] to the index in `order` where these positions begin;
-//   3. place_positions_kernel writes the positions, which moves ends[v + 1] to where they end.
-// In the end token v has order[ends[v]] up to, but not including, order[ends[v + 1]]. Tokens
-// outside the vocabulary are left out.
+//   3. place_positions_kernel writes the positions, and moves ends[v + 1] to their end.
+// Afterwards, the positions of token v are order[i] for ends[v] <= i < ends[v + 1]. Tokens outside
+// the vocabulary are left out.
 
 static __global__ void __launch_bounds__(threads)
     count_tokens_kernel(int32_t* ends, Positions positions, Fault* fault) {
@@ -68,7 +68,7 @@ __device__ inline int32_t sum_before(int32_t value) {
   __shared__ int32_t warp_sums[block_threads / warp_size];
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const int warp = static_cast<int>(threadIdx.x) / warp_size;
-  int32_t sum = value;  // in the end, over the lanes up to and including this one
+  int32_t sum = value;  // after the loop: the sum over lanes 0 to `lane`
   for (int offset = 1; offset < warp_size; offset *= 2) {
     const int32_t other = __shfl_up_sync(whole_warp, sum, static_cast<unsigned>(offset));
     if (lane >= offset) sum += other;
@@ -83,8 +83,8 @@ __device__ inline int32_t sum_before(int32_t value) {
 
 constexpr int scan_threads = 1024;
 
-/// Replaces counts by their exclusive prefix sums, with one block: each thread sums a slice of the
-/// counts, and then goes through its slice a second time to write.
+/// Replaces counts by their exclusive prefix sums, with one block. Each thread first sums a slice
+/// of the counts, and then writes the prefix sums of its slice.
 static __global__ void __launch_bounds__(scan_threads)
     scan_counts_kernel(int32_t* counts, int64_t count) {
   const int64_t slice = (count + scan_threads - 1) / scan_threads;
@@ -109,12 +109,13 @@ static __global__ void __launch_bounds__(threads)
   order[atomicAdd(ends + token + 1, 1)] = static_cast<int32_t>(i);
 }
 
-// If a token has up to this many positions, a warp sorts them by ranking each position against all
-// other positions of the token. If a token has more positions, a block collects them in order, by
-// going through the tokens of all positions.
+// If a token has at most this many positions, a warp sorts them by ranking each position among all
+// positions of the token. If a token has more positions, a block reads the tokens of all positions
+// and collects the positions of this token in order.
 constexpr int rank_positions = 256;
 
-/// Writes the positions of `token`, in order, to `order`. All threads of the block take part.
+/// Writes the positions of `token`, in order, to `order`. All threads of the block must call this
+/// function.
 __device__ inline void collect_positions(int32_t* order, const Positions& positions,
                                          int64_t token) {
   const int64_t rows = positions.end() - positions.begin();
@@ -129,7 +130,7 @@ __device__ inline void collect_positions(int32_t* order, const Positions& positi
   }
 }
 
-/// Sorts each token's positions, with a warp for each token or a block for a frequent one.
+/// Sorts each token's positions, with a warp per token, or a block for a frequent token.
 static __global__ void __launch_bounds__(threads)
     sort_positions_kernel(int32_t* order, const int32_t* ends, Positions positions) {
   __shared__ int32_t unsorted[warps][rank_positions];
@@ -157,7 +158,7 @@ static __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Sorts positions by token into `order`, which has room for positions.count. `ends` (V + 1) is
+/// Sorts positions by token into `order` (positions.count). Writes `ends` (V + 1), which is
 /// described above count_tokens_kernel.
 inline void sort_by_token(const Context& context, const Tensor& order, const Tensor& ends,
                           const Positions& positions) {
@@ -211,7 +212,7 @@ struct TableGradient {
 
   __device__ int64_t row_of(int64_t place) const {
     if (rows == nullptr) return per_row == 1 ? place : place / per_row;
-    // The forward has reported a wrong row. Row 0 in its place keeps the access within memory.
+    // If the row is wrong, the forward has reported a fault. Row 0 keeps the access within memory.
     const int32_t row = rows[place];
     return row >= 0 && row < row_count ? row : 0;
   }
@@ -221,8 +222,8 @@ struct TableGradient {
   }
 };
 
-// If a token has more rows than this, a block sums them, with this many rows in flight. A warp
-// alone would wait for memory once for every 8 rows.
+// If a token has more than block_rows rows, a block sums them, with block_rows rows in flight. A
+// single warp would wait for memory once for every 8 rows.
 constexpr int block_rows = 64;
 
 /// Sums columns [column, column + warp_size * n) of one token with a whole block. The rows are
@@ -260,9 +261,10 @@ __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args
   *to = rounded<T>(args.accumulate ? float(*to) + sum : sum);
 }
 
-/// A warp sums columns of one token, or its whole block does if the token is frequent. In the grid,
-/// blocks along x go over tokens and blocks along y over columns. Two blocks on a multiprocessor
-/// have enough loads in flight. For more of them the compiler would spill loaded rows.
+/// A warp sums columns of one token. If the token is frequent, the warp's whole block sums them. In
+/// the grid, blockIdx.x selects tokens and blockIdx.y selects columns. Two blocks on a
+/// multiprocessor have enough loads in flight. With more blocks, the compiler would spill loaded
+/// rows.
 template <class T, bool weighted, int n, bool aligned>
 __global__ void __launch_bounds__(threads, 2)
     embedding_backward_kernel(TableGradient<T, weighted> args) {
@@ -295,8 +297,8 @@ __global__ void __launch_bounds__(threads, 2)
   }
 }
 
-/// Positions sorted by token, with the weight and the row of dy of each position. `order` may hold
-/// rows of dy in place of positions.
+/// Positions sorted by token, with the weight and the row of dy of each position. `order` may
+/// contain rows of dy instead of positions.
 struct Sorted {
   Tensor order;
   Tensor ends;
@@ -305,8 +307,8 @@ struct Sorted {
   Tensor rows = {};     // i32, the row of dy of each position; undefined if per_row gives it
 };
 
-/// dtable[v] (V, C) = the sum of the weighted rows of dy of token v. If `accumulate`, the sums are
-/// added to dtable.
+/// dtable[v] (V, C) is the sum of the weighted rows of dy of token v. If `accumulate`, adds the
+/// sums to dtable.
 template <bool weighted>
 void sum_by_token(const Context& context, const char* name, const Tensor& dtable, const Tensor& dy,
                   const Sorted& sorted, bool accumulate) {

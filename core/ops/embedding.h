@@ -1,4 +1,5 @@
-// The launchers of embedding. T tokens in a sequence, R tokens in all, C channels, V vocabulary.
+// The launchers of embedding. A sequence has T tokens, and all sequences together have R tokens. C
+// is the number of channels, V the vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +12,12 @@ namespace tessera {
 /// positions (P, C), P >= T, may be undefined.
 TESSERA_KERNEL(embedding_forward, const Tensor& y, const Tensor& tokens, const Tensor& table,
                const Tensor& positions, int64_t positions_per_row)
-/// dtable[v] = the fp32 sum of dy[r] over all r with tokens[r] = v, in order of r, where dtable is
-/// (V, C) and dy is (R, C). If `accumulate`, the sums are added to dtable.
+/// dtable[v] is the f32 sum of dy[r] over all r with tokens[r] = v, in order of r. dtable has shape
+/// (V, C), and dy has shape (R, C). If `accumulate`, adds the sums to dtable.
 TESSERA_KERNEL(embedding_backward, const Tensor& dtable, const Tensor& dy, const Tensor& tokens,
                bool accumulate)
-/// dpositions[t] = the fp32 sum of dy[b, t] over the batch for t < T, and zero for T <= t < P,
-/// where dpositions is (P, C) and T is `tokens_per_row`.
+/// dpositions[t] is the f32 sum of dy[b, t] over the batch for t < T, and zero for T <= t < P.
+/// dpositions is (P, C), and T is `tokens_per_row`.
 TESSERA_KERNEL(position_backward, const Tensor& dpositions, const Tensor& dy,
                int64_t tokens_per_row)
 

@@ -1,7 +1,7 @@
 // embedding_bag: indices i32 (L), offsets i32 (B + 1), table (V, C), scale f32 (B) -> y (B, C):
 //   y[b] = scale[b] * sum over p in [offsets[b], offsets[b + 1]) of table[indices[p]].
 // Row v of the table's gradient is the sum of scale[b] dy[b] over the positions of token v, in
-// order, where b is the position's bag. The L rows that are looked up are not copied.
+// order. b is the position's bag. The forward does not copy the L rows of the table.
 #include "core/ops/embedding_bag.h"
 
 #include "core/autograd.h"
@@ -52,9 +52,9 @@ void check_range(const Bags& bags, int64_t vocabulary) {
   }
 }
 
-// Returns how many of the first indices rows_of has to look up: all of them, or for a row-sparse
-// table those up to the end of the last bag. Throws if a row-sparse table's first bag begins after
-// index 0, because the indices before that bag would be looked up too.
+// Returns the number of leading indices that rows_of must look up. For a row-sparse table, these
+// end with the last bag; otherwise they are all indices. Throws if a row-sparse table's first bag
+// begins after index 0, because rows_of would also look up the indices before that bag.
 int64_t used_indices(const Tensor& indices, const Tensor& offsets, const Tensor& table) {
   if (read_whole(table) != nullptr) return indices.size(0);
   const Tensor here = offsets.to_host();

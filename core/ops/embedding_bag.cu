@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(threads) check_bags_kernel(Positions positions
   }
 }
 
-/// A warp sums 32 * n columns of one bag. In the grid, blocks along x go over bags and blocks along
-/// y over columns.
+/// A warp sums 32 * n columns of one bag. In the grid, blockIdx.x selects bags and blockIdx.y
+/// selects columns.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     embedding_bag_kernel(T* y, const T* table, const float* scale, Positions positions,
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-/// Takes no workspace. If an offset or a token is wrong, the host throws at its next
+/// Needs no workspace. If an offset or a token is wrong, the host throws at its next
 /// synchronisation with the device.
 void embedding_bag_forward(const Context& context, const Tensor& y, const Bags& bags,
                            const Tensor& table) {

@@ -1,4 +1,4 @@
-// The launchers of embedding_bag. L indices, B bags, C channels, V vocabulary.
+// The launchers of embedding_bag. There are L indices, B bags and C channels. V is the vocabulary.
 #pragma once
 
 #include "core/dispatch.h"
@@ -12,10 +12,10 @@ struct Bags {
   Tensor scale;    // f32 (B); if undefined, all factors are 1
 };
 
-/// y (B, C): y[b] = scale[b] times the fp32 sum of bag b's rows of table (V, C), in order.
+/// y[b] (B, C) is scale[b] times the f32 sum of bag b's rows of table (V, C), in order.
 TESSERA_KERNEL(embedding_bag_forward, const Tensor& y, const Bags& bags, const Tensor& table)
-/// dtable[v] (V, C) = the fp32 sum of scale[b] dy[b] over all positions of token v, in order, where
-/// b is the position's bag. If `accumulate`, the sums are added to dtable.
+/// dtable[v] (V, C) is the f32 sum of scale[b] dy[b] over all positions of token v, in order. b is
+/// the position's bag. If `accumulate`, adds the sums to dtable.
 /// Workspace: 4 bytes * (V + 1 + L).
 TESSERA_KERNEL(embedding_bag_backward, const Tensor& dtable, const Tensor& dy, const Bags& bags,
                bool accumulate)

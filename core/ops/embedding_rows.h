@@ -1,5 +1,5 @@
-// Shared by embedding and embedding_bag on the CPU: sums of rows, positions sorted by token, and
-// the gradient of the table, which uses both.
+// Shared by embedding and embedding_bag on the CPU: sums of rows, the sort of positions by token,
+// and the gradient of the table.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +17,15 @@ struct WeightedRow {
   float weight = 1.0f;
 };
 
-/// The first `added` rows are added up. Rows from `added` up to `known` belong to the next sums and
-/// are only prefetched. The row_of that is passed to sum_rows must accept the numbers of all
+/// Row counts for sum_rows, which adds up the first `added` rows. The rows from `added` up to
+/// `known` belong to the next sums and are only prefetched. row_of must accept the numbers of all
 /// `known` rows.
 struct RowCount {
   int64_t added;
   int64_t known;
 };
 
-/// A row is prefetched this many rows before it is used. Rows lie anywhere in the table, so the
+/// A row is prefetched this many rows before it is used. Rows are scattered over the table, so the
 /// processor cannot predict the next row.
 constexpr int64_t rows_ahead = 8;
 
@@ -53,11 +53,11 @@ void add_rows(float* sum, const T* from, int64_t channels, RowCount rows, const 
   }
 }
 
-/// Adds up the rows row_of(0), row_of(1), ... of `from`, in this order and in fp32, and calls
+/// Adds up the rows row_of(0), row_of(1), ... of `from`, in this order and in f32. Calls
 /// write(sum, first, count) with the sums of columns [first, first + count).
 template <class T, class RowOf, class Write>
 void sum_rows(const T* from, int64_t channels, RowCount rows, RowOf&& row_of, Write&& write) {
-  // Number of columns that are summed at a time: 64 sums fit into registers, 256 into the L1 cache.
+  // Numbers of columns to sum at a time. 64 sums fit into registers, 256 sums into the L1 cache.
   constexpr int64_t narrow = 64;
   constexpr int64_t wide = 256;
   const int64_t tile = channels <= 2 * narrow ? narrow : wide;
@@ -121,16 +121,16 @@ TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t voca
   std::fill_n(start, vocabulary + 1, 0);
   for_each([=](int32_t token, int64_t) { ++start[token + 1]; });
   for (int64_t v = 0; v < vocabulary; ++v) start[v + 1] += start[v];
-  // Each row that is written advances its token's start. In the end start[v] is where the rows of
-  // token v + 1 begin, so the loop below restores `start`.
+  // Writing a row advances the start of the row's token. start[v] is then the beginning of token
+  // v + 1, so the last loop restores `start`.
   for_each([=](int32_t token, int64_t row) { order[start[token]++] = static_cast<int32_t>(row); });
   for (int64_t v = vocabulary; v > 0; --v) start[v] = start[v - 1];
   start[0] = 0;
   return result;
 }
 
-/// dtable[v] (V, C) = the fp32 sum of weight_of(r) * dy[r] over the rows r of token v, in order. If
-/// `accumulate`, the sums are added to dtable.
+/// dtable[v] (V, C) is the f32 sum of weight_of(r) * dy[r] over the rows r of token v, in order. If
+/// `accumulate`, adds the sums to dtable.
 template <class WeightOf>
 void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sorted, bool accumulate,
                   WeightOf&& weight_of) {

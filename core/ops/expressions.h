@@ -1,7 +1,7 @@
 // The table of elementwise expressions: the value in f32 for one element, and the slopes by which
 // backward multiplies the gradient. The loops of unary.cpp and binary.cpp and the kernels of
-// unary.cu and binary.cu are written once for all expressions. A new expression therefore takes
-// three lines: in a list here, in core/ops.h, and in unary.cpp or binary.cpp.
+// unary.cu and binary.cu are written once for all expressions. A new expression therefore needs
+// three lines: in a list of this file, in core/ops.h, and in unary.cpp or binary.cpp.
 //
 // In the expressions, M is the class with the device's functions exp, log, tanh, sqrt and pow
 // (mathematics.h, mathematics.cuh).
@@ -28,10 +28,10 @@ struct Scalars {
 
 // clang-format off
 
-// y = f(x). The columns: the name, what backward keeps (nothing, the input or the output), the
-// value, and the slope as a function of the kept number, k. `c` are the Scalars. A NaN in x gives a
-// NaN in y. Slopes at corners are PyTorch's, except for clamp: its slope at the bounds is one, as
-// in PyTorch 1.13. PyTorch 2.15 has zero there.
+// y = f(x). The columns are the name, the number to keep for backward (nothing, the input or the
+// output), the value, and the slope as a function of the kept number k. `c` are the Scalars. A NaN
+// in x gives a NaN in y. Slopes at corners are PyTorch's. Only the slope of clamp at the bounds is
+// different: it is one, as in PyTorch 1.13, while PyTorch 2.15 has zero.
 #define TESSERA_UNARY_EXPRESSIONS(X)                                                            \
   X(neg,        nothing, -x,                             -1.0f)                                 \
   X(exp,        output,  M::exp(x),                      k)                                     \
@@ -49,8 +49,8 @@ struct Scalars {
   X(pow,        input,   M::pow(x, c.first),             power_slope<M>(k, c.first))            \
   X(clamp,      input,   clamped(x, c.first, c.second),  k < c.first || k > c.second ? 0.0f : 1.0f)
 
-// y = f(a, b), with a and b broadcast against each other. The columns: the name, the kind, the
-// value, and the slopes by a and by b. The kinds:
+// y = f(a, b), where a and b are broadcast. The columns are the name, the kind, the value, and the
+// slopes with respect to a and b. The kinds are:
 //   linear   the slopes are constants, so backward reads no input
 //   curved   the slopes depend on the inputs, which backward reads
 //   flat     the slopes are zero, so there is no backward
@@ -113,7 +113,7 @@ TESSERA_BOTH inline float clamped(float x, float low, float high) {
   return x < low ? low : x > high ? high : x;
 }
 
-/// Returns the slope of max(a, b) by a, which is one half if a and b are equal.
+/// Returns the slope of max(a, b) with respect to a. The slope is one half if a and b are equal.
 TESSERA_BOTH inline float share_of_larger(float a, float b) {
   return a > b ? 1.0f : a == b ? 0.5f : 0.0f;
 }

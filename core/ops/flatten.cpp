@@ -1,6 +1,6 @@
-// flatten: (N, H, W, C) -> (N, C * H * W) in torch's order, channel by channel. Each image, seen as
-// a matrix (H * W, C), is transposed. With one pixel or one channel the order of elements stays, so
-// a reshape is enough.
+// flatten: (N, H, W, C) -> (N, C * H * W) in torch's order, channel by channel. Each image is
+// transposed as a matrix (H * W, C). With one pixel or one channel, the order of elements does not
+// change, so a reshape is enough.
 #include "core/image_ops.h"
 #include "core/ops.h"
 

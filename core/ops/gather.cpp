@@ -1,11 +1,11 @@
-// index_select, gather and scatter_add: elements along one dimension are picked, or added to, by
-// index. Shapes are seen as (outer, size, inner) with that dimension in the middle:
+// index_select and gather pick elements along one dimension by index. scatter_add adds to elements
+// by index. Shapes are treated as (outer, size, inner) with the indexed dimension in the middle:
 //   index_select   y[o, j, i] = x[o, index[j], i]
 //   gather         y[o, j, i] = x[o, index[o, j, i], i]
 //   scatter_add    y = x, and y[o, index[o, j, i], i] += source[o, j, i] for j = 0, 1, ...
-// All terms of a sum lie in one line (o, :, i) of the source. One thread goes through the line in
-// order, so no sum depends on the timing of threads. The gradient of gather is a scatter_add, and
-// the gradient of scatter_add is a gather.
+// All terms of a sum are in one line (o, :, i) of the source. One thread adds the line's elements
+// in order, so no sum depends on the timing of threads. The gradient of gather is a scatter_add.
+// The gradient of scatter_add with respect to `source` is a gather.
 #include "core/ops/gather.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ Lines lines_of(Picking picking, const Shape& shape, int dim, int64_t count) {
   return lines;
 }
 
-/// Throws unless an index has the shape of x in all dimensions but `dim`.
+/// Throws unless `shape` is the shape of x in all dimensions but `dim`.
 void check_shape(Picking picking, const char* what, const Shape& shape, const Shape& x, int dim) {
   bool fits = shape.rank() == x.rank();
   for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || shape[d] == x[d];
@@ -65,9 +65,9 @@ void check_index(const Tensor& index, const Lines& lines) {
   }
 }
 
-/// Computes a scatter_add in f32: begin(context, wide) writes the initial values to `wide`, and
-/// then the elements of `source` are added by index. The result is written to `sum`, rounded once
-/// if `sum` is not f32.
+/// Computes a scatter_add in f32. begin(context, wide) writes the initial values to `wide`. Then
+/// the elements of `source` are added by index. The result is in `sum`, rounded once if `sum` is
+/// not f32.
 template <class Begin>
 void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const Lines& lines,
              const Begin& begin) {
@@ -79,10 +79,10 @@ void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const
   if (separate) kernels::convert(context, sum, wide);
 }
 
-/// Computes dx, where y was picked from x by index.
+/// Computes the gradient dx for a y that was picked from x by index.
 void picked_gradient(const Tensor& dx, const Tensor& dy, const Tensor& index, const Lines& lines) {
   if (lines.outer == 1 && (lines.shared || lines.inner == 1)) {
-    // Rows of a matrix were picked, as from an embedding's table. There are few lines here, and
+    // Rows of a matrix were picked, as from an embedding's table. The matrix has few lines, and
     // scatter uses only one thread per line. embedding_backward keeps more threads busy.
     return kernels::embedding_backward(
         current_context(dx.device()), dx.view({lines.size, lines.inner}),

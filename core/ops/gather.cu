@@ -19,15 +19,15 @@ FaultKind fault_of(Picking picking) {
   return FaultKind::gather_index;
 }
 
-/// Lines, and how a thread reads their index.
+/// Lines, with their index and the record of faults.
 struct IndexedLines {
   Lines lines;
   const int32_t* index;
   FaultKind kind;
   Fault* fault;
 
-  /// Returns the index for `element` of (outer, count, inner). Reports an index that is out of
-  /// range, and returns -1 for it.
+  /// Returns the index for `element` of (outer, count, inner). If the index is out of range,
+  /// reports a fault and returns -1.
   __device__ int64_t picked(int64_t element) const {
     const int64_t at = lines.shared ? element / lines.inner % lines.count : element;
     const int32_t found = index[at];
@@ -41,7 +41,7 @@ IndexedLines indexed(const Context& context, const Lines& lines, const Tensor& i
   return {lines, index.data<int32_t>(), fault_of(lines.picking), device_fault(context)};
 }
 
-/// One thread for each element of y.
+/// A thread copies one element of y.
 template <class T>
 __global__ void __launch_bounds__(threads) gather_kernel(T* y, const T* x, IndexedLines args) {
   const auto& lines = args.lines;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(threads) gather_kernel(T* y, const T* x, Index
   y[element] = picked < 0 ? T(0.0f) : x[from];
 }
 
-/// One thread for each line (o, :, i), which adds the line's elements in order.
+/// A thread adds the elements of one line (o, :, i) in order.
 template <class T>
 __global__ void __launch_bounds__(threads)
     scatter_kernel(float* sum, const T* source, IndexedLines args) {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(threads)
 
 }  // namespace
 
-/// Takes no workspace. If an index is wrong, the host throws at its next synchronisation with the
+/// Needs no workspace. If an index is wrong, the host throws at its next synchronisation with the
 /// device.
 void gather_lines(const Context& context, const Tensor& y, const Tensor& x, const Tensor& index,
                   const Lines& lines) {
@@ -84,7 +84,7 @@ void gather_lines(const Context& context, const Tensor& y, const Tensor& x, cons
   });
 }
 
-/// Takes no workspace. If an index is wrong, the host throws at its next synchronisation with the
+/// Needs no workspace. If an index is wrong, the host throws at its next synchronisation with the
 /// device.
 void scatter_lines(const Context& context, const Tensor& sum, const Tensor& source,
                    const Tensor& index, const Lines& lines) {

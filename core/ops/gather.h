@@ -9,8 +9,8 @@ namespace tessera {
 
 enum class Picking { index_select, gather, scatter_add };
 
-/// A tensor seen as (outer, size, inner), with the dimension that is indexed in the middle. The
-/// elements that are picked from it, or added to it, are (outer, count, inner).
+/// A tensor treated as (outer, size, inner), with the indexed dimension in the middle. The picked
+/// or added elements are (outer, count, inner).
 struct Lines {
   Picking picking;  // the operation, for error messages
   int64_t outer = 1;

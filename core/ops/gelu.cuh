@@ -7,13 +7,14 @@
 
 namespace tessera::cuda {
 
-/// For values of type T. If T has 16 bits, its rounding hides the error of approximate functions,
-/// with which a multiprocessor computes faster than its memory delivers. f32 is computed exactly.
+/// GELU of values of type T. If T has 16 bits, uses approximate functions, whose error is hidden by
+/// the rounding to T. A multiprocessor then computes faster than memory delivers values. If T is
+/// float, uses accurate functions.
 template <class T>
 struct GeluMath {
   static constexpr bool approximate = sizeof(T) == 2;
 
-  /// 1 + exp(-2u), the reciprocal of sigmoid(2u)
+  /// Returns 1 + exp(-2u), the reciprocal of sigmoid(2u).
   __device__ static float denominator(float x) {
     if constexpr (approximate) {
       constexpr float log2_e = 1.44269504f;

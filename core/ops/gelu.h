@@ -3,8 +3,8 @@
 //
 //   gelu(x) = x/2 (1 + tanh(u)) = x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)
 //
-// The sigmoid form is computed: it costs one exp, and it keeps the small values of the negative
-// tail, which 1 + tanh(u) would round away.
+// The code computes the sigmoid form. The sigmoid form costs one exp, and keeps the small values of
+// the negative tail, which 1 + tanh(u) would round away.
 #pragma once
 
 #include "core/cpu/vector_math.h"
@@ -31,8 +31,8 @@ inline float gelu_f32(float x) { return x / (1.0f + detail::gelu_exp(x)); }
 
 /// d gelu(x) / dx
 inline float gelu_slope_f32(float x) {
-  // Far from the origin the slope is 0 or 1. Without the bound x^2 could overflow, and the result
-  // would be 0 * infinity, NaN.
+  // Far from the origin, the slope is 0 or 1. Without the bound, x^2 could overflow, and the result
+  // would be NaN from 0 * infinity.
   x = clamp_magnitude(x, 16.0f);
   const float sigmoid = 1.0f / (1.0f + detail::gelu_exp(x));
   const float u2_slope = multiply_add(3.0f * detail::gelu_cubic, x * x, detail::gelu_linear);

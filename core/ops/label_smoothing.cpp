@@ -1,5 +1,5 @@
-// smoothed_cross_entropy: cross-entropy against (1 - smoothing) onehot(target) + smoothing / V,
-// logits (R, V), targets (R). This is cross_entropy with one more term for each row:
+// smoothed_cross_entropy: cross-entropy of logits (R, V) and targets (R), with target probabilities
+// (1 - smoothing) onehot(target) + smoothing / V. Each row adds one term to those of cross_entropy:
 //   loss      smoothing * (logits[r][target] - mean(logits[r]))
 //   gradient  smoothing * (onehot(target) - 1 / V) * dloss / R
 #include "core/autograd.h"
@@ -47,7 +47,7 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
                     const Tensor& dloss, InputGradients& grads) {
                   const InUse in_backward({&logits});
                   const Context here = current_context(dloss.device());
-                  // If nothing else holds the logits, their gradient may overwrite them.
+                  // If nothing else refers to the logits, their gradient overwrites them.
                   const bool in_place = logits.unique() && !logits.leaf();
                   const Tensor dlogits = in_place ? logits : grads.destination(0);
                   // For 16-bit logits the gradients of cross_entropy and of the smoothing term are

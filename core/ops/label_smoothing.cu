@@ -1,5 +1,5 @@
-// The terms that label smoothing adds to cross_entropy, on CUDA: a block for each row of logits.
-// The bits of a row's result do not depend on the other rows.
+// The terms that label smoothing adds to cross_entropy, on CUDA. Each row of logits has its own
+// block. The bits of a row's result do not depend on other rows.
 #include "core/ops/label_smoothing.h"
 #include "core/ops/rows.cuh"
 

@@ -98,7 +98,7 @@ void input_gradient_row(T* dx, const T* dy, const T* dsum, const T* x, const T* 
   }
 }
 
-/// dweight += dy * n, dbias += dy, in fp32.
+/// dweight += dy * n, dbias += dy, in f32.
 template <class T>
 void add_parameter_gradients_row(float* dweight, float* dbias, const T* dy, const T* x,
                                  RowStatistics row, int64_t channels) {

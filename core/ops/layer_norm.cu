@@ -1,12 +1,13 @@
 // layer_norm on CUDA. The forward is in layer_norm.cuh.
 //
-// The backward reads a row once for dx and for the sums over rows, dweight and dbias. Rows are
-// summed in chunks, whose number depends only on the number of rows:
+// The backward reads a row once, for dx and for the sums over rows, dweight and dbias. Rows are
+// divided into chunks. The number of chunks depends only on the number of rows. The order of sums:
 //   1. within a chunk, warp w sums rows w, w + 8, ...;
 //   2. the warps' sums are added in order;
 //   3. a second kernel adds up the chunks.
-// If rows do not fit into a warp's registers, or are not aligned, one kernel computes dx and
-// another the sums of the chunks. The sums have the same bits with one kernel or two.
+// If rows do not fit into a warp's registers, or are not aligned, one kernel computes dx and a
+// second kernel computes the sums of the chunks. The sums have the same bits with one kernel or
+// two.
 #include "core/ops/layer_norm.cuh"
 #include "core/ops/layer_norm.h"
 
@@ -53,10 +54,10 @@ struct RowChunks {
 
 template <class T>
 struct NormBackward {
-  T* dx;           // null if not wanted
+  T* dx;           // or null
   float* partial;  // (chunks, 2, C): sums of dweight and dbias; null if neither is wanted
   const T* dy;
-  const T* dsum;  // null if there is none
+  const T* dsum;  // or null
   const T* x;
   const float* mean;
   const float* rstd;
@@ -115,9 +116,9 @@ __device__ inline void add_parameter_gradients(float& dweight, float& dbias, flo
   dbias += dy;
 }
 
-/// Computes dx, and the sums of dweight and dbias, for a chunk of rows. A warp holds a row in
-/// registers, so that each row is read once. Registers for long rows of dsum would be spilled, so
-/// these are read where they are added.
+/// Computes dx, and the sums of dweight and dbias, for a chunk of rows. A warp keeps a row of x and
+/// dy in registers, so that each row is read once. A long row of dsum would make registers spill,
+/// so it is read only when it is added.
 template <class T, int turns>
 __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackward<T> args) {
   constexpr int n = neighbours<T>;
@@ -192,9 +193,9 @@ __global__ void __launch_bounds__(norm_threads) norm_input_kernel(NormBackward<T
                                  args.weight, {args.mean[r], args.rstd[r]});
 }
 
-/// Computes the sums of dweight and dbias for a chunk of rows of any length, with a block for 32
-/// columns. Warp w takes the same rows as in norm_backward_kernel, so that the sums have the same
-/// bits.
+/// Computes the sums of dweight and dbias for a chunk of rows of any length. A block sums 32
+/// columns. Warp w sums the same rows as in norm_backward_kernel, so that both kernels give the
+/// same bits.
 template <class T>
 __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward<T> args) {
   __shared__ float sums[2][warps][warp_size];
@@ -222,9 +223,10 @@ __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward
   args.partial[(int64_t{blockIdx.y} * 2 + warp) * args.channels + column] = total;
 }
 
-/// Number of warps in a block of norm_finish_kernel, which adds up the chunks. dweight and dbias
-/// lie side by side in a chunk, in 2 C columns, and a block sums 32 columns. Warp w adds chunks w,
-/// w + 32, ..., then the warps' sums are added in order. A null destination is not written.
+/// Number of warps in a block of norm_finish_kernel, which adds up the chunks. A chunk has the sums
+/// of dweight and dbias side by side, in 2 C columns, and a block sums 32 columns. Warp w adds
+/// chunks w, w + 32, .... Then the warps' sums are added in order. A null destination is not
+/// written.
 constexpr int finish_warps = 32;
 
 template <class T>

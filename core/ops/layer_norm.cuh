@@ -1,9 +1,9 @@
-// Shared by layer_norm and residual_layer_norm on CUDA: the forward.
+// The forward of layer_norm and residual_layer_norm on CUDA.
 //
-// A warp handles a row of up to 4 KiB (2,048 elements of 16 bits), without a barrier. A block
-// handles a longer row. A row of up to 16 KiB whose 16-byte accesses are aligned is read from
-// memory once and stays in registers. Other rows are read again at each use. The bits of a row's
-// result do not depend on the other rows.
+// A warp processes a row of up to 4 KiB (2,048 elements of 16 bits), without a barrier. A block
+// processes a longer row. A row is read from memory once and stays in registers if it has at most
+// 16 KiB and its 16-byte accesses are aligned. Other rows are read again at each use. The bits of a
+// row's result do not depend on other rows.
 #pragma once
 
 #include "core/ops/rows.cuh"
@@ -11,8 +11,8 @@
 namespace tessera::cuda {
 
 inline constexpr int norm_threads = 256;
-/// A warp handles a row of at most this many 16-byte accesses per lane. With more, the backward's
-/// registers could not hold both the row and the sums of dweight and dbias.
+/// A warp processes a row of at most this many 16-byte accesses per lane. With more accesses, the
+/// row and the sums of dweight and dbias would not fit into registers in the backward.
 inline constexpr int norm_warp_turns = 8;
 
 template <class T>
@@ -20,7 +20,8 @@ bool norm_row_is_a_warps(int64_t channels) {
   return channels <= int64_t{warp_size} * norm_warp_turns * neighbours<T>;
 }
 
-/// Calls body.operator()<turns>() with the least of the given numbers that is at least `needed`.
+/// Calls body.operator()<turns>() with the first of the given ascending numbers that is at least
+/// `needed`, or with the last number.
 template <int first, int... rest, class Body>
 void visit_turns(int64_t needed, Body&& body) {
   if constexpr (sizeof...(rest) == 0) {
@@ -32,8 +33,8 @@ void visit_turns(int64_t needed, Body&& body) {
   }
 }
 
-/// Calls visit_turns for a row that a warp handles. The row's length must be a multiple of
-/// neighbours<T>, the elements of one access.
+/// Calls visit_turns for a row that a warp processes. The row's length must be a multiple of
+/// neighbours<T>, the number of elements of one access.
 template <class T, class Body>
 void visit_warp_turns(int64_t channels, Body&& body) {
   visit_turns<1, 2, 3, 4, 5, 6, 7, norm_warp_turns>(

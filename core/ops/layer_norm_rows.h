@@ -1,5 +1,5 @@
-// Shared by layer_norm and residual_layer_norm: the checks, which batch_norm uses too, and the
-// loops over one row.
+// Shared by layer_norm and residual_layer_norm: the checks and the loops over one row. batch_norm
+// uses the checks too.
 #pragma once
 
 #include <cmath>
@@ -51,8 +51,8 @@ float row_total(const T* x, int64_t channels) {
   return total;
 }
 
-/// Returns the mean and rstd of a row with the given total. The variance takes a second pass over
-/// the row, which is then in the L1 cache. In one pass it would suffer from cancellation.
+/// Returns the mean and rstd of a row with the given total. Computes the variance in a second pass
+/// over the row, which is in the L1 cache by then. A single pass would suffer from cancellation.
 template <class T>
 RowStatistics row_statistics(float total, const T* x, int64_t channels, float epsilon) {
   const float mean = total / static_cast<float>(channels);

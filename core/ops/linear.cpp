@@ -1,12 +1,12 @@
 // linear: y (R, out) = activation(x (R, in) W + bias), W stored as [in, out] or as [out, in].
 //
-// With an activation, `pre`, the value before the activation, is kept if there will be a backward:
+// `pre` is the value before the activation. With an activation, `pre` is kept for the backward:
 //   g = dy * activation'(pre),  dx = g W^T,  dW = x^T g,  dbias = sums of g's columns.
 //
-// GELU is a separate kernel on CUDA too, not the library's epilogue. y is not kept: the next
-// layer's backward gets its input by computing GELU of `pre` again (Kept, core/autograd.h). `pre`
-// is rounded, while an epilogue would compute GELU from the f32 value, before rounding. With a
-// separate kernel, the next layer's forward and its weight's gradient read exactly the same values.
+// GELU is a separate kernel on CUDA too, not an epilogue of cuBLASLt. y is not kept: the next
+// layer's backward recomputes its input as GELU of `pre` (Kept, core/autograd.h). `pre` is rounded,
+// but an epilogue would compute GELU of the f32 value before rounding. With a separate kernel, the
+// next layer's forward and its weight's gradient read exactly the same values.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/gelu.h"
@@ -87,7 +87,7 @@ struct Sizes {
   int64_t row_stride, column_stride;  // of W as (in, out)
 };
 
-/// The sizes for y (..., out) and a weight of the given layout.
+/// Returns the sizes for y (..., out) and a weight of the given layout.
 Sizes sizes_of(const Tensor& y, const Tensor& weight, WeightLayout layout) {
   const bool in_out = layout == WeightLayout::in_out;
   const int64_t in = weight.size(in_out ? 0 : 1);

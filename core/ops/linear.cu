@@ -1,8 +1,8 @@
-// linear on CUDA: the gradient of its bias. cuBLASLt computes the products, and adds the bias too.
+// The gradient of linear's bias on CUDA. cuBLASLt computes the products and adds the bias.
 //
-// The gradient of the bias is a separate kernel, not an epilogue of the library. This gives a known
-// order of addition, one rounding, and the same bits whether or not the weight trains. The cost is
-// one more read of the gradient, which is little beside the products.
+// The gradient of the bias is a separate kernel, not an epilogue of cuBLASLt. The separate kernel
+// has a known order of addition and rounds once. Its bits are the same whether or not the weight
+// trains. The cost is one more read of the gradient, which is little compared with the products.
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"
@@ -13,9 +13,9 @@ namespace tessera::cuda {
 namespace {
 
 /// sums (chunks, C): row i is the sum of rows [i * chunk, (i + 1) * chunk) of x (R, C), by columns.
-/// A block sums 32 * width columns of one chunk: thread (i, j) sums rows j, j + lanes, ... of
-/// `width` columns, then the parts of all j are added in order. `width` changes how memory is read,
-/// not the order of addition.
+/// A block sums 32 * width columns of one chunk. Thread (i, j) sums rows j, j + lanes, ... of
+/// `width` columns. Then the parts of all j are added in order. `width` changes the memory
+/// accesses, not the order of addition.
 template <class T, class Sum, int width, int lanes>
 __global__ void column_sums_kernel(Sum* sums, const T* x, int64_t rows, int64_t columns,
                                    int64_t chunk) {
@@ -60,12 +60,12 @@ void launch_column_sums(const Context& context, Sum* sums, const T* x, int64_t r
          column_sums_kernel<T, Sum, width, lanes>, sums, x, rows, columns, chunk);
 }
 
-// Number of rows that a block sums in the first pass, eight per thread. A GPU then has enough
-// blocks to be busy, and the second pass reads little. For GPT-2's 16,384 rows of 768 channels in
-// 16 bits, the first pass has 768 blocks, and the second reads 3 % as many bytes as the first.
+// Number of rows that a block sums in the first pass, eight per thread. The first pass then has
+// enough blocks to keep a GPU busy, and the second pass reads little. For GPT-2's 16,384 rows of
+// 768 channels in 16 bits, the first pass has 768 blocks. The second pass reads 3 % as many bytes.
 constexpr int64_t first_pass_rows = 64;
 
-/// The first pass: sums (chunks, C) of chunks of first_pass_rows rows of x (R, C).
+/// Computes the first pass: sums (chunks, C) over chunks of first_pass_rows rows of x (R, C).
 template <class T, class Sum>
 void first_column_sums(const Context& context, Sum* sums, const T* x, int64_t rows,
                        int64_t columns) {
@@ -78,8 +78,8 @@ void first_column_sums(const Context& context, Sum* sums, const T* x, int64_t ro
   }
 }
 
-/// out (C) = sums of the columns of x (R, C), in an order that depends on R alone. One pass is
-/// enough if the rows fit into one chunk; otherwise a second pass adds up the chunks.
+/// out (C) is the sums of the columns of x (R, C), in an order that depends on R alone. If the rows
+/// fit into one chunk, one pass is enough. Otherwise a second pass adds up the chunks.
 template <class T>
 void sum_columns(const Context& context, T* out, const T* x, int64_t rows, int64_t columns) {
   if (columns == 0) return;

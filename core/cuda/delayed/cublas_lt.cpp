@@ -1,6 +1,6 @@
-// cuBLASLt, loaded at the first call. If cuBLASLt were linked, its 500 MB would cost every process
-// 90 ms and 200 MB of memory at the start, even without a GPU. The emulated build has its own
-// implementation instead.
+// Wrappers that load cuBLASLt at the first call. Linking the 500 MB library would cost every
+// process 90 ms and 200 MB of memory at its start, even without a GPU. The emulated build does not
+// use this file: it has its own implementation of cuBLASLt.
 #include <cublasLt.h>
 
 #include "core/cuda/delayed/library.h"

@@ -1,5 +1,6 @@
-// cuDNN, loaded at the first call, as cuBLASLt is (cublas_lt.cpp). Without cuDNN a program starts,
-// and runs everything but convolutions. The emulated build has its own implementation instead.
+// Wrappers that load cuDNN at the first call. Without cuDNN, a program can run everything but
+// convolutions on a GPU. The emulated build does not use this file: it has its own implementation
+// of cuDNN.
 #include <cudnn.h>
 
 #include "core/cuda/delayed/library.h"
