@@ -20,7 +20,7 @@ struct CheckpointToolOptions {
 
 struct CheckpointCommandLine {
   CheckpointToolOptions options;
-  std::string help;  // if not empty: print it and end
+  std::string help;  // if not empty: print this text and exit
 };
 
 /// Throws InputError, with a one-line message, if the command, an argument or a flag is missing or

@@ -26,8 +26,9 @@
 namespace tessera::apps {
 namespace {
 
-/// Measures the collectives in `options` among the ranks of `world`: one group of the job `job`, or
-/// all of it. If `prints`, prints each table as soon as its collective is measured.
+/// Measures the collectives in `options` among the ranks of `world`. `world` is one group of the
+/// ranks of `job`, or all of them. If `prints`, prints the table of each collective as soon as the
+/// collective is measured.
 std::vector<CommResult> measure(const CommOptions& options, const dist::World& world,
                                 const dist::World& job, bool prints) {
   const std::vector<int64_t> sizes =
@@ -51,7 +52,7 @@ std::vector<CommResult> measure(const CommOptions& options, const dist::World& w
   return all;
 }
 
-/// Returns this rank's group. A group has neighbouring ranks, which are measured together.
+/// Returns the group of this rank. Each group consists of neighbouring ranks.
 dist::World group_of(const dist::World& world, int64_t groups) {
   if (groups == 0) return world;
   if (world.size % groups != 0) {

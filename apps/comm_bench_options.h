@@ -30,7 +30,7 @@ struct CommOptions {
 
 struct CommCommandLine {
   CommOptions options;
-  std::string help;  // if not empty, it is to be printed and nothing else done
+  std::string help;         // if not empty: print this text and exit
   dist::Settings settings;  // must be equal on all ranks
 };
 

@@ -21,7 +21,7 @@ struct GenerateOptions {
 
 struct GenerateCommandLine {
   GenerateOptions options;
-  std::string help;  // if not empty: print it and end
+  std::string help;  // if not empty: print this text and exit
 };
 
 /// Throws InputError, with a one-line message, if a flag is invalid.

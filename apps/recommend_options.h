@@ -12,14 +12,14 @@ struct RecommendOptions {
   std::vector<std::string> users;  // ids
   std::string items;               // a file with titles
   int64_t top = 10;
-  bool all = false;             // include items that the user has in training
+  bool all = false;             // include items that the user has in the training data
   std::string device = "auto";  // cpu, cuda, or auto: CUDA where a GPU is usable
   int threads = 0;
 };
 
 struct RecommendCommandLine {
   RecommendOptions options;
-  std::string help;  // if not empty: print it and end
+  std::string help;  // if not empty: print this text and exit
 };
 
 /// Throws InputError, with a one-line message, if a flag is invalid.

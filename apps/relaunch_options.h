@@ -19,7 +19,7 @@ struct RelaunchOptions {
 
 struct RelaunchCommandLine {
   RelaunchOptions options = {};
-  std::string help = {};  // if not empty: print it and end
+  std::string help = {};  // if not empty: print this text and exit
 };
 
 /// Throws InputError if a flag is invalid.

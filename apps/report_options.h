@@ -16,7 +16,7 @@ struct ReportOptions {
 
 struct ReportCommandLine {
   ReportOptions options;
-  std::string help;  // if not empty: print it and end
+  std::string help;  // if not empty: print this text and exit
 };
 
 /// Throws InputError, with a one-line message, if an argument or a flag is missing or invalid.

@@ -91,8 +91,8 @@ dist::Settings data_settings(const TrainOptions& options, const data::TokenData&
           tokens_setting("--val-data", options.val_data, *data.validation().file, whole)};
 }
 
-// Makes the ranks use the table of algorithms that the checkpoint's run used. Returns why it cannot
-// be used here, the same on every rank, or an empty text.
+// Makes the ranks use the table of algorithms that the checkpoint's run used. Returns an empty
+// text. If the table cannot be used, returns the reason, which is the same text on every rank.
 std::string use_table_of(const train::Manifest& manifest, const std::string& folder,
                          dist::World& world) {
   std::string why;
@@ -110,9 +110,9 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
   return why;
 }
 
-// Chooses the algorithms of products on CUDA: those of --tuned, or those of the checkpoint's run,
-// or else measured ones. With --tune off the library's first proposals are taken. On a CPU there is
-// nothing to choose.
+// Chooses the algorithms of matrix products on CUDA, from the first of these that applies: the file
+// of --tuned, which the caller has loaded; the checkpoint; measurements. With --tune off nothing is
+// measured, and the library's first proposals are used. On a CPU there is nothing to choose.
 void choose_algorithms(const TrainOptions& options, const Resumed& resumed, dist::World& world) {
   if (!options.tuned.empty() || world.communicator->device().is_cpu()) return;
   if (resumed.found() && resumed.manifest().imported.empty()) {
@@ -151,7 +151,7 @@ class Run {
     choose_algorithms(options, resumed, world);
     go_on();
     // The checks come before begin_run, so that a refused run leaves an older log as it is.
-    // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
+    // begin_run starts counting memory and traffic, so it precedes the input and the optimizer.
     files_ = run_files(options, resumed, world);
     log_ = train::begin_run(files_, world);
     input_ = std::make_unique<data::TokenInput>(

@@ -13,7 +13,7 @@ namespace tessera::apps {
 struct TrainOptions : RunOptions {
   std::string val_data;  // empty: the last 10 % of data
   std::string preset;    // gives the defaults of sizes and hyper-parameters
-  std::string name;      // for the log: the preset of exactly these sizes, else such as "gpt-2x128"
+  std::string name;      // in the log: the preset with these sizes, else a name such as "gpt-2x128"
   models::GptConfig model;
   int64_t eval_batches = 20;  // 0: the whole validation part
   int64_t sample = 0;

@@ -51,8 +51,8 @@ data::RatingData open_data(const RecommenderTrainOptions& options) {
   return data;
 }
 
-// Compares all of the data over ranks. This comes before `complete`, which derives the number of
-// steps from the number of interactions.
+// Compares all of the data over ranks. It is called before `complete`, because `complete` derives
+// the number of steps from the number of interactions.
 void check_data(const dist::World& world, const data::RatingData& data) {
   if (world.size == 1) return;  // no other rank to compare with
   dist::check_agreement(
@@ -174,7 +174,7 @@ class Run {
     }
     optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
     // The checks come before begin_run, so that a refused run leaves an older log as it is.
-    // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
+    // begin_run starts counting memory and traffic, so it precedes the input and the optimizer.
     files_ = run_files(options, resumed, world);
     files_.save = options.save;
     log_ = train::begin_run(files_, world);
@@ -236,7 +236,7 @@ class Run {
   }
 
   void announce() {
-    std::optional<train::RankingQuality> popularity;  // on rank 0 only, which writes the log
+    std::optional<train::RankingQuality> popularity;  // only on rank 0, which writes the log
     if (task_.ranking && world_.rank == 0) popularity = task_.ranking->popularity();
     log_->write(resumed_.first_line(*log_, header(popularity), *optimizer_));
     train::announce_run(training_, options_.model.name, *model_, world_);

@@ -113,7 +113,7 @@ class Run {
                                         .rank = world.rank});
     go_on();
     // The checks come before begin_run, so that a refused run leaves an older log as it is.
-    // begin_run starts counting memory and traffic, so the input and the optimizer come after it.
+    // begin_run starts counting memory and traffic, so it precedes the input and the optimizer.
     files_ = run_files(options, resumed, world);
     files_.save = options.save;
     log_ = train::begin_run(files_, world);

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t most_ranks = 1'000'000;
 
-// The flags as given. An empty value takes the preset's default, or leaves out a part of the plan.
+// The flags as given. For an empty value the preset's default is used, or a part of the plan is
+// left out.
 struct Given {
   ModelOptions model;
   BatchOptions batch;

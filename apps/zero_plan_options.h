@@ -21,7 +21,7 @@ struct TableOptions {
 };
 
 struct PlanOptions : train::StagesInput {
-  std::string name;  // of the model: its preset's, else made of layers and width: "gpt-2x128"
+  std::string name;  // the model's preset, else layers and width, such as "gpt-2x128"
   std::string optimizer;
   train::PlanDevice device;
   std::optional<TableOptions> table = std::nullopt;
@@ -32,7 +32,7 @@ struct PlanOptions : train::StagesInput {
 
 struct PlanCommandLine {
   PlanOptions options;
-  std::string help;  // if not empty: print it and end
+  std::string help;  // if not empty: print this text and exit
 };
 
 /// Throws InputError, with a one-line message, if a flag is invalid.

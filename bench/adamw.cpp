@@ -3,9 +3,9 @@
 //   bench_adamw --parameters 124439808 --threads 1
 //
 // A pass of AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter. The limit is the
-// fastest of these copy loops: plain, memcpy and, in a build for AVX-512, non-temporal stores. They
-// copy buffers larger than the caches, 8 bytes an element. Passes and copies are timed in turn,
-// with warm buffers. Medians are printed as one JSON object.
+// fastest of these copy loops: plain, memcpy and, in a build for AVX-512, non-temporal stores. A
+// copy moves 8 bytes an element. All buffers are larger than the caches. Passes and copies are
+// timed alternately, after one untimed round. Prints medians as one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
       kernels::adam_update(current_context({}), p, m, v, g, std::span(&segment, 1),
                            std::span(&hyper, 1));
     });
-    if (i > 0) update_ms.push_back(ms);  // the first pass warms the buffers
+    if (i > 0) update_ms.push_back(ms);  // the first round is not timed
     for (size_t c = 0; c < std::size(copies); ++c) {
       const double time =
           milliseconds([&] { copies[c].loop(g.data<float>(), p.data<float>(), n); });

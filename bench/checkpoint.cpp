@@ -4,8 +4,8 @@
 //   mpirun -n 2 bench_checkpoint --preset gpt2 --folder /dev/shm/run --rounds 5
 //
 // Rank 0 prints one JSON object: the bytes of a checkpoint, and the milliseconds of each round's
-// save and load. Both are timed from a barrier: a save until the checkpoint has its final name, a
-// load until the checkpoint is verified and the optimizer has its state.
+// save and load. Times run from barrier to barrier. A save ends when the checkpoint has its final
+// name. A load ends when the checkpoint is verified and the optimizer has its state.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>

@@ -10,9 +10,9 @@
     restart    time from a kill of all ranks to the next finished step of nano
     relaunch   time from the kill of one of three ranks to the next step that the other two finish
 
-memory and disk measure blocking saves of GPT-2 124M with AdamW's moments by 2 ranks. On --disk all
-sides flush. Each question prints rows of a table. The sides that a row compares run in turn, and
-rows show medians.
+memory and disk measure blocking saves of GPT-2 124M with AdamW's moments by 2 ranks. On --disk,
+Tessera, PyTorch and dd flush their files. Each question prints rows of a table. The programs that a
+row compares run alternately, and rows show medians.
 """
 import argparse
 import json

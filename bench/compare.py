@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run Tessera's benchmarks beside their peers and limits, in turn, and print ratios of medians.
+"""Run Tessera's benchmarks alternately with their peers and limits; print ratios of medians.
 
     bench/compare.py                       # every question; more than an hour
     bench/compare.py gpt-micro-1 adamw     # some of them
@@ -44,8 +44,8 @@ def environment(threads):
         if line and not line.startswith("#"):
             name, value = line.split("=", 1)
             env[name] = value
-    # Each of these variables makes a PyTorch that uses OpenBLAS several times slower, which would
-    # make the comparison void.
+    # Each of these variables makes a PyTorch that uses OpenBLAS several times slower. The
+    # comparison would be void.
     env.pop("OPENBLAS_CORETYPE", None)
     env.pop("OPENBLAS_L2_SIZE", None)
     return env

@@ -7,7 +7,7 @@
 // Prints one JSON object with a row for each kind of layer. `count` is the number of such layers in
 // the network. Times are medians over samples; a sample is a loop of calls. backward computes the
 // gradients of the weight and of the input; the first layer needs no gradient of its input.
-// gflops_per_s is over forward and backward.
+// gflops_per_s is the rate of forward and backward together.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -55,8 +55,8 @@ std::vector<Layer> basic_blocks(Layer first, int64_t pixels, int64_t channels,
   return layers;
 }
 
-/// Returns the layers of a network whose blocks have a 1x1, a 3x3 and a 1x1 layer. A block's output
-/// has four times as many channels as its 3x3 layer, which has the stride.
+/// Returns the layers of a network whose blocks have a 1x1, a 3x3 and a 1x1 layer. The 3x3 layer
+/// has the block's stride. The block's output has four times as many channels as the 3x3 layer.
 std::vector<Layer> bottlenecks(Layer first, int64_t pixels, int64_t channels,
                                const std::vector<int64_t>& blocks) {
   std::vector<Layer> layers{first};

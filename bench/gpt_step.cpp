@@ -162,8 +162,8 @@ struct Timing {
   std::vector<std::string> losses;  // as JSON
 };
 
-/// Returns all batches that this rank reads, in the memory of the model's device. They are made
-/// before the first step, so that no step's time includes making them.
+/// Returns all batches that this rank reads, in the memory of the model's device. The batches are
+/// made before the first step, so that no step's time includes them.
 std::vector<TokenBatch> read_all(const Options& options, const models::Gpt& model,
                                  const Batch& batch, const dist::World& world) {
   std::vector<TokenBatch> batches;

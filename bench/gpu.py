@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run the benchmarks that want a GPU, beside PyTorch on the same GPU, and print rows of a table.
+"""Run the benchmarks that need a GPU, beside PyTorch on the same GPU, and print rows of a table.
 
     bench/gpu.py                  # every question; bench/gpu.sh builds and tests first
     bench/gpu.py kernels gpt2     # some of them; --list names them
@@ -65,7 +65,7 @@ def peer(args, script, *options):
 
 
 def kept(args, name, measure, again):
-    """Return the result of measure() kept in args.out. Measure if none is kept, or if `again`."""
+    """Return measure()'s result from its file in args.out. Measure without it, or if `again`."""
     path = args.out / f"{name}.json"
     if again or not path.exists():
         path.write_text(json.dumps(measure()))

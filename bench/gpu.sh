@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds Tessera for this machine's GPU, measures it beside PyTorch, runs its tests on the GPU, and
-# checks it with compute-sanitizer. Writes a table to paste into bench/README.md. Each call fits ten
-# minutes and reuses the build of the call before. A call whose time is over keeps its results.
+# checks it with compute-sanitizer. Writes a table to paste into bench/README.md. Each call ends
+# within ten minutes, and reuses the build of earlier calls. A call that runs out of time keeps the
+# results so far.
 #
 #   bench/gpu.sh                         means --build --measure kernels gpt2 --peer none
 #   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: our side, then the peer
@@ -9,15 +10,15 @@
 #   bench/gpu.sh --sanitize              compute-sanitizer over the operations' tests and a step
 #   bench/gpu.sh --build                 only builds
 #
-#   --peer PYTHON     the peer's interpreter, or none; default python3, where it has torch
+#   --peer PYTHON     the peer's interpreter, or none; default python3, if it has torch
 #   --report FOLDER   for logs and table.md; default build/gpu/report. Later calls add to it
 #   --emulated        tiny, on the emulated device: to try this script
 #   TESSERA_DEPS=deps bench/gpu.sh       where no packages can be installed; see docs/cuda.md
 #   TESSERA_GPU_SECONDS=900              time of a call; default 570
 #   TESSERA_GPU_BUILD=FOLDER             for the build; default build/gpu
 #
-# A call builds first, then measures, tests and sanitizes, as far as it was asked to. Every part has
-# a time limit, and a failed part does not stop the later parts. The exit code is 1 if any part of
+# A call does what it was asked for in this order: build, measure, test, sanitize. Every part has a
+# time limit, and a failed part does not stop the later parts. The exit code is 1 if any part of
 # this call failed. Parts that this machine or build cannot do are listed as skipped.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
@@ -144,8 +145,8 @@ build_all() {
       configure+=("-DTESSERA_CUDNN_INCLUDE=$cudnn/include")
     fi
   fi
-  # The programs that the first call measures are built first, so that a build that is cut short has
-  # them.
+  # Builds the programs that the first call measures before all others, in case the build runs out
+  # of time.
   measured=(bench_kernels bench_gpt_step tune)
   rest=(bench_resnet_step comm_bench train_gpt train_resnet train_recommender test_core
     test_optim_kernels test_dist test_models test_dist_mpi test_optim_mpi)
@@ -190,12 +191,12 @@ measure_all() {
 # --- tests
 
 # Tests may run side by side, unlike measurements, but only a few at once, because processes that
-# share a GPU take turns. test_nn is left out: it tests host memory.
+# share a GPU take turns. test_nn is left out, because it tests host memory only.
 tests_all() {
   local unwanted='~[full]~[cpu]' waiting=()
   local serial=(test_core test_optim_kernels test_dist test_models)
   if $emulated; then
-    # A few tests show that this script works; ctest runs them all.
+    # A few tests show that this script works; ctest runs all tests.
     unwanted+='~[slow]layer_norm*,~[cpu]~[slow]a GPT*,~[cpu]*layout*'
     serial=(test_core test_dist)
   else
@@ -277,8 +278,8 @@ sanitize_all() {
   kernels+=',~[full]~[slow]~[cpu]residual_layer_norm*,~[full]~[slow]~[cpu]*cross_entropy*'
   kernels+=',~[full]~[slow]~[cpu]embedding*,~[full]~[slow]~[cpu]batch_norm*' update='~[cpu]'
   if $emulated; then kernels='~[cpu]layer_norm of*' update='~[cpu]sgd_update against*'; fi
-  # A training run as users start it, in device memory; the tests use memory that is shared with
-  # the host.
+  # Also checks a training run as users start it. The run uses device memory, while the tests use
+  # memory that is shared with the host.
   local step=("$build/bin/bench_gpt_step" --device cuda --precision bf16 --preset nano --batch 2
     --steps 2 --warmup 1 --threads 1)
   for tool in memcheck racecheck synccheck initcheck; do

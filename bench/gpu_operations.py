@@ -5,12 +5,12 @@
   bench/gpu_operations.py --bin build/emulated/bin --update   writes it to docs/cuda.md
   bench/gpu_operations.py --bin build/emulated/bin --check    compares it with docs/cuda.md
 
-Launches are counted: train_gpt runs on the emulated device with one and with two layers, and the
-difference is what a layer launches. So are the floating-point operations of matrix products, and
-they must equal this program's formulas. Bytes are what each operation must read and write if every
-tensor passes through memory once. The least time is that of an H100 (SXM) at the rates of its data
-sheet: 3.35 TB/s, and 989 TFLOPS of dense bf16 products. Nothing reaches them; the largest square
-products reach about 70 %.
+Launches are counted: train_gpt runs on the emulated device with one and with two layers. The
+difference is the number of launches of a layer. The floating-point operations of matrix products
+are counted too, and must equal this program's formulas. Bytes are computed: each operation reads
+and writes each of its tensors in memory once. The least time is that of an H100 (SXM) at the rates
+of its data sheet: 3.35 TB/s, and 989 TFLOPS of dense bf16 products. No operation reaches these
+rates; the largest square products reach about 70 %.
 
 Exit code: 0; 1 if the table differs; 2 for bad arguments.
 """
@@ -37,7 +37,7 @@ SMALL = Shape(sequences=2, tokens=64, width=128, layers=1, heads=2, vocabulary=1
 # (core/ops/linear_cross_entropy.h).
 CHUNKS = 4
 
-# The operation of each kernel and call, by the first pattern that its name contains.
+# The operation of each kernel and call: the first operation whose pattern occurs in the name.
 OPERATIONS = [
     ("head", r"cross_entropy|check_targets|ScaleBy"),
     ("attention", r"forward_tile|query_gradients|key_gradients|row_products"),
@@ -89,7 +89,7 @@ def operation_of(name, shape):
 
 
 def product_operations(launches, shape):
-    """The floating-point operations of the recorded matrix products, by operation."""
+    """Returns {operation: floating-point operations} of the recorded matrix products."""
     sums = collections.Counter()
     for name, count in launches.items():
         if name.startswith("cublasLtMatmul"):
@@ -104,7 +104,7 @@ def parameters_of(s):
 
 
 def costs(s):
-    """{operation: (bytes, floating-point operations of products)} of a step with one micro-batch.
+    """Returns {operation: (bytes, FLOPs of products)} of a step with one micro-batch.
 
     Values, gradients, activations and logits have 2 bytes each; sums have 4.
     """
@@ -114,33 +114,34 @@ def costs(s):
     parameters = parameters_of(s)
     block = 12 * s.width * s.width
     return {
-        # Forward, dx and dweight of four layers, each with two operands and a result.
+        # Forward, dx and dweight of four linear layers, each with two operands and a result.
         "products": (s.layers * 3 * 2 * (16 * values + block), s.layers * 3 * 2 * rows * block),
         # Logits are written, read for the loss (and for the gradient from the cache), and
         # overwritten by their gradient, which two products read. Every chunk reads and writes the
         # sum of the weight's gradient. The gradients of input and weight are multiplied at the end.
         "head": (logits * 2 * (3 + 2) + s.vocabulary * s.width * (2 * 4 * CHUNKS + 2) +
                  2 * 2 * values, 3 * 2 * logits * s.width),
-        # Forward reads qkv and writes y. Backward reads y and dy for the rows' sums, and twice
-        # qkv and dy; it writes dqkv. Causal: half of 2 products forward, and of 7 backward.
+        # Forward reads qkv and writes y. Backward reads y and dy for the rows' sums, reads qkv and
+        # dy twice, and writes dqkv. Forward has 2 products and backward 7. The causal mask halves
+        # each of them.
         "attention": (s.layers * 2 * (4 + 2 + 8 + 3) * values,
                       s.layers * (2 + 7) * rows * s.tokens * s.width),
-        # Backward computes the values once more, for dweight of the layer behind.
+        # Backward recomputes GELU's output, which dweight of the next linear layer reads.
         "GELU": (s.layers * 2 * (2 + 2 + 3) * 4 * values, 0),
-        # Forward reads x and the residual, and writes y and the sum; the first norm has no
-        # residual. Backward computes y once more, reads dy, x and the residual's gradient, and
-        # writes dx.
+        # Forward reads x and the residual, and writes y and their sum. The first norm has no
+        # residual, which the formula neglects. Backward recomputes y from x. It then reads dy, x
+        # and the residual's gradient, and writes dx.
         "layer norms": ((2 * s.layers + 1) * 2 * (4 + 2 + 4) * values, 0),
         "bias gradients": (s.layers * 2 * 9 * values, 0),
         "embedding": (2 * 5 * values + 2 * s.vocabulary * s.width, 0),
         # The first gradient is stored as an f32 sum, which the norm and the update read. The
-        # update reads and writes f32 weights and two moments; values are rounded from them.
+        # update reads and writes f32 weights and two moments, and writes 2-byte values.
         "end of the step": (parameters * (2 + 4 + 4 + 4 + 3 * 8 + 2), 0),
     }
 
 
 def launches_of_step(binaries):
-    """{operation: launches} of a step of GPT-2, checked against the formulas."""
+    """Returns {operation: launches} of a step of GPT-2. Checks FLOPs against the formulas."""
     counts = {}
     for layers in (1, 2):
         shape = SMALL._replace(layers=layers)

@@ -165,7 +165,7 @@ class Bench {
       kernels::attention_backward(context(), dqkv, dy, y, logsumexp, qkv, heads);
     };
     // Forward has two products and backward five. A full product takes 2 * tokens * context * width
-    // FLOPs. The causal mask leaves half of them: `product`.
+    // FLOPs. `product` is the half that the causal mask leaves.
     const double product = static_cast<double>(sizes_.tokens * context_length * sizes_.width);
     const std::string name = fmt::format("attention T={} D={}", context_length, head);
     add_rate(name + " forward", measure(forward), 2 * product);
@@ -206,8 +206,8 @@ class Bench {
   }
 
   // Measures the three products of a language model's last layer, with unpadded and with padded
-  // rows of logits: x (R, C), weight (V, C). The logits and the sum of the weight's gradient are
-  // f32.
+  // rows of logits. x is (R, C), weight is (V, C). The logits and the sum of the weight's gradient
+  // are f32.
   void head() {
     const int64_t rows = sizes_.loss_rows, vocab = sizes_.vocab, width = sizes_.loss_width;
     const Tensor x = values({rows, width}), weight = values({vocab, width});

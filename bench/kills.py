@@ -120,10 +120,10 @@ class Trial:
         return True
 
     def end_of(self, job, name):
-        """Waits until no process of a job is left, and returns what it wrote to standard error.
+        """Waits until no process of a job is left. Returns the standard error of the job.
 
-        Other tests check that jobs end by themselves (tests/hostile). Here, processes that do not
-        end are counted and killed, and their state is printed.
+        Counts and kills processes that do not end, and prints their state. Other tests check that
+        jobs end by themselves (tests/hostile).
         """
         patience = 20  # seconds
         deadline = time.monotonic() + patience
@@ -138,7 +138,7 @@ class Trial:
         return job.communicate(timeout=120)[1]
 
     def check_whole(self, folder, had):
-        """Verifies all checkpoints of a folder. If it `had` any before a kill, some must remain."""
+        """Verifies all checkpoints of a folder. If `had` is true, there must be at least one."""
         if not folder.exists() or not list(folder.glob("step-*[0-9]")):
             if had:
                 sys.exit(f"{folder}: it had checkpoints, and has none after a kill")

@@ -11,10 +11,10 @@
 //
 // Each layer has weights and gradients of its own, as in a model. All layers share one set of
 // activations, which fits the caches better than a model's. No linear reads an activation that
-// another product has written: values that pass through many products shrink to subnormal numbers,
-// which are slow. With bf16 all operands are bf16, and so are the results, except the logits and
-// all results of attention's products, which are f32 as in the step. Prints the medians as one JSON
-// object.
+// another product has written. Otherwise values would shrink, product by product, to subnormal
+// numbers, which are slow. With bf16, all operands are bf16. The logits and the results of
+// attention's products are f32, as in the step. All other results are bf16. Prints the medians as
+// one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -70,11 +70,12 @@ constexpr int64_t tile_elements = cpu::attention_tile_rows * cpu::attention_bloc
 struct Buffers {
   std::vector<Linear> linears;  // four a layer
   Tensor head, head_gradient;   // [V, C]
-  // Activations (R, C), (R, 4C) and (R, V). Products write those named _out and read the others.
+  // Activations (R, C), (R, 4C) and (R, V). Products write the tensors named _out, and read the
+  // others.
   Tensor narrow, narrow_out, wide, wide_out, logits, logits_out;
-  // For each thread: the scores and the probabilities of a tile, and `sums`, which takes all other
-  // results of a head: y, dq, dk and dv, one over the other. In f32 one buffer serves as scores and
-  // as probabilities.
+  // Each thread has the scores and the probabilities of a tile, and `sums`. The results y, dq, dk
+  // and dv of a head are all written to `sums`, and overwrite each other. In f32, scores and
+  // probabilities are one buffer.
   Tensor scores, probabilities, sums;
 
   explicit Buffers(const Sizes& s)

@@ -8,9 +8,9 @@ Two configurations calibrate the planner. The run on one rank gives the rates of
 of its memory. The run on two ranks has no overlap, so all of its communication is waiting. This run
 gives the rate at which a rank sends. It also gives the rate of a rank's products while the other
 core is busy, which is a few percent lower than on one rank. Then zero_plan predicts six other
-configurations, of other sizes, stages, micro-batches and ranks, and the table shows its errors. All
-configurations run --rounds times in turn. A time is the median over the rounds of the medians over
-steps.
+configurations, of other sizes, stages, micro-batches and ranks, and the table shows its errors. The
+configurations run alternately, --rounds times each. A time is the median over rounds of each run's
+median over steps.
 
 Each of the two ranks computes and communicates on one core, so the planner gets --shared-cores.
 """

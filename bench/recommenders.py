@@ -11,8 +11,8 @@
               beside the same recipe in PyTorch
     speed     a step of matrix factorization beside the fastest of PyTorch's ways
 
-speed runs both sides in turn and stops if their losses differ. It compares the CPU time and the
-elapsed time; a busy machine lengthens the CPU time less. Each question prints rows of a table.
+speed runs both sides alternately and stops if their losses differ. It compares the CPU time and the
+elapsed time. A busy machine lengthens the CPU time less. Each question prints rows of a table.
 bench/peers/README.md says how to install the peers.
 """
 import argparse
@@ -25,7 +25,7 @@ import tempfile
 
 from compare import BIN, PEER_LIBRARY, PEERS, alternate, environment, last_json, median, row
 
-# These settings were chosen without each user's last rating; the last but one was held out instead.
+# To choose these settings, each user's last rating was removed, and the last but one was held out.
 RANKING = {
     "mf": {"loss": "bce", "negatives": 4, "lr": 5e-3, "l2": 1e-3, "epochs": 20, "factors": 64},
     "neumf": {"loss": "bce", "negatives": 4, "lr": 3e-3, "l2": 1e-3, "epochs": 20, "factors": 64},

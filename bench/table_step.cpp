@@ -1,14 +1,14 @@
-// Times training steps of one large table, of which a step looks up a few rows, as
-// bench/peers/table_step.py does: the same rows, values and loss, and Adam without decay.
+// Times training steps of one large table. A step looks up a few of its rows. Rows, values and loss
+// are those of bench/peers/table_step.py, with Adam without decay.
 //
 //   bench_table_step --rows 1000000 --width 64 --batch 4096 --zipf 1.05
 //   mpirun -n 2 bench_table_step --stage 2
 //   bench_table_step --dense                          the same table, dense
 //
-// The loss of a micro-batch is the sum of the squares of its looked-up values; a step's loss is the
-// mean of its micro-batches'. Prints one JSON object on rank 0: the losses of all steps, the median
-// and the least time of the steps after the warm-up, bytes sent in the last step by rank 0, and the
-// peak memory of rank 0.
+// The loss of a micro-batch is the sum of the squares of its looked-up values. A step's loss is the
+// mean over its micro-batches. Prints one JSON object on rank 0: the losses of all steps, the
+// median and the least time of the steps after the warm-up, bytes sent in the last step by rank 0,
+// and the peak memory of rank 0.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare training steps of a row-sparse table with PyTorch's, in turn, and print Markdown rows.
+"""Time training steps of a row-sparse table alternately with PyTorch's; print Markdown rows.
 
     bench/tables.py --python PYTHON          # PYTHON has torch (bench/peers/README.md)
 

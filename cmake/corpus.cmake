@@ -1,4 +1,5 @@
-# corpus.txt in the build directory: Tessera's own sources and documents, for run.sh to train on.
+# Generates corpus.txt in the build directory from Tessera's own sources and documents. run.sh
+# trains on corpus.txt.
 set(folders core nn dist optim models data train apps tests bench docs scripts)
 set(patterns ${PROJECT_SOURCE_DIR}/*.md ${PROJECT_SOURCE_DIR}/*.h ${PROJECT_SOURCE_DIR}/*.sh)
 file(GLOB corpus CONFIGURE_DEPENDS ${patterns})

@@ -93,8 +93,8 @@ endif()
 
 # tessera_add_cuda(TARGET FOLDERS dir...): gives a library the sources that depend on CUDA: dir/*.cu
 # and dir/cuda in a build with CUDA, dir/no_cuda in one without. dir/cuda/delayed loads libraries
-# when they are first used; the emulated build contains these libraries itself. Without cuDNN's
-# headers, dir/cuda/no_cudnn replaces the files that have cudnn in their names.
+# when they are first used; the emulated build has its own versions of these libraries. Without
+# cuDNN's headers, dir/cuda/no_cudnn replaces the files that have cudnn in their names.
 function(tessera_add_cuda target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS")
   foreach(folder IN LISTS arg_FOLDERS)
@@ -131,8 +131,9 @@ function(tessera_add_cuda target)
     if(TESSERA_CUDNN_INCLUDE)
       target_include_directories(${target} SYSTEM PRIVATE ${TESSERA_CUDNN_INCLUDE})
     endif()
-    # half.h and random.h have constexpr host functions that kernels call. fmt 9 believes that nvcc
-    # has no constexpr functions, and then fmt's check of format strings does not compile.
+    # --expt-relaxed-constexpr: kernels call constexpr host functions of half.h and random.h.
+    # FMT_USE_CONSTEXPR: fmt 9 assumes that nvcc lacks constexpr, and then fmt's check of format
+    # strings does not compile.
     target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:\
 --expt-relaxed-constexpr;-DFMT_USE_CONSTEXPR=1;-Xcompiler=${OpenMP_CXX_FLAGS}>")
   else()

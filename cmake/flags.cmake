@@ -30,9 +30,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 if(TESSERA_SANITIZE)
-  # Full debug information is left out, and with the address sanitizer some checks too, because they
-  # would nearly double the time of compiling. The checks are those of virtual tables, and those of
-  # errors that the address sanitizer itself finds (null pointers, ends of objects).
+  # Full debug information and some checks would nearly double the time of compiling, so they are
+  # left out. The checks are left out only with the address sanitizer: those of virtual tables, and
+  # those of errors that the address sanitizer itself finds (null pointers, ends of objects).
   target_compile_options(tessera_flags INTERFACE
     -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
   if(TESSERA_SANITIZE MATCHES "address")
@@ -40,7 +40,7 @@ if(TESSERA_SANITIZE)
   endif()
   target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # In sanitized code GCC 12 warns by mistake of optionals that are not set, and of short strings.
+    # In sanitized code GCC 12 warns falsely about unset optionals and short strings.
     target_compile_options(tessera_flags INTERFACE -Wno-maybe-uninitialized -Wno-array-bounds)
   endif()
 endif()

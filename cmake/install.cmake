@@ -8,8 +8,8 @@ set(package_libraries tessera_core tessera_nn tessera_dist tessera_optim tessera
 set(rating_libraries tessera_files tessera_ratings tessera_train_ratings)
 set(image_libraries tessera_images tessera_train_images)
 
-# An installation stops before it begins if targets are not built; run.sh, for instance, builds only
-# some. The message has the command that builds the missing targets.
+# Before anything is installed, checks that all targets are built; run.sh, for instance, builds only
+# some. The error message has the command that builds the missing targets.
 set(missing "")
 foreach(target IN LISTS programs package_libraries rating_libraries image_libraries)
   string(APPEND missing "if(NOT EXISTS \"$<TARGET_FILE:${target}>\")
@@ -35,7 +35,7 @@ install(EXPORT TesseraImages NAMESPACE Tessera:: FILE TesseraImagesTargets.cmake
   DESTINATION ${package_dir})
 install(TARGETS ${image_libraries} EXPORT TesseraImages)
 install(FILES tessera.h DESTINATION ${header_dir})
-# Students copy the course from there, and build it against the package.
+# Students copy the course from share/tessera, and build it against the package.
 install(DIRECTORY course DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera USE_SOURCE_PERMISSIONS
   PATTERN build EXCLUDE PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY core nn dist optim models data train DESTINATION ${header_dir}

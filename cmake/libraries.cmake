@@ -1,6 +1,6 @@
 # tessera_library(NAME FOLDERS dir... LINK target... [PRIVATE target...] [DEFINE macro...])
 # Adds the static library tessera_NAME of all .cpp files in the folders. PRIVATE names libraries
-# that do not occur in its headers.
+# that the headers of tessera_NAME do not include.
 function(tessera_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS;LINK;PRIVATE;DEFINE")
   list(TRANSFORM arg_FOLDERS APPEND "/*.cpp")

@@ -1,6 +1,6 @@
 # tessera.pc, tessera-ratings.pc and tessera-images.pc, for programs that are not built by CMake.
-# All of Tessera's libraries are static, so the libraries below them are in Libs too. The prefix is
-# found from the place of the file, so that an installation can be moved.
+# All of Tessera's libraries are static, so Libs also lists the libraries that they need. The prefix
+# is relative to the folder of the .pc file, so that an installation can be moved.
 set(pc_folder ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH PC_TO_PREFIX /prefix/${pc_folder} /prefix)
 

@@ -1,4 +1,4 @@
-# page_parts.cpp: the style and the scripts of the report's page as texts of C++.
+# Generates page_parts.cpp: the style and the scripts of the report page as C++ string literals.
 set(page_folder ${PROJECT_SOURCE_DIR}/train/report/page)
 set(page_scripts basics chart bars ownership timeline images page)
 

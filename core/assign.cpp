@@ -14,8 +14,8 @@ void assign(const Tensor& tensor, const ValueSource& source) {
   if (elements == 0) return;
   const bool on_host = tensor.device().is_cpu();
   if (tensor.dtype() == DType::f32 && on_host) return source(0, tensor.values<float>());
-  // Works piece by piece, so that host memory needs no room for all f32 values or for a whole copy
-  // of a CUDA tensor.
+  // Works piece by piece, so that host memory never contains all f32 values or a whole copy of a
+  // CUDA tensor.
   constexpr int64_t most = assign_workspace_bytes / dtype_size(DType::f32);
   const Context context = current_context(on_host ? tensor.device() : Device{});
   const Tensor scratch = context.workspace({most});

@@ -14,7 +14,7 @@ using ValueSource = std::function<void(int64_t begin, std::span<float> out)>;
 /// Size of the f32 workspace on the CPU in which `assign` collects values before it converts them:
 ///  - an f32 tensor on the CPU needs no workspace, because the values are written in place;
 ///  - a 16-bit tensor on the CPU needs this workspace;
-///  - a tensor on CUDA needs it too, and room on the CPU for as many values in the tensor's dtype.
+///  - a tensor on CUDA needs this workspace, and another for as many values in the tensor's dtype.
 inline constexpr int64_t assign_workspace_bytes = int64_t{1} << 18;
 
 /// Fills `tensor` (f32, bf16 or f16, any shape) from `source`, which is called for consecutive

@@ -50,7 +50,7 @@ std::shared_ptr<Node> make_node(const char* name, std::span<const Tensor> inputs
   return node;
 }
 
-// Returns the sum of two gradients; adds in place if nothing else holds the first one.
+// Returns the sum of two gradients. Adds in place if no other tensor shares `first`'s memory.
 Tensor added(Tensor first, const Tensor& second) {
   const Context context = current_context(first.device());
   if (first.unique()) {
@@ -84,8 +84,8 @@ Node::~Node() {
 Tensor InputGradients::destination(int input) {
   const Sum sum = accumulating_destination(input);
   if (!sum.accumulate) return sum.gradient;
-  // After the first contribution to a parameter's gradient, each later one is computed in scratch
-  // memory. A complete contribution is added to the gradient once per element.
+  // The parameter's gradient already has its first contribution. Each later contribution is
+  // computed in scratch memory, and then added to the gradient, once per element.
   Tensor& given = gradients_[static_cast<size_t>(input)];
   given =
       current_context(sum.gradient.device()).workspace(sum.gradient.shape(), sum.gradient.dtype());
@@ -223,7 +223,8 @@ class BackwardPass {
       if (output.defined()) collect(output.producer());
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      // Checked before anything is computed, so that a backward that fails here calls no hook.
+      // Checked before anything is computed, so that a backward that fails this check calls no
+      // hook.
       TESSERA_CHECK(nodes_[i]->backward != nullptr,
                     "backward: the graph of '{}' was already used by an earlier backward",
                     nodes_[i]->name);
@@ -260,9 +261,10 @@ class BackwardPass {
     for_each_parameter([](const Node&, Leaf& leaf) { ++leaf.awaited; });
   }
 
-  /// Passes the gradient of one input on. For a parameter, counts one contribution as arrived, and
-  /// adds `gradient` if the contribution lies in scratch. For a parameter `gradient` is undefined
-  /// if the contribution was written in place, or if the input got none.
+  /// Delivers the gradient of one input to the input's producer or parameter. For a parameter,
+  /// counts one contribution as arrived. If the contribution was computed in scratch memory, adds
+  /// `gradient` to the parameter's gradient. `gradient` is undefined if the contribution was
+  /// written in place, or if the input got no contribution.
   static void deliver(const Node::Edge& edge, Tensor gradient) {
     if (edge.parameter.defined()) {
       Leaf& leaf = *edge.parameter.leaf();
@@ -340,7 +342,8 @@ void InputGradients::differentiate_through(const Operations& operations,
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Node::Edge& edge = node_.inputs[i];
     if (!edge.producer) continue;
-    // Gives the value the history of the node's input, so that gradients reach the outer graph.
+    // Gives inputs[i] the history of the node's input, so that its gradient reaches the outer
+    // graph.
     inputs[i] = inputs[i].detach();
     inputs[i].set_producer(edge.producer, edge.output_index);
   }
@@ -362,15 +365,15 @@ void InputGradients::differentiate_through(const Operations& operations,
   pass.count_contributions();
   for (Node::Edge& edge : node_.inputs) {
     // The outer pass has counted this node as one contribution to each of its parameters. The
-    // nested pass now brings that contribution in parts, so the counted one is delivered without a
-    // gradient. The parts were counted before that, because otherwise a parameter's count could
-    // reach zero too early.
+    // nested pass delivers this contribution in parts. So the counted contribution is delivered
+    // here without a gradient. The nested pass has counted its parts before, because otherwise a
+    // parameter's count could reach zero too early.
     if (edge.parameter.defined()) BackwardPass::deliver(std::exchange(edge, {}), {});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
     pass.start(outputs[i], std::exchange(gradients[i], {}));
   }
-  outputs.clear();  // so that run() frees their memory as it goes
+  outputs.clear();  // so that run() can free the outputs' memory
   pass.run();
 }
 

@@ -21,7 +21,7 @@
 //  - each later contribution of the same backward is added once per element, from scratch memory or
 //    by a kernel that accumulates;
 //  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history, so
-//    its memory is freed as soon as backward has passed its node, and long graphs are released
+//    its memory is freed as soon as backward has visited its node, and long graphs are released
 //    without recursion.
 //
 // A parameter may have no memory between its uses (in ZeRO stage 3): memory is guaranteed only
@@ -45,7 +45,7 @@ namespace tessera {
 /// The rows of a table that an operation reads.
 struct TableRows {
   Tensor values;   // (R, C): the whole table, or a copy of the rows that a micro-batch looks up
-  Tensor indices;  // for each index that the operation was given: its row in `values`
+  Tensor indices;  // the row in `values` for each index given to the operation
 };
 
 /// The leaf of the graph for a parameter. The code that places parameters in memory, such as an
@@ -66,13 +66,14 @@ struct Leaf {
   /// to the gradient is written. Without this hook autograd allocates a tensor.
   std::function<Tensor()> gradient_buffer;
   /// Called once in a backward, when all contributions have been added to `gradient`. Not called if
-  /// the backward brings no contribution.
+  /// the backward has no contribution.
   std::function<void()> gradient_complete;
 
-  /// Set for a row-sparse table under an optimizer. An operation that looks up rows calls it in
-  /// place of about_to_be_used, and reads only the rows that it returns, forward and backward. The
-  /// result is valid until the micro-batch's backward has ended. `gradient_buffer` then returns the
-  /// gradient of the looked-up rows alone, (rows of the micro-batch, C), filled with zeros.
+  /// Set for a row-sparse table under an optimizer. An operation that looks up rows calls `look_up`
+  /// in place of about_to_be_used. In forward and in backward, the operation reads only the
+  /// returned rows. The result is valid until the micro-batch's backward has ended.
+  /// `gradient_buffer` then returns the gradient of the looked-up rows alone, (rows of the
+  /// micro-batch, C), filled with zeros.
   ///
   /// Only the first `used` indices are looked up; the others may have any values.
   std::function<TableRows(const Tensor& indices, int64_t used)> look_up;
@@ -106,7 +107,7 @@ struct Node {
   ~Node();
 
   const char* name = "";
-  const trace::Layer* layer = nullptr;  // whose forward made the node; set only if tracing is on
+  const trace::Layer* layer = nullptr;  // layer whose forward made the node; null without tracing
   int64_t sequence = 0;  // order of creation, which is a topological order
   std::vector<Edge> inputs;
   MultiBackward backward;
@@ -148,7 +149,7 @@ class InputGradients {
   /// first inputs, and the results correspond to the node's outputs. Then runs backward through the
   /// recorded operations, from the gradients of the node's outputs to those of its inputs.
   ///
-  /// Throws if the number of results is not that of the outputs. Throws too if the operations use a
+  /// Throws if there are not as many results as outputs. Throws too if the operations use a
   /// trainable parameter that is not an input of the node.
   using Operations = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
   void differentiate_through(const Operations& operations, std::vector<Tensor> inputs);
@@ -161,12 +162,12 @@ class InputGradients {
 };
 
 /// Returns how an operation reads the rows of `table` (V, C) at `indices`, i32 of any shape: the
-/// table and the indices themselves, unless the table is row-sparse (Leaf::look_up). Throws as the
-/// hook does.
+/// table and the indices themselves, unless the table is row-sparse (Leaf::look_up). Throws what
+/// the hook throws.
 TableRows rows_of(const Tensor& table, const Tensor& indices);
 TableRows rows_of(const Tensor& table, const Tensor& indices, int64_t used);
-/// Returns the argument for an `InUse`: the table if operations read it whole, or nullptr if it is
-/// row-sparse.
+/// Returns the argument for an `InUse`: the table, or nullptr if the table is row-sparse, because
+/// operations call look_up for a row-sparse table.
 const Tensor* read_whole(const Tensor& table);
 
 /// Returns x for capture in a closure: without its history, or x itself if it is a parameter.
@@ -198,8 +199,8 @@ void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor>
 void record(const char* name, std::span<Tensor> outputs, std::initializer_list<Tensor> inputs,
             MultiBackward backward);
 
-/// While it lives, collects inputs of the operations on this thread, recorded or not: the trainable
-/// parameters and the tensors with history, each once.
+/// While the object lives, collects inputs of all operations on this thread, also of those that are
+/// not recorded. Collects the trainable parameters and the tensors with history, each once.
 class InputCollector {
  public:
   InputCollector();
@@ -223,7 +224,7 @@ void observe_outputs(OutputObserver observer);
 
 /// True if operations are recorded on this thread.
 bool grad_enabled();
-/// While it lives, recording is on or off on this thread.
+/// Turns recording on or off on this thread while the object lives.
 class GradMode {
  public:
   explicit GradMode(bool on);
@@ -234,7 +235,7 @@ class GradMode {
  private:
   bool before_;
 };
-/// While it lives, no operations are recorded on this thread.
+/// Turns recording off on this thread while the object lives.
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };

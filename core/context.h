@@ -32,8 +32,8 @@ void set_thread_count(int threads);
 /// Returns the number of threads for CPU kernels that the calling thread launches.
 int thread_count();
 
-/// While it lives, overrides the number of threads for kernels that the calling thread launches. A
-/// communication thread reduces on one thread this way, beside the team that computes.
+/// While the object lives, overrides the number of threads for kernels that the calling thread
+/// launches. For example, a communication thread reduces on one thread while the team computes.
 class ThreadCountScope {
  public:
   explicit ThreadCountScope(int threads);

@@ -148,8 +148,8 @@ void refuse_in_capture(const char* call);
 /// the body has allocated and not freed. Returns nullptr outside of a capture.
 std::shared_ptr<MemoryLedger> captured_memory();
 
-/// For tests: makes device memory accessible to the host, and from then on lets the host wait for
-/// each launch to end. Must be called before the first allocation.
+/// For tests: makes device memory accessible to the host. From then on the host waits for the end
+/// of each launch. Must be called before the first allocation.
 void share_memory_with_host();
 bool memory_is_shared_with_host();
 

@@ -34,7 +34,7 @@ std::string verify_one(const std::string& path) {
     fmt::print("{}: whole, {} bytes, digest {}\n", path, grouped(total_bytes(manifest)),
                manifest.digest.text());
     return "";
-  } catch (const Error& error) {  // InputError, or Error if a file is truncated meanwhile
+  } catch (const Error& error) {  // not only InputError: a file may be truncated during the read
     fmt::print("{}: not whole\n", path);
     return error.what();
   }

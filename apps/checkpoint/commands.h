@@ -11,12 +11,12 @@
 namespace tessera::apps {
 
 /// True if the folder `path` is one checkpoint, whole or damaged: it is named like a checkpoint, or
-/// has a manifest. False if it is a folder of checkpoints. Throws InputError if it does not exist.
+/// has a manifest. False if it is a folder of checkpoints. Throws InputError without such a folder.
 bool is_one_checkpoint(const std::string& path);
 /// The steps of the checkpoints in a folder, the newest first. Throws InputError if there are none.
 std::vector<int64_t> steps_in(const std::string& folder);
-/// Opens the checkpoint at a path, or the newest whole one in a folder, and verifies every byte.
-/// Throws InputError if there is no whole checkpoint.
+/// Opens the checkpoint at `path`, or the newest whole checkpoint in the folder `path`. Verifies
+/// every byte. Throws InputError if there is no whole checkpoint.
 std::unique_ptr<train::CheckpointReader> open_whole_checkpoint(const std::string& path);
 /// The size of all files of a checkpoint.
 int64_t total_bytes(const train::Manifest& manifest);

@@ -20,7 +20,8 @@ using nlohmann::ordered_json;
 using train::Manifest;
 
 std::string text_of(const ordered_json& json) {
-  // Names and settings may hold any bytes. Bytes that are not UTF-8 are replaced, not refused.
+  // Names and settings may contain any bytes. `replace` keeps dump() from throwing if some bytes
+  // are not UTF-8.
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -147,7 +148,7 @@ struct Listed {
   std::string path;
   int64_t step = 0;
   std::optional<Manifest> manifest;
-  std::string why;  // why the manifest cannot be used; empty if it can
+  std::string why;  // the error, if the manifest cannot be read; else empty
 };
 
 std::vector<Listed> list_folder(const std::string& folder) {

@@ -10,12 +10,12 @@ namespace tessera::apps {
 
 /// Compares the program, its build and its flags over all ranks. Call it right after parsing and
 /// before any other collective, because the flags decide which collectives follow. Sets the
-/// communicator's timeout to that of `devices`. Throws InputError if ranks differ. Collective.
+/// communicator's timeout to devices.timeout_s. Throws InputError if ranks differ. Collective.
 void check_command_lines(const dist::World& world, const std::string& program,
                          const dist::Settings& flags, const dist::DeviceOptions& devices);
 
-/// Compares threads, instruction set, `data` and the weights of --init over ranks. Call it after
-/// set_thread_count. Throws InputError if ranks differ. Collective.
+/// Compares the thread count, the instruction set, `data` and the weights of --init over ranks.
+/// Call it after set_thread_count. Throws InputError if ranks differ. Collective.
 void check_inputs(const dist::World& world, const RunOptions& options, const dist::Settings& data);
 
 }  // namespace tessera::apps

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The flag whose file the log is kept for, and its path.
+// The flag for which the log is kept, --report or --csv, and the path that was given with the flag.
 struct KeptFor {
   const char* flag;
   const std::string& path;
@@ -23,7 +23,7 @@ KeptFor kept_for(const RunOptions& options) {
   return {"report", options.report};
 }
 
-// Returns the first line of a log, or an empty object if it is no header.
+// Returns the first line of a log, or an empty object if the first line is no header.
 nlohmann::json header_of(const std::string& path) {
   std::string line;
   std::ifstream file(path, std::ios::binary);

@@ -5,15 +5,15 @@
 
 namespace tessera::apps {
 
-/// --report and --csv are made from the log. If one of them is given without --log, sets
-/// options.log to a file beside it: run.jsonl beside run.html.
+/// The report and the CSV table are made from the log. If --report or --csv is given without --log,
+/// sets options.log_implied, and sets options.log to run.jsonl for --report run.html.
 void imply_log(RunOptions& options);
 
-/// Checks an existing file of the log's name. Throws InputError in these cases:
+/// Checks a file that exists at the path of the log. Throws InputError in these cases:
 ///
-///   - imply_log chose the name, and the file is not a log that an earlier run has kept for the
-///     same report or table;
-///   - the run goes on from a checkpoint, and the file is no log or that of another model.
+///   - imply_log chose the path, and the file is not the log of an earlier run with the same report
+///     or table;
+///   - the run resumes from a checkpoint, and the file is not a log of the checkpoint's model.
 void check_log_file(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

@@ -31,13 +31,13 @@ void add_model_options(Flags& app, ModelOptions& options);
 /// Returns the name of the preset; "nano" if none was given.
 std::string preset_of(const ModelOptions& options);
 models::GptConfig model_config(const ModelOptions& options);
-/// Returns `options` with the sizes of the model whose weights a safetensors file holds, so that
-/// the user need not give them. Throws InputError if given sizes differ from the file's; the
-/// message lists each such size.
-/// Throws InputError too if the number of heads is in none of --heads, --preset and config.json.
+/// Returns `options` with the model's sizes, read from a safetensors file of weights, so that the
+/// user need not give the sizes. Throws InputError if sizes in `options` differ from the
+/// file's. The message lists each size that differs. Throws InputError too if none of --heads,
+/// --preset and config.json says the number of heads.
 ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
-/// --global-batch (or --batch) and --micro-batch. In their help, `samples` is the unit of both.
+/// --global-batch (or --batch) and --micro-batch. The help of both flags names the unit `samples`.
 struct BatchOptions {
   std::optional<int64_t> global, micro;
 };
@@ -62,7 +62,8 @@ void add_overlap_option(Flags& app, std::string& overlap);
 /// Adds --graph on|off to the group "Distribution".
 void add_graph_option(Flags& app, std::string& graph);
 
-/// Group "Memory": --precision, --grad-shard, --offload; and a GPT's --recompute and --loss-rows.
+/// Group "Memory": --precision, --grad-shard and --offload; for a GPT also --recompute and
+/// --loss-rows.
 struct MemoryOptions {
   std::string precision = "fp32";
   std::string grad_shard = "fp32";

@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the absolute path of a file, which need not exist. Follows links, dangling ones too.
+// Returns the absolute path of a file. The file need not exist. Follows symbolic links, even if
+// their target does not exist.
 fs::path future_name(const std::string& path) {
   std::error_code error;
   fs::path name = fs::absolute(path, error);
@@ -116,8 +117,8 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
-// Refuses saves of weights in the folder of the checkpoints. Both are in folders named step-..., so
-// the removal of old checkpoints would remove saves too.
+// Refuses saves of weights in the folder of the checkpoints. Saves and checkpoints are both in
+// folders named step-..., so the removal of old checkpoints would remove saves too.
 void check_step_folders(const GivenSaves& saves) {
   if (saves.every == 0 || saves.file.empty() || saves.checkpoints.empty()) return;
   const fs::path parent = fs::path(saves.file).parent_path();

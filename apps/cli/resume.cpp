@@ -32,8 +32,8 @@ const std::set<std::string> not_of_the_run = {
     "sample",  "preset",    "format",      "workers",      "protocol",     "popularity",
     "tuned_digest", "instructions"};
 
-// A setting without which the weights of a checkpoint cannot be read. With --eval-only, only these
-// are compared.
+// True for settings that the tensors of a checkpoint depend on. With --eval-only, only these
+// settings are compared.
 bool shapes_weights(const std::string& name) {
   return name.starts_with("model.") || name == "optimizer" || name == "precision";
 }
@@ -257,7 +257,7 @@ void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const
   }
 }
 
-// The model's sizes are settings of the run.
+// The settings of a run include the model's sizes, as "model.layers".
 void Resumed::check_log(const std::string& path, const nlohmann::json& header) const {
   const dist::Settings logged = settings_of(header, false);
   for (const auto& [name, value] : checkpoint_->manifest().run) {

@@ -29,7 +29,7 @@ struct CheckpointFlags {
   std::vector<std::string> changed;  // settings that may differ from the checkpoint's
   std::string async = "on";
   std::optional<int64_t> staging;  // largest copy of a rank's state, in bytes; nullopt: no limit
-  bool only_weights = false;       // true: the checkpoint's weights are evaluated, nothing goes on
+  bool only_weights = false;       // --eval-only: evaluate the checkpoint, do not train
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
 /// Fills in the defaults and checks the flags. Throws InputError.
@@ -37,8 +37,8 @@ void fill_checkpoints(CheckpointFlags& flags);
 
 /// Returns the settings in a log header that define the run: the model and how it is trained. The
 /// number of ranks is included only with `ranks_matter`. The data is left out, because the caller
-/// adds its digest. Settings that say where the run is computed, what it prints and what it writes
-/// are left out too. The member "layers" of the object "model" becomes "model.layers".
+/// adds the data's digest. Also left out are settings that say where the run is computed, what the
+/// run prints and what it writes. The member "layers" of the object "model" becomes "model.layers".
 dist::Settings run_settings(const JsonObject& header, bool ranks_matter);
 
 /// Returns the settings that do not define the run, but change the bits of its results: the
@@ -48,13 +48,15 @@ dist::Settings bits_settings(const std::string& program, const dist::World& worl
 /// The checkpoint that a run resumes from, if there is one.
 class Resumed {
  public:
-  /// Finds the checkpoint to resume from. If --checkpoint names a folder, rank 0 claims the folder,
-  /// unless only weights are wanted: then the folder may be that of a run that goes on, and throws
-  /// InputError if there is no checkpoint. Collective.
+  /// Finds the checkpoint to resume from. Collective.
   ///
-  /// With --resume never the run starts from step 0, with --resume DIR from the step of that
-  /// checkpoint. Both throw InputError if the folder of --checkpoint has a checkpoint of a later
-  /// step, because the next start would resume from that later checkpoint.
+  /// Rank 0 claims the folder of --checkpoint. With --eval-only it does not, because another run
+  /// may be training in that folder. With --eval-only, throws InputError if the folder has no
+  /// checkpoint.
+  ///
+  /// With --resume never, the run starts from step 0. With --resume DIR, it starts from the step of
+  /// the checkpoint DIR. In both cases, throws InputError if the folder of --checkpoint has a
+  /// checkpoint of a later step, because the next start would resume from that later checkpoint.
   Resumed(const CheckpointFlags& flags, const dist::World& world);
 
   bool found() const { return checkpoint_ != nullptr; }
@@ -66,19 +68,23 @@ class Resumed {
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
   /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the run keeps the
-  /// number of threads that the checkpoint records, because the bits of the results depend on it.
+  /// number of threads in the checkpoint, because the bits of the results depend on this number.
   /// If there is no checkpoint, or it records no usable number, dist::threads_per_rank decides.
   int threads(int given, const dist::World& world) const;
 
-  /// Compares the settings with those of the checkpoint's run. Throws InputError, with both values,
-  /// if a setting in `run` differs and --resume-changed does not name it; if only weights are
-  /// wanted, compares the settings that their tensors depend on. Throws too if
-  /// --resume-changed names an unknown setting. Only warns if a setting in `bits` differs. For an
-  /// imported checkpoint only the settings that the import recorded are compared, and a message
-  /// lists them.
+  /// Compares the settings with those of the checkpoint's run:
+  ///
+  ///   - Throws InputError, with both values, if a setting in `run` differs and --resume-changed
+  ///     does not name this setting.
+  ///   - Warns if a setting in `bits` differs.
+  ///   - Throws InputError if --resume-changed names an unknown setting.
+  ///
+  /// With --eval-only, compares only the settings that the checkpoint's tensors depend on. For an
+  /// imported checkpoint, compares only the settings that the import recorded, and lists them in a
+  /// message.
   void check(const dist::Settings& run, const dist::Settings& bits) const;
-  /// Throws InputError if `header`, the header of the log at `path` or an empty object, is of
-  /// another model than the checkpoint's. There must be a checkpoint.
+  /// Throws InputError if the log at `path` belongs to another model than the checkpoint. `header`
+  /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.
   void check_log(const std::string& path, const nlohmann::json& header) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
   /// far. The best evaluation is dropped if --resume-changed names any setting other than "steps"
@@ -89,9 +95,9 @@ class Resumed {
   std::optional<int64_t> log_step() const { return found() ? std::optional(step()) : std::nullopt; }
   /// Restores the optimizer's state from the checkpoint, if there is one. Every rank calls it.
   void restore(optim::ZeroOptimizer& optimizer) const;
-  /// Returns the log line that begins this part of the run. For a new log it is the header, with
-  /// the owners of all parameters. For a log that goes on it is a line of type "resume" with the
-  /// step, the checkpoint and the members of the header.
+  /// Returns the log line that begins this part of the run. A new log begins with the header, to
+  /// which the owners of all parameters are added. An existing log continues with a line of type
+  /// "resume": the step, the checkpoint and the members of that header.
   JsonObject first_line(const train::RunLog& log, JsonObject header,
                         const optim::ZeroOptimizer& optimizer) const;
 

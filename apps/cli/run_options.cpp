@@ -49,7 +49,7 @@ void add_distribution(Flags& app, GivenRun& given) {
   add_graph_option(app, given.graph);
   app.add_option("--threads", given.threads,
                  "Threads of a rank (default: OMP_NUM_THREADS, or the host's cores / its ranks)")
-      ->compare(Compared::nothing)  // check_inputs compares the resulting threads
+      ->compare(Compared::nothing)  // check_inputs compares the number of threads
       ->group(group);
 }
 
@@ -76,13 +76,13 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
       ->compare(Compared::presence)
       ->group(group);
   app.add_option("--report", options.report, "Draw the run as a page, FILE.html, for a browser")
-      ->compare(Compared::presence)  // all ranks record a step for its timeline
+      ->compare(Compared::presence)  // all ranks record a step for the report
       ->group(group);
   app.add_option("--csv", options.csv, "Write the steps to FILE.csv at the end")
       ->compare(Compared::nothing)  // rank 0 writes it
       ->group(group);
   app.add_option("--tensorboard", options.tensorboard, "Write events for TensorBoard to folder DIR")
-      ->compare(Compared::presence)  // by default, norms are logged if it is given
+      ->compare(Compared::presence)  // decides the default of --norms-every
       ->group(group);
   app.add_option("--norms-every", given.norms_every,
                  "Steps between log lines with the norm of each parameter's gradient; 0: none "
@@ -127,7 +127,8 @@ void check_training(const RunOptions& options) {
   }
 }
 
-// --eval-only changes nothing: a log would lose the lines after the checkpoint.
+// Checks that --eval-only has an evaluation and weights, and that no flag asks for a file. A log,
+// for instance, would lose the lines after the checkpoint.
 void check_eval_only(const RunOptions& options) {
   if (!options.eval_only) return;
   if (options.eval_every == 0) {
@@ -150,7 +151,7 @@ void check_eval_only(const RunOptions& options) {
   }
 }
 
-// Norms are lines of the log, and events.
+// Refuses --norms-every if norms go nowhere: only the log and TensorBoard's events contain norms.
 void check_norms(const RunOptions& options) {
   if (options.norms_every == 0 || !options.log.empty() || !options.tensorboard.empty()) return;
   fail_input("--norms-every: nothing would show the norms; give --log, --report or --tensorboard");
@@ -316,7 +317,7 @@ void set_up_messages(const RunOptions& options, const dist::World& world) {
 
 train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
                           const dist::World& world) {
-  // Other ranks may have been started without these files, which rank 0 writes.
+  // Only rank 0 writes these files. Other ranks may have been started without the flags.
   if (world.rank == 0) {
     check_norms(options);
     check_log_file(options, resumed);

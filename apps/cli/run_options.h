@@ -55,7 +55,7 @@ struct RunOptions {
   std::string init;
   std::string tuned;  // a table that tune wrote
   std::string log;
-  bool log_implied = false;  // true: --log is not given, and the log is kept for a report
+  bool log_implied = false;  // true: no --log; imply_log chose `log`
   std::string trace;
   std::string report;
   std::string csv;
@@ -94,11 +94,11 @@ struct RunFlags {
 /// and "Checkpoints".
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
 
-/// Completes `options` from the given flags and from `defaults`, which must be those of the chosen
-/// optimizer. Throws InputError, with a one-line message, if a value is invalid.
+/// Completes `options` from the given flags and from `defaults`. The defaults must be those of the
+/// chosen optimizer. Throws InputError, with a one-line message, if a value is invalid.
 void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options);
 
-/// Returns the paths that check_paths needs: all that the options name, and the file of --config.
+/// Returns the paths for check_paths: all paths in the options, and the file of --config.
 GivenPaths paths_of(const RunOptions& options, const std::string& config_file);
 
 optim::UpdateRule update_rule(const RunOptions& options);
@@ -110,9 +110,9 @@ optim::ZeroOptions zero_options(const RunOptions& options);
 bool nothing_left(const RunOptions& options, const Resumed& resumed);
 /// Sets up messages as --quiet and --color ask for. Only rank 0 prints.
 void set_up_messages(const RunOptions& options, const dist::World& world);
-/// Returns the files that a run writes. If a checkpoint was found, the log goes on after its step.
-/// Throws InputError on rank 0 if the log would replace or continue a file that it must not
-/// (log_file.h), or if no file would show the norms of --norms-every.
+/// Returns the files that a run writes. If a checkpoint was found, the log continues after the
+/// checkpoint's step. Throws InputError on rank 0 if the log must not replace or continue an
+/// existing file (log_file.h), or if no file would show the norms of --norms-every.
 train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
                           const dist::World& world);
 /// Returns the update rule, the optimizer's options and the training loop's options.

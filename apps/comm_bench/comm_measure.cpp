@@ -169,7 +169,7 @@ void CommMeasurement::prepare(Collective collective, const Buffers& buffers) {
   const std::vector<int64_t> gathered = gather_counts(communicator_.size(), piece);
   const int64_t begin = sum_before(gathered, rank);
   const int64_t end = sum_before(gathered, rank + 1);
-  // Elements that must arrive from other ranks begin as 0, so that a missing one shows.
+  // Elements that must arrive from other ranks begin as 0, so that a missing element shows.
   write(buffers.piece, [](int64_t) { return 0.0f; });
   write(buffers.arrived, [](int64_t) { return 0.0f; });
   write(buffers.all, [&](int64_t i) {

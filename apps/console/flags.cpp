@@ -253,7 +253,7 @@ std::string Flags::nearest(const std::string& name) const {
   constexpr size_t longest = 40;  // no flag's name is longer
   std::string best;
   if (name.size() > longest) return best;
-  auto least = static_cast<int64_t>(1 + name.size() / 6);  // more edits are no misspelling
+  auto least = static_cast<int64_t>(1 + name.size() / 6);  // more edits are not a misspelling
   for (const auto& flag : flags_) {
     for (const std::string& other : flag->names) {
       if (!other.starts_with("--")) continue;

@@ -6,7 +6,7 @@
 //   Flags app("What the program does", "name");
 //   app.add_option("--steps", options.steps, "Optimizer steps")->group("Training");
 //   app.add_option("--device", device, "cpu or cuda")->one_of({"cpu", "cuda"});
-//   const std::string text = app.parse(argc, argv);       // not empty: only to be printed
+//   const std::string text = app.parse(argc, argv);       // if not empty: print it and exit
 //   dist::check_agreement(world, app.settings());         // in programs with ranks
 //
 // No flag adjusts a value: a text that is not a valid value is refused (apps/console/flag_value.h).
@@ -46,7 +46,7 @@ class FlagOption {
   FlagOption* operator->() { return this; }
 
   FlagOption group(const std::string& name);   // heading in the help
-  FlagOption capture_default_str();            // shows the variable's value as the default
+  FlagOption capture_default_str();            // the help shows the value as the default
   FlagOption one_of(const std::vector<std::string>& values);
   FlagOption list(char delimiter);             // several values in one text
   FlagOption compare(Compared what);           // default: Compared::value
@@ -89,7 +89,7 @@ class Flags {
 
   /// Returns the settings that must be equal on all ranks. Call it after parse. The first two
   /// settings say if the help or the version was asked for. The flags follow in the order in which
-  /// they were added, compared as FlagOption::compare chose.
+  /// they were added. FlagOption::compare decides how each flag is compared.
   dist::Settings settings() const;
 
  private:

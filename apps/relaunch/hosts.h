@@ -21,10 +21,9 @@ std::vector<Host> parse_hosts(const std::string& text);
 std::string hosts_text(const std::vector<Host>& hosts);
 int64_t slots_of(const std::vector<Host>& hosts);
 
-/// Finds the host that `rank` runs on and returns its index in `hosts`. `name` is the name that
-/// this host itself reports. If `hosts` lacks that name, for instance because it lists addresses,
-/// the index is computed from the rank, assuming that mpirun fills one host after the other, which
-/// is its default.
+/// Returns the index in `hosts` of the host that `rank` runs on. `name` is the name that this host
+/// reports for itself. `hosts` may lack the name, for instance if `hosts` lists addresses. The
+/// index is then computed from the rank, because mpirun by default fills one host after the other.
 size_t host_of(const std::vector<Host>& hosts, int rank, const std::string& name);
 
 /// Returns `hosts` with one slot less for each index in `places`. An index may occur repeatedly.

@@ -106,9 +106,9 @@ class RunningJob {
     }
   }
 
-  // mpirun can forward signals only once all ranks have started. A run may be told to end before
-  // that. If its ranks do not start in time, for instance because a host does not answer, mpirun is
-  // terminated. Such a run has nothing to save.
+  // Forwards the waiting signals to mpirun. mpirun can pass signals to ranks only once all ranks
+  // have started. If the run is told to end and its ranks do not start in time, for instance
+  // because a host does not answer, mpirun is terminated. A run without ranks has nothing to save.
   void pass_signals_on() {
     constexpr std::chrono::seconds patience(15);
     if (begun_ == end_.ranks) {
@@ -121,8 +121,8 @@ class RunningJob {
   }
 
   // When a rank dies, mpirun ends the other ranks and itself in about a second. But if a host does
-  // not answer, mpirun waits for it forever, so this function kills mpirun. The parents of the
-  // ranks on this host notice that mpirun is gone, and end their ranks.
+  // not answer, mpirun waits for the host forever, so this function kills mpirun. The parents of
+  // the ranks on this host notice that mpirun is gone, and end their ranks.
   void end_hanging_launcher() {
     constexpr std::chrono::seconds patience(6);
     if (!died_ || Clock::now() - *died_ <= patience) return;

@@ -38,7 +38,7 @@ std::string status_line(pid_t process, const std::string& name) {
 }  // namespace
 
 SignalQueue::SignalQueue(const std::vector<int>& signals) {
-  // This process ignores SIGCHLD if the process that started it does. While SIGCHLD is ignored,
+  // This process may have inherited an ignored SIGCHLD from its parent. While SIGCHLD is ignored,
   // waitpid cannot tell how children ended.
   ::signal(SIGCHLD, SIG_DFL);
   sigset_t set;

@@ -1,5 +1,5 @@
-// Signals and child processes, for relaunch itself and for the parent process that it puts between
-// mpirun and each rank (rank_parent.h).
+// Signals and child processes. relaunch uses them, and so does the parent process that relaunch
+// puts between mpirun and each rank (rank_parent.h).
 #pragma once
 
 #include <signal.h>
@@ -10,7 +10,7 @@
 
 namespace tessera::apps {
 
-/// Blocks signals and takes them one by one from a descriptor, rather than in handlers.
+/// Blocks signals and reads them one by one from a descriptor, in place of signal handlers.
 class SignalQueue {
  public:
   explicit SignalQueue(const std::vector<int>& signals);
@@ -21,7 +21,7 @@ class SignalQueue {
   int descriptor() const { return descriptor_; }
   struct Signal {
     int number = 0;            // 0: none is pending
-    bool of_terminal = false;  // sent to all processes of the terminal, as by Ctrl-C
+    bool of_terminal = false;  // the terminal sent it to all of its processes, as for Ctrl-C
   };
   Signal next();
   /// Restores the signal mask in a child, before it executes another program.

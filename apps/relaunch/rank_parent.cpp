@@ -21,7 +21,7 @@
 namespace tessera::apps {
 namespace {
 
-// Reads this process's rank from the variables of Open MPI, PMIx, MPICH and Slurm.
+// Reads this process's rank from the environment variables of Open MPI, PMIx, MPICH and Slurm.
 int own_rank() {
   for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
     const char* const text = std::getenv(variable);
@@ -122,9 +122,9 @@ int run_as_rank(const std::vector<std::string>& command) {
     constexpr int a_second_ms = 1000;
     pollfd ready{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
     ::poll(&ready, 1, pass_on(child, waiting) ? a_second_ms : soon_ms);
-    if (::getppid() != launcher) ::kill(child, SIGKILL);  // the launcher is gone and cannot end it
-    // The child's state is read before the signals, because a child that died before SIGTERM came
-    // did not die of SIGTERM.
+    if (::getppid() != launcher) ::kill(child, SIGKILL);  // no launcher is left to end the child
+    // Reads the child's state before the signals. Otherwise a child that died before SIGTERM
+    // arrived would be recorded as told to end.
     state.update();
     for (int signal = signals.next().number; signal != 0; signal = signals.next().number) {
       if (signal == SIGUSR1 || signal == SIGUSR2) waiting.push_back(signal);

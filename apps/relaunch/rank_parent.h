@@ -7,8 +7,8 @@
 
 namespace tessera::apps {
 
-/// Runs a command as this process's rank, and ends as the command does: with its exit code, or by
-/// the same signal, so that mpirun sees what it would see without a parent.
+/// Runs a command as this process's rank. This process ends as the command does, with the same exit
+/// code or by the same signal, so that mpirun notices no difference.
 int run_as_rank(const std::vector<std::string>& command);
 
 }  // namespace tessera::apps

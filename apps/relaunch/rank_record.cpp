@@ -68,8 +68,8 @@ void RecordFilter::feed(std::string_view bytes) {
       begun_ = begin_record;
       bytes.remove_prefix(begin + 1);
     }
-    // If another record begins inside this one, it cuts this record in two. Both parts are then
-    // passed on as text.
+    // Another record may begin inside this record and cut this record in two. Both parts of this
+    // record are then passed on as text.
     const size_t end = bytes.find_first_of(end_or_begin);
     begun_ += bytes.substr(0, end);
     const bool cut = end != std::string_view::npos && bytes[end] == begin_record;

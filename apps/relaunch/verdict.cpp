@@ -55,8 +55,9 @@ std::string own_failure(const RankRecord& record) {
   return exited ? fmt::format("rank {} ended with exit code {}", record.rank, record.code) : "";
 }
 
-// Finds which of the ranks that `stalled` waited for caused the stall. Ranks that timed out
-// themselves are left out. Returns the first of these groups that is not empty:
+// Returns the ranks that caused a stall. The rank of the record `stalled` timed out and lists the
+// ranks that it waited for. Listed ranks that timed out too are left out. Returns the first of
+// these groups that is not empty:
 //
 //   ranks that were stopped
 //   ranks that did not wait for other ranks themselves
@@ -80,8 +81,7 @@ std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled)
   return best == groups.end() ? std::vector<LostRank>() : *best;
 }
 
-// Returns the ranks that reported nothing after their start. Returns none if that is so for all
-// ranks.
+// Returns the ranks that reported nothing after their start. Returns no ranks if all are silent.
 std::vector<LostRank> silent_ranks(const JobEnd& job) {
   std::set<int> heard;
   int64_t steps = 0;

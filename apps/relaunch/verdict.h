@@ -39,7 +39,7 @@ struct Verdict {
 };
 
 /// Judges a job by the first of these cases that applies. If several ranks failed or timed out,
-/// only the first of them to report it is looked at:
+/// only the rank that reported first counts:
 ///
 ///   mpirun ended with exit code 0            finished
 ///   a signal killed ranks                    the first killed rank is lost

@@ -4,8 +4,8 @@
     model = Gpt(Config(layers=6, heads=6, width=384, context=256, vocab=256))
     loss = model(tokens, targets)
 
-Parameters have Hugging Face's names. Weights of linears are [out, in] here, as in nn.Linear, and
-[in, out] in a file, as in Hugging Face's Conv1D.
+Parameters have Hugging Face's names. Weights of linears are [out, in] in the model, as in
+nn.Linear, and [in, out] in a file, as in Hugging Face's Conv1D.
 """
 import math
 from dataclasses import dataclass
@@ -104,7 +104,7 @@ def init(model, std=0.02, seed=1337):
 
 
 def to_file(name, tensor):
-    """Return a parameter or gradient as a file holds it: numpy, Conv1D weights as [in, out]."""
+    """Convert a parameter or gradient to a file's form: numpy, with Conv1D weights as [in, out]."""
     array = tensor.detach().numpy()
     return array.T if name.endswith(CONV1D) else array
 
@@ -147,9 +147,8 @@ def synthetic_token(position, vocab):
 def batch(first_sequence, sequences, config, text=None):
     """Return tokens and targets, (sequences, T) each. The targets are the tokens shifted by one.
 
-    Sequence i begins at offset i*T of the stream.
-
-    The stream is synthetic, or the bytes of `text` over and over.
+    Sequence i begins at offset i*T of the stream. The stream is synthetic. If `text` is given, the
+    stream repeats the bytes of `text` without end.
     """
     T = config.context
     begin = (first_sequence + np.arange(sequences)) * T

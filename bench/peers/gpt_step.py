@@ -9,8 +9,9 @@
     gpt_step.py --device cuda --compile --preset gpt2 --context 1024 --batch 64 --dtype bf16
 
 On CUDA, attention runs on the FLASH_ATTENTION backend, and a step ends when the device is done.
-No dropout, AdamW (betas 0.9 and 0.95, eps 1e-8, decay 0.1 on matrices), clipping at 1.0.
-Step s reads sequences s*B ... s*B+B-1 of a synthetic stream, or of --data; see gpt2.batch.
+Training has no dropout. Gradients are clipped at 1.0, and AdamW updates (betas 0.9 and 0.95, eps
+1e-8, decay 0.1 on matrices). Step s reads sequences s*B ... s*B+B-1 of a synthetic stream, or of
+--data; see gpt2.batch.
 Prints a line for each step, and a summary; with --json each is one JSON object. The summary has the
 losses of all steps, and the times of the steps after the warm-up.
 """

@@ -4,7 +4,7 @@
     kernels.py                        # JSON; attention by two backends of PyTorch's
     kernels.py --device cpu --tiny    # to see that it works
 
-Tensors of attention are (B, H, T, D), contiguous: no packing is counted against the peer. Forward
+Tensors of attention are (B, H, T, D), contiguous, so the peer's time includes no packing. Forward
 and backward are timed together, as autograd runs them. Rows have bench_kernels' names. Rows of
 attention also name the backend; their figures are null if this PyTorch or device cannot run it.
 """

@@ -25,7 +25,7 @@ def keep_freed_memory():
 
 
 def import_torch():
-    """Import torch and return the peak memory so far. Training's memory is counted above it."""
+    """Import torch. Return the peak memory so far, which is not counted as training's."""
     import torch
     if hasattr(torch, "compile"):
         import torch._dynamo  # 80 MiB, which the first optimizer would import later

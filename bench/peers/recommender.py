@@ -92,7 +92,7 @@ def draw_negatives(torch, has, users, count, generator):
 
 
 def places(torch, scores, candidates, held_out):
-    """Count the candidates before each user's held-out item. Equal scores are in item order."""
+    """Count the candidates ranked before each user's held-out item. Ties are in item order."""
     own = scores.gather(1, held_out.unsqueeze(1))
     number = torch.arange(scores.size(1))
     before = (scores > own) | ((scores == own) & (number < held_out.unsqueeze(1)))

@@ -5,7 +5,8 @@
     resnet_step.py --write-weights init.safetensors       # write initial weights and stop
     resnet_step.py --dtype bf16                           # autocast
 
-channels_last, SGD with Nesterov momentum, decay on filters and matrices. Prints a JSON object.
+Tensors are channels_last. SGD has Nesterov momentum, and weight decay on filters and matrices.
+Prints a JSON object.
 """
 import argparse
 import json

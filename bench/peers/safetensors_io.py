@@ -29,7 +29,10 @@ def read(path):
 
 
 def write(path, tensors, metadata=None):
-    """Write `tensors`: names to arrays, or to functions that make arrays and are called in turn."""
+    """Write `tensors`, a dict from names to arrays, or to functions that return arrays.
+
+    Each function is called twice, for the header and for the data, so one array exists at a time.
+    """
     header, offset = {}, 0
     if metadata:
         header["__metadata__"] = metadata

@@ -3,7 +3,7 @@
 
     sharded_step.py --preset micro --batch 6                       # 2 ranks x 1 thread, ZeRO-1
     sharded_step.py --preset micro --batch 6 --strategy fsdp-full  # needs a current PyTorch
-    sharded_step.py --batch 6 --ranks 1 --micro-batches 2 --strategy ddp   # reads what line 1 reads
+    sharded_step.py --batch 6 --ranks 1 --micro-batches 2 --strategy ddp   # the same sequences
 
 Ranks communicate over gloo. --batch is the size of a micro-batch, and a step has --micro-batches of
 them over all ranks. The strategies:
@@ -44,7 +44,7 @@ def launch(args):
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         }) for rank in range(args.ranks)]
         try:
-            # Wait until rank 0 ends, or a rank fails: other ranks would wait for it forever.
+            # Wait until rank 0 ends, or a rank fails: other ranks would wait for the failed one.
             while ranks[0].poll() is None and not any(rank.poll() for rank in ranks):
                 time.sleep(0.05)
         finally:
@@ -81,7 +81,7 @@ class DataParallel:
 
 
 class FullySharded:
-    """fsdp-grad-op and fsdp-full. Every backward sends gradients: no rank holds all of them."""
+    """fsdp-grad-op and fsdp-full. Every backward sends gradients: no rank stores all of them."""
 
     def __init__(self, args, model):
         import torch
@@ -155,7 +155,7 @@ def train(args, rank, import_kib):
                            rank_vm_hwm_kib=[p for p, _ in peaks],
                            rank_vm_hwm_import_kib=[i for _, i in peaks])
     dist.barrier()
-    # torch 1.13 can deadlock while it tears DDP down: its destructor holds the interpreter's lock
+    # torch 1.13 can deadlock while it tears DDP down: DDP's destructor holds the interpreter's lock
     # and joins a gloo thread that waits for that lock.
     sys.stdout.flush()
     os._exit(0)

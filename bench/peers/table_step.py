@@ -6,7 +6,7 @@
     table_step.py --ranks 2 --dense                # a dense gradient, with Adam
 
 Rows, initial values and loss are those of bench_table_step. --batch is the number of lookups of a
-rank in a step. DistributedDataParallel sends sparse gradients over gloo as they are.
+rank in a step. DistributedDataParallel sends sparse gradients over gloo as sparse tensors.
 """
 import argparse
 import json

@@ -58,7 +58,7 @@ constexpr int64_t part_terms = 4096;
 /// `args` say. Each later part adds to c.
 ProductArgs part_of(ProductArgs args, int64_t begin, int64_t count) {
   const auto advance = [&](const void* data, int64_t stride) {
-    // Addresses are null when only the size of the workspace is asked for.
+    // Addresses are null if the caller only wants the size of the workspace.
     return data ? static_cast<const std::byte*>(data) + begin * stride * dtype_size(args.dtype)
                 : nullptr;
   };

@@ -1,5 +1,5 @@
-// Matrix products by oneDNN, without conversion of operands. cpu::gemm decides which products come
-// here.
+// Matrix products by oneDNN, without conversion of operands. cpu::gemm decides for which products
+// it calls these functions.
 #pragma once
 
 #include <cstdint>

@@ -126,9 +126,9 @@ auto direct_or_first(Make&& make) {
   return first;
 }
 
-// oneDNN 2 has a weight gradient that is specialised for 1x1 kernels. It writes beyond its
-// scratchpad if the convolution has a stride and a pixel's channels do not fill a vector. This
-// function returns the first implementation that is not for 1x1 kernels. Throws if there is none.
+// Returns the first implementation that is not specialised for 1x1 kernels. Throws if there is
+// none. oneDNN 2's weight gradient for 1x1 kernels writes beyond its scratchpad if the convolution
+// has a stride and a pixel's channels do not fill a vector.
 template <class Make>
 auto without_1x1(Make&& make) {
   auto chosen = make();
@@ -171,7 +171,7 @@ dnnl::convolution_forward::primitive_desc describe_forward(const Layouts& l) {
         l.padding, l.attributes, l.is_winograd()));
   };
 #else
-  // `operation` must outlive the search for an implementation: version 2 keeps a pointer to it.
+  // `operation` must outlive the search for an implementation: oneDNN 2 keeps a pointer to it.
   const auto operation = TESSERA_ONEDNN(Forward::desc(kind, l.algorithm, l.x, l.weight, l.bias, l.y,
                                                       l.stride, l.dilation, l.padding, l.padding));
   const auto make = [&] {

@@ -1,6 +1,6 @@
 // A cache of oneDNN primitives. Making a primitive often takes longer than the product that it
-// computes, so all primitives of a training step must stay cached. The cache is bounded because
-// sampling brings new sizes with every token, and each primitive holds code and descriptions.
+// computes, so all primitives of a training step must stay cached. The cache is bounded, because
+// sampling has new sizes for every token, and each primitive takes memory for generated code.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// exp, log and tanh for vectorised loops: branch-free, inline, and made of additions,
-// multiplications and at most one division, so that the compiler vectorises a loop around them
+// exp, log and tanh for vectorised loops. The functions are inline and branch-free. They consist of
+// additions, multiplications and at most one division. So the compiler vectorises loops around them
 // without -ffast-math. A vector lane and a scalar call give the same bits, which do not depend on
 // the C library.
 //
@@ -15,8 +15,8 @@
 
 namespace tessera {
 
-/// a * b + c, rounded once if the program is compiled for processors with FMA. Written out because
-/// the compiler's own fusing may differ between a loop's body and its remainder.
+/// a * b + c, rounded once if the program is compiled for processors with FMA. Explicit, because
+/// the compiler may fuse differently in a vectorised loop's body and in its remainder.
 inline float multiply_add(float a, float b, float c) {
 #ifdef FP_FAST_FMAF
   return std::fma(a, b, c);
@@ -86,7 +86,7 @@ inline float tanh_f32(float x) {
 }
 
 inline float log_f32(float x) {
-  // Subnormal numbers are made normal; their exponent is corrected below.
+  // Scales subnormal numbers by 2^23 to make them normal. `n` corrects the exponent.
   const bool subnormal = x < std::numeric_limits<float>::min();
   const auto word = std::bit_cast<uint32_t>(subnormal ? x * 0x1p23f : x);
   // Subtracting the bits of sqrt(1/2) splits x = 2^n m with m in [sqrt(1/2), sqrt(2)).
