@@ -53,7 +53,9 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
   }
   GivenPaths paths;
   for (const std::string& log : options.logs) paths.inputs.push_back({"report", log});
-  paths.outputs = {{"--out", options.out}, {"--csv", options.csv}};
+  paths.outputs = {{"--out", options.out},
+                   {"--csv", options.csv},
+                   {"--tensorboard", options.tensorboard}};
   check_paths(paths);
   return result;
 }

@@ -43,8 +43,10 @@ bool is_status(int descriptor) {
   const std::string link = fmt::format("/proc/self/fd/{}", descriptor);
   const ssize_t length = ::readlink(link.c_str(), target.data(), target.size());
   struct stat file {};
-  return length > 0 && std::string_view(target.data()).find(file_name) != std::string_view::npos &&
-         ::fstat(descriptor, &file) == 0 && file.st_size == static_cast<off_t>(sizeof(Mapped));
+  if (length <= 0) return false;
+  const std::string_view name(target.data(), static_cast<size_t>(length));
+  return name.find(file_name) != std::string_view::npos && ::fstat(descriptor, &file) == 0 &&
+         file.st_size == static_cast<off_t>(sizeof(Mapped));
 }
 
 // Returns nullptr if the starter has not passed a status file, or if mapping the file fails.

@@ -261,7 +261,7 @@ Ownership ZeroOptimizer::ownership() const {
   constexpr int64_t f32_bytes = 4;
   // Offloaded f32 parameters have master weights too, on the host.
   const bool all_have_masters =
-      options_.offload != Offload::none && !engine_->communicator().device().is_cpu();
+      options_.offload != Offload::none && !(engine_->communicator().device() == Device{});
   for (const StagedPartition* staged : engine_->partitions()) {
     const Partition& partition = staged->partition();
     OwnedGroup group;

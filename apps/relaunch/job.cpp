@@ -114,8 +114,8 @@ class RunningJob {
     if (begun_ == end_.ranks) {
       for (const int signal : waiting_) ::kill(process_, signal);
       waiting_.clear();
-    } else if (told_ && Clock::now() - *told_ > patience) {
-      died_ = told_;
+    } else if (told_ && !died_ && Clock::now() - *told_ > patience) {
+      died_ = Clock::now();
       ::kill(process_, SIGTERM);
     }
   }
@@ -145,7 +145,8 @@ class RunningJob {
   Asked& asked_;
   JobEnd end_;
   std::optional<Clock::time_point> told_;  // when this process was told to end the run
-  // When the first death of a rank became known; `told_` if the ranks did not start in time.
+  // When the first death of a rank became known, or when mpirun was told to end because the ranks
+  // did not start in time.
   std::optional<Clock::time_point> died_;
   pid_t process_ = -1;
   int output_ = -1;

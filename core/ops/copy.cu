@@ -14,6 +14,7 @@ void copy(const Context& context, const Tensor& y, const Tensor& x) {
   // written.
   TESSERA_CUDA(cudaMemcpyAsync(y.raw(), x.raw(), static_cast<size_t>(x.bytes()), cudaMemcpyDefault,
                                stream_of(context)));
+  finish_call(context, "copy");
 }
 
 }  // namespace tessera::cuda

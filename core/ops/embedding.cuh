@@ -166,7 +166,7 @@ inline void sort_by_token(const Context& context, const Tensor& order, const Ten
   auto* const last = ends.data<int32_t>();
   auto* const sorted = order.data<int32_t>();
   TESSERA_CUDA(cudaMemsetAsync(last, 0, static_cast<size_t>(ends.bytes()), stream_of(context)));
-  if (positions.count == 0) return;
+  if (positions.count == 0) return finish_call(context, name);
   const LaunchShape by_position{blocks_for(positions.count, threads), threads};
   launch(context, name, by_position, count_tokens_kernel, last, positions, device_fault(context));
   launch(context, name, {1, scan_threads}, scan_counts_kernel, last + 1, positions.vocabulary);

@@ -78,7 +78,7 @@ ImageTransform::ImageTransform(const ImageTransformOptions& options) : options_(
 Augmentation ImageTransform::draw(const ImageShape& image_shape, int64_t epoch,
                                   int64_t sample) const {
   Augmentation result;
-  TESSERA_CHECK(sample < int64_t{1} << 32, "images: sample {}, expected at most 2^32", sample);
+  TESSERA_CHECK(sample < int64_t{1} << 32, "images: sample {}, expected less than 2^32", sample);
   RandomStream stream(options_.seed, "augmentation",
                       static_cast<uint64_t>(epoch) << 32 | static_cast<uint64_t>(sample));
   result.mirrored = options_.flips && stream.below(2) == 1;

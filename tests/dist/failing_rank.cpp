@@ -1,6 +1,6 @@
 // A rank that fails in the middle of a loop of collectives, for tests/dist/failures.sh:
 //
-//   mpirun -n 3 failing_rank HOW [nccl [graph]]
+//   mpirun -n 3 failing_rank HOW [nccl [graph|host]]
 //     HOW: throw input input-one kill segv exit abort hang none return return-all mpi
 //          stop stall: rank 1 is stopped, or sleeps for ever; the timeout is 2 s
 //          suspend: rank 1 sleeps for 2 s; the timeout is 4 s
@@ -10,7 +10,8 @@
 // Rank 1, or rank 0 if it is the only rank, fails in step 6. With input all ranks fail in step 6.
 // With return-all all ranks return 3 after the last step. Each step takes some milliseconds. With
 // nccl the ranks communicate over NCCL, with a timeout of 1 s. With graph the all_gather of each
-// step is in a CUDA graph that lives until all steps are done.
+// step is in a CUDA graph that lives until all steps are done. With host each step gathers a buffer
+// of the host instead.
 #include <signal.h>
 #include <unistd.h>
 
@@ -56,7 +57,7 @@ void fail_in_step_6(const std::string& how, dist::World& world) {
   while (how == "hang" || how == "stall") std::this_thread::sleep_for(std::chrono::seconds(1));
 }
 
-int train(dist::World& world, const std::string& how, bool with_graph) {
+int train(dist::World& world, const std::string& how, const std::string& gathering) {
   const Tensor gradient = Tensor::zeros({world.size * int64_t{100'000}});
   const Tensor sum = Tensor::zeros({100'000});
   const auto fold = [sum](int, int64_t begin, const Tensor& chunk) {
@@ -64,14 +65,19 @@ int train(dist::World& world, const std::string& how, bool with_graph) {
                   false);
   };
   const auto gather = [&] {
-    world.communicator->all_gather(gradient, {dist::Traffic::parameters, 0}).wait();
+    if (gathering == "host") {
+      const Tensor flags = Tensor::zeros({world.size}, DType::u8, Device{});
+      world.communicator->all_gather_host(flags, {dist::Traffic::statistics}).wait();
+    } else {
+      world.communicator->all_gather(gradient, {dist::Traffic::parameters, 0}).wait();
+    }
   };
   if (how == "stop" || how == "stall") world.communicator->set_timeout(2);
   if (how == "suspend") world.communicator->set_timeout(4);
   // Static and on the heap, so that an exception does not destroy the graph. The graph must still
   // exist when the job is aborted.
   static std::function<void()>& gathers = *new std::function<void()>(gather);
-  if (with_graph) {
+  if (gathering == "graph") {
     gather();  // allocations of the first call must not happen during the capture
     gathers = world.communicator->capture(gather);
   }
@@ -81,9 +87,10 @@ int train(dist::World& world, const std::string& how, bool with_graph) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (step == 5 && how == "suspend" && world.rank == 0) say("in step 6\n");
     dist::set_running_step(step);
-    if (step == 5) fail_in_step_6(how, world);
+    if (step == 5 && gathering != "host") fail_in_step_6(how, world);
     if (step == 5 && how == "return" && world.rank == std::min(1, world.size - 1)) return 3;
     reduced.wait();
+    if (step == 5 && gathering == "host") fail_in_step_6(how, world);
     gathers();
     world.communicator->barrier();
     dist::set_finished_step(step);
@@ -110,6 +117,6 @@ int main(int argc, char** argv) {
     if (argc > 2 && std::string(argv[2]) == "nccl") {
       dist::choose_devices(world, {.device = "cuda", .comm = "nccl", .timeout_s = 1});
     }
-    return train(world, how, argc > 3);
+    return train(world, how, argc > 3 ? argv[3] : "");
   });
 }

@@ -10,6 +10,7 @@
 #include "dist/communicator.h"
 #include "dist/host_work.h"
 #include "dist/mpi/mpi_check.h"
+#include "dist/stalled.h"
 
 namespace tessera::dist {
 
@@ -42,8 +43,9 @@ class HostGather {
   }
 
   /// Gathers every rank's piece of `buffer`, in place; a piece must be smaller than 2 GiB. The
-  /// calling thread waits for the other ranks.
-  void all_gather(std::byte* buffer, int64_t piece_bytes, Call call) const {
+  /// calling thread waits for the other ranks. Throws StalledError if the call has not finished in
+  /// `timeout_s` seconds.
+  void all_gather(std::byte* buffer, int64_t piece_bytes, Call call, double timeout_s) const {
     wait_in(wait_name(Collective::all_gather), call, [&] {
       MPI_Request request = MPI_REQUEST_NULL;
       TESSERA_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer,
@@ -51,6 +53,13 @@ class HostGather {
       Backoff backoff;
       for (int done = 0; !done; backoff.pause()) {
         TESSERA_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+        if (!done && static_cast<double>(backoff.slept_ns()) > 1e9 * timeout_s) {
+          throw StalledError(
+              fmt::format("all_gather of {} has not finished in {} s (--comm-timeout): a rank has "
+                          "not come to it (stopped, hanging, or computing)",
+                          call.text(), timeout_s),
+              {});
+        }
       }
     });
   }
