@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Every precision at every ZeRO stage, as users run them. Within a precision, losses, text and saved
-# weights have equal bits for any stage and number of ranks; memory and traffic are as planned.
+# Trains in every precision at every ZeRO stage, as users do. Within a precision, losses, text and
+# saved weights must have equal bits for any stage and number of ranks. Memory and traffic must be
+# as planned.
 # ctest: TIMEOUT 600
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=(--data text.txt --preset nano --steps 4 --eval-every 2 --eval-batches 4 --dropout 0.1)
@@ -35,8 +36,8 @@ for precision in fp32 bf16 fp16; do
 done
 slow='no instructions for products in fp16: they are computed in fp32, which is correct, but slower'
 [[ $(grep -c "$slow" stderr.log) == 1 ]] || fail "fp16 is not said to be slow: $(cat stderr.log)"
-# Some ranks own no element of any parameter: each bucket has one parameter, of at most 1,024
-# elements in blocks of 256.
+# Each bucket has one parameter of at most 1,024 elements, which is 4 blocks of 256. So some of the
+# 6 ranks own no element of any parameter.
 small=(--layers 1 --heads 1 --width 4 --context 4 --bucket-bytes 1 --global-batch 6 --micro-batch 1)
 for precision in fp32 bf16; do
   ranks 6 --data text.txt "${small[@]}" --steps 2 --eval-every 1 --eval-batches 1 --stage 3 \
@@ -73,8 +74,8 @@ for name, (precision, grad_shard) in expected.items():
 assert max(evaluated.values()) - min(evaluated.values()) < 0.05, evaluated
 PYTHON
 
-# Weights that a bf16 run on one rank saved are loaded and saved on three ranks, byte for byte. The
-# step is so small that no f32 weight changes.
+# Three ranks load the weights that a bf16 run on one rank saved, and save equal bytes. The learning
+# rate is so small that no f32 weight changes.
 still=(--optimizer sgd --lr 1e-37 --steps 1 --eval-every 0 --clip 0)
 for precision in fp32 bf16; do
   for stage in 0 3; do
@@ -86,8 +87,9 @@ done
 "$generate" bf16.safetensors --prompt 'int ' --tokens 10 > generated.txt
 [[ $(wc -c < generated.txt) == 15 ]] || fail "$(cat generated.txt)"
 
-# fp16 with weights so large that gradients overflow: every rank skips the step, reports it, and
-# continues with half the scale; exchanges that only an update needs are left out.
+# Trains in fp16 with weights so large that gradients overflow. Every rank must skip the step and
+# halve the loss scale, and the job must report the step. Exchanges that only an update needs are
+# left out.
 python3 - << 'PYTHON'
 import json, struct
 data = bytearray(open("fp16.safetensors", "rb").read())

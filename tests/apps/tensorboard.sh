@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# TensorBoard's own reader finds what the log has. Skipped by name without the Python package
-# tensorboard; TESSERA_PYTHON names another Python that has it.
+# Checks that TensorBoard's own reader finds what the log has. Without the Python package
+# tensorboard, the test is skipped with a message. TESSERA_PYTHON may name another Python that has
+# the package.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 python=${TESSERA_PYTHON:-python3}
 "$python" -c 'import tensorboard' 2> /dev/null ||
   { echo "skipped: needs the Python package tensorboard"; exit 77; }
 run=(--data text.txt "${tiny[@]}" --steps 20 --warmup 1 --eval-every 10
   --norms-every 5 --checkpoint saved)
-# The second part does the last steps again, as after a kill: TensorBoard must show them once.
+# The second run resumes after step 12, where the first run ended. TensorBoard must show each step
+# once.
 ranks 2 "${run[@]}" --steps 12 --resume-changed steps --tensorboard events --log run.jsonl
 ranks 3 "${run[@]}" --resume-changed steps --tensorboard events --log run.jsonl
 must_work "$TESSERA_BIN/report" run.jsonl --tensorboard converted

@@ -1,7 +1,7 @@
-// Ranks can be started with different flags, so they compare them (dist/agreement.h). A flag that
-// is forgotten there could make ranks train inconsistently. So this test checks for every flag in a
-// program's help that ranks compare its value, or only whether it is given (`paths`), or nothing
-// (`each_its_own`).
+// Ranks compare their flags, because they can be started with different ones (dist/agreement.h). A
+// flag that is not compared could make ranks train inconsistently. So this test goes through every
+// flag in a program's help. Ranks must compare the flag's value. Of a flag in `paths`, ranks
+// compare only whether the flag is given. Flags in `each_its_own` are not compared.
 #include <map>
 #include <regex>
 #include <set>
@@ -34,7 +34,7 @@ std::string value_of(const dist::Settings& settings, const std::string& name) {
   return "not compared";
 }
 
-// Returns the flags at the beginning of the help's lines, each by its first name with two dashes.
+// Returns the flags that begin the help's lines, each under its first name with two dashes.
 std::set<std::string> flags_in(const std::string& help) {
   std::set<std::string> flags;
   const std::regex flag(R"((?:^|\n)\s+(?:-h,)?(--[a-z0-9-]+))");
@@ -44,8 +44,8 @@ std::set<std::string> flags_in(const std::string& help) {
   return flags;
 }
 
-// For each flag whose value ranks compare: a value that is not the default in the programs below,
-// unless a test replaces it. Empty if the flag takes no value.
+// Maps each flag whose value ranks compare to a value that is not the default of the programs
+// below. The value is empty if the flag takes none. A test may replace entries.
 const std::map<std::string, std::string> other = {
     {"--layers", "2"},
     {"--heads", "2"},
@@ -170,8 +170,8 @@ void check_flags(Parse&& parse, const std::vector<std::string>& base,
     if (each_its_own.contains(flag)) {
       CHECK(value_of(before, flag) == "not compared");
     } else if (paths.contains(flag)) {
-      // Parsing --init may open the file, to read the model's sizes. So both of its values must
-      // exist: the file, and its folder, which stands for it. The other paths need not exist.
+      // Parsing --init may open the file to read the model's sizes. So both values of --init must
+      // exist: the file and its folder. The other paths need not exist.
       const std::string folder = test::fixture("hf_tiny");
       CHECK(value_with(flag, folder + "/model.safetensors") == "a value");
       CHECK(value_with(flag, flag == "--init" ? folder : "another.file") == "a value");

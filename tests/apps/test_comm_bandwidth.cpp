@@ -1,4 +1,4 @@
-// comm_bench's arithmetic, against values worked out by hand, and comm_bench's command line.
+// Tests comm_bench's command line, and its arithmetic against values worked out by hand.
 #include "apps/comm_bench/comm_bandwidth.h"
 
 #include <vector>
@@ -23,8 +23,8 @@ CommOptions parse(std::vector<const char*> arguments) {
 }  // namespace
 
 TEST_CASE("bandwidth is counted as nccl-tests does") {
-  // 4 ranks, 4 MB in 1 ms: 4 GB/s. A rank must send 3 of its 4 pieces; an all-reduce moves them
-  // twice.
+  // 4 ranks move 4 MB in 1 ms, which is 4 GB/s. A rank must send 3 of its 4 pieces. An all-reduce
+  // sends 3 pieces twice.
   const auto bus = [](Collective collective) {
     const Bandwidth speed = bandwidth(collective, 4'000'000, 4, 1e-3);
     CHECK(speed.algorithm == Approx(4.0));
@@ -39,10 +39,10 @@ TEST_CASE("bandwidth is counted as nccl-tests does") {
   CHECK(bus(Collective::all_gather_v) == Approx(3.0));
   CHECK(bus(Collective::send_receive) == Approx(4.0));
 
-  // An odd number: 3 ranks, 1,500 bytes in 2 us: 0.75 GB/s.
+  // 3 ranks, an odd number, move 1,500 bytes in 2 us, which is 0.75 GB/s.
   CHECK(bandwidth(Collective::all_gather, 1500, 3, 2e-6).bus == Approx(0.5));
   CHECK(bandwidth(Collective::all_reduce, 1500, 3, 2e-6).bus == Approx(1.0));
-  // One rank: nothing moves.
+  // A single rank sends nothing.
   CHECK(bandwidth(Collective::all_reduce, 1000, 1, 1e-6).bus == 0);
   CHECK(bandwidth(Collective::all_reduce, 1000, 1, 1e-6).algorithm == Approx(1.0));
   CHECK_THROWS_AS(bus_factor(Collective::barrier, 2), Error);

@@ -1,5 +1,5 @@
-// zero_plan's results: totals leave out an unknown workspace, the search for the largest model
-// agrees with trying one number of layers after the other, and JSON and tables show the plan.
+// Tests zero_plan's results. Totals leave out an unknown workspace. The search for the largest
+// model finds as many layers as trying every number of layers. JSON and tables show the plan.
 #include <nlohmann/json.hpp>
 
 #include "apps/zero_plan_report.h"

@@ -1,4 +1,4 @@
-// zero_plan's command line: flags that are accepted, and flags that are refused.
+// Tests zero_plan's command line: accepted flags and refused flags.
 #include "apps/zero_plan_options.h"
 
 #include "apps/console/quantity.h"
@@ -60,8 +60,8 @@ TEST_CASE("a plan is for a device and a transport, which holds its staging") {
   const optim::PlanInput over_nccl = parse_plan({"--ranks", "3", "--device", "cuda"}).run;
   CHECK(over_nccl.device == Device{DeviceType::cuda, 0});
   CHECK(over_nccl.staging_bytes == dist::nccl_staging_bytes(3));
-  // With MPI the GPU holds one staging chunk of 1 MiB. The host holds five, which staging_bytes
-  // leaves out.
+  // With MPI, the GPU holds one staging chunk of 1 MiB. The five chunks on the host do not count in
+  // staging_bytes.
   CHECK(parse_plan({"--ranks", "3", "--device", "cuda", "--comm", "mpi"}).run.staging_bytes ==
         int64_t{1} << 20);
   CHECK(parse_plan({"--ranks", "3", "--device", "cuda", "--staging", "1KiB"}).run.staging_bytes ==

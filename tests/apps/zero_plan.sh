@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# zero_plan without mpirun: tables, JSON to a file and to standard output, figures that equal those
-# of train_gpt, a plan for a million ranks, and bad input, which gives one line and exit code 2.
+# Tests zero_plan without mpirun: tables, and JSON to a file and to standard output. Its figures
+# must equal those of train_gpt. It must plan for a million ranks, and refuse bad input in one line
+# with exit code 2.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 zero_plan=$TESSERA_BIN/zero_plan
 
@@ -44,7 +45,8 @@ assert saves["memory"]["communication"] > plain["memory"]["communication"], save
 assert saves["traffic"] == plain["traffic"]
 PYTHON
 
-# expect PATTERN ARGUMENT...: bad input, refused in one line with exit code 2.
+# expect PATTERN ARGUMENT...: bad input must be refused in one line that matches PATTERN, with exit
+# code 2.
 expect() {
   local pattern=$1 status=0
   shift

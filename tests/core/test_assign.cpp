@@ -1,4 +1,4 @@
-// assign: f32 values written to tensors of each float dtype.
+// Tests assign, which writes f32 values to tensors of each float dtype.
 #include "core/assign.h"
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Backward over all kinds of graphs: several uses, several outputs, aliases, very long chains, and
-// graphs that were used before. test_autograd_hooks.cpp tests the hooks of parameters.
+// Tests backward over all kinds of graphs: several uses, several outputs, aliases, very long
+// chains, and reused graphs. test_autograd_hooks.cpp tests the hooks of parameters.
 #include <string>
 #include <vector>
 
@@ -28,13 +28,14 @@ std::vector<float> gradient_values(const Tensor& x) {
 
 using Floats = std::vector<float>;
 
-/// Returns x; the backward passes the gradient on unchanged.
+/// Returns x. The backward passes the gradient on unchanged.
 Tensor passed(const Tensor& x) {
   return record("passed", x.detach(), {x},
                 [](const Tensor& dy, InputGradients& grads) { grads.pass(0, dy); });
 }
 
-/// Returns two outputs, 2x and 3x. Backward writes to `seen` which of their gradients have arrived.
+/// Returns two outputs, 2x and 3x. Backward records in `seen` which of the two outputs have a
+/// gradient.
 std::vector<Tensor> two_and_three_times(const Tensor& x, std::vector<bool>& seen) {
   std::vector<Tensor> outputs{ops::scale(x.detach(), 2), ops::scale(x.detach(), 3)};
   record("two_and_three_times", outputs, {x},
@@ -118,7 +119,7 @@ TEST_CASE("a node whose output gets no gradient is passed over, and what is behi
   int completed = 0;
   y.leaf()->gradient_complete = [&completed] { ++completed; };
   const Tensor h = ops::scale(y, 2);
-  // The closure of z gives no gradient to z's second input, h.
+  // The closure of z computes no gradient for z's second input, h.
   const Tensor z = record("first_only", x.detach(), {x, h},
                           [](const Tensor& dy, InputGradients& grads) { grads.pass(0, dy); });
   backward(ops::sum(z));
@@ -189,8 +190,8 @@ TEST_CASE("a second backward over a freed graph is an error, and changes nothing
   used = 0;
   const std::string message = "was already used by an earlier backward";
   CHECK_THROWS_WITH(backward(loss), ContainsSubstring("'sum' " + message));
-  // Before it computes any gradient, backward looks for nodes that an earlier backward has used,
-  // even behind new operations.
+  // Before backward computes any gradient, it looks for nodes that an earlier backward has used. It
+  // finds used nodes even behind new operations.
   const Tensor other = ops::sum(ops::mul(ops::scale(x, 3), h));
   used = 0;
   CHECK_THROWS_WITH(backward(other), ContainsSubstring("'mul' " + message));
@@ -262,7 +263,7 @@ TEST_CASE("very long graphs need no recursion") {
   const Tensor x = parameter({1});
   const auto chain = [&x] {
     Tensor y = ops::scale(x, 1);
-    // Every node is used twice by the next node, so the release of the graph reaches each node
+    // Every node is used twice by the next node. So the release of the graph visits each node
     // twice.
     for (int i = 0; i < length; ++i) {
       const Tensor before = y;

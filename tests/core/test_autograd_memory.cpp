@@ -24,8 +24,8 @@ using Tensors = std::vector<Tensor>;
 using Operation = std::function<Tensor(const Tensors&)>;
 
 /// Runs the operation on parameters that have memory only while their use is announced. Returns
-/// true if the value and the gradients equal those of parameters that always have memory, and if no
-/// memory of a parameter is kept after its use.
+/// true if the value and the gradients equal those of parameters that always have memory. No memory
+/// of a parameter may be kept after the use.
 bool says_what_it_reads(const Operation& operation, const Tensors& values) {
   Tensors in_place;
   for (const Tensor& value : values) in_place.push_back(as_parameter(value));
@@ -92,12 +92,12 @@ TEST_CASE("memory goes while backward proceeds, and all of it in the end") {
   }
   REQUIRE(held.size() == depth);
   for (int i = 0; i < depth; ++i) {
-    // The node whose backward runs, and the nodes before it in the forward, hold their saved
-    // outputs. The incoming gradient of that node and the loss come on top.
+    // The node whose backward runs, and the nodes before it in the forward, still keep their saved
+    // outputs. The node's incoming gradient and the loss are also allocated.
     const int64_t saved_bytes = (depth - i) * bytes;
     CHECK(held[static_cast<size_t>(i)] == saved_bytes + bytes + 4);
   }
-  CHECK(activations() - before == bytes);  // x
+  CHECK(activations() - before == bytes);  // only x is left
   CHECK(workspace() == workspace_before);
 }
 

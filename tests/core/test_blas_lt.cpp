@@ -1,4 +1,4 @@
-// Tests products by cuBLASLt. They need a GPU.
+// Tests products by cuBLASLt, which need a GPU.
 #ifdef TESSERA_WITH_CUDA
 #include "core/product.h"
 
@@ -92,7 +92,8 @@ TEST_CASE("a product on CUDA equals float64 however its operands are stored", "[
 TEST_CASE("a product on CUDA reads heads out of a packed tensor, writes into rows that are wider",
           "[blas_lt]") {
   if (on_cpu()) return;
-  // qkv is (T, 3, H, D). Multiplies q of each head by k of that head or, if shared, by k of head 0.
+  // qkv is (T, 3, H, D). Multiplies each head's q by the same head's k or, if shared, by head 0's
+  // k.
   const int64_t tokens = 9, heads = 3, size = 5, row = 3 * heads * size, wide = tokens + 4;
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const bool shared = GENERATE(false, true);
@@ -217,7 +218,7 @@ TEST_CASE("what a product takes of the workspace is known before it runs") {
         cuda::multiply(context(), args);
         const int64_t taken = ledger.peak(Category::workspace) - before;
         CHECK(cuda::product_workspace_bytes(context(), args) == taken);
-        // Only the alignment of the addresses matters here, so no memory needs to be behind them.
+        // Only the alignment of the addresses matters here. No memory needs to be at the addresses.
         const int64_t address = 1024 + offset * dtype_size(dtype);
         args.c.data = reinterpret_cast<void*>(static_cast<intptr_t>(address));
         args.a.data = args.b.data = args.bias = args.c.data;

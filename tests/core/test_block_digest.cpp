@@ -20,8 +20,8 @@ BlockDigest digest(const std::string& name, std::span<const float> values, int64
 }
 
 TEST_CASE("a digest of blocks is what the xxhash package of Python computes") {
-  // The expected digest of 600 numbers was computed in Python by xxhash.xxh3_128_intdigest, as
-  // docs/checkpoints.md says.
+  // Python's xxhash.xxh3_128_intdigest has computed the expected digest of 600 numbers, as
+  // docs/checkpoints.md describes.
   CHECK(digest("wte.weight/exp_avg", numbers(600)).text() == "5ccdc569509bba0f291187c546181592");
 }
 

@@ -103,7 +103,8 @@ TEST_CASE("gemm rounds once: c = round(c + (product + bias))", "[gemm][cpu]") {
 
 TEST_CASE("gemm reads heads out of a packed tensor and broadcasts a shared operand",
           "[gemm][cpu]") {
-  // qkv is (T, 3, H, D). Multiplies q of each head by k of that head or, if shared, by k of head 0.
+  // qkv is (T, 3, H, D). Multiplies each head's q by the same head's k or, if shared, by head 0's
+  // k.
   const int64_t tokens = 9, heads = 3, size = 5, row = 3 * heads * size;
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const bool shared = GENERATE(false, true);
@@ -297,7 +298,7 @@ TEST_CASE("which products are fast depends on the CPU", "[gemm][cpu]") {
   CHECK_FALSE(cpu::has_fast_gemm(DType::f16));
   CHECK_FALSE(cpu::has_fast_gemm(DType::i32));
 #ifdef __x86_64__
-  // With these variables oneDNN may use only a part of the instructions that the CPU has.
+  // These variables may forbid oneDNN to use some of the CPU's instructions.
   if (std::getenv("ONEDNN_MAX_CPU_ISA") || std::getenv("DNNL_MAX_CPU_ISA")) return;
   CHECK(cpu::has_fast_gemm(DType::bf16) == (__builtin_cpu_supports("avx512bf16") != 0));
 #endif

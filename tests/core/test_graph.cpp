@@ -94,7 +94,7 @@ class Model {
   Tensor loss_ = Tensor::zeros({});
 };
 
-/// Sets the dropout state, and restores it at the end of a test.
+/// Sets the dropout state, and restores the previous state in the destructor.
 class State {
  public:
   explicit State(DropoutState state) : before_(std::exchange(dropout_state(), state)) {}

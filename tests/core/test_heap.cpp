@@ -102,7 +102,7 @@ TEST_CASE("free memory is joined with its neighbours, in whichever order it come
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-// Allocates like training steps: activations, with workspace between them that is freed at once.
+// Allocates as training steps do: activations, and between them workspace, which is freed at once.
 // The activations are freed in the order of their allocation, or in reverse order.
 TEST_CASE("what one step gives back the next one takes, without fresh pages", "[heap][cpu]") {
   Blocks blocks(4096);

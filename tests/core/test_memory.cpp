@@ -204,8 +204,8 @@ TEST_CASE("threads share the allocator", "[threads]") {
   std::vector<std::thread> team;
   for (int t = 0; t < threads; ++t) {
     team.emplace_back([t, &faults] {
-      // Blocks stay allocated while other threads allocate. Each thread marks its blocks, so a
-      // block that is handed out twice shows.
+      // Blocks stay allocated while other threads allocate. Each thread marks its blocks. If two
+      // threads got the same block, a thread would find another thread's mark.
       std::vector<std::shared_ptr<Storage>> held(8);
       for (int i = 0; i < 400; ++i) {
         auto& slot = held[static_cast<size_t>(i % 8)];

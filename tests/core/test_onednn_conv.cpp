@@ -1,5 +1,5 @@
 // Tests which algorithm a convolution uses, and that oneDNN stays within its workspace. One version
-// of oneDNN wrote beyond it.
+// of oneDNN wrote beyond the workspace.
 #include "core/cpu/onednn_conv.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Compares results and gradients of single operations with PyTorch's, which were computed in
-// float64 from equal inputs (tests/fixtures/make_operations_fixture.py). Each operation has a line
-// in the table here, and a line with that name in the script.
+// Compares results and gradients of single operations with PyTorch's. PyTorch computed them in
+// float64 from equal inputs (tests/fixtures/make_operations_fixture.py). Each operation has an
+// entry in a table of this file, and an entry with the same name in the script.
 #include <functional>
 #include <set>
 #include <string>
@@ -23,8 +23,8 @@ struct Case {
   std::function<Tensor(const Inputs&)> operation;
 };
 
-/// Make an entry of the tables below for an operation of one or of two inputs, without options. The
-/// entry has the name of the C++ function.
+/// These macros make table entries for operations of one or two inputs without options. An entry
+/// has the name of the C++ function.
 #define TESSERA_UNARY(name)                                  \
   {                                                          \
 #name, [](const Inputs& in) { return ops::name(in[0]); } \
@@ -237,7 +237,7 @@ TEST_CASE("operations and their gradients are PyTorch's", "[operations_fixture]"
         REQUIRE(gradient.defined());
         CHECK(relative_error(gradient, values_of(file.tensor(name))) <= tolerance);
       } else if (gradient.defined()) {
-        // PyTorch gives the mask of `where` no gradient.
+        // In PyTorch, the mask of `where` has no gradient.
         CHECK(values_of(gradient) == Values(values_of(gradient).size(), 0.0));
       }
     }

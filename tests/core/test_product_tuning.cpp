@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t m = 12, n = 20, k = 28;
 
-/// A batch of two products, whose operands begin `offset` elements after an aligned address.
+/// A batch of two products. Their operands begin `offset` elements after an aligned address.
 struct Operands {
   explicit Operands(int64_t offset)
       : a(random_tensor_of(DType::f32, {2 * m * k + offset}, 1).flat(offset, offset + 2 * m * k)),

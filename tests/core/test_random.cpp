@@ -14,7 +14,7 @@
 using namespace tessera;
 
 TEST_CASE("philox gives Random123's known answers") {
-  // Test vectors of Random123 1.14: the lines "philox4x32 10" of its file kat_vectors.
+  // These test vectors are the lines "philox4x32 10" of the file kat_vectors in Random123 1.14.
   CHECK(philox({0, 0, 0, 0}, {0, 0}) ==
         PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   constexpr uint32_t ones = 0xffffffff;
@@ -28,7 +28,7 @@ TEST_CASE("philox gives Random123's known answers") {
 
 TEST_CASE("keys and hashes are what they are on every machine") {
   CHECK(philox_key(0x1122334455667788) == PhiloxKey{0x55667788, 0x11223344});
-  // Test vectors of FNV-1a, 64 bits.
+  // These are test vectors of 64-bit FNV-1a.
   CHECK(stable_hash("") == 0xcbf29ce484222325);
   CHECK(stable_hash("a") == 0xaf63dc4c8601ec8c);
   CHECK(stable_hash("foobar") == 0x85944171f73967e8);

@@ -23,7 +23,7 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using Log = std::vector<std::string>;
 
-/// Runs the segment, with its activations recomputed if `again`.
+/// Runs the segment. If `again` is true, its activations are recomputed in backward.
 Tensors run(bool again, Tensors inputs, const Segment& segment) {
   return again ? recompute("segment", std::move(inputs), segment) : segment(inputs);
 }
@@ -59,8 +59,7 @@ struct Parameters {
     return gradients;
   }
 
-  /// True if the loss has equal values, gradients and calls of hooks with and without
-  /// recomputation.
+  /// True if recomputation changes neither the loss, nor the gradients, nor the calls of hooks.
   bool same(const std::function<Tensor(bool)>& loss) {
     const Tensors expected = gradients_of(loss(false));
     const Log heard = std::exchange(log, {});
@@ -101,8 +100,8 @@ TEST_CASE("recompute gives the same bits, with parameters in several segments an
 }
 
 TEST_CASE("the uses of a segment's input are added in the order of backward") {
-  // x is used several times inside the segment and around it. The bits show in which order the
-  // gradients of x are added.
+  // x is used several times inside the segment and around it. The bits of x's gradient show in
+  // which order the contributions are added.
   Parameters parameters;
   const Tensor p = parameters.make("p", {64}, 1);
   CHECK(parameters.same([&](bool again) {
@@ -284,8 +283,8 @@ TEST_CASE("a chain of segments holds their inputs, and in backward one segment")
   CHECK(held(false).after_forward == segments * depth * bytes);
   const Held again = held(true);
   CHECK(again.after_forward == segments * bytes);
-  // The peak has the inputs of all segments, the values of one segment, the incoming gradient, and
-  // the loss with its gradient (8 bytes).
+  // The peak includes the inputs of all segments, the values of one segment, and the incoming
+  // gradient. It also includes the loss and the loss's gradient (8 bytes).
   CHECK(again.peak <= (segments + depth + 1) * bytes + 8);
 }
 

@@ -40,7 +40,7 @@ TEST_CASE("shapes that cannot be are errors") {
   const int64_t large = int64_t{1} << 40;
   CHECK_THROWS_WITH((Shape{large, large}.elements()),
                     ContainsSubstring("[1099511627776, 1099511627776] has more than 2^59"));
-  // 2^60 elements can be counted, but not the bytes of that many i64 values.
+  // int64_t can count 2^60 elements, but not the bytes of 2^60 i64 values.
   CHECK_THROWS_WITH(Shape{int64_t{1} << 60}.elements(), ContainsSubstring("more than 2^59"));
 }
 
@@ -87,7 +87,7 @@ TEST_CASE("views share memory") {
   const Tensor rows = x.rows(1, 3);
   CHECK(rows.shape() == Shape{2, 2, 2});
   CHECK(rows.values<int32_t>()[0] == 4);
-  // Offsets add up.
+  // The offsets of a view of a view add up.
   const Tensor last = rows.rows(1, 2).flat(2, 4);
   CHECK(last.shape() == Shape{2});
   CHECK(last.values<int32_t>()[0] == 10);

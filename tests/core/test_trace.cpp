@@ -17,7 +17,7 @@ using trace::Track;
 
 namespace {
 
-/// Enables tracing during a test. Events are discarded before and after it.
+/// Enables tracing during a test. Discards all events before and after the test.
 class Tracing {
  public:
   Tracing() {
@@ -122,7 +122,7 @@ TEST_CASE("events become Chrome's JSON") {
   const char* tracks[] = {"compute", "waiting", "communication", "buckets"};
   for (size_t i = 0; i < 4; ++i) {
     CHECK(json[i + 1]["name"] == "thread_name");
-    CHECK(json[i + 1]["tid"] == 12 + i);  // threads of rank 3, whose numbers no rank shares
+    CHECK(json[i + 1]["tid"] == 12 + i);  // threads of rank 3; no other rank uses these numbers
     CHECK(json[i + 1]["args"]["name"] == tracks[i]);
   }
   for (const auto& entry : json) CHECK(entry["pid"] == 3);
@@ -152,8 +152,9 @@ TEST_CASE("arrows lead from a gradient to its exchange and its update") {
                      int64_t group, Station station) {
     return Event{name, track, begin, end, "", {bucket, group, station}};
   };
-  // Two micro-steps of bucket 1, whose first exchange begins after the second gradient is ready.
-  // Bucket 1 of another group, and an update without an exchange (one rank), have arrows too.
+  // Bucket 1 of group 0 has two micro-steps. The first exchange begins after the second gradient is
+  // ready. Bucket 1 of group 9 has an update without an exchange, as with one rank. Both buckets
+  // must have arrows.
   const std::vector<Event> events{
       at("ready", Track::buckets, 10'000, 10'000, 1, 0, Station::ready),
       at("ready", Track::buckets, 20'000, 20'000, 1, 0, Station::ready),
@@ -179,7 +180,7 @@ TEST_CASE("arrows lead from a gradient to its exchange and its update") {
   for (const auto& [id, way] : ways) found.push_back(way);
   CHECK(found == std::vector<std::string>{"s0@10 t2@30 f3@70 ", "s0@20 t2@50 f3@70 ",
                                           "s0@35 f3@80 "});
-  // Arrows of several ranks are in one file, so their numbers must differ.
+  // One file has the arrows of several ranks, so the arrows' numbers must differ between ranks.
   for (const auto& entry : parsed(events, 3)) {
     if (entry.contains("cat")) CHECK_FALSE(ways.contains(entry["id"].get<int64_t>()));
   }

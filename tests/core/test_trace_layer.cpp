@@ -15,7 +15,7 @@ using trace::Event;
 namespace {
 
 // Records what `body` does, and returns its spans as "outer(inner inner) ...". Spans are recorded
-// as they end, so sorting them by begin and length gives the nesting.
+// when they end. Sorting the spans by begin and length shows their nesting.
 template <class Body>
 std::string nesting(Body&& body) {
   trace::take_events();

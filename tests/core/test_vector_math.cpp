@@ -25,7 +25,8 @@ using Function = float (*)(float);
   for (size_t i = 0; i < n; ++i) y[i] = tanh_f32(x[i]);
 }
 
-/// Returns every 509th float: all exponents, both signs, infinities and NaNs.
+/// Returns every 509th bit pattern as a float. The values have all exponents and both signs, and
+/// include NaNs.
 std::vector<float> many_floats() {
   std::vector<float> values;
   for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 509) {

@@ -15,8 +15,8 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-// Returns options that normalize to the pixel values themselves: mean 0, and a deviation that
-// undoes the division by 255.
+// Returns options whose normalization gives the pixel values themselves. The mean is 0, and the
+// deviation of 1 / 255 undoes the division by 255.
 data::ImageTransformOptions plain(const data::ImageShape& shape) {
   const auto channels = static_cast<size_t>(shape.channels);
   return {.shape = shape,
@@ -179,7 +179,7 @@ TEST_CASE("resizing") {
   REQUIRE(resized(shape, pixels, whole, 6, 5) == std::vector<int>(pixels.begin(), pixels.end()));
   REQUIRE(resized(shape, pixels, {2, 1, 1, 2}, 1, 2) ==
           std::vector<int>(pixels.begin() + 33, pixels.begin() + 39));
-  // An image of one colour keeps it at every scale.
+  // An image of one colour must keep this colour at every scale.
   for (const int value : {0, 1, 128, 254, 255}) {
     const std::vector<uint8_t> flat(1000 * 3, static_cast<uint8_t>(value));
     for (const auto& [height, width] : {std::pair{1, 1}, {3, 7}, {50, 200}}) {
@@ -188,15 +188,15 @@ TEST_CASE("resizing") {
       }
     }
   }
-  // Halving: a pixel is the sum of four neighbours with weights 1/8, 3/8, 3/8, 1/8. At the edge it
-  // is the sum of three, with weights 3/7, 3/7, 1/7.
+  // At half the size, a pixel is the sum of four neighbours with weights 1/8, 3/8, 3/8, 1/8. At the
+  // edge it is the sum of three neighbours, with weights 3/7, 3/7, 1/7.
   std::vector<uint8_t> dot(8, 0);
   dot[3] = 255;
   REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{0, 96, 32, 0});
   REQUIRE(resized({8, 1, 1}, dot, {0, 0, 8, 1}, 4, 1) == std::vector<int>{0, 96, 32, 0});
   dot = {0, 0, 70, 0, 0, 0, 0, 0};
   REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{10, 26, 0, 0});
-  // Doubling: a pixel is the sum of two neighbours with weights 3/4 and 1/4.
+  // At double size, a pixel is the sum of two neighbours with weights 3/4 and 1/4.
   REQUIRE(resized({1, 2, 1}, {100, 200}, {0, 0, 1, 2}, 1, 4) ==
           std::vector<int>{100, 125, 175, 200});
 }

@@ -69,7 +69,7 @@ TEST_CASE("the noise of drawn ratings is the error of the best prediction") {
   for (size_t i = 0; i < ratings.users.size(); ++i) {
     errors.push_back(ratings.values[i] - planted.expected(ratings.users[i], ratings.items[i]));
   }
-  // With 60,000 errors, one standard error of their deviation is 0.3 %.
+  // With 60,000 errors, the standard error of their deviation is 0.3 %.
   REQUIRE(deviation_of(errors) == Approx(noise).epsilon(0.012).margin(1e-6));
   REQUIRE(mean_of(errors) == Approx(0.0).margin(noise / 60 + 1e-6));
 }

@@ -62,7 +62,7 @@ std::string idx_refusal(const std::string& images, const std::string& labels) {
   return test::message_of<InputError>([&] { data::open_idx(a, b); });
 }
 
-// Writes folder/`file`, an image of 2 x 2 whose red is `red`. `file` is CLASS/NAME.
+// Writes `file`, named CLASS/NAME, into the folder: an image of 2 x 2 pixels whose red is `red`.
 void add_image(const TemporaryFolder& folder, const std::string& file, char red) {
   fs::create_directories(fs::path(folder.path(file)).parent_path());
   folder.file(file, test::png_of(2, 2, {red, 0, 0}));

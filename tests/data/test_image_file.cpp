@@ -48,7 +48,7 @@ std::vector<uint8_t> waves(int width, int height, int channels) {
   return pixels;
 }
 
-// Changes the size that a JPEG states after the marker of its frame, FF C0.
+// Changes the size that a JPEG file states after FF C0, the marker of its frame.
 std::string with_jpeg_size(std::string file, uint16_t height, uint16_t width) {
   const size_t frame = file.find("\xff\xc0"s);
   file.replace(frame + 5, 4, test::word(uint32_t{height} << 16 | width));

@@ -113,7 +113,7 @@ TEST_CASE("samples are a function of seed and place, whatever the micro-batch") 
     const RatingBatches batches(drawn(), histories(),
                                 {.batch = batch, .seed = seed, .negatives = 3, .ranks = true});
     Samples all;
-    for (int64_t step = 0; step < 24 * 12 / global; ++step) {  // into the second epoch
+    for (int64_t step = 0; step < 24 * 12 / global; ++step) {  // reaches into the second epoch
       const Samples samples = step_of(batches, batch, step);
       all.users.insert(all.users.end(), samples.users.begin(), samples.users.end());
       all.items.insert(all.items.end(), samples.items.begin(), samples.items.end());
@@ -125,8 +125,8 @@ TEST_CASE("samples are a function of seed and place, whatever the micro-batch") 
   REQUIRE(expected.users.size() == 24 * 12);
   for (const int64_t micro : {1, 3, 4}) CHECK(steps_with(micro, 1) == expected);
   CHECK(steps_with(12, 2) != expected);
-  // The global batch size only changes how an epoch is split into steps. With global batches of 12
-  // and of 4, samples must be equal over the first epoch's whole steps of 12.
+  // The global batch size only changes how an epoch is split into steps. So global batches of 12
+  // and of 4 must have equal samples, as far as whole steps of 12 fit in the first epoch.
   const Samples others = steps_with(2, 1, 4);
   const size_t both = 12 * (203 / 12);
   for (size_t i = 0; i < both; ++i) {
@@ -256,7 +256,7 @@ TEST_CASE("a batch of ratings takes the bytes that its sizes say") {
   };
   CHECK(taken([&] { return data::allocate_rating_batch(sizes, false); }) == sizes.bytes());
   CHECK(taken([&] { return data::allocate_rating_input(sizes); }) == sizes.bytes());
-  // Counted by hand: users, items and targets; then histories, offsets and scales.
+  // By hand: users, items and targets, then histories, offsets and scales.
   CHECK(RatingBatchSizes{.samples = 5, .items = 2, .longest_history = 11}.bytes() ==
         4 * (5 + 10 + 10) + 4 * (55 + 6 + 5));
 }

@@ -37,11 +37,11 @@ std::string refusal(const std::string& name, const std::string& bytes,
   return test::message_of<InputError>([&] { read(name, bytes, columns, split); });
 }
 
-// Checks the ratings that all formats below have. User 10 rates b with 3.5 and a with 1; user 9
-// rates a with 5.
+// Checks the three ratings that all formats below have: user 10 rates b with 3.5 and a with 1, and
+// user 9 rates a with 5.
 void check_three(const RatingData& data, const std::string& format, bool times = true) {
   REQUIRE(data.format == format);
-  REQUIRE(data.user_ids == Strings{"9", "10"});  // numbers, so 9 comes first
+  REQUIRE(data.user_ids == Strings{"9", "10"});  // sorted as numbers, so 9 comes first
   REQUIRE(data.item_ids == Strings{"a", "b"});
   REQUIRE(data.train.users == Numbers{1, 1, 0});
   REQUIRE(data.train.items == Numbers{1, 0, 0});
@@ -176,7 +176,7 @@ TEST_CASE("of ratings of one user and item the latest stays, at its place") {
   REQUIRE(data.dropped == 2);
   REQUIRE(data.train.users == Numbers{0, 0, 1});
   REQUIRE(data.train.items == Numbers{0, 1, 0});
-  REQUIRE(data.train.values == std::vector<float>{1, 4, 5});  // with equal times the last stays
+  REQUIRE(data.train.values == std::vector<float>{1, 4, 5});  // of equal times, the last is kept
   REQUIRE(data.train.times == std::vector<double>{20, 1, 1});
   REQUIRE(data.description() ==
           "3 ratings of 2 items by 2 users: 3 to train on, 0 to validate; 2 more dropped, of which "

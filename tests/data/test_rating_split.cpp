@@ -68,8 +68,8 @@ TEST_CASE("every rating is in exactly one fold, and both parts keep their order"
     REQUIRE((size == 203u / static_cast<size_t>(folds) ||
              size == 203u / static_cast<size_t>(folds) + 1));
     for (const Rating& rating : validation) ++times_held[rating];
-    // A rating's place tells which part holds it. If each rating is taken from that part, the
-    // ratings must come in their original order.
+    // A rating's place tells which part contains the rating. Reading each rating from its part must
+    // give all ratings in their original order.
     size_t i = 0, j = 0;
     for (size_t at = 0; at < all.size(); ++at) {
       const uint64_t place = data::place_of_rating(at, all.size(), seed);

@@ -52,7 +52,8 @@ TEST_CASE("lines end in LF, CRLF or the end of the file") {
 }
 
 TEST_CASE("lines of a text larger than the buffer, compressed or not") {
-  // Lengths from 1 to the longest, so that some lines end exactly at the end of the buffer.
+  // Lines have all lengths up to about 700, and the longest allowed length. Some end exactly at the
+  // end of the buffer.
   Strings expected;
   std::string text;
   for (size_t i = 0; text.size() < 5'000'000; ++i) {
@@ -79,7 +80,7 @@ TEST_CASE("texts that are refused, with the line") {
 }
 
 TEST_CASE("a text that gzip makes a hundred times smaller is refused before it fills the memory") {
-  // 65 MiB of one repeated line. Up to 64 MiB are allowed, however small the compressed file is.
+  // The text has 65 MiB of one repeated line. Every compressed file may expand to 64 MiB.
   std::string text;
   for (int64_t i = 0; i < 65 << 16; ++i) text += "user\titem\t12345\n";
   CHECK_THAT(refusal(test::gzipped(text)),
@@ -119,7 +120,7 @@ TEST_CASE("fields between separators") {
   REQUIRE(split(",", "a") == Strings{"a"});
   REQUIRE(split(",", R"(1, "a, ""b"" " ,"",c"d)") == Strings{"1", "a, \"b\" ", "", "c\"d"});
   REQUIRE(split(";", R"("";"x")") == Strings{"", "x"});
-  // Trailing spaces must not be scanned again for each field, which would take quadratic time.
+  // Scanning the trailing spaces again for each field would take quadratic time.
   const std::string many = std::string(30'000, ',') + std::string(30'000, ' ');
   REQUIRE(split(",", many).size() == 30'001);
   CHECK_THAT(test::message_of<InputError>([] { split(",", "1,\"ab"); }),

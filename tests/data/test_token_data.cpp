@@ -189,7 +189,7 @@ TEST_CASE("an epoch has every window of a grid once, the next one in another ord
                               .vocab = 256,
                               .seed = 7,
                               .global_batch = 4});
-  // 4,500 tokens to train on: 4,484 start positions, 280 windows, 70 steps per epoch.
+  // 4,500 tokens to train on give 4,484 start positions, 280 windows, and 70 steps per epoch.
   std::vector<std::vector<int64_t>> epochs(2);
   for (int64_t step = 0; step < 140; ++step) {
     for (int64_t sample = 0; sample < 4; ++sample) {

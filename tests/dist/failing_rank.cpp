@@ -74,8 +74,8 @@ int train(dist::World& world, const std::string& how, const std::string& gatheri
   };
   if (how == "stop" || how == "stall") world.communicator->set_timeout(2);
   if (how == "suspend") world.communicator->set_timeout(4);
-  // Static and on the heap, so that an exception does not destroy the graph. The graph must still
-  // exist when the job is aborted.
+  // The function is static and on the heap, so that an exception does not destroy the graph. The
+  // graph must still exist when the job is aborted.
   static std::function<void()>& gathers = *new std::function<void()>(gather);
   if (gathering == "graph") {
     gather();  // allocations of the first call must not happen during the capture

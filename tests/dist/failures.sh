@@ -2,7 +2,8 @@
 # ctest: PROCESSORS 1
 # Tests jobs in which a rank throws, dies or is told to end in the middle of a run. The job must end
 # with the expected code. The error, or the last messages of the other ranks, must name the step. A
-# job that has not ended after a minute is taken to hang. (A busy machine may need almost a minute.)
+# job that has not ended after a minute counts as hanging. (A busy machine may need almost a
+# minute.)
 set -euo pipefail
 program=$TESSERA_BIN/failing_rank
 output=$(mktemp)
@@ -11,8 +12,8 @@ export OMP_NUM_THREADS=1
 
 fail() { printf 'FAILED: %s\n' "$*" >&2; cat "$output" >&2; exit 1; }
 
-# expect RANKS HOW CODE PATTERN...: a job that fails in the way HOW ends in time with exit code
-# CODE, and its output matches every PATTERN.
+# expect RANKS HOW CODE PATTERN...: runs a job that fails in the way HOW. The job must end in time
+# with exit code CODE, and its output must match every PATTERN.
 expect() {
   local ranks=$1 how=$2 code=$3 status=0 pattern
   shift 3
@@ -69,7 +70,7 @@ for ranks in 2 3; do
     'rank 1 broadcast of statistics, bucket 9 \(call [0-9]+, 28 bytes of f32 from rank 0\)'
 done
 
-# A whole job is stopped for longer than the ranks' timeout. It must go on afterwards.
+# A whole job is stopped for longer than the ranks' timeout. The job must continue afterwards.
 mpirun -n 2 "$program" suspend > "$output" 2>&1 < /dev/null &
 job=$!
 until grep -q 'in step 6' "$output"; do sleep 0.1; done

@@ -19,7 +19,7 @@ class Skew {
 
 TEST_CASE("the clocks of ranks are compared within a message's way there and back") {
   const World world{.communicator = nullptr, .rank = job().rank(), .size = job().size()};
-  // Half an hour per rank, in alternating directions.
+  // The skew is half an hour per rank, in alternating directions.
   const int64_t skew = int64_t{1'800'000'000'000} * world.rank * (world.rank % 2 == 0 ? -1 : 1);
   for (const int64_t own : {skew, int64_t{0}, -skew}) {
     const Skew skewed(own);

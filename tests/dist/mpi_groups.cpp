@@ -19,11 +19,11 @@ World world() {
 }
 
 /// Makes every collective on one communicator, and checks the results. start() makes the calls, and
-/// check() waits for them, so that calls of another group can run in between.
+/// check() waits for them. Calls of another group can run between start() and check().
 class AllCollectives {
  public:
-  /// members[r]: the number in the job of the communicator's rank r. Values are derived from these
-  /// numbers.
+  /// members[r] is the rank in the job of the communicator's rank r. Values are derived from these
+  /// ranks in the job.
   AllCollectives(Communicator& communicator, std::vector<int> members, int64_t elements)
       : communicator_(communicator), members_(std::move(members)), elements_(elements) {}
 
@@ -134,8 +134,8 @@ TEST_CASE("split: ranks of one color, in the order of their keys, uneven groups 
 TEST_CASE("every collective in two interleaved groups and the whole job at once") {
   const int ranks = job().size();
   const int rank = job().rank();
-  std::vector<int> parity;  // ranks 0, 2, 4, ... or 1, 3, 5, ...
-  std::vector<int> below;   // ranks up to the middle, or above
+  std::vector<int> parity;  // the ranks with this rank's parity
+  std::vector<int> below;  // the ranks of this rank's half of the job
   std::vector<int> all;
   const auto half = [&](int r) { return r < (ranks + 1) / 2; };
   for (int r = 0; r < ranks; ++r) {

@@ -21,7 +21,8 @@ inline bool over_nccl() {
 /// Options with small chunks of NCCL's staging, so that few elements give many chunks.
 inline constexpr NcclOptions nccl_options{.chunk_bytes = 64 * 1024};
 
-/// Makes a communicator of all ranks of the job, for memory of the test device. Collective.
+/// Makes a communicator of all ranks of the job, for memory of the test device. All ranks must call
+/// this function.
 inline std::shared_ptr<Communicator> new_communicator() {
   if (over_nccl()) return nccl_communicator(default_device().index, nccl_options);
   auto host = mpi_communicator();
@@ -65,7 +66,7 @@ int64_t differences(const Tensor& x, Expected&& expected) {
 }
 
 /// Returns how many elements of T fit in a chunk of the job's staging. MPI's staging has two chunks
-/// a peer and one more.
+/// for each peer, and one more.
 template <class T = float>
 int64_t chunk_elements() {
   if (over_nccl()) return nccl_options.chunk_bytes / static_cast<int64_t>(sizeof(T));

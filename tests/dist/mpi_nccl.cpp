@@ -53,7 +53,7 @@ TEST_CASE("NCCL's staging for some numbers of ranks, derived by hand") {
   CHECK(nccl_staging_bytes(1) == 0);
   CHECK(nccl_staging_bytes(2) == 16'777'216);
   CHECK(nccl_staging_bytes(8) == 67'108'864);
-  // 64 MiB over 9 is 7,456,540.4: 3,640 units of 2,048 bytes.
+  // 64 MiB / 9 is 7,456,540.4 bytes. Rounded down, this is 3,640 units of 2,048 bytes.
   CHECK(nccl_staging_bytes(9) == 9 * 7'454'720);
   CHECK(nccl_staging_bytes(100) == 100 * 1'048'576);
   CHECK(nccl_staging_bytes(3, {.chunk_bytes = 4096}) == 12'288);
@@ -71,8 +71,9 @@ TEST_CASE("NCCL's communicator is of a GPU, and takes its memory alone") {
                     "all_gather: a tensor on cpu, expected one on cuda:0");
 }
 
-// With fewer contributors than ranks, the pieces are folded into the shard. Here the shard is the
-// rank's own piece of the input. It must not be overwritten before it has been added.
+// With fewer contributors than ranks, the pieces are added to the shard one by one. Here the shard
+// is the rank's own piece of the input. The shard must not be overwritten before this piece has
+// been added.
 TEST_CASE("reduce_scatter of some ranks into the own piece") {
   const int ranks = job().size();
   const int64_t begin = job().rank() * int64_t{1000};
@@ -89,7 +90,7 @@ TEST_CASE("a call that nobody waits for holds its buffers until it is done, and 
   const int64_t elements = job().size() * 1000;
   const Tensor first = Tensor::zeros({elements});
   const Tensor second = Tensor::zeros({elements});
-  // Pass views: while a call holds a view, the use count of the storage shows it.
+  // Passes views, because a view that a call still holds shows in the use count of the storage.
   job().all_gather(first.flat(0, elements), {});
   const Work work = job().all_gather(second.flat(0, elements), {});
   CHECK(second.storage().use_count() > 1);

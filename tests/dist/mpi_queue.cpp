@@ -187,7 +187,7 @@ TEST_CASE("what a failed transfer uses stays, because MPI may still read and wri
     memory = buffer.storage();
     communicator->all_gather(buffer, {});
   }
-  communicator.reset();  // the gather of rank 0 fails half way, since the other ranks have not come
+  communicator.reset();  // rank 0's gather fails half way, as the other ranks have not called it
   CHECK(memory.expired() == (job().rank() != 0));
   CHECK(ledger.current(Category::communication) - before == (job().rank() == 0 ? staging : 0));
   job().barrier();
@@ -214,7 +214,7 @@ TEST_CASE("staging for some numbers of ranks, derived by hand") {
   CHECK(mpi_staging_bytes(2) == 3 * 1'048'576);
   CHECK(mpi_staging_bytes(5) == 9 * 1'048'576);
   CHECK(mpi_staging_bytes(9) == 17 * 524'288);
-  // 8 MiB over 2 * 10 slots is 419,430.4: 204 units of 2,048 bytes.
+  // 8 MiB / 20 slots is 419,430.4 bytes. Rounded down, this is 204 units of 2,048 bytes.
   CHECK(mpi_staging_bytes(11) == 21 * 417'792);
   CHECK(mpi_staging_bytes(1001) == 2001 * 65'536);
 }

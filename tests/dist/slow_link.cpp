@@ -35,7 +35,8 @@ constexpr int skipped = 77;
   std::exit(skipped);
 }
 
-// Opens a namespace's end of the link. Reading from it gives the packets that the namespace sends.
+// Opens a namespace's end of the link. Reading from this end gives the packets that the namespace
+// sends.
 int open_end(const std::string& name) {
   const int name_space = ::open(("/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
   if (name_space < 0 || ::setns(name_space, CLONE_NEWNET) != 0) give_up(name.c_str());

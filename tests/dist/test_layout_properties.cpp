@@ -179,7 +179,7 @@ TEST_CASE("properties of layouts over random parameters and ranks") {
   }
 }
 
-// Expected: each run of consecutive parameters of one block gets a layout of its own. These layouts
+// Each run of consecutive parameters of one block must get a layout of its own. These layouts must
 // follow each other.
 TEST_CASE("a layout with blocks is its blocks' layouts in a row") {
   std::mt19937_64 random(8);

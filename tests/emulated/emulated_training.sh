@@ -49,8 +49,8 @@ def changed(**changes):
     first, *others = json.loads(json.dumps(table["products"]))
     return [{**first, **changes}, *others]
 
-# In the emulated cuBLASLt, the lower half of an algorithm's sixth word says into how many parts k
-# is split, and the next word how the parts are added.
+# In the emulated cuBLASLt, the lower half of an algorithm's sixth word is the number of parts into
+# which k is split. The next word says how the parts are added.
 def split(product, splits, reduction):
     words = [product["algorithm"][i:i + 16] for i in range(0, 128, 16)]
     words[5] = words[5][:8] + f"{splits:08x}"
@@ -66,8 +66,8 @@ write("bytes.json", products=changed(algorithm="0" * 128))
 open("text.json", "w").write("{")
 PYTHON
 
-# Each rank uses the table's algorithms. These split k, so they add in another order. The weights
-# must therefore differ from those of `plain`.
+# Each rank uses the table's algorithms, which split k and therefore add in another order. So the
+# weights must differ from those of `plain`.
 same split --comm nccl --tuned split.json
 same split --comm mpi --tuned split.json
 same split --comm nccl --stage 3 --tuned split.json
@@ -75,8 +75,8 @@ grep -q '"tuned":"split.json"' run.jsonl || fail "the header does not name the t
 ! cmp -s plain.safetensors split.safetensors || fail "the table changed nothing"
 alone "${run[@]}" --device cuda --tuned tuned.json
 
-# Without a table, rank 0 measures, and all ranks take its choice. The log and the checkpoint have
-# its digest, and a resumed run keeps the table.
+# Without a table, rank 0 measures the algorithms, and all ranks use rank 0's choice. The log and
+# the checkpoint contain the digest of this choice. A resumed run keeps the choice.
 measured=("${run[@]}" --tune on --device cuda --eval-every 0 --log run.jsonl --checkpoint measured)
 digest() { sed -n '/"type":"'"$1"'"/s/.*"tuned_digest":"\([^"]*\)".*/\1/p' run.jsonl; }
 ranks 2 "${measured[@]}" --steps 2 --resume-changed steps

@@ -48,7 +48,8 @@ call 0 --tests
 has 'test_core | ok' 'test_dist | ok' 'test_dist_mpi_np2 | ok' 'equal_bits_mpi_np2 | ok' \
   'equal_bits_nccl_np2 | ok' 'programs | ok'
 
-# Tests --sanitize if compute-sanitizer is not installed, if it finds no error, and if it finds one.
+# Tests --sanitize without compute-sanitizer, with a compute-sanitizer that finds no error, and with
+# a compute-sanitizer that finds an error.
 call 0 --sanitize
 has 'sanitize_memcheck_step | skipped: compute-sanitizer is not installed'
 mkdir "$work/bin"

@@ -1,5 +1,6 @@
 // Launches kernels in tests. As in core/cuda/kernel.cuh, arguments are converted to the types of
-// the kernel's parameters. A CUDA error is returned, while core/cuda/kernel.cuh throws it.
+// the kernel's parameters. In contrast to core/cuda/kernel.cuh, a CUDA error is returned, not
+// thrown.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -84,7 +84,8 @@ TEST_CASE("sends of a group meet the receives of the peer's group") {
   const Comm comm;
   const Floats sent(20);
   const Floats received(20);
-  // Two transfers around the ring, of different sizes. With two ranks both peers are the same rank.
+  // Each rank takes part in two transfers of different sizes around the ring. With two ranks, the
+  // rank before and the rank after are the same.
   CHECK(ncclGroupStart() == ncclSuccess);
   CHECK(ncclSend(sent.at(3), 7, ncclFloat32, world.after(), comm, nullptr) == ncclSuccess);
   CHECK(ncclSend(sent.at(10), 2, ncclFloat32, world.after(), comm, nullptr) == ncclSuccess);

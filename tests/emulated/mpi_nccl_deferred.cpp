@@ -1,5 +1,5 @@
-// Tests emulated NCCL on deferred streams: calls run when their stream comes to them, and fail on
-// the communicator.
+// Tests emulated NCCL on deferred streams. A call runs when its stream reaches it. A failed call
+// makes its communicator fail, not its stream.
 #include <chrono>
 #include <thread>
 

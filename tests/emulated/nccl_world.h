@@ -1,4 +1,4 @@
-// For tests of emulated NCCL: communicators of all ranks, and memory for their calls.
+// Helpers for tests of emulated NCCL: communicators of all ranks, and memory for their calls.
 #pragma once
 
 #include <mpi.h>
@@ -49,7 +49,7 @@ class Comm {
   ncclComm_t comm_ = nullptr;
 };
 
-// Memory that the host may read and write too.
+// Memory that both the GPU and the host may read and write.
 class Floats {
  public:
   explicit Floats(size_t count) : count_(count) {
@@ -75,7 +75,7 @@ inline ncclResult_t gather(ncclComm_t comm, const Floats& buffer, size_t count) 
 
 inline std::string reason() { return ncclGetLastError(nullptr); }
 
-// Checks that a call with a communicator of its own is refused because of its arguments.
+// Checks that `call` with a new communicator is refused because of its arguments.
 template <class Call>
 void check_refused(const Call& call, const char* why) {
   const Comm comm;

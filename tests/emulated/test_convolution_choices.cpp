@@ -1,4 +1,4 @@
-// Tests which of the algorithms that cuDNN proposes a convolution uses.
+// Tests which of the algorithms proposed by cuDNN a convolution uses.
 #include <map>
 
 #include "core/convolution_choices.h"

@@ -1,5 +1,5 @@
-// Tests the execution model of the emulated device: barriers, and what happens if one is missing;
-// indices, shared memory, atomics, several OS threads.
+// Tests the execution model of the emulated device: barriers, missing barriers, indices, shared
+// memory, atomics, and launches from several OS threads.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int block_size = 96;
 
-// y = x reversed within each block.
+// Reverses x within each block.
 template <bool with_barrier>
 __global__ void reverse(int* y, const int* x) {
   __shared__ int values[block_size];
@@ -30,7 +30,7 @@ __global__ void reverse(int* y, const int* x) {
   y[i] = values[block_size - 1 - threadIdx.x];
 }
 
-// y[i] = sum over rounds r of 2^r x[i + 1], through shared memory that each round writes anew.
+// y[i] is the sum of 2^r x[i + 1] over rounds r. Each round writes the shared memory anew.
 template <bool with_second_barrier>
 __global__ void neighbours(int* y, const int* x) {
   __shared__ int values[block_size];
@@ -71,7 +71,7 @@ __global__ void broadcast(int* y, const int* x) {
 
 bool wrong(void (*kernel)(int*, const int*), int (*expected)(const int* x, int i)) {
   constexpr int blocks = 3;
-  static int salt = 0;  // so that values left in shared memory by an earlier launch are wrong too
+  static int salt = 0;  // makes values that an earlier launch left in shared memory wrong
   salt += 1000;
   std::vector<int> x(blocks * block_size);
   std::iota(x.begin(), x.end(), salt);

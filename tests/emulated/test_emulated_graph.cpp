@@ -86,12 +86,13 @@ TEST_CASE("emulated: a graph does what was captured, at each launch and not befo
   s.begin();
   float* scratch = nullptr;
   {
-    float value = 2;  // an argument, which the graph keeps
+    float value = 2;  // the graph keeps the value of an argument
     REQUIRE(cudaMallocAsync(&scratch, 16, s.stream) == cudaSuccess);
     CHECK(s.add(scratch, s.in, value, s.stream) == cudaSuccess);
     value = 100;
   }
-  // The other stream joins the capture by an event, adds, and is waited for.
+  // The other stream joins the capture by an event, and adds. Then the first stream waits for the
+  // addition.
   REQUIRE(cudaEventRecord(s.event, s.stream) == cudaSuccess);
   REQUIRE(cudaStreamWaitEvent(s.other, s.event) == cudaSuccess);
   CHECK(s.add(s.out, scratch, 3, s.other) == cudaSuccess);

@@ -12,7 +12,7 @@ using namespace tessera;
 
 namespace {
 
-/// Keeps NVTX ranges during a test. They are discarded before and after it.
+/// Keeps NVTX ranges during a test. Discards all ranges before and after the test.
 class Profiling {
  public:
   Profiling() {

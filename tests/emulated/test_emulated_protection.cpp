@@ -19,7 +19,7 @@ namespace {
 __global__ void twice(float* y, const float* x) { y[threadIdx.x] = 2 * x[threadIdx.x]; }
 
 struct Faulted {
-  bool by_signal;  // true if SIGSEGV has ended the process, or the address sanitizer for it
+  bool by_signal;  // true if SIGSEGV or the address sanitizer has ended the process
   std::string says;
 };
 
@@ -32,7 +32,7 @@ Faulted fault_of(const Body& body) {
   REQUIRE(child >= 0);
   if (child == 0) {
     (void)dup2(ends[1], STDERR_FILENO);
-    (void)dup2(ends[1], STDOUT_FILENO);  // Catch reports the signal
+    (void)dup2(ends[1], STDOUT_FILENO);  // Catch reports the signal on stdout
     body();
     _exit(0);
   }

@@ -1,5 +1,5 @@
-// Tests deferred streams: work that nothing orders has wrong results under some seeds, and work
-// that streams, events or waits order has right ones under all.
+// Tests deferred streams. Work that nothing orders must have wrong results under some seeds. Work
+// that streams, events or waits order must have right results under all seeds.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -136,7 +136,8 @@ TEST_CASE("emulated: a host that does not wait finds old values, one that does t
           while (cudaEventQuery(s.event) == cudaErrorNotReady) {
           }
         }) == 0);
-  // A wait for another stream is no wait for this one: under odd seeds nothing else runs.
+  // Waiting for the second stream does not wait for the first one. Under odd seeds only the awaited
+  // work runs.
   CHECK(too_early([](const Setup& s) {
           s.set(3, 1, s.second);
           CHECK(cudaStreamSynchronize(s.second) == cudaSuccess);
@@ -152,7 +153,7 @@ TEST_CASE("emulated: pinned memory that changes before its copy is done spoils t
   REQUIRE(cudaMemcpyAsync(s.x, pinned, 4, cudaMemcpyDefault, s.second) == cudaSuccess);
   *pinned = 2;
   CHECK(s.value(0) == 2);
-  // Pageable memory was read when the call returns.
+  // Pageable memory has been read when the call returns.
   float pageable = 3;
   REQUIRE(cudaMemcpyAsync(s.x, &pageable, 4, cudaMemcpyDefault, s.second) == cudaSuccess);
   pageable = 4;
@@ -177,7 +178,7 @@ TEST_CASE("emulated: memory of a stream's pool belongs to the work in the stream
     });
   };
   CHECK(freed_too_early(true) == 0);
-#ifndef __SANITIZE_ADDRESS__  // which sees the use of freed memory, and ends the process
+#ifndef __SANITIZE_ADDRESS__  // the sanitizer ends a process that uses freed memory
   CHECK(freed_too_early(false) >= 1);
 #endif
 }

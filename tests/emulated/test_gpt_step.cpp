@@ -26,8 +26,8 @@ struct GptStep {
   int64_t rows() const { return sequences * tokens; }
 };
 
-/// Adds up the launches of an operation over the layers whose forward called it: "h.1/attn/linear"
-/// becomes "linear".
+/// Removes the layers from the paths of forward operations, and adds up the launches of each
+/// operation: "h.1/attn/linear" becomes "linear".
 Launches without_layers(const Launches& launches) {
   Launches result;
   for (const auto& [path, count] : launches) {
@@ -81,15 +81,15 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
       {"backward/causal_attention", 3 * layers},
       {"backward/layer_norm", 2},
       {"backward/embedding", 7},
-      // One launch fills in the gradient of the loss. One adds two gradients of the embeddings'
-      // output, which both the first norm and the residual read. One per bucket folds its gradients
-      // into their sums.
+      // One launch fills in the gradient of the loss. The first norm and the residual both read the
+      // embeddings' output, so one launch adds their two gradients. One launch per bucket adds the
+      // bucket's gradients to their sums.
       {"backward", 4},
       {"", 2},  // setting the losses to zero, and copying this loss
-      // The norm takes three launches. The step's scalars are computed, and copied to the host. The
-      // sums of each bucket are copied to where the update reads them.
+      // The norm takes three launches. One computes the step's scalars, and one copies them to the
+      // host. For each bucket, one launch copies the sums to where the update reads them.
       {"end of step", 7},
-      // Per bucket: storing its segments and groups, AdamW, rounding weights.
+      // Each bucket stores its segments and groups, runs AdamW, and rounds the weights.
       {"end of step/update", 6},
   };
 }

@@ -1,5 +1,6 @@
-// Tests that the emulated cuBLASLt proposes algorithms by the alignments of the operands, that they
-// add in different orders, and that no algorithm takes less aligned operands than it needs.
+// Tests that the emulated cuBLASLt proposes algorithms by the alignments of the operands. These
+// algorithms must add in different orders. No algorithm may accept operands that are less aligned
+// than it needs.
 #include <cublasLt.h>
 
 #include <array>
@@ -41,7 +42,7 @@ class Product {
   Product(const Product&) = delete;
   Product& operator=(const Product&) = delete;
 
-  /// The first proposal for these alignments of A, B, C and D.
+  /// Returns the first proposal for these alignments of A, B, C and D.
   cublasLtMatmulAlgo_t propose(std::array<uint32_t, 4> alignments) {
     cublasLtMatmulPreferenceOpaque_t preference;
     REQUIRE(cublasLtMatmulPreferenceInit(&preference) == CUBLAS_STATUS_SUCCESS);

@@ -160,8 +160,8 @@ class Bench:
 
     def start(self, command, environment=None, file_bytes=None, stdout=None, closed=()):
         """Starts a process in a session of its own. Its output goes to files below the root. If
-        file_bytes limits the size of files, the output goes to pipes. These are read after the end,
-        so they must have room for all of the output."""
+        file_bytes limits the size of files, the output goes to pipes. The pipes are read after the
+        process has ended, so they must have room for all of its output."""
         def prepare():
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))

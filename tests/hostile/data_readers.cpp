@@ -89,7 +89,7 @@ std::string names(int count) {
   return text;
 }
 
-// Returns PNG files: RGB, grey of 16 bits, an interlaced palette, and with transparency.
+// Returns PNG files: RGB, 16-bit grey, an interlaced palette, and RGB with transparency.
 std::vector<std::string> png_files() {
   const std::string palette = test::png_chunk("PLTE", "\0\1\2\3\4\5\6\7\x08"s);
   return {test::png_of(3, 3, "\1\2\3"),
@@ -135,7 +135,7 @@ Reader image_file_reader(const std::string& name, Form form,
           int64_t{1} << 30};
 }
 
-// The log of a run, of which a report and a table are made.
+// Returns the log of a run. Reports and tables are made from such logs.
 std::string log_lines() {
   return R"({"type":"header","program":"train_gpt","stage":2,"ranks":1,"layout":{"groups":[]}})"
          "\n"

@@ -289,8 +289,8 @@ def missing_folder(bench, draw):
 
 
 def unreadable(bench, draw):
-    """Gives a path that cannot be read as a file. This is a file without permissions, unless the
-    user is root, who can read such a file. Root gets a path that no user can read as a file."""
+    """Passes a path that cannot be read as a file: a file without permissions. Root can read such a
+    file, so root gets a path that no user can read as a file."""
     run = Run(bench, draw, "unreadable", ranks=draw.choice([1, 2]))
     path = draw.choice(["/proc/self/mem", "in/folder", "in/dangling", "in/loop", "in/pipe"])
     if os.getuid() != 0:
@@ -316,8 +316,8 @@ def killed_save(bench, draw):
     run.start()
     end = time.monotonic() + LIMIT_S
     while run.process.poll() is None and time.monotonic() < end:
-        # The program creates a temporary file at its start, too, to test whether it can write
-        # there. So this loop waits for the last steps.
+        # The program also creates a temporary file at its start, to test whether it can write in
+        # the folder. So this loop waits for the last steps.
         if run.log.exists() and b'"step":11' in run.log.read_bytes() and bench.left_behind():
             time.sleep(draw.random() * 0.01)
             for member in run.members() or [run.process.pid]:

@@ -82,7 +82,7 @@ LINES = {
 
 
 def command_of(program):
-    """Returns the subcommand before a program's flags, in a list; empty for most programs."""
+    """Returns a list with the program's subcommand. The list is empty for most programs."""
     first = BASES[program][:1]
     return [] if first[0].startswith("--") else first
 

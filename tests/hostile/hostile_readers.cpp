@@ -107,8 +107,9 @@ void print_failure(const Options& options, const Reader& reader, int64_t number,
   return pages * ::sysconf(_SC_PAGESIZE);
 }
 
-// Limits the address space of the process to `bytes` more than it has now. Sanitizers reserve
-// terabytes of addresses and have their own limits (ASAN_OPTIONS), so there is no limit with them.
+// Limits the address space of the process to `bytes` more than its current size. Sanitizers reserve
+// terabytes of addresses and have their own limits (ASAN_OPTIONS). So this function sets no limit
+// in builds with sanitizers.
 void limit_memory([[maybe_unused]] int64_t bytes) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   const auto most = static_cast<rlim_t>(address_space_bytes() + bytes);

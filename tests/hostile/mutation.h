@@ -33,11 +33,11 @@ class Random {
   uint64_t state_;
 };
 
-/// The format of a file. Some damage keeps the format's lengths and checksums valid. Otherwise a
-/// reader that checks them first would never reach the damaged contents.
+/// The format of a file. Some kinds of damage keep the format's lengths and checksums valid. A
+/// reader that checks lengths and checksums first then still reaches the damaged contents.
 enum class Form { plain, text, safetensors, png, gzip };
 
-/// The kinds of entries that may stand at a file's path.
+/// The kinds of entries that may be at a file's path.
 enum class Place { file, nothing, folder, pipe, link_to_itself, link_to_nothing, link_to_folder };
 
 struct HostileFile {

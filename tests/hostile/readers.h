@@ -1,4 +1,4 @@
-// Every reader of the library, with undamaged files for it to read.
+// Lists every reader of the library, with undamaged files that it can read.
 #pragma once
 
 #include <cstdint>

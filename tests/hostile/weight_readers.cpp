@@ -28,7 +28,7 @@
 namespace tessera::hostile {
 namespace {
 
-// Returns a file with tensors of all element types, an empty tensor and a scalar.
+// Returns a file with tensors of several element types, an empty tensor and a scalar.
 FileContents safetensors_files() {
   const test::TemporaryFolder folder;
   const auto f32 = Tensor::full({3, 5}, 1.5f);
@@ -178,8 +178,8 @@ FileContents tuned_files() {
   return {{"tuned.json", train::tuned_text(here, products), Form::text}};
 }
 
-// Reads a table of `tune`. use_tuned_file() refuses paths that are not files, but it needs a GPU.
-// So its check is repeated here.
+// Reads a table of `tune`. use_tuned_file() would refuse paths that are not files, but needs a GPU.
+// So this function repeats the check.
 void read_tuned(const std::string& folder) {
   const std::string path = folder + "/tuned.json";
   std::error_code error;

@@ -31,7 +31,7 @@ TEST_CASE("image classifiers have as many parameters as torchvision's") {
     CAPTURE(name);
     CHECK(models::image_classifier(name, imagenet)->parameter_count() == parameters);
   }
-  // The number of He et al., table 6, is without projections. Tessera's ResNet-20 also has 1x1
+  // He et al., table 6, count the parameters without projections. Tessera's ResNet-20 also has 1x1
   // convolutions with norms: 16 * 32 + 64 + 32 * 64 + 128 parameters.
   const int64_t projections = 2752;
   CHECK(models::image_classifier("resnet20", {})->parameter_count() == 269'722 + projections);

@@ -178,10 +178,10 @@ TEST_CASE("activations of a small ResNet, derived by hand") {
   CHECK(models::image_evaluation_memory(config, {.images = n}).activations == 3 * image + w * 4);
 }
 
-// For each image, forward saves two tensors of the size of each convolution's result, and one for
-// each projection. Such a tensor has 16,384 floats in the first stage, and half as many in each
-// further stage. The norms save 2 floats for each of their 784 channels. The last norm's backward
-// has three more tensors. The loss is one float.
+// For each image, the forward saves two tensors for each convolution, and one for each projection.
+// Such a tensor has the size of the convolution's result: 16,384 floats in the first stage, and
+// half as many in each further stage. The norms save 2 floats for each of their 784 channels. The
+// last norm's backward has three more tensors. The loss is one float.
 TEST_CASE("activations of ResNet-20, derived by hand") {
   const int64_t kept = 7 * 2 * 16'384 + 13 * 8'192 + 13 * 4'096;
   const int64_t images = 64;

@@ -191,9 +191,9 @@ void check_gradients(Recommender& model, const std::function<Tensor()>& loss) {
   }
 }
 
-/// Returns the sum of squares that the L2 penalty of `input` takes: of the looked-up rows and
-/// biases, each added once per lookup. For svd++ a user's row is p_u, which includes the history;
-/// the history's rows are not added on their own.
+/// Returns the sum of squares in the L2 penalty of `input`. The sum includes the looked-up rows and
+/// biases, once per lookup. For svd++, a user's row is p_u, which includes the history. The
+/// history's rows are not added separately.
 double read_squares(const std::string& name, const Weights& w, const models::Scores& scores,
                     const RecommenderInput& input) {
   double sum = 0;

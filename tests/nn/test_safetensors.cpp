@@ -14,7 +14,7 @@ using test::TemporaryFolder;
 namespace {
 
 // Returns a file with this header and `data` bytes of data. If lie_about_length is not 0, the file
-// states it as the header's length.
+// states lie_about_length as the header's length.
 std::string bytes_of(const std::string& header, size_t data, uint64_t lie_about_length = 0) {
   const uint64_t length = lie_about_length != 0 ? lie_about_length : header.size();
   std::string bytes(8, '\0');

@@ -1,7 +1,7 @@
-// Tests models that use their layers in another order than that of registration. After the first
+// Tests models that do not use their layers in the order of registration. After the first
 // micro-step, all ranks must send buckets in the order in which rank 0 completed them. After each
-// step, gradients must take exactly the bytes that optim::plan predicts. At stages 2 and 3 the plan
-// counts only the ring in which buckets are placed, so no slot beside the ring may remain
+// step, gradients must take exactly the bytes that optim::plan predicts. At stages 2 and 3, the
+// plan counts only the ring that contains the buckets. So no slot beside the ring may remain
 // (optim/zero/gradient_policy.h).
 #include <utility>
 

@@ -1,4 +1,4 @@
-// Tests that the memory and traffic which the ledgers measure equal the plan to the byte. The plan
+// Tests that the measured memory and traffic of the ledgers equal the plan to the byte. The plan
 // shares no code with the optimizer except the layout.
 #include <initializer_list>
 #include <memory>
@@ -133,7 +133,8 @@ void check_equal(const Subject& subject, const Run& run, const dist::World& worl
   if (options.overlap || options.stage < 3) {
     CHECK(peak(Category::parameters) == plan.parameters);
   } else {
-    // The plan is that of a run with overlap, which gathers a block ahead. This run does not.
+    // The plan assumes overlap, which gathers a block ahead. A run without overlap gathers no block
+    // ahead.
     CHECK(peak(Category::parameters) < plan.parameters);
   }
   CHECK(peak(Category::gradients) == plan.gradients);

@@ -112,7 +112,8 @@ TEST_CASE("f16: a scale that would fall under 1 stops on every rank with an erro
 }
 
 TEST_CASE("f16: the scale changes no result where nothing overflows or vanishes") {
-  // Powers of two scale exactly, so results could differ only by values that f16 cannot hold.
+  // Scaling by powers of two is exact. So results could differ only by values outside of f16's
+  // range.
   const auto run = [](float scale) {
     return train_overflowing({}, job_world(), 2, {.initial = scale}, 4);
   };

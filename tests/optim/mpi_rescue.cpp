@@ -18,7 +18,7 @@
 namespace tessera::test {
 namespace {
 
-// Sets a working directory and a folder for temporary files; restores both at its end.
+// Sets a working directory and a folder for temporary files. The destructor restores both.
 class Places {
  public:
   Places(const std::string& working, const std::string& temporary)

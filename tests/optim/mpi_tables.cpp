@@ -203,7 +203,7 @@ TEST_CASE("row-sparse tables: rows that were prefetched have the same bits") {
       }
       result.losses.push_back(optimizer.step().loss);
     }
-    // Values that are set between steps replace those that were prefetched.
+    // Values that are set between steps must replace the prefetched values.
     const Weights before = weights_of(optimizer);
     optimizer.set_parameters(
         [&](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {

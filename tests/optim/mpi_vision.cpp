@@ -128,9 +128,9 @@ TEST_CASE("values that statistics have are kept by an optimizer, and go on after
   CHECK(statistics_of(model) != before);
 }
 
-// A norm's recorded statistics must be those of this micro-batch alone. If a forward skipped the
-// norm, they would be those of another micro-batch. If a forward used it twice, they would be those
-// of two inputs.
+// A norm's recorded statistics must come from this micro-batch alone. A forward that skips the norm
+// would leave the statistics of another micro-batch. A forward that uses the norm twice would leave
+// the statistics of two inputs.
 TEST_CASE("a batch norm that a forward does not use once is refused") {
   class Norms : public nn::Module {
    public:

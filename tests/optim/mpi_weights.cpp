@@ -1,5 +1,5 @@
-// Tests the weights of a model under an optimizer: they can be saved at any time, but not loaded
-// without the optimizer. set_parameters sets them, and resets or keeps the optimizer's state.
+// Tests the weights of a model under an optimizer. Weights can be saved at any time, but loaded
+// only through the optimizer. set_parameters sets them, and resets or keeps the optimizer's state.
 #include "core/ops.h"
 #include "nn/layers.h"
 #include "nn/weights_file.h"

@@ -1,5 +1,5 @@
-// attention for any numbers of queries, keys and heads: results and gradients against float64, and
-// bits equal to those of causal_attention.
+// Tests attention for any numbers of queries, keys and heads. Results and gradients are compared
+// with float64. The bits must equal those of causal_attention.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -106,8 +106,8 @@ TEST_CASE("attention and its gradients equal float64", "[attention]") {
   const Result result = attend(in, {.causal = c.causal, .scale = scale});
   const double used = scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(c.size));
   const Reference expected = reference(c, in, used);
-  // Besides the results, the probabilities are rounded to `dtype`. Backward also rounds y and the
-  // gradients of the scores.
+  // The forward rounds the probabilities and y to `dtype`. The backward also rounds the gradients
+  // of the scores, and its results.
   CHECK(relative_error(result.y, expected.y) < tolerance(dtype, 2));
   CHECK(relative_error(result.dq, expected.dq) < tolerance(dtype, 4, 5e-5));
   CHECK(relative_error(result.dk, expected.dk) < tolerance(dtype, 4, 5e-5));
@@ -127,7 +127,7 @@ TEST_CASE("attention over several tiles of queries equals float64", "[attention]
 }
 
 TEST_CASE("attention has the bits of causal_attention on the CPU", "[attention]") {
-  if (!on_cpu()) return;  // on GPUs causal_attention has kernels of its own
+  if (!on_cpu()) return;  // GPUs have separate kernels for causal_attention
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const int64_t tokens = GENERATE(1, 64, 130, 600), heads = 3, size = 8;
   const Case c{2, tokens, tokens, heads, heads, size, true};
@@ -172,7 +172,7 @@ TEST_CASE("attention: a causal query does not see later keys", "[attention]") {
   for (int64_t i = 80 * 8; i < k.elements(); ++i) k.data<float>()[i] = v.data<float>()[i] = 1e4f;
   const Tensor after =
       ops::attention(in.q, rounded_to(dtype, k), rounded_to(dtype, v), {.causal = true});
-  // Queries 0 to 69 see 80 keys at most, which are unchanged.
+  // Queries 0 to 69 see at most the first 80 keys, which are unchanged.
   const auto seen = [&](const Tensor& y) { return y.view({90, 16}).rows(0, 70); };
   CHECK(same_bits(seen(before), seen(after)));
   CHECK_FALSE(same_bits(before, after));
@@ -219,7 +219,7 @@ TEST_CASE("attention's workspace is that of one sequence, as its header says", "
   const int64_t scores = one.heads * rows * one.keys * (4 + in_dtype);
   const int64_t products = 4 * one.heads * rows * one.size;
   const int64_t sums = 4 * (one.heads * rows + 2 * one.kv_heads * one.keys * one.size);
-  // The library chooses the workspace of its products, so only a bound is known.
+  // The BLAS library chooses the workspace of its products, so only a bound is known.
   const int64_t library = forward - scores - products;
   CHECK((0 <= library && library < (64 << 20)));
   CHECK(backward - 2 * scores - products - sums >= 0);

@@ -1,5 +1,5 @@
-// avg_pool and global_avg_pool: results and gradients against float64, and equal bits for any
-// number of threads.
+// Compares results and gradients of avg_pool and global_avg_pool with float64. Bits must be equal
+// for any number of threads.
 #include "core/check_gradient.h"
 #include "core/image_ops.h"
 #include "tests/support/catch.h"

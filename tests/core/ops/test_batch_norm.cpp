@@ -1,5 +1,5 @@
-// batch_norm: results and gradients against float64, batches in several parts, and bits that depend
-// neither on threads nor on alignment.
+// Compares batch_norm's results and gradients with float64, also for a batch in several parts. The
+// bits must depend neither on threads nor on alignment.
 #include <cmath>
 #include <utility>
 
@@ -27,11 +27,11 @@ struct Inputs {
         variance(random_tensor({channels}, 7, 0.5f, 2)) {}
 
   Tensor x, weight, bias, residual, dy;
-  Tensor mean, variance;  // inputs in evaluation
+  Tensor mean, variance;  // the given statistics of an evaluation
 };
 
 struct Form {
-  bool given = false;  // true: mean and variance are inputs
+  bool given = false;  // mean and variance are inputs
   bool residual = false;
   bool relu = false;
 };
@@ -44,7 +44,7 @@ struct Outputs {
 
 Outputs run(const Inputs& in, Form form, const ops::BatchParts& parts = {}) {
   const Tensor x = as_parameter(in.x), residual = as_parameter(in.residual);
-  // Reading weight or bias fails until the operation has announced the use.
+  // An operation must announce that it uses weight and bias. Reading them before that fails.
   GatheredParameter weight(in.weight), bias(in.bias);
   const Tensor added = form.residual ? residual : Tensor{};
   const ops::BatchNormOptions options{.epsilon = epsilon, .relu = form.relu};
@@ -64,8 +64,8 @@ struct Reference {
   Values y, mean, variance, dx, dweight, dbias, dresidual;
 };
 
-/// Computes results and gradients in float64. relu's zeros are taken from the actual result `y`,
-/// because rounding may decide them. The gradients of these elements are zero.
+/// Computes results and gradients in float64. Rounding may decide whether relu's result is zero. So
+/// an element is zero if it is zero in the actual result `y`. Its gradient is zero, too.
 Reference reference(const Inputs& in, Form form, const Values& y) {
   const auto rows = static_cast<size_t>(in.x.size(0));
   const auto channels = static_cast<size_t>(in.x.size(1));
@@ -147,8 +147,8 @@ TEST_CASE("batch_norm of values far from zero", "[batch_norm]") {
   for (float& value : in.x.values<float>()) value = 1000 + value / 250;
   const Outputs actual = run(in, {});
   const Reference expected = reference(in, {}, {});
-  // Adjacent f32 values are 6e-5 apart here, which is 1 % of the standard deviation. A mean may be
-  // off by that much.
+  // Near 1000, adjacent f32 values are 6e-5 apart, which is 1 % of the standard deviation. A mean
+  // may be off by 6e-5.
   for (size_t c = 0; c < expected.mean.size(); ++c) {
     CHECK(std::abs(values_of(actual.mean)[c] - expected.mean[c]) < 1e-4);
     CHECK(values_of(actual.variance)[c] == Catch::Approx(expected.variance[c]).epsilon(1e-3));
@@ -181,10 +181,11 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   REQUIRE(check_gradient(operation, inputs, options));
 }
 
-/// Sums values over two parts of a batch, which run one after the other, in several rounds. A part
-/// makes three calls in a run. Each call adds the values that the other part passed to the call of
-/// the same number in its latest run. These values depend on the sum of the call before, so each
-/// round makes the sum of at least one more call correct. Three calls need at most four rounds.
+/// Sums values over two parts of a batch, without threads: the parts run one after the other, in
+/// several rounds. A part makes three calls in a run. Each call adds the values that the other part
+/// passed to the same call in its latest run. The values of a call depend on the sum of the call
+/// before. So each round makes at least one more call's sum correct, and three calls need at most
+/// four rounds.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {
@@ -246,8 +247,8 @@ TEST_CASE("batch_norm over parts is that of all rows together", "[batch_norm]") 
     CHECK(max_error(own.dx, rows_of(expected.dx)) < tolerance(dtype, 1, 5e-5));
     if (form.residual) CHECK(max_error(own.dresidual, rows_of(expected.dresidual)) == 0);
   }
-  // Each part has the weight gradients of its own rows only. In training, the reduction of
-  // gradients adds the parts.
+  // Each part computes weight gradients from its own rows only. In training, the reduction of
+  // gradients adds up the parts.
   const auto check_sum = [&](const Tensor& a, const Tensor& b, const Values& sum) {
     const Values first = values_of(a), second = values_of(b);
     for (size_t i = 0; i < sum.size(); ++i) {
@@ -266,7 +267,7 @@ TEST_CASE("batch_norm's bits depend neither on threads nor on alignment", "[batc
   const Form form = GENERATE(Form{}, Form{.residual = true, .relu = true});
   const Inputs in(rows, channels, dtype);
   REQUIRE(same_bits_for_any_threads([&] { return run(in, form).all(); }));
-  // The bits must be equal if all inputs lie one element behind their aligned addresses.
+  // The bits must be equal if all inputs begin one element after an aligned address.
   Inputs moved = in;
   for (Tensor* tensor : {&moved.x, &moved.residual, &moved.dy}) {
     const Tensor room = Tensor::empty({tensor->elements() + 1}, dtype);

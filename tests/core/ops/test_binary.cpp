@@ -1,4 +1,4 @@
-// The binary elementwise operations with broadcasting, sums over dimensions, and operators.
+// Tests the binary elementwise operations with broadcasting, sums over dimensions, and operators.
 #include "core/ops/binary.h"
 
 #include <cmath>
@@ -58,8 +58,8 @@ const std::vector<Shapes>& shapes() {
   return list;
 }
 
-// Returns the index of the element in a tensor of shape `of` that is broadcast to element `index`
-// of a tensor of shape `y`.
+// Broadcasting copies one element of a tensor of shape `of` to element `index` of a tensor of shape
+// `y`. Returns the index of the copied element.
 size_t place(const Shape& y, const Shape& of, int64_t index) {
   int64_t result = 0, step = 1;
   for (int dim = 1; dim <= of.rank(); ++dim) {

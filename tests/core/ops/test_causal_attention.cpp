@@ -17,7 +17,8 @@ struct Reference {
   Values y, dqkv;
 };
 
-/// Computes one head of one sequence, which begins at `base` in qkv (T, 3C) and `out` in y (T, C).
+/// Computes one head of one sequence. The head begins at `base` in qkv (T, 3C), and at `out` in y
+/// (T, C).
 void reference_head(const Case& c, const Values& qkv, const Values& dy, size_t base, size_t out,
                     Reference& r) {
   const auto tokens = static_cast<size_t>(c.tokens);
@@ -87,14 +88,14 @@ void check_against_reference(const Case& c, DType dtype, float spread) {
   const Tensor dy = random_tensor_of(dtype, {c.batch, c.tokens, channels}, 2);
   const Result result = attend(qkv, dy, c.heads);
   const Reference expected = reference(c, qkv, dy);
-  // Besides the results, the probabilities are rounded to `dtype`. Backward also rounds y and the
-  // gradients of the scores.
+  // The forward rounds the probabilities and y to `dtype`. The backward also rounds the gradients
+  // of the scores, and its results.
   CHECK(relative_error(result.y, expected.y) < tolerance(dtype, 2));
   CHECK(relative_error(result.dqkv, expected.dqkv) < tolerance(dtype, 4, 5e-5));
 }
 
 TEST_CASE("causal_attention and its gradient equal float64") {
-  // Lengths around the tile of 64 and the block of 512, with any head size.
+  // The lengths are around the tile of 64 and the block of 512, with various head sizes.
   const Case c = GENERATE(Case{1, 1, 1, 1}, Case{2, 2, 1, 3}, Case{1, 63, 2, 8}, Case{3, 64, 2, 5},
                           Case{1, 65, 3, 16}, Case{2, 100, 2, 33}, Case{1, 512, 1, 4},
                           Case{1, 513, 1, 8}, Case{1, 700, 2, 16}, Case{1, 1100, 1, 2},
@@ -103,7 +104,7 @@ TEST_CASE("causal_attention and its gradient equal float64") {
 }
 
 TEST_CASE("causal_attention equals float64 at the head sizes that tensor cores take") {
-  // Lengths around the kernels' tiles of 128 and 64 queries, and 128, 64 and 32 keys.
+  // The lengths are around the kernels' tiles of 128 and 64 queries, and of 128, 64 and 32 keys.
   const Case c = GENERATE(Case{3, 1, 2, 64}, Case{1, 31, 1, 64}, Case{1, 64, 2, 64},
                           Case{2, 129, 2, 64}, Case{1, 200, 3, 64}, Case{1, 384, 1, 64},
                           Case{2, 1, 1, 128}, Case{1, 33, 1, 128}, Case{1, 128, 1, 128},
@@ -133,7 +134,7 @@ TEST_CASE("causal_attention takes tensors at any address") {
 
 TEST_CASE("causal_attention passes the check of its gradient") {
   const int64_t tokens = GENERATE(1, 3, 66);
-  if (tokens > 3 && !on_cpu()) return;  // it would launch thousands of kernels
+  if (tokens > 3 && !on_cpu()) return;  // too slow: it would launch thousands of kernels
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes())),
                                      .roundings = 4};
   CHECK(check_gradient([](const auto& in) { return ops::causal_attention(in[0], 2); },
@@ -200,8 +201,8 @@ TEST_CASE("causal_attention never holds a T x T matrix") {
   attend(qkv, dy, heads);
   const int64_t added = ledger.peak_total() - before;
   CHECK(added < batch * heads * tokens * tokens * 4 / 8);
-  // On the CPU, each thread has tiles of 64 x 512 scores and their gradients, and dk and dv of one
-  // head.
+  // On the CPU, each thread needs tiles of 64 x 512 scores and their gradients, and the dk and dv
+  // of one head.
   const int64_t workspace = ledger.peak(Category::workspace);
   CHECK(workspace < thread_count() * (int64_t{512} << 10) + tokens * channels * 4);
 }

@@ -1,4 +1,4 @@
-// concat and split along any dimension: the place of every part, and gradients.
+// Tests concat and split along any dimension: the position of every part, and gradients.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -41,7 +41,7 @@ TEST_CASE("gradients of concat and split", "[concat]") {
         return ops::concat({in[0], in[1], in[0]}, 1);
       },
       {a, b}));
-  // Only one part of the split is used, and it is used twice.
+  // The operation uses only one part of the split, and uses that part twice.
   const auto operation = [](const auto& in) {
     const auto parts = ops::split(in[0], {1, 2, 1}, 1);
     return parts[0] * parts[0] + ops::slice(in[1], 0, 3);

@@ -1,5 +1,5 @@
-// conv2d: results and gradients against float64, equal bits in every call and at any address, and
-// exactly the workspace that it announces.
+// Compares conv2d's results and gradients with float64. Bits must be equal in every call and at any
+// address. The workspace must be exactly the announced one.
 #include "core/ops/conv2d.h"
 
 #include "core/check_gradient.h"
@@ -49,15 +49,16 @@ std::vector<Case> make_cases() {
   };
   if (!on_cpu()) return all;
   const Case of_the_cpu[] = {
-      // Large enough for Winograd's algorithm, first for y and dx, then also for dweight; whole and
-      // partial tiles.
+      // These sizes suffice for Winograd's algorithm, first for y and dx only, then also for
+      // dweight. They have whole and partial tiles.
       {{1, 9, 18, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{1, 10, 13, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{2, 9, 15, 64}, {64, 64, 3, 3}, {.padding = 1}},
       {{3, 8, 12, 48}, {64, 48, 3, 3}, {.padding = 1}},
       {{129, 1, 1, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{40, 2, 2, 32}, {32, 32, 3, 3}, {.padding = 1}},
-      // Each of these differs in one respect from the cases above.
+      // Each of these cases differs in one respect from a case above, and does not use Winograd's
+      // algorithm.
       {{3, 9, 10, 32}, {32, 32, 3, 3}},
       {{3, 9, 10, 32}, {32, 32, 3, 3}, {.padding = {1, 2}}},
       {{9, 9, 10, 32}, {32, 32, 3, 3}, {.stride = 2, .padding = 1}},
@@ -145,7 +146,7 @@ void compute(const Case& c, const Inputs& in, const Outputs& out) {
                            c.options);
 }
 
-/// Runs conv2d and its gradients. Results begin `offset` elements after an aligned address.
+/// Runs conv2d and its gradients. Each result begins `offset` elements after an aligned address.
 Outputs run(const Case& c, const Inputs& in, int64_t offset = 0) {
   const auto like = [&](const Tensor& x) {
     const Tensor room = Tensor::full({x.elements() + offset}, NAN);

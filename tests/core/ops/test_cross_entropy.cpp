@@ -48,8 +48,8 @@ TEST_CASE("cross_entropy's gradient can have another dtype than the logits") {
 }
 
 TEST_CASE("cross_entropy neither reads nor writes what stands behind a row") {
-  // Vocabulary and stride of the logits: rows that are shorter and longer than one read of a warp,
-  // vector accesses with and without a remainder, and odd strides.
+  // The widths are a vocabulary and the stride of the logits. Rows are shorter or longer than one
+  // read of a warp. They have vector accesses with and without a remainder, and odd strides.
   using Widths = std::pair<int64_t, int64_t>;
   const auto [vocabulary, stride] =
       GENERATE(Widths{65, 128}, Widths{61, 64}, Widths{7, 9}, Widths{1, 64}, Widths{1025, 1088},
@@ -123,8 +123,8 @@ TEST_CASE("cross_entropy writes its gradient over logits that nobody else can se
     memory_ledger().reset_peaks();
     const int64_t start = memory_ledger().current(Category::activations);
     backward(loss);
-    // Logits that are still referenced stay unchanged. If nothing refers to them, their gradient
-    // overwrites them, which saves a second tensor of their size.
+    // Logits that are still referenced must stay unchanged. Otherwise the gradient overwrites the
+    // logits, which saves a second tensor of their size.
     if (keep_logits) CHECK(values_of(logits) == before);
     const int64_t added = memory_ledger().peak(Category::activations) - start;
     CHECK((added >= rows * vocabulary * dtype_size(dtype)) == keep_logits);

@@ -1,4 +1,4 @@
-// dropout's mask is a function of (seed, step, sample, layer, element) alone.
+// Tests that dropout's mask is a function of (seed, step, sample, layer, element) alone.
 #include <cmath>
 
 #include "core/check_gradient.h"
@@ -11,7 +11,7 @@ using namespace tessera::test;
 
 namespace {
 
-/// Sets the dropout state, and restores it at the end of a test.
+/// Sets the dropout state, and restores the previous state in the destructor.
 class State {
  public:
   explicit State(DropoutState state) : before_(dropout_state()) { dropout_state() = state; }
@@ -112,7 +112,7 @@ TEST_CASE("dropout's gradient uses the forward's mask", "[dropout]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const auto operation = [](const std::vector<Tensor>& in) { return ops::dropout(in[0], 0.4f, 9); };
   REQUIRE(check_gradient(operation, {random_tensor({3, 11}, 1)}, {.dtype = dtype}));
-  // Backward uses the mask of the forward even if the state has changed in between.
+  // Backward must use the mask of the forward even if the dropout state has changed in between.
   const Tensor x = leaf(rounded_to(dtype, Tensor::full({2, 50}, 1)));
   const Tensor y = ops::dropout(x, 0.4f, 9);
   const State set({.seed = 77, .step = 8, .first_sample = 9});

@@ -1,4 +1,4 @@
-// embedding: results and both gradients against float64, and bits independent of threads.
+// Compares embedding's result and both gradients with float64. Bits must not depend on threads.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "core/ops/add.h"
@@ -28,7 +28,7 @@ struct Case {
 Case any_case() {
   return GENERATE(values<Case>({{1, 1, 1, 1},
                                 {2, 5, 7, 3},
-                                {3, 4, 300, 17},  // most tokens are absent
+                                {3, 4, 300, 17},  // most tokens of the vocabulary do not occur
                                 {4, 9, 2, 256},
                                 {2, 8, 5, 600},
                                 {0, 4, 5, 8},
@@ -103,8 +103,8 @@ TEST_CASE("embedding's table gradient, overwriting and accumulating", "[embeddin
   kernels::embedding_backward(context, dtable, dy, tokens, false);
   REQUIRE(same_bits(dtable, rounded_to(dtype, sums)));
 
-  // With accumulation, the sum of an element is computed in fp32, and then added once. So the
-  // result has the bits of a separate fp32 addition.
+  // With accumulation, the sum of an element is computed in fp32 and then added once. So the result
+  // must have the bits of a separate fp32 addition.
   const Tensor before = random_tensor_of(dtype, {c.vocabulary, c.channels}, 3);
   kernels::add(context, sums, sums, widened(before));
   kernels::embedding_backward(context, before, dy, tokens, true);
@@ -133,7 +133,7 @@ TEST_CASE("embedding's gradients", "[embedding]") {
                          {table, positions}, options));
   REQUIRE(check_gradient([&](const auto& in) { return ops::embedding(tokens, in[0]); }, {table},
                          options));
-  // The table is used twice, so the second contribution is added to the first.
+  // The operation uses the table twice, so the second gradient is added to the first.
   REQUIRE(check_gradient(
       [&](const auto& in) {
         return ops::mul(ops::embedding(tokens, in[0]), ops::embedding(tokens, in[0]));

@@ -1,5 +1,5 @@
-// embedding_bag: results and gradients against float64, bits equal to those of embedding, equal
-// bits for any number of threads, and the size of the workspace.
+// Compares embedding_bag's results and gradients with float64. Its bits must equal those of
+// embedding, for any number of threads. Also tests the size of the workspace.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "core/ops/add.h"
@@ -12,9 +12,9 @@
 namespace tessera::test {
 namespace {
 
-/// Bags of the given sizes. The first bag begins at index `first`, and `behind` indices follow the
-/// last bag. The indices outside of the bags are invalid tokens, so an operation that reads them
-/// fails.
+/// Describes bags of the given sizes. The first bag begins at index `first`, and `behind` indices
+/// follow the last bag. Indices outside of the bags are invalid tokens, so an operation that reads
+/// them fails.
 struct Case {
   std::vector<int32_t> sizes;
   int64_t vocabulary, channels;
@@ -188,7 +188,7 @@ TEST_CASE("embedding_bag says which shapes do not fit", "[embedding_bag]") {
       "instead");
 }
 
-/// Looks tokens up, and throws if a value is out of range.
+/// Looks up the indices in a table of 4 tokens. Throws if a value is out of range.
 void look_up(const Tensor& indices, const Tensor& offsets) {
   ops::embedding_bag(indices, offsets, random_tensor({4, 8}, 1));
 }

@@ -1,5 +1,5 @@
-// index_select, gather and scatter_add: results and gradients against plain loops, and bits
-// independent of threads.
+// Compares results and gradients of index_select, gather and scatter_add with plain loops. Bits
+// must not depend on threads.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -41,8 +41,8 @@ Case any_case() {
                   Case{{0, 3}, 1, 2}, Case{{3, 0}, 0, 2});
 }
 
-/// Calls body(i, j) for each element i of the result (outer, count, inner). The index picks element
-/// j of x for element i. An index of one dimension is shared by all outer and inner positions.
+/// Calls body(i, j) for each element i of the result (outer, count, inner). Element i is element j
+/// of x, which the index chooses. All outer and inner positions share an index of one dimension.
 template <class Body>
 void each_picked(const Case& c, const Tensor& index, const Body& body) {
   const bool shared = index.rank() == 1 && c.shape.rank() > 1;

@@ -1,4 +1,4 @@
-// gelu: results and gradients against float64, and values far from zero.
+// Compares gelu's results and gradients with float64. Also tests values far from zero.
 #include "core/ops/gelu.h"
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// smoothed_cross_entropy: results and gradients against float64, and bits independent of threads.
+// Compares smoothed_cross_entropy's results and gradients with float64. Bits must not depend on
+// threads.
 #include "core/check_gradient.h"
 #include "core/image_ops.h"
 #include "core/ops/cross_entropy.h"
@@ -15,7 +16,7 @@ struct Case {
   float smoothing;
 };
 
-/// The reference of cross_entropy, changed by label smoothing.
+/// Adds label smoothing to the reference of cross_entropy.
 CrossEntropyReference smoothed(const Values& logits, const Tensor& targets, double smoothing,
                                double dloss) {
   CrossEntropyReference result(logits, targets, dloss);

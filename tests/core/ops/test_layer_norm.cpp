@@ -1,5 +1,5 @@
-// layer_norm: results and gradients against float64, and bits that depend neither on threads nor on
-// alignment.
+// Compares layer_norm's results and gradients with float64. Bits must depend neither on threads nor
+// on alignment.
 #include <array>
 #include <cmath>
 #include <utility>
@@ -96,7 +96,7 @@ TEST_CASE("layer_norm against float64", "[layer_norm]") {
 TEST_CASE("layer_norm of rows far from zero", "[layer_norm]") {
   Inputs in(4, 50);
   for (float& value : in.x.values<float>()) value += 1000;
-  REQUIRE(max_error(run(in).y, reference(in).y) < 2e-3);  // inputs near 1000 lie 6e-5 apart
+  REQUIRE(max_error(run(in).y, reference(in).y) < 2e-3);  // adjacent inputs are 6e-5 apart
 }
 
 TEST_CASE("layer_norm_backward leaves out what is not asked for", "[layer_norm]") {
@@ -141,7 +141,7 @@ TEST_CASE("layer_norm's bits depend neither on threads nor on alignment", "[laye
     const Outputs out = run(in);
     return std::vector{out.y, out.dx, out.dweight, out.dbias};
   }));
-  // The bits must be equal if all inputs lie one element behind their aligned addresses.
+  // The bits must be equal if all inputs begin one element after an aligned address.
   const auto moved = [](const Tensor& tensor) {
     const Tensor room = Tensor::empty({tensor.elements() + 1}, tensor.dtype());
     const Tensor result = room.flat(1, tensor.elements() + 1).view(tensor.shape());

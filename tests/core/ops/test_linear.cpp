@@ -47,7 +47,8 @@ TEST_CASE("linear and its gradients equal float64") {
     g[i] = dy_values[i] * (active ? gelu_slope(pre[i]) : 1.0);
     dbias[column] += g[i];
   }
-  // Each result is rounded once. With an activation, the activation's input and g are rounded too.
+  // The operation rounds each result once. With an activation, it also rounds the activation's
+  // input, and the gradient g of this input.
   const double bound = tolerance(dtype, active ? 3 : 1);
   CHECK(relative_error(y, expected) < bound);
   CHECK(relative_error(x.leaf()->gradient,

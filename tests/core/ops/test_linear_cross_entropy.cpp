@@ -57,8 +57,8 @@ TEST_CASE("linear_cross_entropy and its gradients equal float64") {
 }
 
 TEST_CASE("linear_cross_entropy keeps under a loss scale what f16 alone would lose") {
-  // Each probability is about 1e-5. Its share of a row's gradient is about 1e-7, which f16 cannot
-  // hold without a loss scale.
+  // Each probability is about 1e-5, and its share of a row's gradient is about 1e-7. f16 cannot
+  // represent 1e-7 precisely without a loss scale.
   const int64_t rows = 100, channels = 3, vocabulary = 80000;
   const Tensor x = as_parameter(random_tensor_of(DType::f16, {rows, channels}, 1));
   const Tensor weight = as_parameter(random_tensor_of(DType::f16, {vocabulary, channels}, 2));
@@ -75,7 +75,7 @@ TEST_CASE("linear_cross_entropy keeps under a loss scale what f16 alone would lo
   const Values exact = product(expected.dlogits, values_of(x), vocabulary, channels, rows, true);
   const auto error = [&](const Values& values) {
     double largest = 0, difference = 0;
-    for (size_t i = static_cast<size_t>(channels); i < values.size(); ++i) {  // without the target
+    for (size_t i = static_cast<size_t>(channels); i < values.size(); ++i) {  // skips the target
       largest = std::max(largest, std::fabs(exact[i]));
       difference = std::max(difference, std::fabs(values[i] - exact[i]));
     }
@@ -93,7 +93,7 @@ TEST_CASE("linear_cross_entropy passes the check of its gradients") {
 }
 
 TEST_CASE("linear_cross_entropy in several chunks equals float64") {
-  const int64_t vocabulary = GENERATE(1088, 4001);  // rows of logits without and with padding
+  const int64_t vocabulary = GENERATE(1088, 4001);  // logits with and without padded rows
   const DType dtype = GENERATE(from_range(float_dtypes()));
   check_against_reference(dtype, dtype == DType::f16 ? 4096.0f : 2.0f, 85, 2, vocabulary, 41);
 }

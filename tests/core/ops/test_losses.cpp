@@ -1,4 +1,4 @@
-// Losses against float64.
+// Compares losses and their gradients with float64.
 #include <cmath>
 
 #include "core/check_gradient.h"
@@ -73,7 +73,7 @@ TEST_CASE("a sure logit has the loss that float64 gives it", "[losses]") {
   CHECK(loss(1000, 1) == 0);
 }
 
-/// The cosine of two rows of C values in float64, and its derivatives by both rows.
+/// Computes in float64 the cosine of two rows of C values, and its derivatives by both rows.
 struct Cosine {
   double value;
   Values da, db;

@@ -50,7 +50,7 @@ TEST_CASE("matmul and its gradients equal float64 for all transposes") {
   Values expected, da, db(static_cast<size_t>(b.elements()), 0.0);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t j = shared_b ? 0 : i;
-    // The operands without transposition: (m, k) and (k, n).
+    // Without transposition, the operands are (m, k) and (k, n).
     Values left = matrix(a, i), right = matrix(b, j);
     if (transpose_a) left = transposed(left, k, m);
     if (transpose_b) right = transposed(right, n, k);
@@ -66,8 +66,8 @@ TEST_CASE("matmul and its gradients equal float64 for all transposes") {
       db[static_cast<size_t>(j * k * n + e)] += dright[static_cast<size_t>(e)];
     }
   }
-  // Each element is rounded once, even in the gradient of a shared b, which is a sum over all its
-  // uses.
+  // Each element is rounded only once. This includes the gradient of a shared b, which is a sum
+  // over all uses of b.
   CHECK(relative_error(y, expected) < tolerance(dtype));
   CHECK(relative_error(a.leaf()->gradient, da) < tolerance(dtype));
   CHECK(relative_error(b.leaf()->gradient, db) < tolerance(dtype));
@@ -84,8 +84,8 @@ Shape with_matrix(Shape leading, int64_t rows, int64_t columns) {
   return leading;
 }
 
-/// Returns the index of the matrix in a tensor with leading dimensions `shape` that is broadcast to
-/// matrix `index` of y.
+/// Broadcasting copies one matrix of a tensor with leading dimensions `shape` to matrix `index` of
+/// y. Returns the index of the copied matrix.
 int64_t broadcast_index(const Shape& y, const Shape& shape, int64_t index) {
   int64_t result = 0, stride = 1;
   for (int dim = 1; dim <= y.rank(); ++dim) {
@@ -138,7 +138,7 @@ TEST_CASE("matmul broadcasts leading dimensions, and its gradients are summed ov
       db[static_cast<size_t>(at_b * k * n + e)] += dright[static_cast<size_t>(e)];
     }
   }
-  // Gradients that are sums over broadcast dimensions are rounded only once, too.
+  // Gradients are rounded only once, even if they are sums over broadcast dimensions.
   CHECK(relative_error(y, expected) < tolerance(dtype));
   CHECK(relative_error(a.leaf()->gradient, da) < tolerance(dtype));
   CHECK(relative_error(b.leaf()->gradient, db) < tolerance(dtype));

@@ -1,5 +1,5 @@
-// max over dimensions: results against float64, gradients with ties, NaN, and bits independent of
-// threads.
+// Tests max over dimensions: results against float64, gradients with ties, and NaN. Bits must not
+// depend on threads.
 #include <cmath>
 #include <limits>
 

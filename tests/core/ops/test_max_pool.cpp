@@ -1,4 +1,4 @@
-// max_pool: results and gradients against plain loops, and bits independent of threads.
+// Compares max_pool's results and gradients with plain loops. Bits must not depend on threads.
 #include <cmath>
 #include <limits>
 
@@ -33,7 +33,7 @@ TEST_CASE("max_pool and its gradient equal plain loops", "[max_pool]") {
   const PoolCase pool = GENERATE(from_range(pool_cases()));
   const DType dtype = GENERATE(from_range(float_dtypes()));
   Tensor values = random_tensor(pool.x, 1, -3, 3);
-  // Whole numbers, so that the maximum of a window often occurs more than once.
+  // With whole numbers, the maximum of a window often occurs more than once.
   for (float& value : values.values<float>()) value = std::round(value);
   const Tensor x = as_parameter(rounded_to(dtype, values));
   const Tensor dy = random_tensor_of(dtype, pool.y(), 2);

@@ -1,4 +1,5 @@
-// permute: results for every order of dimensions, compared element by element, and gradients.
+// Compares permute's results element by element for every order of dimensions. Also tests
+// gradients.
 #include <algorithm>
 
 #include "core/check_gradient.h"

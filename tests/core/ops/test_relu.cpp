@@ -38,7 +38,7 @@ TEST_CASE("relu hands NaN on, and infinity", "[relu]") {
 
 TEST_CASE("relu passes the check of its gradient", "[relu]") {
   Tensor x = random_tensor({3, 5}, 1);
-  for (float& value : x.values<float>()) value += value < 0 ? -0.5f : 0.5f;  // away from the kink
+  for (float& value : x.values<float>()) value += value < 0 ? -0.5f : 0.5f;  // far from the kink
   CHECK(check_gradient([](const auto& in) { return ops::relu(in[0]); }, {x}));
 }
 

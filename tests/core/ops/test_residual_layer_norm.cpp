@@ -1,5 +1,5 @@
-// residual_layer_norm equals add followed by layer_norm. Its gradients are checked with one and
-// with both of its outputs used.
+// Compares residual_layer_norm with add followed by layer_norm. Its gradients are checked when one
+// of its two outputs is used, and when both are.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -16,7 +16,7 @@ std::vector<Tensor> inputs(const Shape& shape, DType dtype = DType::f32) {
           random_tensor_of(dtype, {shape[-1]}, 4)};
 }
 
-// The sum is rounded before it is normalized, which adds a rounding.
+// The sum is rounded before normalization, so the bound allows for one more rounding.
 GradientCheckOptions any_dtype() {
   return {.dtype = GENERATE(from_range(float_dtypes())), .roundings = 4};
 }

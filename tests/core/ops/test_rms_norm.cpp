@@ -1,5 +1,5 @@
-// rms_norm: results and gradients against float64, and bits that depend neither on threads nor on
-// alignment.
+// Compares rms_norm's results and gradients with float64. Bits must depend neither on threads nor
+// on alignment.
 #include <cmath>
 
 #include "core/check_gradient.h"
@@ -87,7 +87,7 @@ TEST_CASE("rms_norm's bits depend neither on threads nor on alignment", "[rms_no
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Inputs in(600, 130, dtype);
   REQUIRE(same_bits_for_any_threads([&] { return run(in).all(); }));
-  // The bits must be equal if all inputs lie one element behind their aligned addresses.
+  // The bits must be equal if all inputs begin one element after an aligned address.
   const auto moved = [](const Tensor& tensor) {
     const Tensor room = Tensor::empty({tensor.elements() + 1}, tensor.dtype());
     const Tensor result = room.flat(1, tensor.elements() + 1).view(tensor.shape());

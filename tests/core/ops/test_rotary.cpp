@@ -1,5 +1,5 @@
-// rotary: results and gradients are compared with float64 for both pairings, and the product of a
-// query and a key depends only on the distance between their positions.
+// Compares rotary's results and gradients with float64 for both pairings. The product of a query
+// and a key must depend only on the distance between their positions.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"

@@ -33,12 +33,12 @@ constexpr std::array all_sizes{Sizes{4, 1, 3, 7, 3},     Sizes{5, 3, 9, 2, 16},
                                Sizes{3, 70, 1, 900, 33}, Sizes{1, 2, 2, 1, 64},
                                Sizes{400, 1, 3, 2, 40},  Sizes{130, 2, 300, 40, 257}};
 
-/// The operands of row_products. Without `looked_up`, the left table is the (B, C) tensor of left
-/// rows itself.
+/// Holds the operands of row_products. If `looked_up` is false, the left table is the (B, C) tensor
+/// of left rows itself, without a lookup.
 struct Operands {
   bool looked_up;
   Tensor left_indices, right_indices;
-  std::vector<Tensor> tables;  // left and right table, then right and left biases
+  std::vector<Tensor> tables;  // left table, right table, right biases, left biases
 
   Operands(const Sizes& s, bool by_index, DType dtype, bool shared = false)
       : looked_up(by_index),
@@ -59,7 +59,7 @@ struct Operands {
         looked_up ? ops::Lookup{of[0], left_indices, of[3]} : ops::Lookup{of[0]};
     return ops::row_products(left, {of[1], right_indices, of[2]}, true);
   }
-  /// Computes row_products by lookups, products and sums.
+  /// Computes the results of row_products with separate lookups, products and sums.
   ops::RowProducts composed(const std::vector<Tensor>& of) const {
     const auto rows = [&](const Tensor& table, bool left) {
       return left && !looked_up ? table
@@ -93,7 +93,7 @@ TEST_CASE("row_products are inner products of looked up rows, with biases, and a
     CHECK(result.products.shape() == Shape{s.rows, s.per_row});
     CHECK(result.products.dtype() == dtype);
     CHECK(result.squares.shape() == Shape{});
-    // The reference is computed in f32 from the values of the tables.
+    // The reference is computed in f32 from the values of the rounded tables.
     std::vector<Tensor> wide;
     for (const Tensor& table : operands.tables) wide.push_back(ops::convert(table, DType::f32));
     const auto expected = operands.composed(wide);
@@ -113,7 +113,7 @@ TEST_CASE("gradients of row_products are those of lookups and products", "[row_p
     CAPTURE(s.rows, s.per_row, s.left, s.right, s.channels, looked_up, dtype_name(dtype));
     const Operands operands(s, looked_up, dtype);
     const Tensor weights = random_tensor({s.rows, s.per_row}, 9);
-    // The second backward adds its gradients to those of the first.
+    // The second backward adds its gradients to those of the first backward.
     const auto gradients = [&](DType of, const auto& products) {
       std::vector<Tensor> leaves;
       for (const Tensor& table : operands.tables) leaves.push_back(leaf(ops::convert(table, of)));
@@ -143,7 +143,7 @@ TEST_CASE("row_products pass a check against finite differences", "[row_products
     return result.products + result.squares;
   };
   CHECK(check_gradient(products, operands.tables));
-  // Gradients of `squares` alone.
+  // Checks the gradients of `squares` alone.
   const auto squares = [&](const std::vector<Tensor>& in) { return operands.products(in).squares; };
   CHECK(check_gradient(squares, operands.tables));
 }

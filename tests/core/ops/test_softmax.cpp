@@ -1,5 +1,5 @@
-// softmax, log_softmax and logsumexp: results and gradients against float64, infinities and NaN,
-// and bits independent of threads.
+// Compares results and gradients of softmax, log_softmax and logsumexp with float64. Also tests
+// infinities and NaN. Bits must not depend on threads.
 #include <cmath>
 #include <limits>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// The logsumexp of each run (runs.h) and the probabilities of all elements, in float64.
+/// Computes the logsumexp of each run (runs.h) and the probabilities of all elements in float64.
 struct Statistics {
   Values logsumexp;
   Values p;  // one per element
@@ -56,7 +56,7 @@ TEST_CASE("softmax and its gradient are those of float64", "[softmax]") {
   const Values sums = run_sums(runs, dx);
   for (size_t i = 0; i < dx.size(); ++i) dx[i] -= expected.p[i] * sums[runs.of[i]];
   backward_from(y, dy);
-  // If all runs have one element, all gradients are zero, so errors cannot be relative.
+  // If every run has one element, all gradients are zero. A relative error is then undefined.
   if (runs.of.size() == runs.count) {
     CHECK(max_error(x.leaf()->gradient, dx) <= tolerance(dtype, 1, 1e-6));
   } else {
@@ -82,8 +82,8 @@ TEST_CASE("log_softmax and its gradient are those of float64", "[softmax]") {
   const Values sums = run_sums(runs, dx);
   for (size_t i = 0; i < dx.size(); ++i) dx[i] -= expected.p[i] * sums[runs.of[i]];
   backward_from(y, dy);
-  // The gradient is computed from the rounded result. The result's magnitude is up to 12, and its
-  // rounding error is proportional to the magnitude.
+  // The gradient is computed from the rounded result. The result's magnitude is up to 12, and a
+  // rounding error grows with the magnitude.
   CHECK(max_error(x.leaf()->gradient, dx) <= tolerance(dtype, 16, 1e-5));
 }
 
@@ -92,8 +92,7 @@ TEST_CASE("logsumexp and its gradient are those of float64", "[softmax]") {
   const RunCase c = GENERATE(from_range(run_cases()));
   CAPTURE(c.shape, c.dims, dtype_name(dtype));
   const RunsReference runs(c);
-  // These values are far from zero, where a gradient that is computed from the rounded result would
-  // be far off.
+  // These values are far from zero. A gradient computed from the rounded result would be far off.
   const Tensor x = as_parameter(random_tensor_of(dtype, c.shape, 1, 300, 308));
   const Statistics expected(runs, values_of(x));
   const Tensor y = ops::logsumexp(x, c.dims);

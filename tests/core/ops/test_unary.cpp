@@ -1,4 +1,4 @@
-// The unary elementwise operations against float64, in every dtype, and their gradients.
+// Compares the unary elementwise operations and their gradients with float64 in every dtype.
 #include "core/ops/unary.h"
 
 #include <cmath>
@@ -59,8 +59,8 @@ const std::vector<Case>& cases() {
   return list;
 }
 
-// Returns the largest difference, relative to the largest magnitude in `expected` and in its
-// operand `from`.
+// Returns the largest difference, divided by the largest magnitude in `expected` and `from`. The
+// operation computed `actual` from `from`.
 double error_beside(const Tensor& actual, const Values& expected, const Values& from) {
   double largest = 1e-30, difference = 0;
   const Values values = values_of(actual);
@@ -88,7 +88,7 @@ TEST_CASE("unary operations and their gradients are those of float64", "[element
     CHECK(relative_error(actual, y) <= tolerance(dtype, 1, 1e-6));
     backward_from(actual, dy);
     // Some gradients are computed from the rounded result. If the result is near 1, as in tanh,
-    // such a gradient loses precision, so the error is compared with dy too.
+    // such a gradient loses precision. So the error may also be relative to dy.
     CHECK(error_beside(x.leaf()->gradient, dx, values_of(dy)) <= tolerance(dtype, 4, 2e-6));
   }
 }

@@ -1,4 +1,4 @@
-// cross_entropy with class weights and an ignored target value.
+// Tests cross_entropy with class weights and an ignored target value.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,7 +19,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 
 struct Reference {
   double loss = 0;
-  Values dlogits;  // if the gradient of the loss is `dloss`
+  Values dlogits;  // for a loss with gradient `dloss`
 
   Reference(const Values& logits, const Tensor& targets, const Values& class_weights,
             std::optional<int32_t> ignored, double dloss)
@@ -48,7 +48,7 @@ struct Reference {
   }
 };
 
-/// Returns random targets, but sets every third target to `ignored`.
+/// Returns random targets, with every third target set to `ignored`.
 Tensor targets_with(int32_t ignored, int64_t rows, int64_t vocabulary) {
   const Tensor targets = random_indices({rows}, 2, vocabulary);
   for (int64_t row = 0; row < rows; row += 3) targets.data<int32_t>()[row] = ignored;
@@ -61,7 +61,7 @@ TEST_CASE("weighted cross_entropy and its gradient equal float64", "[weighted_cr
   const bool weighted = GENERATE(true, false);
   const auto ignored = GENERATE(values<std::optional<int32_t>>({std::nullopt, -100, 0}));
   if (!weighted && !ignored) return;
-  if (vocabulary == 1 && ignored == 0) return;  // no row would be left
+  if (vocabulary == 1 && ignored == 0) return;  // all rows would be ignored
   CAPTURE(rows, vocabulary, dtype_name(dtype), weighted, ignored.value_or(-1));
   const Tensor logits = as_parameter(random_tensor_of(dtype, {rows, vocabulary}, 1, -4, 4));
   const Tensor weights = weighted ? random_tensor({vocabulary}, 3, 0.1f, 2) : Tensor();

@@ -6,8 +6,8 @@ namespace {
 
 // Returns the values that 2 ranks gathered in 2 micro-steps, as (ranks, micro-steps, S + 1). A row
 // has the S = 2 statistics of a micro-batch, then 1 if the micro-batch had data. Rank 0 has
-// micro-batches 0 and 2, rank 1 has micro-batch 1. In its second micro-step rank 1 has no
-// micro-batch; the 999 there must not be read.
+// micro-batches 0 and 2, rank 1 has micro-batch 1. In the second micro-step, rank 1 has no
+// micro-batch. The values 999 in that row must not be read.
 Tensor observed() {
   return Tensor::from<float>({2, 2, 3}, {1, 10, 1, 3, 30, 1, 2, 20, 1, 999, 999, 1});
 }

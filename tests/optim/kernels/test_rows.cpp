@@ -1,6 +1,6 @@
-// Compares the launchers for rows of tables with those for whole ranges: the bits must be equal,
-// and rows that are not in a list must stay as they are. Adagrad is compared with PyTorch's
-// formulas in float64.
+// Compares the launchers for rows of tables with those for whole ranges. The bits must be equal,
+// and rows that are not in a list must not change. Adagrad is compared with PyTorch's formulas in
+// float64.
 #include <cmath>
 
 #include "optim/kernels/rows.h"
@@ -212,11 +212,11 @@ TEST_CASE("sums of touched blocks have the bits of the whole gradient's", "[rows
     }
   }
   const int64_t all = (row_count * width + 255) / 256;
-  const Tensor expected = Tensor::zeros({all}, DType::i64);  // room for f64
+  const Tensor expected = Tensor::zeros({all}, DType::i64);  // memory for f64 values
   auto* const of_whole = static_cast<double*>(expected.raw());
   kernels::block_square_sums(test_context(), std::span(of_whole, static_cast<size_t>(all)), whole);
-  // The numbers of the blocks with elements of touched rows, and for each block the index in `rows`
-  // of the first such row.
+  // `blocks` gets the numbers of the blocks with elements of touched rows. For each of these
+  // blocks, `first` gets the index in `rows` of the first touched row.
   std::vector<int64_t> blocks;
   std::vector<int32_t> first;
   for (int64_t block = 0; block < all; ++block) {

@@ -1,5 +1,5 @@
-// Tests add_block_sums, whose bits must not depend on how ranks and buckets divide the blocks, and
-// compares end_step with values that are computed here.
+// Tests that the bits of add_block_sums do not depend on how ranks and buckets divide the blocks.
+// Compares end_step with values that the test computes.
 #include <cmath>
 #include <limits>
 #include <numeric>
