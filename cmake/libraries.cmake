@@ -15,4 +15,8 @@ function(tessera_library name)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tessera>)
   target_link_libraries(${target}
     PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:tessera_flags>)
+  if(TESSERA_PRECOMPILED_HEADERS)
+    target_precompile_headers(${target} PRIVATE <algorithm> <array> <functional> <map> <memory>
+      <optional> <span> <string> <string_view> <utility> <vector> <fmt/format.h>)
+  endif()
 endfunction()
