@@ -3,9 +3,9 @@
 //   train_gpt --data shakespeare.txt                          one rank
 //   mpirun -n 4 train_gpt --data shakespeare.txt --stage 2    four ranks, the same loss bits
 //
-// Wiring only: options -> data, model, optimizer -> steps -> weights, tables, sample. Every rank
-// runs all code that reads the model, because at stage 3 no rank has all parameters. Only rank 0
-// prints.
+// This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables,
+// sample. Every rank runs all code that reads the model, because at stage 3 no rank has all
+// parameters. Only rank 0 prints.
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -76,8 +76,8 @@ data::TokenData open_data(const TrainOptions& options) {
                           .evaluates = options.eval_every > 0});
 }
 
-// Returns the setting by which ranks compare a data file. It also says how the file is read,
-// because equal bytes are different tokens in a .bin file and in a text file.
+// Returns the setting by which ranks compare a data file. The setting also says how the file is
+// read, because the same bytes are different tokens in a .bin file and in a text file.
 dist::Setting tokens_setting(const std::string& flag, const std::string& path,
                              const data::TokenFile& file, bool whole) {
   dist::Setting setting = train::file_setting(flag, path, whole);
@@ -150,8 +150,8 @@ class Run {
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
     choose_algorithms(options, resumed, world);
     go_on();
-    // The checks come before begin_run, so that a refused run leaves an older log as it is.
-    // begin_run starts counting memory and traffic, so it precedes the input and the optimizer.
+    // The checks precede begin_run, so that a refused run does not change an older log. begin_run
+    // starts counting memory and traffic, so it precedes the input and the optimizer.
     files_ = run_files(options, resumed, world);
     log_ = train::begin_run(files_, world);
     input_ = std::make_unique<data::TokenInput>(
@@ -200,7 +200,8 @@ class Run {
     print_sample();
   }
 
-  // Checks that the checkpoint, if any, is of this run, and starts the loop at its step.
+  // If there is a checkpoint, checks that it belongs to this run, and starts the loop at the
+  // checkpoint's step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);

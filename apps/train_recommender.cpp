@@ -1,9 +1,9 @@
 // Trains a recommender by collaborative filtering with ZeRO on any number of ranks.
 //
 //   train_recommender                                        one rank, synthetic ratings
-//   mpirun -n 4 train_recommender --data ml-100k/u.data      four; the same losses, bit for bit
+//   mpirun -n 4 train_recommender --data ml-100k/u.data      four ranks, the same loss bits
 //
-// Wiring only: options -> data, model, optimizer -> steps -> weights, tables.
+// This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -65,7 +65,7 @@ float mean_rating(const data::Ratings& ratings) {
   return static_cast<float>(sum / static_cast<double>(ratings.size()));
 }
 
-// The most distinct rows that a micro-batch can look up.
+// Returns, for each table, the largest number of distinct rows that a micro-batch can look up.
 models::RecommenderConfig::Distinct distinct_rows(const models::RecommenderConfig& config,
                                                   const data::RatingBatchSizes& sizes) {
   return {.users = std::min(config.users, sizes.samples),
@@ -81,15 +81,15 @@ train::TrainingRun training_run_of(const RecommenderTrainOptions& options) {
   return run;
 }
 
-/// Data, batches and model of a run, equal on every rank. A Task cannot be copied, because its
-/// members refer to each other.
+/// The data, the model's configuration and the batches of a run, equal on every rank. A Task cannot
+/// be copied, because its members refer to each other.
 struct Task {
   Task(const Task&) = delete;
   Task& operator=(const Task&) = delete;
 
   const data::RatingData& data;
   data::Histories histories;
-  train::RatingRange range;  // of the ratings to train on
+  train::RatingRange range;  // of the training ratings
   models::RecommenderConfig config;
   data::RatingBatches batches;
   std::optional<train::RankingTask> ranking;  // the held-out items, if items are ranked
@@ -173,8 +173,8 @@ class Run {
                                                   models::recommender_tensor_names());
     }
     optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
-    // The checks come before begin_run, so that a refused run leaves an older log as it is.
-    // begin_run starts counting memory and traffic, so it precedes the input and the optimizer.
+    // The checks precede begin_run, so that a refused run does not change an older log. begin_run
+    // starts counting memory and traffic, so it precedes the input and the optimizer.
     files_ = run_files(options, resumed, world);
     files_.save = options.save;
     log_ = train::begin_run(files_, world);
@@ -226,7 +226,8 @@ class Run {
     if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
   }
 
-  // Checks that the checkpoint, if any, is of this run, and starts the loop at its step.
+  // If there is a checkpoint, checks that it belongs to this run, and starts the loop at the
+  // checkpoint's step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);

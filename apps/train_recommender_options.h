@@ -16,7 +16,7 @@
 
 namespace tessera::apps {
 
-struct RecommenderTrainOptions : RunOptions {  // if `data` is empty, the program draws ratings
+struct RecommenderTrainOptions : RunOptions {  // `data` empty: the program draws ratings
   std::string columns;                         // fields of a line: "user,item,rating"
   std::string split;
   models::RecommenderConfig model;  // users and items are set from the data later
@@ -28,7 +28,9 @@ struct RecommenderTrainOptions : RunOptions {  // if `data` is empty, the progra
   float l2 = 0;
   double epochs = 0;    // length of the run in epochs
   int64_t top = 10;     // k of hr@k, ndcg@k and recall@k
-  int64_t sampled = 0;  // items drawn to rank a held-out item with; 0: all that its user has not
+  /// The number of drawn items among which a held-out item is ranked. 0: all items that its user
+  /// does not have in training.
+  int64_t sampled = 0;
 
   int64_t steps_per_epoch = 1;
 

@@ -3,7 +3,7 @@
 //   train_resnet                                              one rank, synthetic pictures
 //   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four ranks, the same loss bits
 //
-// Wiring only: options -> data, model, optimizer -> steps -> weights, tables.
+// This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -112,8 +112,8 @@ class Run {
                                         .ranks = world.size,
                                         .rank = world.rank});
     go_on();
-    // The checks come before begin_run, so that a refused run leaves an older log as it is.
-    // begin_run starts counting memory and traffic, so it precedes the input and the optimizer.
+    // The checks precede begin_run, so that a refused run does not change an older log. begin_run
+    // starts counting memory and traffic, so it precedes the input and the optimizer.
     files_ = run_files(options, resumed, world);
     files_.save = options.save;
     log_ = train::begin_run(files_, world);
@@ -161,7 +161,8 @@ class Run {
     if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
   }
 
-  // Checks that the checkpoint, if any, is of this run, and starts the loop at its step.
+  // If there is a checkpoint, checks that it belongs to this run, and starts the loop at the
+  // checkpoint's step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     const bool ranks_matter = options_.sync_bn || options_.reduction == optim::Reduction::fast;

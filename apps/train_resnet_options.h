@@ -14,7 +14,7 @@
 
 namespace tessera::apps {
 
-struct ImageTrainOptions : RunOptions {  // if `data` is empty, the program draws pictures
+struct ImageTrainOptions : RunOptions {  // `data` empty: the program draws pictures
   std::string model = "resnet20";
   int64_t image_size = 0;  // 0: the size in the data; 224 for folders of images
   double epochs = 0;       // length of the run in epochs

@@ -3,7 +3,7 @@
 //   tune --preset gpt2 --micro-batch 16 --precision bf16 --out tuned.json
 //   mpirun -n 8 train_gpt --preset gpt2 --micro-batch 16 --precision bf16 --tuned tuned.json ...
 //
-// The products are those that one micro-step of the model computes.
+// The timed products are those of one micro-step of the model.
 #include <cstdio>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Estimates the memory, the traffic and the time of training a GPT with ZeRO, without running it.
+// Estimates the memory, the traffic and the time of training a GPT with ZeRO, without any training.
 //
 //   zero_plan --preset gpt2-xl --ranks 64 --precision bf16 --memory 24GiB
 //   zero_plan --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --stage 3 --flops 150T

@@ -16,7 +16,7 @@ namespace tessera::apps {
 struct TableOptions {
   int64_t rows = 0;
   int64_t width = 0;
-  int64_t lookups = 0;  // of a micro-batch
+  int64_t lookups = 0;  // rows that a micro-batch looks up, repeated rows included
   double zipf = 0;      // exponent of the distribution of the lookups; 0: uniform
 };
 

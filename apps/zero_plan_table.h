@@ -7,8 +7,8 @@
 
 namespace tessera::apps {
 
-/// Returns tables of memory and traffic for each stage. The traffic of a row-sparse table is that
-/// of the expected number of distinct rows. `options.table` must be set.
+/// Returns tables of memory and traffic for each stage. The traffic of a row-sparse table is
+/// computed for the expected number of distinct rows. `options.table` must be set.
 std::string table_plan_text(const PlanOptions& options);
 
 }  // namespace tessera::apps

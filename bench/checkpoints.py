@@ -42,7 +42,7 @@ def peer(args, folder, *options):
 
 
 def middle(results, key, skip=1):
-    """Return the median over all rounds but each process's first one, which warms memory up."""
+    """Return the median over all rounds except each process's first round, a warm-up."""
     return statistics.median(value for result in results for value in result[key][skip:])
 
 

@@ -4,12 +4,12 @@
 //   mpirun -n 2 bench_communication [payload MB = 128] [runs = 15]
 //
 // Prints one JSON object. GB/s are the bytes that all ranks together read and write, divided by the
-// time of the slowest rank. Values are medians of runs in which the operations alternate. With a
-// payload of P bytes on each of N ranks, these are the bytes of a rank:
+// time of the slowest rank. Values are medians over runs; a run times each operation once. With a
+// payload of P bytes on each of N ranks, a rank reads and writes these bytes:
 //
 //   memcpy           each rank copies its payload: P read, P written
-//   ordered_reduce   exchange and fold: each rank reads N contributions of P/N and writes one sum
-//                    of P/N: P + P/N. Extra copies for staging are not counted
+//   ordered_reduce   exchange with additions: each rank reads N contributions of P/N and writes one
+//                    sum of P/N: P + P/N. Extra copies for staging are not counted
 //   mpi_reduce_scatter_block   the same reduction by the MPI library: P + P/N
 //   all_gather       each rank reads and writes N-1 pieces of P/N: 2 P (N-1)/N
 #include <mpi.h>

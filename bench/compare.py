@@ -35,7 +35,7 @@ SIZES = {  # layers, heads, width, context, batch, vocab
 }
 STEPS = {"nano": (60, 10), "micro": (4, 1), "gpt2": (4, 1)}  # timed, warm-up
 BF16_WAYS = ("autocast", "master")  # --bf16 of gpt_step.py
-STRATEGIES = ("ddp", "zero1", "fsdp-grad-op", "fsdp-full")  # PyTorch's stages 0 to 3
+STRATEGIES = ("ddp", "zero1", "fsdp-grad-op", "fsdp-full")  # correspond to stages 0 to 3
 
 
 def environment(threads):
@@ -44,8 +44,8 @@ def environment(threads):
         if line and not line.startswith("#"):
             name, value = line.split("=", 1)
             env[name] = value
-    # Each of these variables makes a PyTorch that uses OpenBLAS several times slower. The
-    # comparison would be void.
+    # Each of these variables makes a PyTorch that uses OpenBLAS several times slower. A comparison
+    # with that PyTorch would be void.
     env.pop("OPENBLAS_CORETYPE", None)
     env.pop("OPENBLAS_L2_SIZE", None)
     return env
@@ -144,7 +144,7 @@ def gpt_step(args, preset, threads, bar, malloc="keep"):
 
 
 def bf16_step(args, preset, threads):
-    """Compare our bf16 step with our fp32, and with the faster of PyTorch's two ways."""
+    """Compare our bf16 step with our fp32 step, and with the faster of PyTorch's BF16_WAYS."""
     with initial_weights(args, preset) as weights:
         mine, fp32, *peers = alternate(
             args.rounds,
@@ -250,7 +250,7 @@ def sharded_step(args, weights, dtype, stage, strategy):
 
 
 def distinct_losses(runs):
-    """Run 4 micro-batches a step on 1, 2 and 4 ranks; equal sequences of losses share a letter."""
+    """Give each run on 1, 2 and 4 ranks a letter; equal sequences of losses share a letter."""
     letters, listed = {}, []
     for name, run in runs.items():
         seen = [letters.setdefault(tuple(run(ranks)["losses"]), chr(ord("A") + len(letters)))

@@ -65,7 +65,7 @@ def peer(args, script, *options):
 
 
 def kept(args, name, measure, again):
-    """Return measure()'s result from its file in args.out. Measure without it, or if `again`."""
+    """Return the result in args.out's file `name`. Measure if `again`, or if there is no file."""
     path = args.out / f"{name}.json"
     if again or not path.exists():
         path.write_text(json.dumps(measure()))
@@ -93,7 +93,7 @@ def kernels(args):
 
 
 def kernel_row(name, row, mine):
-    """Print our kernel against its bound: the copy's bandwidth or the product's rate."""
+    """Print our kernel's rate relative to its bound: a copy's bandwidth or a product's rate."""
     if "gb_per_s" in row:
         ratio = row["gb_per_s"] / mine["copy"]["gb_per_s"]
         compare.row(name, f"{row['ms']:.3f} ms, {row['gb_per_s']:.3g} GB/s",
@@ -127,7 +127,7 @@ def step_options(args, preset):
 
 
 def graph_options(args):
-    """Return the flags for CUDA graphs, none on the CPU."""
+    """Return the flags for CUDA graphs, or no flags on the CPU."""
     return [] if args.device == "cpu" else ["--graph", "on"]
 
 

@@ -17,7 +17,7 @@
 #   TESSERA_GPU_SECONDS=900              time of a call; default 570
 #   TESSERA_GPU_BUILD=FOLDER             for the build; default build/gpu
 #
-# A call does what it was asked for in this order: build, measure, test, sanitize. Every part has a
+# The requested parts of a call run in this order: build, measure, test, sanitize. Every part has a
 # time limit, and a failed part does not stop the later parts. The exit code is 1 if any part of
 # this call failed. Parts that this machine or build cannot do are listed as skipped.
 set -euo pipefail

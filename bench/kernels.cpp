@@ -146,7 +146,7 @@ class Bench {
     add_rate("bf16 product", seconds, 2 * size * size * size);
   }
 
-  void copy() {  // reads and writes each element
+  void copy() {  // x -> y
     const Tensor x = values({sizes_.copied}, DType::f32);
     const Tensor y = empty({sizes_.copied}, DType::f32);
     add_bandwidth("copy", measure([&] { kernels::copy(context(), y, x); }), 2 * x.bytes());

@@ -49,7 +49,7 @@ def digest_of(log):
 
 
 def ranks_of(mpirun):
-    """Returns the processes that this mpirun has started."""
+    """Returns the ids of the processes that the process `mpirun` has started."""
     try:
         text = Path(f"/proc/{mpirun}/task/{mpirun}/children").read_text()
     except OSError:
@@ -66,7 +66,7 @@ def kill(pid):
 
 
 class Trial:
-    """Runs that are killed, one after the other."""
+    """Starts training runs, one after the other, and kills them at random moments."""
 
     def __init__(self, arguments, work):
         self.program = str(Path(arguments.bin).resolve() / "train_gpt")
@@ -105,7 +105,7 @@ class Trial:
         return digest_of(self.work / f"{name}.jsonl")
 
     def strike(self, job, folder):
-        """Kills a part of a job; returns True if there was something to kill."""
+        """Kills a rank, all ranks or mpirun. Returns False if nothing was left to kill."""
         ranks = ranks_of(job.pid)
         what = self.random.choice(["of_rank", "of_all", "of_mpirun"])
         victims = [job.pid] if what == "of_mpirun" else ranks

@@ -10,11 +10,11 @@
 //   head        the logits, with the gradients of their input and weight
 //
 // Each layer has weights and gradients of its own, as in a model. All layers share one set of
-// activations, which fits the caches better than a model's. No linear reads an activation that
-// another product has written. Otherwise values would shrink, product by product, to subnormal
-// numbers, which are slow. With bf16, all operands are bf16. The logits and the results of
-// attention's products are f32, as in the step. All other results are bf16. Prints the medians as
-// one JSON object.
+// activations, which fits the caches better than a model's activations do. No linear reads an
+// activation that another product has written. Otherwise values would shrink, product by product,
+// to subnormal numbers, which are slow. With bf16, all operands are bf16. The logits and the
+// results of attention's products are f32, as in the step. All other results are bf16. Prints the
+// medians as one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -179,7 +179,7 @@ void all_attention_products(const Sizes& s, const Buffers& b, bool backward) {
 #pragma omp parallel for schedule(dynamic) num_threads(s.threads)
   for (int64_t task = 0; task < s.batch * s.heads; ++task) {
     const int64_t thread = omp_get_thread_num();
-    // `wide`, (R, 4C), has room for the packed q, k and v, (R, 3C).
+    // The packed q, k and v, (R, 3C), are the first part of the memory of `wide`, (R, 4C).
     const int64_t offset = task / s.heads * s.context * 3 * s.width +
                            task % s.heads * (s.width / s.heads);
     const auto bytes = [](const Tensor& x, int64_t element) {

@@ -5,9 +5,9 @@
     bench/plan_time.py --precision bf16 --rounds 1
 
 Two configurations calibrate the planner. The run on one rank gives the rates of its products and
-of its memory. The run on two ranks has no overlap, so all of its communication is waiting. This run
-gives the rate at which a rank sends. It also gives the rate of a rank's products while the other
-core is busy, which is a few percent lower than on one rank. Then zero_plan predicts six other
+of its memory. The run on two ranks has no overlap, so a rank waits for all of its communication.
+This run gives the rate at which a rank sends. It also gives the rate of a rank's products while the
+other core is busy, which is a few percent lower than on one rank. Then zero_plan predicts six other
 configurations, of other sizes, stages, micro-batches and ranks, and the table shows its errors. The
 configurations run alternately, --rounds times each. A time is the median over rounds of each run's
 median over steps.
@@ -69,7 +69,7 @@ def measure(config, precision):
 
 
 def plan(config, precision, **rates):
-    """Return the times of a step by zero_plan; `rates` become flags of the same names."""
+    """Return zero_plan's times of a step. `rates` become flags of the same names."""
     command = [BIN / "zero_plan", *sizes(config), "--precision", precision,
                "--ranks", config["ranks"], "--micro-batch", config["batch"],
                "--global-batch", config["batch"] * micro_batches(config),

@@ -4,7 +4,7 @@
 //   bench_recommender_step --users 943 --items 1682 --batch 1024 --weights init.safetensors
 //
 // Prints one JSON object: the losses of all steps and, for the steps after the warm-up, the median
-// and least time and the median CPU time, which a busy machine lengthens less than elapsed time.
+// and least time and the median CPU time. A busy machine lengthens CPU time less than elapsed time.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>

@@ -58,7 +58,7 @@ def train(args, **options):
 
 
 def split_of(args, folder, split, seed):
-    """Writes Tessera's split of the data to a file, and returns its path."""
+    """Writes Tessera's split of the data to a file, and returns the file's path."""
     path = pathlib.Path(folder) / "split.tsv"
     done = subprocess.run([args.bin / "bench_rating_split", "--data", args.data, "--split", split,
                            "--seed", str(seed), "--output", path], env=environment(1),

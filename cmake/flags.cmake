@@ -7,7 +7,7 @@ target_compile_options(tessera_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-stringop-overflow;-Wno-restrict>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-stringop-overflow>)
 
-# Newer compilers have new warnings; these must not stop somebody who only wants to use Tessera.
+# Newer compilers have new warnings, which must not break a user's build.
 if(TESSERA_WERROR AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU"
    AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(tessera_flags INTERFACE
@@ -30,9 +30,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 if(TESSERA_SANITIZE)
-  # Full debug information and some checks would nearly double the time of compiling, so they are
-  # left out. The checks are left out only with the address sanitizer: those of virtual tables, and
-  # those of errors that the address sanitizer itself finds (null pointers, ends of objects).
+  # Full debug information and all checks would nearly double the compile time. So -g1 limits the
+  # debug information. With the address sanitizer, these checks are left out: those of virtual
+  # tables, and those of errors that the address sanitizer finds itself (null pointers, ends of
+  # objects).
   target_compile_options(tessera_flags INTERFACE
     -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
   if(TESSERA_SANITIZE MATCHES "address")

@@ -84,8 +84,9 @@ Node::~Node() {
 Tensor InputGradients::destination(int input) {
   const Sum sum = accumulating_destination(input);
   if (!sum.accumulate) return sum.gradient;
-  // The parameter's gradient already has its first contribution. Each later contribution is
-  // computed in scratch memory, and then added to the gradient, once per element.
+  // The parameter's gradient already has values: an earlier contribution, or the zeros of a
+  // row-sparse table. This contribution is computed in scratch memory, and then added to the
+  // gradient, once per element.
   Tensor& given = gradients_[static_cast<size_t>(input)];
   given =
       current_context(sum.gradient.device()).workspace(sum.gradient.shape(), sum.gradient.dtype());
@@ -207,14 +208,15 @@ InUse::~InUse() {
   for (const auto& leaf : leaves_) leaf->no_longer_used();
 }
 
-/// One backward walk over the graph behind some outputs. Its calls are, in this order: constructor,
-/// begin_gradients, count_contributions, start, run. All contributions are counted before the first
-/// node runs, because a parameter's gradient is complete when its count returns to zero.
+/// One backward walk over the graph behind some outputs. The caller calls, in this order: the
+/// constructor, begin_gradients, count_contributions, start, run. All contributions are counted
+/// before the first node runs, because a parameter's gradient is complete when its count returns to
+/// zero.
 ///
 /// A nested pass differentiates operations that the backward of a node has run again
 /// (InputGradients::differentiate_through). The pass visits only the nodes that these operations
-/// have recorded. It adds to the gradients that the outer pass has begun, so it calls
-/// check_gradients_begun instead of begin_gradients.
+/// have recorded. The nested pass adds to the gradients that the outer pass has begun, so
+/// check_gradients_begun replaces begin_gradients.
 class BackwardPass {
  public:
   /// Collects the nodes behind `outputs` whose sequence number is at least `begin`.
@@ -342,8 +344,8 @@ void InputGradients::differentiate_through(const Operations& operations,
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Node::Edge& edge = node_.inputs[i];
     if (!edge.producer) continue;
-    // Gives inputs[i] the history of the node's input, so that its gradient reaches the outer
-    // graph.
+    // Gives inputs[i] the history of the node's input. So the gradient of inputs[i] reaches the
+    // outer graph.
     inputs[i] = inputs[i].detach();
     inputs[i].set_producer(edge.producer, edge.output_index);
   }

@@ -1,7 +1,7 @@
 // Define-by-run automatic differentiation.
 //
-// An operation computes its output and records a node: which inputs want a gradient, and a closure
-// that turns the gradients of the outputs into those of the inputs.
+// An operation computes its output and records a node. The node lists which inputs need a gradient.
+// The node's closure computes the gradients of the inputs from the gradients of the outputs.
 //
 //   Tensor gelu(const Tensor& x) {
 //     Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
@@ -14,8 +14,8 @@
 // Accumulation rules, for every operation:
 //  - a kernel overwrites its destination; if a tensor has several uses, autograd adds up the
 //    gradients of its uses;
-//  - a gradient handed on by `pass` may share memory with other tensors: autograd adds to the
-//    gradient in place only if no other tensor holds that memory;
+//  - a gradient given to InputGradients::pass may share memory with other tensors: autograd adds to
+//    the gradient in place only if no other tensor uses that memory;
 //  - the first contribution to a parameter's gradient is written straight into the buffer that the
 //    parameter's Leaf provides;
 //  - each later contribution of the same backward is added once per element, from scratch memory or
@@ -53,14 +53,14 @@ struct TableRows {
 struct Leaf {
   std::string name;
 
-  /// True if the parameter takes a gradient. Operations on a frozen parameter are recorded only for
+  /// True if the parameter gets a gradient. Operations on a frozen parameter are recorded only for
   /// their other inputs. The hooks below announce the uses of a frozen parameter too.
   bool trainable = true;
 
   /// Called before an operation reads the parameter's value, forward or backward. Not called for
   /// gradients that do not need the value, such as those of an embedding's table or of a bias.
   std::function<void()> about_to_be_used;
-  /// Called when the operation no longer needs the value: once per call of about_to_be_used.
+  /// Called when an operation has finished reading the value: once per call of about_to_be_used.
   std::function<void()> no_longer_used;
   /// Returns the memory for the gradient of this micro-batch. Called before the first contribution
   /// to the gradient is written. Without this hook autograd allocates a tensor.
@@ -86,8 +86,8 @@ struct Leaf {
 
 class InputGradients;
 
-/// Turns the gradients of an operation's outputs into those of its inputs. The gradient of an
-/// output that nothing used is undefined.
+/// Computes the gradients of an operation's inputs from the gradients of its outputs. The gradient
+/// of an output that nothing used is an undefined tensor.
 using MultiBackward = std::function<void(std::span<const Tensor>, InputGradients&)>;
 using Backward = std::function<void(const Tensor&, InputGradients&)>;
 
@@ -199,8 +199,8 @@ void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor>
 void record(const char* name, std::span<Tensor> outputs, std::initializer_list<Tensor> inputs,
             MultiBackward backward);
 
-/// While the object lives, collects inputs of all operations on this thread, also of those that are
-/// not recorded. Collects the trainable parameters and the tensors with history, each once.
+/// While the object lives, collects inputs of all operations on this thread, recorded or not.
+/// Collects only trainable parameters and tensors with history, each once.
 class InputCollector {
  public:
   InputCollector();
@@ -251,7 +251,7 @@ class InUse {
   InUse& operator=(const InUse&) = delete;
 
  private:
-  // The public constructor delegates to this one. After that the destructor runs even if a hook
+  // The public constructor delegates to this constructor. So the destructor runs even if a hook
   // throws.
   InUse() = default;
 

@@ -101,7 +101,7 @@ std::vector<double> found_gradient(const Tensor& leaf) {
   return doubles(gradient);
 }
 
-/// The error allowed for a gradient that was rounded to the dtype `roundings` times on the way.
+/// The error allowed for `roundings` roundings to the dtype between an input and its gradient.
 double tolerance_of(const GradientCheckOptions& options) {
   const double roundoff = options.dtype == DType::bf16  ? 0x1p-8
                           : options.dtype == DType::f16 ? 0x1p-11

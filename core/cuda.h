@@ -114,15 +114,15 @@ void synchronize(int index);
 ///   graph.launch();                      // repeats the captured work without calling step()
 ///
 /// A launch repeats the captured work with the same addresses, sizes and kernel arguments. So a
-/// body takes its input from memory that lives as long as the graph, and leaves its results in such
+/// body reads its input from memory that lives as long as the graph, and writes its results to such
 /// memory. Only dropout differs from launch to launch: its masks depend on the dropout_state() of
-/// the thread that calls launch(). A body keeps these rules:
+/// the thread that calls launch(). A body must follow these rules:
 ///  - It frees all memory that it allocates, because this memory belongs to the graph.
 ///  - It frees no memory that was allocated before the capture, because the launches use this
 ///    memory.
 ///  - It never lets the host wait (Tensor::item, to, copy_from, values; synchronize).
-///  - Before it uses another stream, that stream waits for an Event of the captured stream. At the
-///    body's end the captured stream waits for an Event of each such stream.
+///  - Before it uses another stream, it makes that stream wait for an Event of the captured stream.
+///    At its end, it makes the captured stream wait for an Event of each other stream.
 ///  - It does not change the dropout_state() between dropouts.
 /// The capture throws if the body breaks one of these rules.
 class Graph {

@@ -11,7 +11,7 @@
 namespace tessera::apps {
 namespace {
 
-// Returns the indices of an element: element 7 of a tensor [2, 4] is at [1, 3].
+// Returns the indices of an element as text: element 7 of a tensor of shape [2, 4] is at "[1, 3]".
 std::string place_of(int64_t element, const Shape& shape) {
   std::vector<int64_t> places(static_cast<size_t>(shape.rank()));
   for (int dim = shape.rank() - 1; dim >= 0; --dim) {

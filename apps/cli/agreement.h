@@ -1,4 +1,4 @@
-// Checks that all ranks of a program were started alike, before the first step.
+// Checks before the first step that all ranks of a program have the same settings and inputs.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The flag for which the log is kept, --report or --csv, and the path that was given with the flag.
+// The flag that needs the log, --report or --csv, and the path that was given with this flag.
 struct KeptFor {
   const char* flag;
   const std::string& path;

@@ -1,4 +1,4 @@
-// The log of a run: where it is written, and which existing file it may replace or continue.
+// Chooses the path of a run's log, and checks whether the log may replace or continue a file there.
 #pragma once
 
 #include "apps/cli/run_options.h"
@@ -6,7 +6,7 @@
 namespace tessera::apps {
 
 /// The report and the CSV table are made from the log. If --report or --csv is given without --log,
-/// sets options.log_implied, and sets options.log to run.jsonl for --report run.html.
+/// sets options.log_implied, and derives options.log: run.jsonl from --report run.html.
 void imply_log(RunOptions& options);
 
 /// Checks a file that exists at the path of the log. Throws InputError in these cases:

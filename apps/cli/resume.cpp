@@ -22,8 +22,8 @@ namespace {
 
 constexpr const char* threads_setting = "threads";
 
-// Members of a log header that are not compared as settings of the run. They say where the run is
-// computed, or what it reads, prints and writes.
+// Members of a log header that are not compared as settings of the run. These members say where the
+// run is computed, or what the run reads, prints and writes.
 const std::set<std::string> not_of_the_run = {
     "type",    "program",   "version",     "data",         "val_data",     "ranks",
     "threads", "device",    "device_name", "communicator", "graph",        "stage",
@@ -137,7 +137,7 @@ dist::Settings settings_of(const nlohmann::json& header, bool ranks_matter) {
       add(name, value);
     } else {
       for (const auto& [member, text] : value.items()) {
-        if (member != "parameters") add(name + "." + member, text);  // follows from the sizes
+        if (member != "parameters") add(name + "." + member, text);  // implied by the sizes
       }
     }
   }
@@ -257,7 +257,7 @@ void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const
   }
 }
 
-// The settings of a run include the model's sizes, as "model.layers".
+// Compares only the model's settings, such as "model.layers".
 void Resumed::check_log(const std::string& path, const nlohmann::json& header) const {
   const dist::Settings logged = settings_of(header, false);
   for (const auto& [name, value] : checkpoint_->manifest().run) {

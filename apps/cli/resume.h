@@ -35,10 +35,11 @@ void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
 /// Fills in the defaults and checks the flags. Throws InputError.
 void fill_checkpoints(CheckpointFlags& flags);
 
-/// Returns the settings in a log header that define the run: the model and how it is trained. The
-/// number of ranks is included only with `ranks_matter`. The data is left out, because the caller
-/// adds the data's digest. Also left out are settings that say where the run is computed, what the
-/// run prints and what it writes. The member "layers" of the object "model" becomes "model.layers".
+/// Returns the settings in a log header that define the run: those of the model and the training.
+/// The number of ranks is included only with `ranks_matter`. The data is left out, because the
+/// caller adds the data's digest. Also left out are settings that say where the run is computed,
+/// what the run prints and what it writes. The member "layers" of the object "model" becomes
+/// "model.layers".
 dist::Settings run_settings(const JsonObject& header, bool ranks_matter);
 
 /// Returns the settings that do not define the run, but change the bits of its results: the
@@ -50,13 +51,16 @@ class Resumed {
  public:
   /// Finds the checkpoint to resume from. Collective.
   ///
-  /// Rank 0 claims the folder of --checkpoint. With --eval-only it does not, because another run
-  /// may be training in that folder. With --eval-only, throws InputError if the folder has no
-  /// checkpoint.
+  /// Rank 0 claims the folder of --checkpoint (train::CheckpointFolder). With --eval-only rank 0
+  /// does not claim the folder, because another run may be training in it.
   ///
-  /// With --resume never, the run starts from step 0. With --resume DIR, it starts from the step of
-  /// the checkpoint DIR. In both cases, throws InputError if the folder of --checkpoint has a
-  /// checkpoint of a later step, because the next start would resume from that later checkpoint.
+  /// With --resume latest, the run starts from the newest checkpoint in the folder of --checkpoint.
+  /// Without a checkpoint the run starts from step 0, but with --eval-only throws InputError.
+  ///
+  /// With --resume never, the run starts from step 0. With --resume DIR, the run starts from the
+  /// step of the checkpoint DIR. In these two cases, except with --eval-only, throws InputError if
+  /// the folder of --checkpoint has a checkpoint of a later step. The next start would resume from
+  /// that later checkpoint.
   Resumed(const CheckpointFlags& flags, const dist::World& world);
 
   bool found() const { return checkpoint_ != nullptr; }
@@ -91,7 +95,7 @@ class Resumed {
   /// and "epochs".
   void place(train::LoopOptions& loop) const;
   /// Returns the checkpoint's step, or nullopt if the run starts from the beginning. RunLog removes
-  /// the lines of later steps, because those steps run again.
+  /// the log's lines of later steps, because those steps run again.
   std::optional<int64_t> log_step() const { return found() ? std::optional(step()) : std::nullopt; }
   /// Restores the optimizer's state from the checkpoint, if there is one. Every rank calls it.
   void restore(optim::ZeroOptimizer& optimizer) const;

@@ -70,7 +70,7 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
       ->compare(Compared::presence)  // rank 0 broadcasts the file's text
       ->group("Distribution");
   app.add_option("--log", options.log, "Write JSON lines to FILE.jsonl")
-      ->compare(Compared::nothing)  // rank 0 writes it
+      ->compare(Compared::nothing)  // only rank 0 writes the log
       ->group(group);
   app.add_option("--trace", options.trace, "Write a Chrome/Perfetto trace to FILE.json")
       ->compare(Compared::presence)
@@ -79,7 +79,7 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
       ->compare(Compared::presence)  // all ranks record a step for the report
       ->group(group);
   app.add_option("--csv", options.csv, "Write the steps to FILE.csv at the end")
-      ->compare(Compared::nothing)  // rank 0 writes it
+      ->compare(Compared::nothing)  // only rank 0 writes the table
       ->group(group);
   app.add_option("--tensorboard", options.tensorboard, "Write events for TensorBoard to folder DIR")
       ->compare(Compared::presence)  // decides the default of --norms-every
@@ -127,8 +127,8 @@ void check_training(const RunOptions& options) {
   }
 }
 
-// Checks that --eval-only has an evaluation and weights, and that no flag asks for a file. A log,
-// for instance, would lose the lines after the checkpoint.
+// Checks --eval-only: the run must have an evaluation and weights to evaluate, and no flag may ask
+// for an output file. A log, for instance, would lose its lines after the checkpoint's step.
 void check_eval_only(const RunOptions& options) {
   if (!options.eval_only) return;
   if (options.eval_every == 0) {
@@ -151,7 +151,8 @@ void check_eval_only(const RunOptions& options) {
   }
 }
 
-// Refuses --norms-every if norms go nowhere: only the log and TensorBoard's events contain norms.
+// Refuses --norms-every if no output would contain the norms. Only the log and TensorBoard's events
+// contain norms.
 void check_norms(const RunOptions& options) {
   if (options.norms_every == 0 || !options.log.empty() || !options.tensorboard.empty()) return;
   fail_input("--norms-every: nothing would show the norms; give --log, --report or --tensorboard");

@@ -22,7 +22,7 @@ namespace tessera::apps {
 
 struct RunOptions {
   std::string data;
-  bool verify_data = false;  // ranks compare all of the data
+  bool verify_data = false;  // true: ranks compare all of the data, not just 64 places
 
   int stage = 2;
   int64_t bucket_bytes = 0;
@@ -67,7 +67,7 @@ struct RunOptions {
   bool plan = false;
 };
 
-/// The flags as given. An empty optional takes the application's default.
+/// The flags as given. An empty optional stands for the application's default.
 struct GivenRun {
   BatchOptions batch;
   BucketOptions buckets;

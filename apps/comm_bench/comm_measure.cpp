@@ -19,9 +19,9 @@ using dist::Collective;
 
 constexpr int64_t root = 0;
 
-// Returns the input of rank `source` at `index`: an integer from 1 to 101. Every dtype holds these
-// integers exactly, so sums have no rounding. 0 never occurs in the input, so a missing write
-// shows.
+// Returns the input of rank `source` at `index`: an integer from 1 to 101. Every dtype represents
+// these integers exactly, so the f32 sums are exact too. 0 never occurs in the input, so a missing
+// write shows.
 constexpr int64_t period = 101;
 float value_at(int64_t source, int64_t index) {
   return static_cast<float>((7 * source + 3 * index) % period + 1);
@@ -248,8 +248,8 @@ CommResult CommMeasurement::measure(Collective collective, int64_t bytes) {
   prepare(collective, buffers);  // touches every page before timing
   const int64_t columns = 1 + plan_.iterations;
   int64_t* const own = counts_.data<int64_t>() + communicator_.rank() * columns;
-  // All-reduces are in place, so repeated ones grow the sums up to infinity. The time of a call
-  // does not depend on the values.
+  // An all-reduce works in place, so repeated calls make the values grow, at last to infinity. The
+  // time of a call does not depend on the values.
   for (int64_t i = 0; i < plan_.warmup; ++i) time(collective, buffers);
   for (int64_t i = 0; i < plan_.iterations; ++i) own[1 + i] = time(collective, buffers);
   prepare(collective, buffers);

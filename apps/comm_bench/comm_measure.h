@@ -1,11 +1,11 @@
-// Times collectives and checks what they deliver. All ranks make the same calls.
+// Times collectives and checks their results. All ranks make the same calls.
 //
 //   CommMeasurement measurement(*world.communicator, {.dtype = DType::f32, .max_bytes = 1 << 20});
 //   CommResult result = measurement.measure(dist::Collective::all_gather, 4096);
 //
-// A call is timed until it is done; on CUDA, until the device is done. A call's time is that of the
-// slowest rank. The time of an exchange includes the f32 additions of an ordered reduction,
-// because the time of a reduce-scatter includes additions too.
+// A call is timed until it is done; on CUDA, until the device is done. The time of a call is the
+// time of the slowest rank. The time of an exchange includes the f32 additions of an ordered
+// reduction, because the time of a reduce-scatter includes additions too.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct CommResult {
   dist::Collective collective = dist::Collective::barrier;
   int64_t bytes = 0;   // size of a rank's buffer
   double seconds = 0;  // median time of a call
-  int64_t wrong = 0;   // wrong elements on all ranks, checked after one more call
+  int64_t wrong = 0;   // wrong elements on all ranks, after one more, untimed call
 };
 
 class CommMeasurement {
@@ -36,8 +36,8 @@ class CommMeasurement {
 
   /// Measures a collective on buffers of `bytes` bytes, at most the plan's max_bytes. `bytes` must
   /// divide into equal pieces of whole elements, one for each rank. A barrier and a split cannot be
-  /// measured. all_reduce needs f32. From three ranks on, exchange_v and all_gather_v divide the
-  /// same buffer into unequal pieces. send_receive passes the buffer to the next rank of a ring.
+  /// measured. all_reduce needs f32. With three or more ranks, exchange_v and all_gather_v divide
+  /// the buffer into unequal pieces. send_receive sends the buffer to the next rank of a ring.
   /// Collective; all ranks get the same result.
   CommResult measure(dist::Collective collective, int64_t bytes);
 

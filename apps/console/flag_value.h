@@ -1,5 +1,5 @@
-// Strict conversion of a flag's text to a value: the whole text must be one value within the type's
-// range, or it is refused. Nothing is saturated, wrapped or taken to be 0.
+// Strict conversion of a flag's text to a value. The whole text must be one value within the type's
+// range. Other texts are refused: no value is clamped, wrapped or replaced with 0.
 #pragma once
 
 #include <cstdint>

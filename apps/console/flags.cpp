@@ -250,7 +250,7 @@ Flag* Flags::find(const std::string& name) const {
 
 // Returns the known flag nearest to the unknown flag `name`, with dashes; empty if none is near.
 std::string Flags::nearest(const std::string& name) const {
-  constexpr size_t longest = 40;  // no flag's name is longer
+  constexpr size_t longest = 40;  // longer than every flag's name
   std::string best;
   if (name.size() > longest) return best;
   auto least = static_cast<int64_t>(1 + name.size() / 6);  // more edits are not a misspelling

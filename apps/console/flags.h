@@ -68,8 +68,8 @@ class Flags {
 
   /// `names`: "--global-batch,--batch", or "model,--model" for a positional argument that may also
   /// be given by name.
-  /// T: std::string, int, int64_t, float, double, std::optional of these, std::vector of
-  /// std::string or int32_t.
+  /// T: std::string, int, int64_t, float, double, std::optional of one of these except int, or
+  /// std::vector of std::string or int32_t.
   template <class T>
   FlagOption add_option(const std::string& names, T& value, const std::string& help = "");
   FlagOption add_flag(const std::string& names, bool& value, const std::string& help);

@@ -13,9 +13,9 @@ namespace tessera::apps {
 //   rates    1 to 1e24 per second
 //   seconds  0 to 1e9
 //
-// Bytes and rates take the prefixes k, M, G, T, P and E (powers of 1000) and Ki, Mi, ... (powers of
-// 1024); times take s, ms, us and ns. Bytes are exact if the number is written with digits alone.
-// Other sizes, such as 1.5GB, are computed as a double and rounded down.
+// Bytes and rates may have the prefixes k, M, G, T, P and E (powers of 1000) and Ki, Mi, ...
+// (powers of 1024). Times may have the units s, ms, us and ns. Bytes are exact if the number is
+// written with digits alone. Other sizes, such as 1.5GB, are computed as a double and rounded down.
 
 int64_t parse_bytes(const char* flag, const std::string& text);   // "80GB", "24GiB", "1000"
 double parse_rate(const char* flag, const std::string& text);     // bytes per second: "25GB/s"

@@ -1,4 +1,4 @@
-// The hosts of a job, "a:2,b:4": their names and how many ranks each of them may get.
+// The hosts of a job, "a:2,b:4": each host's name and the number of ranks that it may run.
 #pragma once
 
 #include <cstddef>

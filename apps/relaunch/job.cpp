@@ -121,14 +121,14 @@ class RunningJob {
   }
 
   // When a rank dies, mpirun ends the other ranks and itself in about a second. But if a host does
-  // not answer, mpirun waits for the host forever, so this function kills mpirun. The parents of
-  // the ranks on this host notice that mpirun is gone, and end their ranks.
+  // not answer, mpirun waits for the host forever. So this function kills mpirun. The rank parents
+  // on mpirun's own host (rank_parent.h) then notice that mpirun is gone, and end their ranks.
   void end_hanging_launcher() {
     constexpr std::chrono::seconds patience(6);
     if (!died_ || Clock::now() - *died_ <= patience) return;
     end_.hung = true;
     ::kill(process_, SIGKILL);
-    // Gives the ranks' parents time to notice: they check every second if mpirun still runs.
+    // Gives the rank parents time: each checks every second whether mpirun still runs.
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   }
 

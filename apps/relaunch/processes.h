@@ -1,5 +1,5 @@
-// Signals and child processes. relaunch uses them, and so does the parent process that relaunch
-// puts between mpirun and each rank (rank_parent.h).
+// Signals and child processes, for relaunch and for the parent process that relaunch puts between
+// mpirun and each rank (rank_parent.h).
 #pragma once
 
 #include <signal.h>

@@ -1,6 +1,6 @@
 // A library that the CUDA driver loads into any program. It records when kernels, copies and
-// memsets ran on the device, also those of CUDA graphs. For each of them it writes a line
-// "start end name", in nanoseconds, to the file that TESSERA_KERNEL_TIMES names.
+// memsets ran on the device, within CUDA graphs too. For each kernel, copy and memset, the library
+// writes a line "start end name", in nanoseconds, to the file that TESSERA_KERNEL_TIMES names.
 //
 //   CUDA_INJECTION64_PATH=libbench_kernel_times.so TESSERA_KERNEL_TIMES=times.txt program ...
 //

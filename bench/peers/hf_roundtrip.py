@@ -30,7 +30,7 @@ def load(path):
         sorted(path.glob("model.safetensors")) or sorted(path.glob("*.safetensors")))
     if len(files) != 1:
         raise SystemExit(f"hf_roundtrip: {path} holds {len(files)} .safetensors files, expected 1")
-    with tempfile.TemporaryDirectory() as folder:  # from_pretrained wants its own file names
+    with tempfile.TemporaryDirectory() as folder:  # from_pretrained needs these names
         for name, source in (("model.safetensors", files[0]),
                              ("config.json", files[0].parent / "config.json")):
             (pathlib.Path(folder) / name).symlink_to(source.resolve())

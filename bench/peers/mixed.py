@@ -1,4 +1,4 @@
-"""Pseudo-random numbers that a peer and our benchmark draw alike (bench/mixed.h)."""
+"""Pseudo-random numbers that are equal in a peer and in our benchmark (bench/mixed.h)."""
 
 
 def mixed(numbers):

@@ -1,11 +1,11 @@
-"""bf16 training in PyTorch, shared by the peers: two ways, and fp32 as the third.
+"""Two ways of bf16 training in PyTorch, and fp32 training; shared by the peers.
 
     precision = Precision(model, "autocast", device="cpu")
     optimizer = torch.optim.AdamW(precision.parameters)
     with precision.forward():
         loss = model(tokens, targets)
     loss.backward()
-    precision.take_gradients()      # clipping and optimizer.step() see precision.parameters
+    precision.take_gradients()      # clipping and optimizer.step() use precision.parameters
     optimizer.step()
     precision.give_weights()
 

@@ -8,11 +8,11 @@ def before_torch(threads, keep_memory=True):
     """Set variables that OpenMP and OpenBLAS read when they are loaded. Call before `import torch`.
 
     `keep_memory` tells malloc to reuse large blocks instead of returning them to the system: fresh
-    pages cost more than AdamW's arithmetic. PyTorch's tuning guide uses jemalloc for this.
+    pages cost more than AdamW's arithmetic. PyTorch's tuning guide uses jemalloc for this purpose.
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OPENBLAS_NUM_THREADS"):
-        os.environ.pop(name, None)  # a forced core type halves OpenBLAS's speed
+        os.environ.pop(name, None)  # a forced core type makes OpenBLAS at least twice as slow
     if keep_memory:
         keep_freed_memory()
 
@@ -25,7 +25,7 @@ def keep_freed_memory():
 
 
 def import_torch():
-    """Import torch. Return the peak memory so far, which is not counted as training's."""
+    """Import torch. Return the peak memory so far in KiB, which does not count as training's."""
     import torch
     if hasattr(torch, "compile"):
         import torch._dynamo  # 80 MiB, which the first optimizer would import later
@@ -33,7 +33,7 @@ def import_torch():
 
 
 def vm_hwm_kib():
-    """Return the peak resident memory so far."""
+    """Return the peak resident memory so far, in KiB."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 
@@ -49,7 +49,7 @@ def blas_library():
 
 
 def cpu_capability():
-    """The vector instructions of torch's own loops, such as AVX2."""
+    """Return the vector instructions that torch's own loops use, such as AVX2."""
     import torch
     lines = torch.__config__.show().splitlines()
     return next((line.split(":")[1].strip() for line in lines if "CPU capability" in line), "")

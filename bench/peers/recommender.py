@@ -6,8 +6,8 @@ differ from train_recommender's.
     recommender.py --split last.tsv --model mf --loss bpr --epochs 20 --seed 1
 
 bench_rating_split writes last.tsv. Prints a JSON object: hr@10 and ndcg@10 after the last epoch,
-among all items and among --sampled-items drawn items, for the model and for a ranking by
-popularity alone.
+for the model and for a ranking by popularity alone. A held-out item is ranked among all items that
+its user does not have in training, and among --sampled-items items drawn from these.
 """
 import argparse
 import json
@@ -92,7 +92,7 @@ def draw_negatives(torch, has, users, count, generator):
 
 
 def places(torch, scores, candidates, held_out):
-    """Count the candidates ranked before each user's held-out item. Ties are in item order."""
+    """Count the candidates ranked before each user's held-out item. Ties rank by item number."""
     own = scores.gather(1, held_out.unsqueeze(1))
     number = torch.arange(scores.size(1))
     before = (scores > own) | ((scores == own) & (number < held_out.unsqueeze(1)))

@@ -3,7 +3,7 @@
 
     surprise_ratings.py --split fold.tsv --model SVDpp --seed 1
 
-Prints a JSON object with the RMSE on what is held out.
+Prints a JSON object with the RMSE on the held-out ratings.
 """
 import argparse
 import json

@@ -93,8 +93,9 @@ int64_t native_workspace_bytes(const ProductArgs& args, int threads) {
   return bytes;
 }
 
-/// The product of f32 copies of the operands. The copies, the scratchpad and, unless c is f32, the
-/// f32 result lie in one block of memory, at these byte offsets.
+/// The product of f32 copies of the operands. One block of memory contains the copies, the
+/// scratchpad and, unless c is f32, the f32 result. a, b, bias, c and scratchpad are byte offsets
+/// in the block.
 struct Widened {
   ProductArgs product;  // addresses in the block are set when the block has been allocated
   int64_t a = 0, b = 0, bias = 0, c = 0, scratchpad = 0;

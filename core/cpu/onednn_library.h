@@ -35,9 +35,9 @@ auto checked(const char* text, Call&& call) {
 
 /// Makes the CPU engine. Without AVX-512, first fixes malloc's mmap threshold (the size from which
 /// malloc maps a block directly), unless the user has set it. The reason: without AVX-512, oneDNN
-/// allocates packed operands with malloc in each product, whatever scratchpad it is given. When
+/// allocates packed operands with malloc in each product, even if it is given a scratchpad. When
 /// such a large block is freed, glibc raises the threshold. Later blocks then come from a
-/// fragmented heap, which keeps ten times as much memory as with a fixed threshold.
+/// fragmented heap, which takes ten times as much memory as with a fixed threshold.
 inline dnnl::engine make_engine() {
 #ifdef __GLIBC__
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());

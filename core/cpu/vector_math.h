@@ -15,8 +15,9 @@
 
 namespace tessera {
 
-/// a * b + c, rounded once if the program is compiled for processors with FMA. Explicit, because
-/// the compiler may fuse differently in a vectorised loop's body and in its remainder.
+/// a * b + c, rounded once if the program is compiled for processors with FMA. Loops call this
+/// function, because the compiler may fuse a plain a * b + c in a vectorised loop's body but not in
+/// the loop's remainder.
 inline float multiply_add(float a, float b, float c) {
 #ifdef FP_FAST_FMAF
   return std::fma(a, b, c);
@@ -25,8 +26,8 @@ inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
-/// Clamps x to [-bound, bound]; NaN stays NaN. Uses one comparison, because two would become a
-/// chain of masks.
+/// Clamps x to [-bound, bound]; NaN stays NaN. Uses one comparison, because two comparisons would
+/// compile to a slower chain of vector masks.
 inline float clamp_magnitude(float x, float bound) {
   const float magnitude = std::fabs(x);
   return std::copysign(magnitude > bound ? bound : magnitude, x);
@@ -69,8 +70,8 @@ inline float power_of_two(int32_t n) {
 inline float exp_f32(float x) {
   // The result is infinity from 89 on, and zero below -104.
   const auto [q, n] = detail::reduce_exp(clamp_magnitude(x, 104.0f));
-  // Two factors, because 2^n alone may lie outside the normal numbers. Only the last multiplication
-  // can round.
+  // 2^n is split into two factors, because 2^n itself may not be a normal number. Of the two
+  // multiplications, only the last one can round.
   const int32_t half = n >> 1;
   return (1.0f + q) * detail::power_of_two(half) * detail::power_of_two(n - half);
 }
