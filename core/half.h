@@ -82,9 +82,9 @@ struct Float16 {
   bool operator==(const Float16&) const = default;  // compares the bits
 };
 
-/// Returns T(value); loops must use this function. In a loop that is marked `omp simd`, GCC keeps
-/// the temporary of T(value) in memory and then does not vectorise, which is ten times slower. The
-/// result of a function stays in a register.
+/// Returns T(value); loops must use this function. In an `omp simd` loop, GCC keeps the temporary
+/// of T(value) in memory and does not vectorise, so the loop is ten times slower. The result of a
+/// function stays in a register.
 template <class T>
 constexpr T rounded(float value) {
   return T(value);

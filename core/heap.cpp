@@ -125,8 +125,8 @@ bool Heap::grow(int64_t bytes) {
                                     [this](const Range& range) { return range.begin == edge_; });
     return round_up(bytes - (front == free_.end() ? 0 : front->bytes()), huge_page);
   };
-  // First tries to map in front of the newest pages. If a free range begins at edge_, maps only the
-  // bytes that this range lacks.
+  // First tries to map pages directly below the newest pages. If a free range begins at edge_, maps
+  // only the bytes that this range lacks.
   if (edge_) {
     int64_t more = missing();
     make_room(more);
@@ -185,8 +185,8 @@ bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
 }
 
 /// Hands whole free pages of size `page` back to the system, until at least `excess` bytes are
-/// handed back or no such page is left. Begins at high addresses, because the next block needs the
-/// newest range, which has low addresses.
+/// handed back or no such page is left. Begins at high addresses: grow() extends the free range at
+/// the newest pages, which usually have the lowest addresses.
 void Heap::trim(int64_t excess, int64_t page) {
   if (excess <= 0) return;
   free_.reserve(2 * free_.size() + static_cast<size_t>(blocks_) + 2);

@@ -65,7 +65,7 @@ class Heap {
   int64_t peak_bytes_ = 0;  // peak of live_bytes_
   int64_t held_bytes_ = 0;
   int64_t peak_held_bytes_ = 0;
-  char* edge_ = nullptr;  // where the newest pages begin; grow() maps more in front of them
+  char* edge_ = nullptr;  // where the newest pages begin; grow() maps more pages directly below
 };
 
 }  // namespace tessera

@@ -30,7 +30,7 @@ struct MicroBatch {
   int64_t samples = 0;
   float share = 1;           // fraction of the step's samples; scales the loss and the gradient
   /// False if the rank has no micro-batch of its own in the last micro-step. The rank then repeats
-  /// the last micro-batch of the step and does not send the gradient.
+  /// the last micro-batch of the step, and the repeat's loss and gradient are not counted.
   bool contributes = true;
 };
 

@@ -115,8 +115,9 @@ struct ResidualNorm {
 ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const Tensor& weight,
                                  const Tensor& bias, float epsilon = 1e-5f);
 
-/// tokens i32 (...), table (V, C) -> (..., C). With `positions` (>= T, C), tokens are (B, T), and
-/// row t of positions is added to each row (b, t) of the result. Throws for a token outside [0, V).
+/// tokens i32 (...), table (V, C) -> (..., C). If `positions` (P, C) is given, tokens are (B, T)
+/// with T <= P. Row t of positions is added to each row (b, t) of the result. Throws for a token
+/// outside [0, V).
 Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positions = {});
 
 /// Packed qkv (B, T, 3C) -> (B, T, C): softmax(q k^T / sqrt(C/H), causal) v for each head. Computes
@@ -144,7 +145,7 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
 
 enum class RotaryPairs {
   halves,      // elements i and i + D/2, as in GPT-NeoX and Llama
-  interleaved  // elements 2i and 2i + 1, as in the paper
+  interleaved  // elements 2i and 2i + 1, as in Su et al. (rotary)
 };
 struct RotaryOptions {
   float base = 10000;
@@ -158,7 +159,7 @@ Tensor rotary(const Tensor& x, const Tensor& positions = {}, RotaryOptions optio
 
 struct AttentionOptions {
   bool causal = false;
-  float scale = 0;  // of the scores; 0: 1 / sqrt(D)
+  float scale = 0;  // factor of the scores; 0 means 1 / sqrt(D)
 };
 /// q (B, T, H, D), k and v (B, S, G, D) -> (B, T, H, D): softmax(scale q k^T) v for each head. H is
 /// a multiple of G, and head h of q uses head h / (H / G) of k and v. If causal, query t sees the
@@ -194,7 +195,7 @@ Tensor cosine_loss(const Tensor& a, const Tensor& b, const Tensor& targets, floa
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
 
 struct CrossEntropyOptions {
-  Tensor class_weights = {};  // f32 (V), without a gradient; undefined: all are 1
+  Tensor class_weights = {};  // f32 (V), without a gradient; if undefined, all weights are 1
   /// Rows with this target are left out. The target may be outside [0, V).
   std::optional<int32_t> ignored = {};
 };

@@ -1,5 +1,6 @@
-// Approximate functions of one or two instructions, for kernels that round their results to 16 bits
-// or have larger errors elsewhere. The emulated GPU uses emulated/include's version of this file.
+// Approximate functions of one or two instructions. They suit kernels that round their results to
+// 16 bits, or whose other errors are larger. The emulated GPU uses emulated/include's version of
+// this file.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -80,8 +80,8 @@ class Library {
                                    int most) const;
 
   /// Returns the algorithm with these bytes, which come from a table. Throws if cuBLASLt refuses
-  /// the algorithm for the product, if its additions have no fixed order, if its workspace
-  /// exceeds 32 MiB, or if it needs better aligned addresses than the shape has.
+  /// the algorithm for the product. Also throws if the algorithm adds in no fixed order, needs more
+  /// than 32 MiB of workspace, or needs better aligned addresses than the shape has.
   Algorithm checked(const ProductShape& shape, const AlgorithmBytes& bytes) const;
 
   /// Stores an algorithm for each shape in `algorithms`. Later products of the shape use it.

@@ -14,9 +14,9 @@ namespace tessera::cuda {
 /// succeeded.
 void check(cudaError_t error, const char* call);
 
-/// Must follow every kernel launch and library call that puts work on the context's stream. Waits
-/// for the work to end if tests share memory with the device. Throws, with `name`, if the calling
-/// thread is capturing a graph and the stream is not part of the capture.
+/// Must follow every kernel launch and library call that puts work on the context's stream. If the
+/// calling thread is capturing a graph, throws, with `name`, if the stream is not part of the
+/// capture. Otherwise waits for the work to end if tests share memory with the device.
 void finish_call(const Context& context, const char* name);
 
 }  // namespace tessera::cuda

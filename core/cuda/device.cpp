@@ -225,12 +225,13 @@ void free(int, void* data, void* stream, const MemoryLedger* captured) {
   const MemoryLedger* const now = running != nullptr ? running->memory.get() : nullptr;
   if (captured != now) {
     // Memory that was allocated before the running capture is freed after the capture. Memory that
-    // outlives its own capture was freed with the graph, and the capture has reported an error.
+    // outlives its own capture needs no free: that capture has thrown an error, so its graph never
+    // runs and never allocates the memory.
     if (captured == nullptr) running->freed.emplace_back(data, stream);
     return;
   }
-  // Destructors call this function, perhaps after main. So errors cannot be reported, and the end
-  // of the process frees everything.
+  // Errors are ignored, because destructors call this function and must not throw. The call may
+  // fail after main, but the end of the process frees all memory anyway.
   if (shared_with_host && captured == nullptr) {
     (void)cudaFree(data);
   } else {

@@ -23,7 +23,7 @@ cudaGraph_t capture(cudaStream_t stream, Capture& capture, const std::function<v
     body();
   } catch (...) {
     running = nullptr;
-    (void)cudaStreamEndCapture(stream, &graph);  // its error says less than the exception
+    (void)cudaStreamEndCapture(stream, &graph);  // the exception says more than this call's error
     (void)cudaGetLastError();
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
     throw;

@@ -52,7 +52,8 @@ template <class... Params, class... Args>
 void launch(const Context& context, const char* name, LaunchShape shape,
             void (*kernel)(Params...), Args&&... args) {
   static_assert(sizeof...(Params) == sizeof...(Args), "one argument for each parameter");
-  // Without this request, dynamic_shared() and the kernel's own arrays may take 48 KiB together.
+  // Without this request, dynamic_shared() and the kernel's own arrays together are limited to
+  // 48 KiB.
   if (shape.shared_bytes > 0) {
     TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(shape.shared_bytes)));

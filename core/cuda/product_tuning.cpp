@@ -25,7 +25,7 @@ int64_t span_of(const Operand& x, int64_t batch) {
 // Returns random values between -1 and 1, similar to those in training. A GPU computes faster with
 // zeros, so measurements with zeros would mislead.
 Tensor random_values(const Context& context, int64_t elements, DType dtype) {
-  constexpr int64_t most = int64_t{1} << 20;  // number of drawn values, which repeat
+  constexpr int64_t most = int64_t{1} << 20;  // draws at most this many values, and repeats them
   const Tensor host = Tensor::empty({std::min(elements, most)}, DType::f32, Device{});
   RandomStream random(0, "tune", static_cast<uint64_t>(elements));
   for (float& value : host.values<float>()) value = 2 * random.uniform() - 1;

@@ -7,7 +7,7 @@
 namespace tessera::profiler {
 namespace {
 
-// Null if no profiler is attached.
+// Returns null if no profiler is attached.
 nvtxDomainHandle_t domain() {
   static const nvtxDomainHandle_t handle = nvtxDomainCreateA("tessera");
   return handle;

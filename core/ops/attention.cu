@@ -122,9 +122,9 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Computes the products of one sequence. A product needs H / G batched multiplications, numbered
-/// j = 0, 1, .... Multiplication j pairs heads j, j + H / G, j + 2 H / G, ... of the operands with
-/// H heads with the G heads of k, v, dk or dv.
+/// Computes the products of one sequence. k, v, dk and dv have G heads, and all other operands have
+/// H heads. So a product needs H / G batched multiplications, numbered j = 0, 1, ....
+/// Multiplication j pairs head g of k, v, dk or dv and head g H / G + j of the other operands.
 template <class T>
 class Sequence {
  public:

@@ -7,8 +7,8 @@
 // within four lanes, and the result of one product becomes an operand of the next product without
 // leaving registers. core/cuda/mma.cuh says which elements each lane holds.
 //
-// The instructions used exist on every GPU since compute capability 8.0. Hopper's wgmma, fed by
-// TMA, would be faster: FlashAttention-2, with mma.sync, reaches 35 % of an H100's peak.
+// The instructions used exist on every GPU since compute capability 8.0. Hopper's wgmma, with
+// copies by TMA, would be faster: FlashAttention-2, with mma.sync, reaches 35 % of an H100's peak.
 // FlashAttention-3, with wgmma, reaches 75 % (arXiv:2407.08608).
 #pragma once
 

@@ -8,8 +8,8 @@
 // the kernel of dk and dv, a block owns a tile of keys and loops over queries. The two kernels
 // compute seven products of T x T x D, while a single kernel would compute five. But with two
 // kernels, every sum stays in the registers of one warp and has one order. A single kernel would
-// have to add up dq across blocks. Float atomics would add in a varying order; otherwise blocks
-// would have to wait for one another.
+// have to add up dq across blocks. With float atomics, the order of addition would vary. Without
+// atomics, blocks would have to wait for one another.
 //
 // Workspace: delta, f32 (B, H, T): 4 B H T bytes.
 #include <algorithm>
@@ -198,8 +198,8 @@ struct QueryBlocks {
 /// Tiles of the kernel of dk and dv. The rows of the products are keys, so that p^T and ds^T are
 /// already laid out as operands of the next products. A warp has 32 keys if D is 64. It has only 16
 /// keys if D is 128, because dk and dv of a key are twice as large. A block loads 64 queries at a
-/// time, and a warp processes `step` of them at a time, so that p^T, ds^T, dk and dv fit into
-/// registers.
+/// time. A warp processes only `step` of these queries at a time, so that p^T, ds^T, dk and dv fit
+/// into registers.
 template <class T, int D>
 struct KeyShape {
   static constexpr int M = D == 64 ? 2 : 1;

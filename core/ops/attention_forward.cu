@@ -14,9 +14,9 @@ namespace {
 
 using namespace attention;
 
-/// Tiles of the forward: 128 query rows, 32 per warp. With 32 rows, a warp uses each part of keys
-/// and values that it reads from shared memory for two products. Shared memory then keeps up with
-/// the tensor cores. A block copies 64 keys at a time, and a warp processes 32 of them at a time.
+/// Tiles of the forward: 128 query rows, 32 per warp. With 32 rows, a warp reads each part of the
+/// keys and values from shared memory once and uses it in two products. Shared memory then keeps up
+/// with the tensor cores. A block copies 64 keys at a time, and a warp processes 32 at a time.
 /// The warp's scores and rows of y then fill 96 registers per thread (D = 64) or 160 (D = 128), and
 /// no register is spilled.
 template <class T, int D>

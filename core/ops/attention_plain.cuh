@@ -1,5 +1,5 @@
-// Multiplies tiles without tensor cores, for the CUDA kernels of causal_attention: f32 arithmetic
-// on values of any type, D up to 256, any address. Threads form a square of 16 x 16; thread
+// Multiplies tiles without tensor cores, for the CUDA kernels of causal_attention. Computes in f32
+// on values of any type at any address, for D up to 256. Threads form a square of 16 x 16. Thread
 // (across, down) owns rows down + 16 i and columns across + 16 j of a tile's products.
 #pragma once
 

@@ -220,7 +220,7 @@ struct Results {
 };
 
 /// Computes the gradients `dx` of q, k and v. A task is one head of k and v of one sequence, with
-/// all heads of q that share it, so that one thread sums dk and dv.
+/// all heads of q that use this head. So one thread computes all terms of the head's dk and dv.
 template <class T>
 void backward(const Context& context, const Sizes& s, const Operands<const T>& x,
               const Results<T>& results, const Operands<T>& dx) {

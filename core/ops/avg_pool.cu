@@ -1,5 +1,5 @@
-// avg_pool on CUDA: a thread adds up n channels of the pixels under a window (forward) or of the
-// windows over a pixel (backward), row by row as on the CPU.
+// avg_pool on CUDA. For n channels, a thread adds up the pixels under a window (forward) or the
+// windows over a pixel (backward). The thread adds row by row, as on the CPU.
 #include "core/ops/avg_pool.h"
 #include "core/ops/pool.cuh"
 

@@ -22,7 +22,8 @@ namespace {
 constexpr int threads = 256;
 /// Number of rows whose loads a thread has in flight at once.
 constexpr int batch = 4;
-/// Largest number of blocks of a grid: four for each of an H200's 132 multiprocessors.
+/// A grid has at most this many blocks, four for each of an H200's 132 multiprocessors. It has more
+/// only if the channels of one chunk alone need more.
 constexpr int64_t max_blocks = 528;
 
 /// Divides rows and channels among blocks and threads.
@@ -41,7 +42,7 @@ struct RowGrid {
     return {dim3(across, chunks), dim3(static_cast<unsigned>(lanes), row_threads())};
   }
 
-  /// Returns the first channel of this thread, or a number from `channels` on if it has no channel.
+  /// Returns the thread's first channel. If the thread has no channel, returns `channels` or more.
   template <int n>
   __device__ int64_t first_channel() const {
     return (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * n;

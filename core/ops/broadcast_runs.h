@@ -34,8 +34,8 @@ void parallel_runs(const BroadcastWalk& walk, int64_t cost_per_element, Body&& b
   });
 }
 
-/// Calls body(a_step, b_step) with the strides of the walk's last dimension, 0 or 1, as
-/// compile-time constants, so that a loop with them vectorises.
+/// Calls body(a_step, b_step) with the strides of the walk's last dimension, each 0 or 1. The
+/// strides are compile-time constants, so that loops over the dimension vectorise.
 template <class Body>
 void with_steps(const BroadcastWalk& walk, Body&& body) {
   using Zero = std::integral_constant<int64_t, 0>;

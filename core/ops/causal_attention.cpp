@@ -1,10 +1,10 @@
 // causal_attention: y (B, T, C) from packed qkv (B, T, 3C). For each sequence and head h of H,
 //   y[t] = sum over s <= t of softmax over s (q[t] k[s] / sqrt(D)) v[s],  D = C / H.
 //
-// The T x T scores of a head are never stored as a whole. For each tile of query rows, a loop goes
-// over the keys block by block, and a running maximum and sum make the softmax exact (Dao et al.,
-// arXiv:2205.14135). The forward keeps logsumexp (B, H, T), and the backward recomputes the
-// probabilities from it.
+// The T x T scores of a head are never stored as a whole. For each tile of query rows, the code
+// loops over blocks of keys. A running maximum and sum make the softmax exact (Dao et al.,
+// arXiv:2205.14135). The forward keeps logsumexp (B, H, T), from which the backward recomputes the
+// probabilities.
 //
 // On the CPU, one thread computes all products of a tile (forward) or of a head (backward). So the
 // bits of a sequence depend neither on the number of threads nor on other sequences of the batch.

@@ -4,8 +4,8 @@
 // In the forward, each thread keeps a running maximum, and the sum of exponentials relative to this
 // maximum (Milakov and Gimelshein, arXiv:1805.02867). The sums are then rescaled to the row's
 // maximum and added in a fixed order. The bits of a row are a function of the row's values, dtype
-// and stride. If the stride is not a multiple of the elements of one access, the rows are read
-// element by element. Such reads cost little, because neighbouring lanes read neighbouring
+// and stride. If the stride is not a multiple of the number of elements in one access, the rows are
+// read element by element. Such reads cost little, because neighbouring lanes read neighbouring
 // elements, and the exponentials take longer than the loads.
 #include <cmath>
 #include <limits>
@@ -211,8 +211,9 @@ __global__ void __launch_bounds__(block_threads) cross_entropy_in_place_kernel(I
   const float hit = float(x[target]);
   const float logsumexp = row_logsumexp<row_threads, n, aligned>(x, thread, args.columns);
   if (thread == 0) args.losses[index] = logsumexp - hit;
-  // All threads must have read the target's logit before one of them overwrites it. A block has
-  // synchronised in row_logsumexp; the shuffles of a warp do not order its accesses to memory.
+  // All threads must have read the target's logit before one of them overwrites it. If a block
+  // shares the row, it has synchronised in row_logsumexp. If a warp shares the row, it has only
+  // shuffled there, and shuffles do not order accesses to memory.
   if constexpr (row_threads == warp_size) __syncwarp();
   const GradientRow row{.logsumexp = logsumexp,
                         .factor = args.scale,
@@ -278,8 +279,8 @@ void check_targets(const Context& context, std::string_view operation, const Ten
 
 namespace {
 
-/// Calls body.operator()<row_threads, n, aligned>(grid) with the threads that share a row of
-/// args.logits, how a thread accesses the row, and the grid for all rows.
+/// Calls body.operator()<row_threads, n, aligned>(grid). `row_threads` threads share a row of
+/// args.logits, a thread accesses n elements at once (visit_access), and `grid` covers all rows.
 template <class Args, class Body>
 void visit_rows(const Args& args, Body&& body) {
   using T = std::remove_cvref_t<decltype(*args.logits)>;

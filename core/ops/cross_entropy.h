@@ -24,7 +24,7 @@ TESSERA_KERNEL(cross_entropy_backward, const Tensor& dlogits, const Tensor& dlos
                int64_t vocabulary, float scale)
 /// Computes losses f32 (R), and overwrites the logits (R, S) with their gradient
 /// (softmax - onehot) * scale, rounded to their dtype. Only the first V elements of each row are
-/// read and written. The losses are those of cross_entropy_forward to the bit.
+/// read and written. The losses have the same bits as those of cross_entropy_forward.
 TESSERA_KERNEL(cross_entropy_in_place, const Tensor& losses, const Tensor& logits,
                const Tensor& targets, int64_t vocabulary, float scale)
 

@@ -43,12 +43,14 @@ __global__ void __launch_bounds__(threads)
                    const DropoutDraws* in_graph) {
   constexpr int n = neighbours<T>;
   const int64_t sample = blockIdx.x / tiles;
-  const int64_t pack = int64_t{blockIdx.x % tiles} * threads + threadIdx.x;  // of the sample
+  // The index, within the sample, of the thread's pack of n elements.
+  const int64_t pack = int64_t{blockIdx.x % tiles} * threads + threadIdx.x;
   const int64_t element = pack * n;
   if (element >= args.elements_per_sample) return;
   if (in_graph != nullptr) state = *in_graph;
   if constexpr (aligned) {
-    // The index is computed in packs. With an index in elements, nvcc 13.0 splits the store into n.
+    // The index is computed in packs of n elements. If it were computed in elements, nvcc 13.0
+    // would split the store into n stores.
     const int64_t at = (sample * (args.elements_per_sample / n) + pack) * n;
     Floats<n> values = load<n>(x + at);
     const Draws<n> draws(state, args.layer, sample, element);

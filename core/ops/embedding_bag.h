@@ -14,8 +14,8 @@ struct Bags {
 
 /// y[b] (B, C) is scale[b] times the f32 sum of bag b's rows of table (V, C), in order.
 TESSERA_KERNEL(embedding_bag_forward, const Tensor& y, const Bags& bags, const Tensor& table)
-/// dtable[v] (V, C) is the f32 sum of scale[b] dy[b] over all positions of token v, in order. b is
-/// the position's bag. If `accumulate`, adds the sums to dtable.
+/// dtable[v] (V, C) is the f32 sum, in order, of scale[b] dy[b] over all positions of token v,
+/// where b is the bag of the position. If `accumulate`, adds the sums to dtable.
 /// Workspace: 4 bytes * (V + 1 + L).
 TESSERA_KERNEL(embedding_bag_backward, const Tensor& dtable, const Tensor& dy, const Bags& bags,
                bool accumulate)

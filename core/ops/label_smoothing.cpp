@@ -1,5 +1,6 @@
 // smoothed_cross_entropy: cross-entropy of logits (R, V) and targets (R), with target probabilities
-// (1 - smoothing) onehot(target) + smoothing / V. Each row adds one term to those of cross_entropy:
+// (1 - smoothing) onehot(target) + smoothing / V. Compared with cross_entropy, the loss and the
+// gradient of row r each have one more term:
 //   loss      smoothing * (logits[r][target] - mean(logits[r]))
 //   gradient  smoothing * (onehot(target) - 1 / V) * dloss / R
 #include "core/autograd.h"

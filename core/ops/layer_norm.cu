@@ -1,7 +1,8 @@
 // layer_norm on CUDA. The forward is in layer_norm.cuh.
 //
 // The backward reads a row once, for dx and for the sums over rows, dweight and dbias. Rows are
-// divided into chunks. The number of chunks depends only on the number of rows. The order of sums:
+// divided into chunks. The number of chunks depends only on the number of rows. Sums are computed
+// in this order:
 //   1. within a chunk, warp w sums rows w, w + 8, ...;
 //   2. the warps' sums are added in order;
 //   3. a second kernel adds up the chunks.
@@ -117,8 +118,8 @@ __device__ inline void add_parameter_gradients(float& dweight, float& dbias, flo
 }
 
 /// Computes dx, and the sums of dweight and dbias, for a chunk of rows. A warp keeps a row of x and
-/// dy in registers, so that each row is read once. A long row of dsum would make registers spill,
-/// so it is read only when it is added.
+/// dy in registers, so that each row is read once. A long row of dsum is not kept in registers,
+/// because they would spill, but is read when it is added.
 template <class T, int turns>
 __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackward<T> args) {
   constexpr int n = neighbours<T>;

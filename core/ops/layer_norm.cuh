@@ -1,9 +1,9 @@
 // The forward of layer_norm and residual_layer_norm on CUDA.
 //
 // A warp processes a row of up to 4 KiB (2,048 elements of 16 bits), without a barrier. A block
-// processes a longer row. A row is read from memory once and stays in registers if it has at most
-// 16 KiB and its 16-byte accesses are aligned. Other rows are read again at each use. The bits of a
-// row's result do not depend on other rows.
+// processes a longer row. A row of at most 16 KiB whose 16-byte accesses are aligned is read from
+// memory once and stays in registers. Other rows are read again at each use. The bits of a row's
+// result do not depend on other rows.
 #pragma once
 
 #include "core/ops/rows.cuh"
