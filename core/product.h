@@ -42,8 +42,8 @@ struct ProductArgs {
   ConstMatrix b = {};          // (k, n)
   MutableMatrix c = {};        // (m, n)
   const void* bias = nullptr;  // (n), added to each row; on CUDA a bias requires c_dtype == dtype
-  /// Adds the product to c. The f32 sum of an element is finished before it is added. Exception: on
-  /// the CPU, if k is above 8192 and c is f32, the sum is added to c in parts.
+  /// Adds the product to c. Each element's f32 sum is finished before it is added to c. Exception:
+  /// on the CPU, if k is above 8192 and c is f32, the sum is added to c in parts.
   bool accumulate = false;
   DType dtype = DType::f32;    // of a, b and bias
   DType c_dtype = DType::f32;  // f32, or the operands' dtype
@@ -52,9 +52,9 @@ struct ProductArgs {
 // multiply: computes c. Sizes may be 0; if k is 0, the product a b is zero. a, b and bias may
 // overlap each other, but not c. Throws for products that the device's library refuses.
 //
-// product_workspace_bytes: returns the largest workspace in bytes that multiply(context, args)
-// needs if it is called next. Sizes must be above 0. No memory is accessed, so addresses may be
-// null. A null bias means that there is no bias. On CUDA the alignments of the addresses matter,
+// product_workspace_bytes: returns how many bytes of workspace the next multiply(context, args)
+// needs at most. Sizes must be above 0. No memory is accessed, so addresses may be null. A null
+// bias means that there is no bias. On CUDA the alignments of the addresses matter,
 // and a null address counts as fully aligned. Throws as multiply does, and if the context's device
 // does not exist.
 #define TESSERA_PRODUCT                                           \

@@ -1,6 +1,6 @@
 // Chooses the cuBLASLt algorithm of each product on CUDA. If a table of measurements names an
-// algorithm for a product, the product uses this algorithm. Otherwise it uses the first proposal of
-// cuBLASLt's heuristic. The application tune measures and writes such a table; train_gpt --tuned
+// algorithm for a product, the product uses this algorithm. Other products use the first proposal
+// of cuBLASLt's heuristic. The application tune measures and writes such a table; train_gpt --tuned
 // reads it. In a build without CUDA every call throws.
 #pragma once
 
@@ -36,7 +36,7 @@ struct ProductShape {
   auto operator<=>(const ProductShape&) const = default;
 };
 
-/// The bytes of a cublasLtMatmulAlgo_t. Stored bytes are valid for the same version of cuBLASLt.
+/// The bytes of a cublasLtMatmulAlgo_t, valid only for the version of cuBLASLt that made them.
 using AlgorithmBytes = std::array<uint64_t, 8>;
 
 struct TunedProduct {
@@ -48,8 +48,8 @@ struct TunedProduct {
 int64_t product_library_version();
 
 /// Returns the shapes of all products that have an algorithm on the device. A product gets an
-/// algorithm when this process first computes it, asks for its workspace or passes it to
-/// use_tuned_products.
+/// algorithm when this process first computes the product, asks for its workspace or passes the
+/// product to use_tuned_products.
 std::vector<ProductShape> computed_products(int device);
 
 struct MeasuredProduct {
@@ -59,8 +59,9 @@ struct MeasuredProduct {
   int proposals = 0;
 };
 /// Times cuBLASLt's proposals for a product, on random values. `fastest` is the first proposal
-/// unless another proposal takes less than 98 % of its time. Proposals are restricted as without
-/// tuning, so each proposal gives the same bits in every run. The host waits for the measurements.
+/// unless another proposal takes less than 98 % of the first proposal's time. As without tuning,
+/// only proposals that give the same bits in every run are used. The host waits for the
+/// measurements.
 /// Throws if cuBLASLt proposes no algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
@@ -68,7 +69,7 @@ MeasuredProduct measure_product(const Context& context, const ProductShape& shap
 /// product keeps its algorithm or, if it has none, gets the heuristic's first proposal. Throws, and
 /// changes nothing, if an algorithm in `products`
 ///  - is refused by cuBLASLt for the product,
-///  - may add in another order from run to run,
+///  - may add in a different order in each run,
 ///  - takes more than 32 MiB of workspace, or
 ///  - needs better aligned addresses than the product has.
 void use_tuned_products(int device, const std::vector<TunedProduct>& products);

@@ -61,16 +61,16 @@ class RandomStream {
 };
 
 /// Returns the image of `index` under a permutation of [0, count). Seed, purpose and `which` select
-/// the permutation. Feistel rounds permute the numbers below the next power of four. They are
-/// repeated until the result is below count, so no table is needed (Black and Rogaway, "Ciphers
+/// the permutation. Feistel rounds permute the numbers below the next power of four. The rounds are
+/// repeated until the result is below `count`, so no table is needed (Black and Rogaway, "Ciphers
 /// with arbitrary finite domains", CT-RSA 2002). Throws unless index < count <= 2^62.
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which);
 
 /// Dropout's masks depend on the layer, the element and this state: a seed, a step, and the first
-/// sample of a forward. A ZeroOptimizer, or your own loop over micro-batches, sets the state. The
-/// dropout operation reads the state of its thread. Dropout throws until the state is set, because
-/// a state that never changes would give every step the same masks.
+/// sample of a forward. A ZeroOptimizer, or your own loop over micro-batches, sets the state. Each
+/// thread has its own state. Dropout throws until the thread's state is set, because a state that
+/// never changes would give every step the same masks.
 struct DropoutState {
   static constexpr int64_t not_set = -1;
 

@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-/// Sets an earlier dropout state while the object lives, so that dropout draws that state's masks.
+/// Sets an earlier dropout state while the object lives, so that dropout draws the earlier masks.
 class DropoutAsOf {
  public:
   explicit DropoutAsOf(const DropoutState& state)
@@ -105,8 +105,8 @@ std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segm
            };
            grads.differentiate_through(run, std::move(again));
          });
-  // Results that the segment made get the node's history. Results that are inputs keep their own
-  // history.
+  // Results that the segment made get the history that record() gave to `outputs`. Results that are
+  // inputs keep their own history.
   replace(results, made, outputs);
   replace(results, values, inputs);
   return results;

@@ -42,8 +42,8 @@ void publish_failure(RunFailure failure, std::span<const int> absent = {});
 /// The status file, for the program that starts the process.
 class RunStatusFile {
  public:
-  /// Makes the file. Processes that are started while the object lives inherit it. Throws Error if
-  /// the system cannot make or map the file.
+  /// Makes the file. Processes that are started while the object lives inherit the file. Throws
+  /// Error if the system cannot make or map the file.
   RunStatusFile();
   ~RunStatusFile();
   RunStatusFile(const RunStatusFile&) = delete;

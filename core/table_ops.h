@@ -23,7 +23,8 @@ struct RowProducts {
 ///   left[b]        row left.indices[b] of the left table; indices (B)
 ///   right[b, k]    row right.indices[b, k] of the right table; indices (B, K)
 /// With `squares` also returns the penalty of a factorization: the sum of the squares of all
-/// looked-up rows and biases, each added once per lookup. All sums are f32, rounded once.
+/// looked-up rows and biases, each added once per lookup. Products are summed in f32 and rounded
+/// once. The penalty adds up the rows' squares in f64.
 /// Right indices (1, K) are shared by all b, and are allowed only if no gradient is recorded. A
 /// left side without indices has no bias. Throws for an index outside [0, V).
 RowProducts row_products(const Lookup& left, const Lookup& right, bool squares = false);

@@ -5,8 +5,8 @@
 //   Tensor x = Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5, 6});
 //   float* values = x.data<float>();
 //
-// Autograd records the operations in core/ops.h. It does not record `view` and `rows`, whose
-// results share the tensor's memory.
+// Autograd records the operations in core/ops.h, and no member function of Tensor. For example,
+// `view` and `rows` return tensors that share memory with x and have no history.
 #pragma once
 
 #include <algorithm>

@@ -17,7 +17,8 @@ namespace tessera::trace {
 
 enum class Track : uint8_t { compute, waiting, communication, buckets };
 
-/// The stations of a bucket's gradient. The trace connects them by arrows.
+/// The stations of a bucket's gradient: complete on this rank (ready), sent (exchange), and used by
+/// the optimizer (update). Arrows in the trace connect the stations.
 enum class Station : uint8_t { none, ready, exchange, update };
 
 /// The bucket of an event. Each set of parameters numbers its own buckets.

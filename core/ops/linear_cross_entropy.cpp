@@ -3,9 +3,10 @@
 // The logits (R, V) are the largest tensor of a language model. They are computed for one chunk of
 // rows at a time, each row padded to logits_stride(V) elements.
 //
-// On CUDA, logits of bf16 operands are bf16. The forward of a recorded loss overwrites each chunk
-// of logits by its gradient, as if the gradient of the loss were 1. It then computes the chunk's
-// part of dx and dweight. The backward multiplies dx and dweight by the gradient of the loss.
+// On CUDA, logits of bf16 operands are bf16. If the loss is recorded, the forward overwrites each
+// chunk of logits with the gradient of the logits, as if the gradient of the loss were 1. From this
+// gradient the forward computes the chunk's part of dx and dweight. The backward multiplies dx and
+// dweight by the gradient of the loss.
 //
 // All other logits are f32. If one chunk has all rows, its logits are kept for the backward.
 // Otherwise the backward recomputes the logits of each chunk, which costs one more product and
@@ -69,8 +70,8 @@ struct Rows {
                       int64_t end) const {
     kernels::matmul(context, logits, x.rows(begin, end), weight, MatmulArgs{.transpose_b = true});
   }
-  /// Computes the rows of dx, and adds to dweight, which the first chunk overwrites. Each may be
-  /// undefined.
+  /// Computes rows [begin, end) of dx, and these rows' contribution to dweight. The first chunk
+  /// overwrites dweight, and later chunks add to it. dx or dweight may be undefined.
   void add_gradients(const Context& context, const Tensor& dlogits, const Tensor& dx,
                      const Tensor& dweight, int64_t begin, int64_t end) const {
     if (dx.defined()) {
@@ -83,15 +84,15 @@ struct Rows {
   }
 };
 
-/// Computes dx and dweight, if defined, chunk by chunk. `kept` has the logits if there is only one
-/// chunk, and is undefined otherwise.
+/// Computes dx and dweight, if defined, chunk by chunk. `kept` has the logits of the forward if
+/// there is only one chunk, and is undefined otherwise.
 void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, const Tensor& dx,
                    const Tensor& dweight) {
   const Context context = current_context(dloss.device());
   const DType dtype = rows.x.dtype();
   const Shape chunk_shape = rows.chunk_shape();
   const Tensor logits = kept.defined() ? kept : context.workspace(chunk_shape);
-  // The products need the gradient in their dtype. An f32 gradient overwrites the logits.
+  // The products need the gradient in the operands' dtype. An f32 gradient overwrites the logits.
   const Tensor dlogits = dtype == DType::f32 ? logits : context.workspace(chunk_shape, dtype);
   // The chunks' contributions to dweight are summed in f32 and rounded once.
   const bool separate = dweight.defined() && dtype != DType::f32 && rows.chunk < rows.count();
@@ -116,7 +117,7 @@ Tensor loss_with_gradients(const Context& context, const Tensor& x, const Tensor
   const int64_t count = rows.count();
   const float share = 1.0f / static_cast<float>(count);
   const Tensor dx = x.requires_grad() ? Tensor::empty(x.shape(), x.dtype(), x.device()) : Tensor();
-  // The sum stays f32 until the backward multiplies it, so that it is rounded once.
+  // dweight stays f32 until the backward multiplies it by dloss, so that it is rounded only once.
   const Tensor dweight = weight.requires_grad()
                              ? Tensor::empty(weight.shape(), DType::f32, x.device())
                              : Tensor();

@@ -18,15 +18,15 @@ inline int64_t logits_stride(int64_t vocabulary) {
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
-/// True if the forward of a recorded loss turns each chunk of logits into its gradient, and this
-/// into its part of the gradients of x and the weight. The backward multiplies these gradients by
-/// the gradient of the loss. So the logits are computed once. In f16 the gradients of logits would
-/// underflow without the loss scale, which only the backward knows.
+/// True if the forward of a recorded loss also computes the gradients of x and the weight, chunk by
+/// chunk. The backward then only multiplies these gradients by the gradient of the loss, and need
+/// not compute the logits again. f16 is excluded: without the loss scale, which only the backward
+/// knows, the gradients of f16 logits would underflow.
 inline bool gradient_in_forward(DType dtype, Device device) {
   return !device.is_cpu() && dtype == DType::bf16;
 }
 
-/// Returns the dtype of the logits of an x of this dtype.
+/// Returns the dtype of the logits if x and the weight have dtype `dtype`.
 inline DType logits_dtype(DType dtype, Device device) {
   return gradient_in_forward(dtype, device) ? dtype : DType::f32;
 }
@@ -34,8 +34,9 @@ inline DType logits_dtype(DType dtype, Device device) {
 /// Returns the number of rows in a chunk: `asked` if it is not 0. Otherwise the number depends on
 /// the device and the size of a logit, and is at least one:
 ///   on a CPU   as many rows as fit into 64 MiB, enough for products at full speed;
-///   on a GPU   8,192 rows in f32 and 16,384 in bf16, so that the GPU does not wait for launches.
-///              Fewer if they need more than 2 GiB; more if more fit into 64 MiB.
+///   on a GPU   8,192 rows of f32 logits or 16,384 rows of bf16 logits, so that the GPU does not
+///              wait for launches; fewer if these rows need more than 2 GiB; more if more rows fit
+///              into 64 MiB.
 inline int64_t logits_chunk_rows(int64_t vocabulary, DType dtype, Device device,
                                  int64_t asked = 0) {
   if (asked > 0) return asked;

@@ -1,8 +1,8 @@
 // matmul: y (..., m, n) = op(a) (..., m, k) op(b) (..., k, n), where op transposes the last two
 // dimensions if asked. Leading dimensions are broadcast as in NumPy. If a and b have equal leading
-// dimensions, or if b is 2-D, one call of the launcher is enough. Otherwise there is one call for
-// each run of products. Each operand of a run is either contiguous matrices or one matrix that is
-// used for every product of the run.
+// dimensions, or if b is 2-D, one call of the launcher is enough. Otherwise the products are split
+// into runs, with one call for each run. In a run, each operand is either a series of contiguous
+// matrices or one matrix that is used for every product of the run.
 //
 // With C = op(A) op(B) and dC the gradient of C, each gradient is a product again:
 //   dA = dC op(B)^T, or op(B) dC^T if A is stored transposed;

@@ -1,6 +1,6 @@
 // max: y = the largest element of each run of x (core/ops/reduced_runs.h). Equal maxima of a run
-// share the gradient equally. x and y are kept, because the backward finds the maxima by comparing
-// them. The comparison is exact, because y is an element of x and was never rounded.
+// share the gradient equally. x and y are kept, because the backward compares x with y to find the
+// maxima. The comparison is exact, because y is an element of x and was never rounded.
 #include "core/ops/max.h"
 
 #include <limits>

@@ -5,7 +5,7 @@
 
 namespace tessera::cuda {
 
-/// Takes no workspace.
+/// Needs no workspace.
 void residual_layer_norm_forward(const Context& context, const Tensor& y, const Tensor& sum,
                                  const Tensor& mean, const Tensor& rstd, const Tensor& x,
                                  const Tensor& residual, const Tensor& weight, const Tensor& bias,

@@ -25,8 +25,8 @@ int64_t checked_rows(const Tensor& x, const Tensor& weight) {
   return Shape(std::span(x.shape().begin(), x.shape().end() - 1)).elements();
 }
 
-/// Gives y a function that recomputes y, as in layer_norm. An operation whose backward reads y then
-/// does not have to keep y. Recomputing y costs little compared with a matrix product.
+/// Attaches a function to y that recomputes y, as in layer_norm. An operation whose backward reads
+/// y then need not keep y. Recomputing y costs little compared with a matrix product.
 void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, int64_t rows,
                      float epsilon) {
   if (!grad_enabled()) return;

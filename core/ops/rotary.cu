@@ -8,7 +8,7 @@ namespace {
 
 constexpr int threads = 256;
 
-/// One thread for each angle.
+/// Each thread computes the cosine and the sine of one angle.
 __global__ void __launch_bounds__(threads)
     rotary_table_kernel(float* table, const int32_t* positions, int64_t rows, int64_t pairs,
                         double base, int64_t offset) {
@@ -35,7 +35,7 @@ struct PairRows {
   Rotation rotation;
 };
 
-/// One thread for each pair.
+/// Each thread rotates one pair.
 template <class T>
 __global__ void __launch_bounds__(threads) rotate_pairs_kernel(PairRows<T> args) {
   const int64_t element = int64_t{blockIdx.x} * threads + threadIdx.x;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(threads) rotate_pairs_kernel(PairRows<T> args)
 
 }  // namespace
 
-/// Takes no workspace.
+/// Needs no workspace.
 void rotary_table(const Context& context, const Tensor& table, const Tensor& positions, float base,
                   int64_t offset) {
   const int64_t rows = table.size(0);
@@ -67,7 +67,7 @@ void rotary_table(const Context& context, const Tensor& table, const Tensor& pos
          positions.defined() ? positions.data<int32_t>() : nullptr, rows, pairs, base, offset);
 }
 
-/// Takes no workspace.
+/// Needs no workspace.
 void rotate_pairs(const Context& context, const Tensor& y, const Tensor& x, const Tensor& table,
                   Rotation rotation) {
   if (x.elements() == 0) return;

@@ -235,7 +235,8 @@ void multiply(T* products, const RowProductInputs& in) {
 }
 
 /// Returns the sum of the squares of all rows and biases that were looked up. A row with n lookups
-/// is added n times. Blocks of rows are summed in parallel, and then the blocks are added in order.
+/// is added n times. Blocks of rows are summed in parallel. Then the blocks' sums are added in
+/// order.
 template <class T>
 double sum_of_squares(const Context& context, const ops::Lookup& at) {
   constexpr int64_t block = 64;

@@ -145,7 +145,7 @@ template <class T>
 struct RowRest {
   T* dtable;              // null if not wanted
   T* dbias;               // null if not wanted
-  bool accumulate_bias;
+  bool accumulate_bias;   // false: overwrite dbias instead of adding to it
   const T* dy;            // (B, K), or null
   const float* dsquares;  // or null
   const int32_t* order;

@@ -39,8 +39,9 @@ enum class RowProductSide : uint8_t { left, right };
 /// Computes the gradients of one side's table and bias. For each row v:
 ///   dtable[v] = sum of dproducts[b, k] * (the other side's row at (b, k)) + 2 n dsquares table[v]
 ///   dbias[v]  = sum of dproducts[b, k]                                    + 2 n dsquares bias[v]
-/// The sums are f32, over all places (b, k) that use row v, in order of place. n is the number of
-/// lookups of v: a left row is looked up once per b, not K times.
+/// The sums are f32, over all places (b, k) that use row v. The order of addition is fixed:
+/// ascending places, except for dbias on CUDA, where each lane of a warp sums every 32nd place.
+/// n is the number of lookups of v: a left row is looked up once per b, not K times.
 /// Workspace:
 ///   CPU    4 bytes * (V + 1 + 2 B K)
 ///   CUDA   none for a left side without indices, which needs no sorting. Otherwise the sum of

@@ -1,5 +1,5 @@
 // The gradients of row_products on the CPU. Places (b, k) are sorted by the row that they look up,
-// so that each row's sum is completed in one pass, in registers.
+// so that a row's sum stays in registers or in the L1 cache until it is complete.
 #include "core/ops/row_products_rows.h"
 
 namespace tessera::cpu {
@@ -26,7 +26,8 @@ struct Terms {
         terms(static_cast<Term*>(memory.raw())) {}
 };
 
-/// Sorts the places (b, k) by their row, own_at(place). The places of a row stay in order.
+/// Writes term_at(place) of all places (b, k) to `to`, sorted by own_at(place), the row that the
+/// place looks up. The places of a row stay in order.
 template <class OwnAt, class TermAt>
 void sort_terms(const Terms& to, int64_t rows, int64_t places, const OwnAt& own_at,
                 const TermAt& term_at) {

@@ -1,6 +1,6 @@
 // Loops of kernels over ReducedRuns. If runs are side by side (inner > 1), one thread handles each
-// run, so that neighbouring threads read neighbouring elements. A warp handles a contiguous run,
-// and a block handles a long one. The order of a sum depends on the runs alone.
+// run, so that neighbouring threads read neighbouring elements. If runs are contiguous, a warp
+// handles each run, or a block if the runs are long. The order of a sum depends on the runs alone.
 //
 //   struct Maximum {
 //     template <int threads>

@@ -45,7 +45,7 @@ struct ScaledGradient {
 
 void sum(const Context& context, const Tensor& y, const Tensor& x, float factor) {
   const unsigned blocks = blocks_for(x.elements(), sum_block);
-  const Tensor scratch = context.workspace({int64_t{blocks} * 2});  // an f64 is two f32 long
+  const Tensor scratch = context.workspace({int64_t{blocks} * 2});  // an f64 is as large as two f32
   auto* sums = static_cast<double*>(scratch.raw());
   visit_float(x.dtype(), "sum", [&]<class T>() {
     const T* in = x.data<T>();

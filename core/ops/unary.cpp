@@ -61,7 +61,7 @@ namespace tessera::cpu {
 
 namespace {
 
-constexpr int64_t cost = 8;  // operations per element: a copy takes fewer, a power more
+constexpr int64_t cost = 8;  // operations per element, roughly: neg needs fewer, pow more
 
 }  // namespace
 

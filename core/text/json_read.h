@@ -4,9 +4,9 @@
 //   const nlohmann::json config = read_json_file("config.json", {.bytes = 1 << 20});
 //   const int64_t layers = json_integer("config.json: n_layer", config.at("n_layer"));
 //
-// A text that is too long, is nested too deep or has too many values is refused with InputError,
-// before memory is allocated for values beyond the limit. An object that has a name twice is
-// refused too, because JSON readers differ in which of the two values they use.
+// A text that is too long, is nested too deep or has too many values is refused with InputError. No
+// memory is allocated for values beyond the limit. An object that has a name twice is refused too,
+// because JSON readers differ in which of the two values they use.
 #pragma once
 
 #include <cstdint>

@@ -45,10 +45,10 @@ std::string host_name() {
   return text;
 }
 
-// Locks a temporary file; false if another process has the lock. The writer of a temporary file
-// keeps the file locked until it closes the file or ends. A file without a lock was left behind.
-// The PID in the name does not show whether the writer lives, because each container has its own
-// PIDs.
+// Locks a temporary file. Returns false if another process has the lock, or if the file system has
+// no locks. The writer of a temporary file keeps the file locked until the writer closes the file
+// or ends. A file without a lock was left behind. The PID in the name does not show whether the
+// writer lives, because each container has its own PIDs.
 bool lock(int descriptor) { return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
 
 // True for a temporary name: `begin`, a number and ".tmp".
@@ -106,7 +106,7 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
 }
 
 // Returns false if another process has locked the file. Also returns false if another process
-// removed the file between opening and locking, because the file without a lock looked left behind.
+// removed the file before this process had locked it, because an unlocked file looks left behind.
 // Throws InputError if the file cannot be opened or emptied.
 bool OutputFile::open_temporary() {
   const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
@@ -165,8 +165,8 @@ void OutputFile::write_at(int64_t position, const void* data, size_t bytes) {
   }
 }
 
-// One fsync at the end of a large file could take longer than other ranks wait for this rank.
-// Therefore the file is flushed whenever `most` bytes have been written since the last flush.
+// A single fsync at the end of a large file could take so long that other ranks time out. Therefore
+// the file is flushed whenever `most` bytes have been written since the last flush.
 // Between two flushes the disk starts to write each `piece` while the next piece is produced.
 void OutputFile::flush_in_time(int64_t written) {
   constexpr int64_t most = int64_t{256} << 20;

@@ -15,8 +15,8 @@ namespace {
 // ranks.
 constexpr int64_t sizes[] = {1000 * 7 + 1, 30 * 64, 2};
 
-// Small integers, so that sums are exact in any order. Values of different ranks differ. So do the
-// first elements of neighbouring pieces.
+// Small integers, so that sums are exact in any order. Values of different ranks differ, and the
+// first elements of neighbouring pieces differ.
 float contribution(int64_t rank, int64_t i) {
   return static_cast<float>((rank + 1) * 1000 + i * 7 % 501);
 }

@@ -28,17 +28,17 @@ inline void add(const Tensor& to, const Tensor& from) {
 }
 
 // The ring: rank r sends to rank r + 1 and receives from rank r - 1 (modulo N). A reduce-scatter
-// and an all-gather take N - 1 rounds each.
+// takes N - 1 rounds, and an all-gather too.
 /// Afterwards piece rank() of the buffer has the sum over all ranks. The other pieces may have any
 /// values.
 void ring_reduce_scatter(dist::Communicator& communicator, const Tensor& buffer);
 /// Piece rank() of the buffer is the input. Afterwards every rank has all pieces.
 void ring_all_gather(dist::Communicator& communicator, const Tensor& buffer);
-/// Replaces the buffer by its sum over all ranks.
+/// Replaces the buffer of every rank with the sum of the buffers of all ranks.
 void ring_all_reduce(dist::Communicator& communicator, const Tensor& buffer);
 
-// The binomial tree: ranks send whole buffers. A reduce and a broadcast take ceil(log2 N) rounds
-// each.
+// The binomial tree: ranks send whole buffers. A reduce takes ceil(log2 N) rounds, and a broadcast
+// too.
 /// Afterwards rank 0 has the sum over all ranks. On other ranks the buffer may have any values.
 void tree_reduce(dist::Communicator& communicator, const Tensor& buffer);
 /// Copies rank 0's buffer to all ranks.

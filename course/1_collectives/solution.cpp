@@ -64,7 +64,7 @@ void tree_reduce(dist::Communicator& communicator, const Tensor& buffer) {
   }
 }
 
-// The tree of tree_reduce, from the root to the leaves.
+// Sends along the tree of tree_reduce, from the root to the leaves.
 void tree_broadcast(dist::Communicator& communicator, const Tensor& buffer) {
   const int rank = communicator.rank();
   int distance = 1;

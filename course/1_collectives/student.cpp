@@ -13,29 +13,30 @@ namespace course {
 // Before wait() returns, the outgoing buffer must not change, and the incoming buffer must not be
 // read.
 
-// N - 1 rounds. In each round, send the piece to which you added values in the round before. Add
-// the arriving values to your copy of their piece. With which piece must rank r begin, so that
+// N - 1 rounds. In each round, send the piece to which you added values in the previous round. Add
+// the piece that arrives to your copy of that piece. With which piece must rank r begin, so that
 // piece r arrives last?
 void ring_reduce_scatter(dist::Communicator&, const Tensor&) {
   todo("lesson 1: ring_reduce_scatter");
 }
 
-// N - 1 rounds. Begin with your own piece. Then send the piece that arrived in the round before.
+// N - 1 rounds. Begin with your own piece. Then send the piece that arrived in the previous round.
 void ring_all_gather(dist::Communicator&, const Tensor&) { todo("lesson 1: ring_all_gather"); }
 
 // The body is two lines.
 void ring_all_reduce(dist::Communicator&, const Tensor&) { todo("lesson 1: ring_all_reduce"); }
 
-// The distance d is 1, 2, 4, .... In each round, every second rank of the ranks that are left sends
-// its buffer to rank - d, and is done. N need not be a power of two, so rank + d may not exist.
+// The distance d is 1, 2, 4, .... In each round, every second one of the remaining ranks sends its
+// buffer to rank - d, and is done. N need not be a power of two, so rank + d may not exist.
 void tree_reduce(dist::Communicator&, const Tensor&) { todo("lesson 1: tree_reduce"); }
 
-// The tree of tree_reduce from the root to the leaves. The distances are in the opposite order.
+// Send along the tree of tree_reduce, from the root to the leaves. The order of the distances is
+// reversed.
 void tree_broadcast(dist::Communicator&, const Tensor&) { todo("lesson 1: tree_broadcast"); }
 
 void tree_all_reduce(dist::Communicator&, const Tensor&) { todo("lesson 1: tree_all_reduce"); }
 
-// The number of rounds times the time of one round.
+// Both functions return the number of rounds times the time of one round.
 double ring_all_reduce_s(double, int64_t, const Link&) { todo("lesson 1: ring_all_reduce_s"); }
 double tree_all_reduce_s(double, int64_t, const Link&) { todo("lesson 1: tree_all_reduce_s"); }
 

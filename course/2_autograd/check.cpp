@@ -1,5 +1,5 @@
-// Grades lesson 2: the loops, the recorded operation, its announcements of parameters, and the
-// order in which gradients become complete.
+// Grades lesson 2: the loops, the recorded operation, its announcements of parameters (InUse), and
+// the order in which gradients become complete.
 #include <sstream>
 
 #include <fmt/format.h>
@@ -23,8 +23,8 @@ std::string error_of(Body body) {
   return "";
 }
 
-// Calls `compute` on a tensor filled with NaN. Requires that the tensor then has the values
-// `expected`.
+// Calls `compute` on a tensor filled with NaN. Requires that the tensor has the values `expected`
+// after the call.
 void require_values(Grade& grade, const std::string& requirement, const char* name,
                     const Shape& shape, const std::function<void(const Tensor&)>& compute,
                     const Values& expected, const std::vector<Mistake>& mistakes) {
@@ -99,8 +99,8 @@ struct Wanted {
   bool x, weight, bias;
 };
 
-// Checks the gradients through autograd if only those in `wanted` are wanted. If `without_bias`,
-// the layer has no bias.
+// Runs backward with only the gradients in `wanted` wanted. Returns a message if one of these
+// gradients is wrong or the program fails. If `without_bias`, the layer has no bias.
 std::string gradient_message(const Example& example, Wanted wanted, bool without_bias = false) {
   const Tensor x = wanted.x ? parameter("x", example.x) : example.x;
   const Tensor weight = parameter("weight", example.weight, wanted.weight);
@@ -164,8 +164,8 @@ std::string tied_message(const Example& example, const Example& other) {
        {"It has the first contribution alone: the second one is lost", by_second}});
 }
 
-// Checks the graph after the forward. The closure must not keep the history of x. It must not keep
-// y either, because y owns the closure, and then neither would ever be freed.
+// Checks the graph after the forward. The closure must not keep the history of x. The closure must
+// not keep y either: y owns the closure, so y and the closure would never be freed.
 std::string history_message(const Example& example) {
   const Tensor weight = parameter("weight", example.weight);
   Tensor x = ops::scale(parameter("x", example.x), 2);

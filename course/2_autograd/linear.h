@@ -1,5 +1,5 @@
 // Lesson 2: a linear layer with its gradient, and a hook on the completion of gradients. All
-// tensors are f32 and row-major, as x (R, in), W (in, out), b (out), y (R, out).
+// tensors are f32 and row-major: x (R, in), W (in, out), b (out), y (R, out).
 #pragma once
 
 #include <functional>
@@ -50,7 +50,7 @@ inline constexpr const char* operation = "my linear";
 /// only while an InUse of the parameter lives.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
-/// Sets hooks on the model's parameters. After that, each backward calls `call(name)` once for each
+/// Sets hooks on the model's parameters. Each later backward calls `call(name)` once for each
 /// parameter that gets a gradient, when this gradient is complete. Names are those of
 /// model.named_parameters().
 void on_complete(nn::Module& model, std::function<void(const std::string& name)> call);

@@ -33,10 +33,11 @@ void bias_gradient(const Tensor&, const Tensor&) { todo("lesson 2: bias_gradient
 //   1. Announce the tensors that the forward reads (InUse), for as long as it reads them.
 //   2. Compute y: Tensor::empty({rows, out}), multiply.
 //   3. return record(operation, y, {x, weight, bias}, closure). The closure gets dy, the gradient
-//      of y, and `grads`. For each input whose gradient is wanted (grads.wanted(i)), it overwrites
-//      grads.destination(i) with this gradient. The closure captures saved(x) and saved(weight).
-//      It announces x or weight only if it reads the values. Which values do dx, dW and db need?
-// The closure runs long after this function has returned. Capture copies, never by [&].
+//      of y, and `grads`. For each input i whose gradient is wanted (grads.wanted(i)), the closure
+//      overwrites grads.destination(i) with this gradient. The closure captures saved(x) and
+//      saved(weight). The closure announces x or weight only if it reads this tensor's values.
+//      Which values do dx, dW and db need?
+// The closure runs long after this function has returned, so capture copies, never by [&].
 Tensor linear(const Tensor&, const Tensor&, const Tensor&) { todo("lesson 2: linear"); }
 
 // model.named_parameters() lists each parameter once; named.parameter.leaf() has the hooks that

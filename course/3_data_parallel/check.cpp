@@ -101,8 +101,8 @@ std::string calls_message(const Trial& trial, int64_t ranks) {
 }
 
 // Returns a message if a bucket is sent too late to overlap with backward. Bucket b must be sent
-// before backward has completed the gradients of bucket b + 2. (Buckets b and b + 1 may have the
-// weight and the bias of one layer.)
+// before backward has completed the gradients of bucket b + 2. (Not b + 1, because buckets b and
+// b + 1 may have the weight and the bias of one layer.)
 std::string overlap_message(const Trial& trial) {
   const auto& buckets = trial.layout->buckets();
   for (int b = 0; b + 2 < std::ssize(buckets); ++b) {
@@ -148,7 +148,8 @@ std::string unlike_message(const std::vector<std::string>& digests) {
   return "";
 }
 
-// A wrong first update shows in the second loss. If there is a race, another message reports it.
+// Returns a message if the second loss shows that the first update was wrong. Returns nothing if
+// there was a race, because another requirement reports races.
 std::string update_message(const Trial& trial, const std::vector<float>& expected) {
   if (!trial.races.empty() || trial.losses[1] == expected[1]) return "";
   return fmt::format(
@@ -174,7 +175,7 @@ void check(Grade& grade) {
             {static_cast<const std::byte*>(values.raw()), static_cast<size_t>(values.bytes())});
         digests = dist::gather_text(grade.communicator(), fmt::format("{:x}", digest));
       });
-  // early_message explains more than a message about wrong sums, so this requirement comes first.
+  // This requirement comes first, because early_message explains more than sum_message does.
   grade.require("a bucket is sent when its gradients are complete", early_message(trial));
   grade.require("slice 1: gradients are averaged, where every rank has as many micro-batches",
                 sum_message(sums_of_first_step(grade, even), ranks));

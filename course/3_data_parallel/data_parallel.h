@@ -5,9 +5,9 @@
 //   bucket         | parameter | gap | parameter | padding |
 //   its shards     | rank 0 | rank 1 | ... | rank N-1 |
 //
-// dist::ShardLayout computes this layout. Rank r owns shard r of every bucket: it adds up the
-// gradients of this shard. The classes of lessons 4 to 7 are derived from this class. Each replaces
-// the virtual functions in which its stage differs.
+// dist::ShardLayout computes this layout. Rank r owns shard r of every bucket: rank r adds up the
+// gradients of this shard. The classes of lessons 4 to 8 are derived from DataParallel. Each stage
+// replaces the virtual functions in which it differs from the previous stage.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ namespace course {
 
 class DataParallel {
  public:
-  /// `bucket_bytes`: a bucket is closed before another parameter would make it larger.
+  /// `bucket_bytes`: a parameter that would make a bucket larger than this begins a new bucket.
   DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
                int64_t bucket_bytes);
   virtual ~DataParallel();
@@ -41,12 +41,12 @@ class DataParallel {
   const dist::ShardLayout& layout() const { return layout_; }
 
  protected:
-  /// For stage 3, whose buckets must not have parameters of two blocks of the model.
+  /// Selects the constructor for stage 3, where a bucket has parameters of only one block.
   struct ByBlock {};
   DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
                int64_t bucket_bytes, ByBlock);
 
-  // The functions that later lessons replace, in the order in which start() and step() call them.
+  // The functions that later lessons replace. start() calls the first four, and step() the others.
   virtual void allocate_values();     // values_
   virtual void allocate_gradients();  // gradients_ and sums_
   virtual void allocate_state();      // the moments
@@ -66,7 +66,7 @@ class DataParallel {
   Tensor shard_of(const Tensor& shards, int bucket) const;  // `shards`: one rank's shards
   dist::Range own_range(int bucket) const { return layout_.shard(bucket, communicator_.rank()); }
   int buckets() const { return static_cast<int>(layout_.buckets().size()); }
-  /// True if the bucket was opened in this micro-step, and gradients of it are still to come.
+  /// True if the bucket was opened in this micro-step and some of its gradients are still missing.
   bool filling(int bucket) const {
     const auto b = static_cast<size_t>(bucket);
     return opened_[b].defined() && missing_[b] > 0;
@@ -74,7 +74,7 @@ class DataParallel {
   /// Places the parameters of a bucket in the memory `values`. If `values` is undefined, the
   /// parameters have no memory.
   void attach(int bucket, const Tensor& values);
-  /// Writes the initial values of elements `range` of a bucket.
+  /// Writes the initial values of elements `range` of a bucket to `values`.
   void initialize(int bucket, const dist::Range& range, const Tensor& values) const;
   /// Updates `weights` in place. All four tensors have equally many elements.
   void apply_rule(const Tensor& weights, const Tensor& gradients, const Tensor& first_moment,

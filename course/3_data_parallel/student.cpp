@@ -48,8 +48,8 @@ void DataParallel::set_hooks() {
 // micro-step may still read this memory (sent_).
 Tensor DataParallel::open(int) { todo("lesson 3: DataParallel::open"); }
 
-// Called when the gradient of a parameter is complete. layout_.slot(parameter).bucket is its
-// bucket; missing_[bucket] counts the gradients of the bucket that are not complete yet.
+// Called when the gradient of a parameter is complete. layout_.slot(parameter).bucket is the
+// parameter's bucket; missing_[bucket] counts the bucket's gradients that are not complete yet.
 void DataParallel::complete(int) { todo("lesson 3: DataParallel::complete"); }
 
 // Sends a bucket's gradient, opened_[bucket], to the owners of its shards. Call

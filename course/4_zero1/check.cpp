@@ -13,8 +13,8 @@ namespace {
 
 const Training training;
 
-// Returns the losses of an optimizer that loses its moments after each step. set_parameters writes
-// the weights back and clears the moments.
+// Returns the losses of an optimizer whose moments are cleared after each step. set_parameters
+// clears the moments, and is called with the unchanged weights.
 std::vector<float> losses_without_moments() {
   Task task;
   const dist::World alone{.communicator = dist::single_communicator()};

@@ -6,7 +6,7 @@
 namespace course {
 
 // Stage 0 allocates both moments for all parameters: f32_buffer(layout_.flat_elements(), ...).
-// How many elements does a rank need if it updates only its own shards?
+// How many elements does a rank need if the rank updates only its own shards?
 void Zero1::allocate_state() { todo("lesson 4: Zero1::allocate_state"); }
 
 // sums_ has this rank's shards of the gradient. For each bucket:

@@ -1,5 +1,5 @@
-// Lesson 4: ZeRO stage 1. Each rank keeps the optimizer's state of its own shards only. It updates
-// these shards, and gathers the new values of the other shards.
+// Lesson 4: ZeRO stage 1. Each rank keeps the optimizer's state of its own shards only. The rank
+// updates these shards, and gathers the new values of the other shards.
 #pragma once
 
 #include "course/3_data_parallel/data_parallel.h"

@@ -66,7 +66,8 @@ std::string loss_message(const Trial& trial, const std::vector<std::string>& wro
                     wrong.size(), wrong[0]);
 }
 
-// For every contribution, a rank sends each other rank that rank's shard, as at stage 1.
+// Returns a message if the traffic differs from that of stage 1. For every contribution, a rank
+// sends each other rank the shard that the other rank owns.
 std::string traffic_message(const Trial& trial, const dist::Communicator& communicator) {
   const int64_t ranks = communicator.size();
   int64_t contributions = 0;
@@ -129,7 +130,7 @@ std::string order_message(const Trial& trial) {
 void check(Grade& grade) {
   const int64_t ranks = grade.world().size;
   const Gradients expected =
-      reference_gradients(training);  // before the trial, which measures memory
+      reference_gradients(training);  // computed first, because the trial measures memory
   std::vector<std::string> wrong;
   int step = 0;
   const Trial trial =

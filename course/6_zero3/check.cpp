@@ -143,9 +143,9 @@ class Passes {
  public:
   Passes(const Trial& trial, const std::vector<Unit>& units) : trial_(trial), units_(units) {}
 
-  /// Returns a message if a block is not gathered ahead. When a pass first uses a block that was
-  /// gathered for the pass, the gather must have started while the previous unit was in use.
-  /// Nothing may have waited for the gather in between.
+  /// Returns a message if a block is not gathered ahead. A pass is a forward or a backward. When a
+  /// pass first uses a block that was gathered for this pass, the gather must have started while
+  /// the previous unit was in use. Nothing may have waited for the gather before this first use.
   std::string message() const {
     const auto& list = trial_.events.list();
     int current = -1;

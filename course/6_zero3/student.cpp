@@ -50,10 +50,11 @@ void Zero3::place() {
 // In any case, wait at the end until this unit is gathered.
 void Zero3::use(int) { todo("lesson 6: Zero3::use"); }
 
-// Returns the unit that the previous micro-step read after `unit` in this pass, or -1 if it is not
-// known. order_ is the order of forward or of backward, and `next` is the position of `unit` in it.
-// Record the order during the pass: if it ends before this position, or has another unit at this
-// position, cut it off there and append `unit`. Then advance `next`.
+// Returns the unit that the previous micro-step read after `unit` in this pass, or -1 if that unit
+// is not known. order_->units has the units in the order of this pass (forward or backward), and
+// order_->next is the position of `unit`. Record the order during the pass: if the list ends before
+// this position, or has another unit there, cut off the list at this position and append `unit`.
+// Then advance `next`.
 int Zero3::following(int) { todo("lesson 6: Zero3::following"); }
 
 // Does nothing if the unit is already gathered (works). Otherwise, for each bucket of the unit:
@@ -65,7 +66,7 @@ void Zero3::gather(int) { todo("lesson 6: Zero3::gather"); }
 // must count as not gathered (works).
 void Zero3::release(int) { todo("lesson 6: Zero3::release"); }
 
-// Given.
+// Given: releases every unit. Resets last_, so that the next use counts as the use of a new unit.
 void Zero3::release_all() {
   for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) release(unit);
   last_ = -1;
@@ -78,11 +79,11 @@ void Zero3::begin_backward() {
   last_ = -1;
 }
 
-// No unit may stay gathered during the update. The next micro-step starts both orders at their
-// beginning (next), and with the order of forward.
+// No unit may stay gathered during the update. The next micro-step begins with the order of forward
+// (order_), and with both orders at their first unit (next).
 void Zero3::end_backward() { todo("lesson 6: Zero3::end_backward"); }
 
-// As at stage 2, but without a gather, because the next forward gathers the values that it reads.
+// Update as at stage 2, but without a gather: the next forward gathers the values that it reads.
 void Zero3::update() { todo("lesson 6: Zero3::update"); }
 
 }  // namespace course

@@ -1,7 +1,7 @@
 // Lesson 6: ZeRO stage 3. A rank stores only its shards of the parameters. A block of the model is
 // gathered before an operation reads the block, and released when the next block is reached.
 //
-// A unit is the buckets of one block of the model. They are gathered together.
+// A unit is the set of buckets of one block of the model. These buckets are gathered together.
 #pragma once
 
 #include "course/5_zero2/zero2.h"

@@ -10,7 +10,7 @@
 
 namespace course {
 
-// The parts of the student's optimizer that the check reads.
+// Gives the check access to private parts of the student's optimizer.
 class MixedInspector {
  public:
   explicit MixedInspector(DataParallel& trainer) : mixed_(dynamic_cast<Mixed&>(trainer)) {}
@@ -56,8 +56,8 @@ Training training() {
   return result;
 }
 
-// Returns the contributions of all micro-batches to element i of a gradient. Their sizes are very
-// different.
+// Returns the contributions of all micro-batches to element i of a gradient. The contributions
+// differ greatly in size.
 std::vector<float> contributions(int64_t i) {
   std::vector<float> values;
   for (int64_t m = 0; m < micro_batches; ++m) {

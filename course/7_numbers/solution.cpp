@@ -32,7 +32,7 @@ void Mixed::allocate_state() {
 
 void Mixed::place() {
   Zero3::place();
-  // Zero3 has placed the rounded initial values. The master weights get the exact ones.
+  // Zero3::place() has written the rounded initial values. The master weights get the exact values.
   for (int b = 0; b < buckets(); ++b) initialize(b, own_range(b), shard_of(masters_, b));
 }
 

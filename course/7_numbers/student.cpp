@@ -9,10 +9,10 @@
 
 namespace course {
 
-// A loop.
+// The body is one loop.
 float sum_in_order(std::span<const float>) { todo("lesson 7: sum_in_order"); }
 
-// Two loops: over ranks, and over the micro-batches of a rank.
+// The body has two loops: over ranks, and over the micro-batches of a rank.
 float sum_by_ranks(std::span<const float>, int) { todo("lesson 7: sum_by_ranks"); }
 
 // Allocate the moments as before (Zero3::allocate_state), and f32 master weights of this rank's
@@ -31,10 +31,11 @@ void Mixed::accumulate(const Tensor&, const Tensor&, bool) { todo("lesson 7: Mix
 // return the same answer. communicator_.all_reduce adds up a tensor of f32 or i64 over ranks.
 bool Mixed::all_finite() const { todo("lesson 7: Mixed::all_finite"); }
 
-// With scaling_, a step whose sums are not all finite changes no weight. It halves loss_scale_ and
-// sets good_steps_ to 0. Otherwise count the update, apply the rule to the master weights, and
-// round them into the shards of values_. After scaling_->growth_interval steps without overflow,
-// double loss_scale_ and set good_steps_ to 0. apply_rule divides the sums by loss_scale_.
+// With scaling_, skip a step whose sums are not all finite: change no weight, halve loss_scale_ and
+// set good_steps_ to 0. Otherwise count the update, apply the rule to the master weights, and round
+// the master weights into the shards of values_. With scaling_, after scaling_->growth_interval
+// steps without overflow, double loss_scale_ and set good_steps_ to 0. apply_rule divides the sums
+// by loss_scale_.
 void Mixed::update() { todo("lesson 7: Mixed::update"); }
 
 }  // namespace course

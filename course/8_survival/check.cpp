@@ -1,5 +1,5 @@
-// Grades lesson 8: the bits of the losses after a resume on equally many and on other numbers of
-// ranks, the bytes on the disk, and a crash in every operation of a save.
+// Grades lesson 8: the bits of the losses after a resume on the same and on other numbers of ranks,
+// the bytes on the disk, and a crash in every operation of a save.
 #include <unistd.h>
 
 #include <filesystem>

@@ -17,19 +17,20 @@ namespace {
 
 }  // namespace
 
-// 1. Each rank writes a file (a Writer collects its bytes). The file has the number of updates. For
-//    each parameter of which the rank owns elements, it also has the parameter's index, the range
-//    (layout_.owned(p, rank)), and the numbers of this range: part(tensor, p) for each tensor of
-//    shards().
+// 1. Each rank writes a file (a Writer collects the file's bytes). The file begins with the number
+//    of updates. For each parameter of which the rank owns elements, there follow the parameter's
+//    index, the range (layout_.owned(p, rank)), and the numbers of this range: part(tensor, p) for
+//    each tensor of shards().
 // 2. When all ranks have written their files (disk.barrier), rank 0 declares the save complete. A
 //    crash must leave either the declaration of the previous save or the declaration of this save.
 // 3. Then rank 0 may remove the files of older saves.
-// 4. No rank returns before the save counts (disk.barrier).
+// 4. No rank returns before the save is declared complete (disk.barrier).
 void Survivor::save(Disk&, int64_t) { todo("lesson 8: Survivor::save"); }
 
-// Reads the declaration, if there is one. Then reads the files of all ranks of that save, however
-// many ranks it had. For each range in a file, copies the elements that this rank owns in this run
-// to their places in part(tensor, p). Restores updates_.
+// Returns 0 if there is no declaration. Otherwise reads the files of all ranks of the declared
+// save, however many ranks that save had. For each range in a file, copies the elements that this
+// rank owns in this run to their places in part(tensor, p). Restores updates_. Returns the number
+// of steps before the save.
 int64_t Survivor::resume(const Disk&) { todo("lesson 8: Survivor::resume"); }
 
 }  // namespace course

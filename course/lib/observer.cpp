@@ -8,8 +8,9 @@
 
 namespace course {
 
-// The calls in the order in which they were started. The Work objects share the queue. A pending
-// call needs the observer. Wait for all calls, or call finish(), before the observer is destroyed.
+// The calls in the order in which the student started them. The Work objects share the queue. A
+// pending call uses the observer, so wait for all calls, or call finish(), before the observer is
+// destroyed.
 class Observer::Queue {
  public:
   Queue(bool late, Events& events) : late_(late), events_(events) {}
@@ -40,7 +41,8 @@ class Observer::Queue {
     make_until(number);
   }
 
-  // Used where other communicators wait for all calls, so that all values are right afterwards.
+  // Makes all pending calls. split() and barrier() need this, because in other communicators these
+  // functions wait for all calls, and afterwards all values are right.
   void wait_for_all() {
     while (!unwaited_.empty()) wait(unwaited_.begin()->first);
     make_until(first_ + std::ssize(pending_) - 1);

@@ -18,12 +18,12 @@ namespace course {
 class Observer : public dist::Communicator {
  public:
   /// `inner` and `events` must outlive the observer and the Work of its calls. If `late` is false,
-  /// calls are made at once. The first wait for a call adds an event "wait".
+  /// calls are passed to `inner` at once. The first wait for a call adds an event "wait".
   Observer(dist::Communicator& inner, Events& events, bool late = true);
   ~Observer() override;
 
-  /// Makes the calls that are still pending. Returns the names of the calls since the last finish()
-  /// that nothing has waited for.
+  /// Passes the calls that are still pending to `inner`. Returns the names of the calls since the
+  /// last finish() that nothing has waited for.
   std::vector<std::string> finish();
   /// Returns the calls whose input was written after their start and before they were passed to
   /// `inner`, with names such as "all_gather of parameters, bucket 3".

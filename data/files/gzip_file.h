@@ -20,8 +20,8 @@ class GzipFile {
   /// InputError if the file cannot be read, or if compressed data is damaged or cut short.
   size_t read(std::span<uint8_t> out);
   /// Returns an upper bound on the bytes of the contents: the file's size, times gzip's best ratio
-  /// if the file is compressed. If a header in the file (such as that of IDX) claims more bytes, a
-  /// caller can refuse the file before it allocates memory.
+  /// if the file is compressed. If a header in the file (such as that of IDX) claims more bytes,
+  /// the caller can refuse the file before allocating memory.
   int64_t most_bytes();
 
  private:
