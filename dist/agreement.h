@@ -1,5 +1,5 @@
-// Checks that all ranks of a job have the same settings, before anything depends on them: ranks
-// with different flags or data would train a mixed model, or wait for each other for ever.
+// Checks that all ranks of a job have the same settings, before anything depends on the settings.
+// Ranks with different flags or data would train a mixed model, or wait for each other for ever.
 //
 //   dist::check_agreement(world, {{"--seed", "1"}, {"--lr", "0.001"}});
 //
@@ -28,7 +28,8 @@ using Settings = std::vector<Setting>;
 /// differ. The digest has the same size for any list, so ranks with different lists cannot block
 /// each other.
 /// Collective; does nothing in a job of one rank. Call it as soon as the list is known, and before
-/// train::begin_run. begin_run resets the ledger, so a run's traffic does not include this check.
+/// train::begin_run. begin_run resets the traffic ledger, so a run's traffic does not include this
+/// check.
 void check_agreement(const World& world, const Settings& own);
 
 /// Returns the first difference from rank 0, such as "--seed: rank 0 has 1, ranks 2, 3 have 7";

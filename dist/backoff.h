@@ -32,8 +32,8 @@ class Backoff {
   }
 
   /// Returns the nanoseconds that pause() has slept since the last reset. Each sleep counts as half
-  /// a second at most. A longer sleep means that this process itself was stopped, for example by
-  /// the user together with its job, and no peer is at fault.
+  /// a second at most. A longer sleep means that this process itself was stopped, for example
+  /// because the user has stopped the job. No peer is at fault in this case.
   int64_t slept_ns() const { return slept_ns_; }
 
  private:

@@ -62,8 +62,8 @@ Launched launched() {
   return {};
 }
 
-// True if MPI must be initialised: the variables of Open MPI, MPICH, Intel MPI or PMIx (prterun,
-// srun --mpi=pmix) are set, or a launcher says that it has started several processes.
+// True if MPI must be initialised. This is so if the variables of Open MPI, MPICH, Intel MPI or
+// PMIx (prterun, srun --mpi=pmix) are set, or if a launcher has started several processes.
 bool started_by_launcher() {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"}) {
     if (std::getenv(variable) != nullptr) return true;
@@ -266,8 +266,8 @@ World init_mpi(int& argc, char**& argv) {
     fail("MPI_Init_thread: this MPI provides thread level {}, expected MPI_THREAD_MULTIPLE ({})",
          provided, static_cast<int>(MPI_THREAD_MULTIPLE));
   }
-  // By default MPI ends the job on an error. With this handler, MPI returns the error, and
-  // TESSERA_MPI throws an Error that names the failed call.
+  // By default MPI ends the job on an error. With the handler MPI_ERRORS_RETURN, MPI returns the
+  // error, and TESSERA_MPI throws an Error that names the failed call.
   TESSERA_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   World world;
   TESSERA_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &world.rank));
@@ -323,8 +323,8 @@ void finish(World& world) {
 
 namespace {
 
-// Called when this rank's body has returned a failure. Ends the job unless all other ranks return
-// within 5 s, because the other ranks may be waiting in a collective for ever.
+// Called when this rank's body has returned a failure. The other ranks may wait for this rank in a
+// collective for ever. So the job ends unless all other ranks return within 5 s.
 void end_unless_all_end(int result) {
   if (!mpi_runs()) return;
   announce_end();

@@ -8,8 +8,8 @@
 //     });
 //   }
 //
-// `run` ends a failing job on every rank: it prints the error with rank and step and calls
-// MPI_Abort, with exit code 2 for InputError and 1 for anything else.
+// If the body throws, `run` prints the error with rank and step, and ends the job on every rank by
+// MPI_Abort. The exit code is 2 for InputError and 1 for any other error.
 #pragma once
 
 #include <cstdint>
@@ -36,23 +36,24 @@ struct World {
 
 /// Initialises MPI if the program was started by mpirun (or a PMI/PMIx launcher). Throws InputError
 /// if the launcher has started several processes but MPI connects none of them. After this call:
-///  - on SIGTERM a rank prints which step it finished last, and then runs the handler that the
-///    program had set before init, or ends if there was none;
-///  - on SIGINT (Ctrl-C) a rank prints which step it finished last, and then ends; if the program
-///    has its own handler of SIGINT, only that handler runs;
+///  - on SIGTERM a rank prints its last finished step. If the program has set a handler before
+///    init, this handler runs next. Otherwise the rank ends;
+///  - on SIGINT (Ctrl-C) a rank prints its last finished step, and then ends. If the program has
+///    its own handler of SIGINT, only that handler runs;
 ///  - a program that ignores one of these signals keeps ignoring it;
 ///  - if MPI is initialised, MPI_COMM_WORLD returns errors, and TESSERA_MPI throws them.
 World init(int& argc, char**& argv);
 
-/// Ends MPI. Every rank must call it after success, and no rank while an exception unwinds.
+/// Ends MPI. Every rank must call finish() after success. No rank may call finish() while an
+/// exception unwinds.
 void finish(World& world);
 
 /// Calls init, body and finish; returns the process's exit code. If the body returns a code other
 /// than 0 while other ranks go on, the job ends with that code.
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
-/// Prints `text`, with rank and step, and ends the job on all ranks. Meant for threads on which
-/// nobody catches exceptions. After the message, `last` runs on a thread of its own; the job waits
+/// Prints `text`, with rank and step, and ends the job on all ranks. Meant for threads whose
+/// exceptions are not caught. After the message, `last` runs on a thread of its own; the job waits
 /// at most 3 s for `last`. `last` must not throw.
 [[noreturn]] void fail_job(const std::string& text, const std::function<void()>& last = {});
 

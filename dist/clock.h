@@ -22,8 +22,8 @@ struct ClockReading {
 
 /// Compares clocks. Rank 0 asks each rank in turn for its time, several times, and takes the answer
 /// with the shortest round trip. The offset is set to 0 if it is not larger than its error, as on
-/// rank 0's own host. Sends a few hundred bytes for each rank over MPI, which no ledger counts.
-/// Throws if a rank does not answer for World::comm_timeout_s. Collective.
+/// rank 0's own host. Sends a few hundred bytes for each rank over MPI; the traffic ledger does not
+/// count these bytes. Throws if a rank does not answer for World::comm_timeout_s. Collective.
 ClockReading compare_clocks(const World& world);
 
 /// Converts a time of this rank's clock to rank 0's clock, with the offset interpolated linearly

@@ -164,9 +164,9 @@ class Communicator {
   virtual Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) = 0;
 
   /// Sends one buffer and receives another at the same time, for example in each step of a ring.
-  /// (If two ranks both called send and then receive, they would wait for each other.) The peer
-  /// makes the matching call, with a buffer of as many bytes. A rank may be its own peer in both
-  /// directions.
+  /// (If two ranks both called send and then receive, they would wait for each other.) Each peer
+  /// must make the matching call, with a buffer of as many bytes. A rank may be its own peer in
+  /// both directions.
   virtual Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) = 0;
   Work send(const Tensor& buffer, int to, Call call) {
     return send_receive({buffer, to}, {}, call);
@@ -175,11 +175,11 @@ class Communicator {
     return send_receive({}, {buffer, from}, call);
   }
 
-  /// Runs `body` in order with the communicator's calls, so that `body` can use the result of an
-  /// earlier collective without waiting for the collective. Sends nothing, and the ledger does not
-  /// count this call. Over MPI, `body` runs on the communication thread and may make calls, which
-  /// run after `body`. `body` must not wait for these calls: waiting throws, as in Receive, and the
-  /// communicator is unusable afterwards.
+  /// Runs `body` in order with the communicator's calls. So `body` can use the result of an earlier
+  /// collective, and nobody needs to wait for the collective. Sends nothing, and the ledger does
+  /// not count this call. Over MPI, `body` runs on the communication thread and may make calls,
+  /// which run after `body`. `body` must not wait for these calls: waiting throws, as in Receive,
+  /// and the communicator is unusable afterwards.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called barrier() and earlier calls are done.
@@ -205,7 +205,7 @@ class Communicator {
   /// Header bytes count as Traffic::headers, or as Traffic::other in calls with that purpose.
   virtual int64_t header_bytes() const { return 0; }
 
-  /// Over MPI, a call throws when no data has moved for this many seconds, and the error names the
+  /// Over MPI, a call throws when no data has moved for this many seconds. The error names the
   /// ranks that the call waits for. Time in which this process itself is stopped does not count.
   /// May be called from any thread. Other communicators ignore the value: a single rank has no one
   /// to wait for, and NCCL's watchdog uses NcclOptions::timeout_s.
@@ -214,7 +214,7 @@ class Communicator {
   virtual TrafficLedger& traffic() { return traffic_; }
 
  protected:
-  /// Implements capture() for a `body` that orders its launches and calls by events.
+  /// Implements capture() for communicators whose calls only launch work on streams.
   std::function<void()> capture_ordered(const std::function<void()>& body);
 
   TrafficLedger traffic_;
@@ -246,7 +246,7 @@ int64_t staged_staging_bytes(int64_t ranks);
 inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 
 struct NcclOptions {
-  /// The job ends if the same call has been the oldest unfinished one for longer than this.
+  /// The job ends if one call has been the oldest unfinished call for longer than this time.
   double timeout_s = default_comm_timeout_s;
   int64_t chunk_bytes = 0;  // staging for each rank, a multiple of 256 * 8; 0: by number of ranks
   // Bounds on the thread blocks of NCCL's kernels, which take SMs from compute kernels.

@@ -1,5 +1,5 @@
 // Chooses the device of each rank, and the communicator (NCCL or MPI) of the job. All ranks get the
-// same kind of device and communicator. To be called once the command line has been read.
+// same kind of device and communicator. To be called after the command line has been read.
 //
 //   dist::World world = dist::init(argc, argv);
 //   dist::choose_devices(world, {.device = "cuda", .comm = "nccl"});
@@ -33,7 +33,8 @@ void choose_devices(World& world, const DeviceOptions& options);
 /// DeviceOptions; "cuda" is the first GPU.
 void choose_device(const std::string& device);
 
-/// Threads of a rank: `asked` if above 0, else OMP_NUM_THREADS, else its share of the host's cores.
+/// Returns the number of threads of a rank: `asked` if above 0, else OMP_NUM_THREADS, else the
+/// rank's share of the host's cores.
 int threads_per_rank(int asked, int ranks_on_this_host);
 
 /// The device's type as the flag --device names it: "cpu" or "cuda".

@@ -2,7 +2,7 @@
 //
 //   HostBuffer flags(ranks * count, DType::u8, communicator);
 //   flags.data<uint8_t>()[rank * count + i] = 1;
-//   flags.all_gather(communicator, Traffic::flags).wait();   // all ranks' values are there
+//   flags.all_gather(communicator, Traffic::flags).wait();   // `flags` has all ranks' values
 #pragma once
 
 #include "dist/communicator.h"

@@ -1,4 +1,4 @@
-// Work that one thread finishes and others wait for.
+// Work that one thread finishes while other threads wait for it.
 #pragma once
 
 #include <condition_variable>

@@ -17,7 +17,7 @@ struct Machine {
 
   bool operator==(const Machine&) const = default;
   std::string text() const;  // one line
-  /// The inverse of text(). Throws if `text` does not have its format.
+  /// The inverse of text(). Throws if `text` is malformed.
   static Machine of_text(const std::string& text);
 };
 

@@ -1,7 +1,7 @@
 // Computes which rank owns which rows of a row-sparse table, as dist/shard_layout.h does for
-// parameters.
+// parameters. The ranges of the last ranks may be shorter or empty.
 //
-//   rows    | rank 0 | rank 1 | ... | rank N-1, the last ones shorter or empty |
+//   rows    | rank 0 | rank 1 | ... | rank N-1 |
 //
 // Each range of rows ends where a block of 256 elements ends, or where the table ends. So the sum
 // over a block never needs elements of two ranks.

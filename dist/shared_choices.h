@@ -6,7 +6,7 @@
 
 namespace tessera::dist {
 
-/// Every rank takes the algorithms that rank 0 has chosen so far for convolutions on its GPU
+/// Makes every rank use the convolution algorithms that rank 0 has chosen so far
 /// (core/convolution_choices.h). Call it before the first step, after rank 0 has queried the
 /// workspace size of all convolutions of the run: this query chooses the algorithm. Does nothing on
 /// CPUs. Also does nothing if the ranks' GPUs or libraries differ (World::difference), because

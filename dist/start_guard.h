@@ -10,9 +10,9 @@
 namespace tessera::dist {
 
 /// If a guard lives longer than the timeout, it prints an error and ends the process with exit code
-/// 1, so that the launcher ends the other ranks. The timeout is --comm-timeout of the command line
-/// (by default default_comm_timeout_s), but at least 10 s. The guard also ends the process if the
-/// parent process dies meanwhile.
+/// 1. The launcher then ends the other ranks. The timeout is --comm-timeout of the command line (by
+/// default default_comm_timeout_s), but at least 10 s. The guard also ends the process if the
+/// parent process dies while the guard lives.
 class StartGuard {
  public:
   StartGuard(int argc, const char* const* argv);

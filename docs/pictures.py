@@ -57,7 +57,8 @@ def ownership(path, _programs):
     titles = ("parameters", "gradient", "sums", "state")
     for i, title in enumerate(titles):
         figure.text(160 + i * 145, 24, title, 13, weight="bold")
-    # For each stage: 1 whole, 0 the own shard, 2 whole but only for a short time.
+    # For each stage and each title, the part that a rank holds: 1 is the whole, 0 is its own shard,
+    # and 2 is the whole for a short time.
     held = ((1, 1, 0, 1), (1, 1, 0, 0), (1, 2, 0, 0), (2, 2, 0, 0))
     for stage in STAGES:
         top = 38 + stage * 68
@@ -115,10 +116,10 @@ def ring(path, programs):
 # norm.
 PARTS = {"emb": 1, "h.0": 7, "h.1": 7, "h.2": 7, "h.3": 8, "head": 1}
 # A bucket of 1 MiB holds one block. Below stage 3, buckets 0, 1 and 2 also hold one parameter of
-# the next bucket's block: the bias of the block's last operation.
+# the next bucket's block: the bias of the last operation of that block.
 BUCKET = {"h.3": 0, "h.2": 1, "h.1": 2, "h.0": 3}
-EMBEDDINGS = (4, 3), (4, 3), (4, 3), (4, 5)  # stage -> buckets
-TIED = (4, 4, 4, 5)
+EMBEDDINGS = (4, 3), (4, 3), (4, 3), (4, 5)  # the buckets of the embeddings at each stage
+TIED = (4, 4, 4, 5)  # the bucket of the tied table at each stage
 
 
 def steps_of_trace(programs, stage, *arguments):
@@ -134,9 +135,9 @@ def steps_of_trace(programs, stage, *arguments):
     events = sorted((e for e in events if e["ph"] in "Xi" and e["pid"] == 0),
                     key=lambda e: (e["ts"], -e.get("dur", 0)))
     computed = [e for e in events if track[0, e["tid"]] == "compute"]
-    # Spans of steps, passes and layers contain other spans, but spans of operations do not. Two
-    # more kinds of spans contain no others: dropout layers, because nano has no dropout, and the
-    # ends of steps, in which this track computes nothing.
+    # Spans of steps, passes and layers contain other spans; spans of operations do not. Two more
+    # kinds of spans contain no other spans, and are left out below: dropout layers, because nano
+    # has no dropout, and the ends of steps, in which this track computes nothing.
     holds = {id(a) for a, b in zip(computed, computed[1:]) if b["ts"] < a["ts"] + a["dur"]}
     for event in events:
         name, where = event["name"], track[0, event["tid"]]
@@ -148,8 +149,8 @@ def steps_of_trace(programs, stage, *arguments):
             if losses == 1 and purpose in ("gradients", "parameters"):
                 result["calls"].append((name, purpose, bucket))
         elif where == "compute":
-            # The second step is counted from the end of the first, because the update of the first
-            # step belongs to the picture.
+            # The second step is counted from the end of the first step, because the picture begins
+            # with the update of the first step.
             step += name == "end of step"
             result["operations"] += (step == 1 and id(event) not in holds
                                      and not name.endswith(("dropout", "drop", "end of step")))
@@ -170,10 +171,11 @@ class Timeline:
 
     def __init__(self, stage, trace):
         self.stage = stage
-        self.now = self.free = 0.0  # of the computing thread and of the communication thread
+        # The times at which the computing thread and the communication thread are free.
+        self.now = self.free = 0.0
         self.computed, self.waits, self.calls, self.phases = [], [], [], []
-        self.done = {}  # call -> its end
-        self.held = set()  # gathered buckets of stage 3
+        self.done = {}  # the end of each call
+        self.held = set()  # at stage 3, the buckets whose parameters are gathered at present
         self.update(trace["updates"])
         self.micro_step(trace["ready"])
         self.phases.append(("", self.now))
@@ -241,7 +243,8 @@ class Timeline:
         needed = [("all_gather", "parameters", b) for b in reads]
         opened = BUCKET.get(parts[i], ring[-1] if parts[i] == "emb" else -1)
         if self.stage >= 2 and i >= len(PARTS) and opened in ring[2:]:
-            # The bucket reuses the end of the ring that the bucket two before it has used.
+            # Buckets alternate between the two ends of the ring. So this bucket reuses the end of
+            # the bucket two places earlier in `ring`.
             needed.append(("exchange", "gradients", ring[ring.index(opened) - 2]))
         return needed
 

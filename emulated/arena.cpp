@@ -21,7 +21,7 @@ namespace emulated {
 
 namespace {
 
-constexpr size_t address_bytes = size_t{64} << 30;  // addresses, not memory
+constexpr size_t address_bytes = size_t{64} << 30;  // reserved addresses, not allocated memory
 constexpr size_t alignment = 256;                   // the least that CUDA guarantees
 constexpr size_t gap_bytes = 256;  // after each block, so that the address sanitizer sees overruns
 // Huge pages make mprotect() cheap, because the arena has few of them.
@@ -100,9 +100,9 @@ class Arena {
     std::abort();
   }
 
-  /// Returns the first free range of at least `bytes` after the latest allocation; if there is
-  /// none, the first such range before it. So freed memory is reused as late as possible, and tests
-  /// detect code that still uses freed memory.
+  /// Returns the first free range of at least `bytes` after the latest allocation. If there is
+  /// none, returns the first such range from the beginning of the arena. So freed memory is reused
+  /// late, and tests detect code that still uses freed memory.
   Ranges::iterator find(size_t bytes) {
     const auto fits = [&](const auto& range) { return range.second >= bytes; };
     const auto middle = free_.lower_bound(next_);
@@ -168,8 +168,9 @@ void Arena::report_faults() {
   (void)sigaction(SIGSEGV, &action, nullptr);
 }
 
-// Prints an error, then lets the access fault again under the earlier action, which ends the
-// process. A signal handler may call only a few functions; write() is one of them.
+// Prints an error and restores the earlier action. After the return, the access faults again, and
+// the earlier action ends the process. A signal handler may call only a few functions; write() is
+// one of them.
 void Arena::on_fault(int, siginfo_t* info, void*) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (address - arena().begin_ < address_bytes) {

@@ -1,6 +1,6 @@
-// Runs the blocks of a launch one after another on one OS thread. A block's threads run in turn,
-// each until it waits for others or ends. Threads that never wait share one stack; a thread that
-// waits keeps its stack, and the next thread gets another stack.
+// Runs the blocks of a launch one after another on one OS thread. A block's threads run in turn;
+// each thread runs until it waits for other threads or ends. Threads that never wait share one
+// stack. A thread that waits keeps its stack, and the next thread gets another stack.
 #pragma once
 
 #include <array>
@@ -102,11 +102,11 @@ class BlockRunner {
   size_t ended_ = 0;
   bool waiting_first_ = true;  // Order::waiting_first() for the running block
   Thread* current_ = nullptr;
-  std::array<uint16_t, 1024> ready_{};  // a ring of threads that can go on
+  std::array<uint16_t, 1024> ready_{};  // ring buffer of the threads that can continue
   unsigned ready_begin_ = 0;
   unsigned ready_end_ = 0;
 
-  size_t at_barrier_ = 0;
+  size_t at_barrier_ = 0;    // the number of threads that wait at a barrier of the block
   bool one_barrier_ = true;  // true if all threads at the barrier are at one call site
   Site barrier_site_;
 

@@ -21,7 +21,9 @@ namespace {
 /// its allocation node to its free node.
 struct Block {
   size_t bytes = 0;
-  bool in_use = false;  // the state after the calls captured, or the nodes launched, so far
+  /// During the capture, the state after the calls so far. In a launch, the state after the nodes
+  /// that have run so far.
+  bool in_use = false;
 };
 
 struct Node {
@@ -263,8 +265,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
                        "the capture was begun on another stream");
   }
   end(capture);
-  // Events may keep the capture alive. The nodes are moved out, so that events do not keep their
-  // memory alive.
+  // Events may keep the capture alive. The nodes are moved out of the capture, so that events do
+  // not keep the memory of the graph alive.
   auto nodes = std::exchange(capture->nodes, nullptr);
   if (capture->invalid) {
     return failed(cudaErrorStreamCaptureInvalidated, "an earlier call has broken the capture");

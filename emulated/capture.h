@@ -24,17 +24,17 @@ struct CapturedPoint {
 /// True if the stream is captured, so that calls on it are recorded for a graph.
 bool captured(cudaStream_t stream);
 
-/// Runs `work` now; queues it if streams are deferred; records it as the graph's next node if the
-/// stream is captured.
+/// If the stream is captured, records `work` as the graph's next node. Otherwise queues `work` if
+/// streams are deferred, and runs it at once if they are not.
 cudaError_t enqueue(cudaStream_t stream, Work work, Kind kind = Kind::device);
 
 /// Counts one launch if emulated/control.h's count_launches is on.
 void count_launch();
 
-/// Return an error and invalidate the capture
-///  - check_not_captured(stream): if the stream is captured;
-///  - check_no_capture: if the calling thread captures a stream;
-///  - check_not_captured(point): if the point is of an event that was recorded in a capture.
+/// These functions return an error and invalidate the capture:
+///  - check_not_captured(stream) if the stream is captured;
+///  - check_no_capture if the calling thread captures a stream;
+///  - check_not_captured(point) if the point is of an event that was recorded in a capture.
 /// `call` names the forbidden call in the error.
 cudaError_t check_not_captured(cudaStream_t stream, const char* call);
 cudaError_t check_no_capture(const char* call);

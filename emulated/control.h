@@ -9,7 +9,8 @@
 
 namespace emulated {
 
-/// The order in which blocks, and the threads of a block between two barriers, run from now on:
+/// Sets the order in which the blocks of a launch run, and in which the threads of a block run
+/// between two barriers:
 ///   0        ascending, the default
 ///   1        descending
 ///   others   shuffled anew for each launch, block and barrier; the same in every run
@@ -19,7 +20,7 @@ uint64_t order_seed();
 
 /// Sets the seed of deferred streams (emulated/deferred.h); with seed 0, streams are not deferred.
 /// Work that the host does not wait for runs after `patience_ms`. Before the change, this call
-/// waits for all deferred work and clears a failure of that work. No other thread may use CUDA
+/// waits for all deferred work and clears a failure of this work. No other thread may use CUDA
 /// during this call.
 void set_stream_seed(uint64_t seed, int patience_ms = 20);
 

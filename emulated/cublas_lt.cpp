@@ -99,7 +99,7 @@ uint64_t hash_of(const Problem& problem) {
   return hash;
 }
 
-/// Returns a rotation that differs for any two combinations of alignments; 0 if all four are 256.
+/// Returns a different rotation for each combination of alignments; 0 if all four are 256.
 uint32_t rotation_for(const Preference& preference) {
   uint32_t rotation = 0;
   for (const uint32_t alignment : preference.alignment) {

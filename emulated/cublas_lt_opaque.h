@@ -1,5 +1,5 @@
-// The error handling of the emulated cuBLASLt, and the contents of its descriptors, which are
-// opaque to callers. Every descriptor begins with a mark, so that read() detects uninitialised
+// The error handling of the emulated cuBLASLt, and the contents of its descriptors. Callers cannot
+// see these contents. Every descriptor begins with a mark, so that read() detects uninitialised
 // descriptors.
 #pragma once
 

@@ -43,9 +43,9 @@ std::vector<float> widened(const void* data, const Layout& x, int64_t matrix, in
   return result;
 }
 
-// The sums of a tile stay in the first-level cache, and all columns of the tile use an element of A
-// that has been read once. Long sums are added in parts, as on a GPU that splits k: the error of
-// one f32 sum over 100,000 terms would exceed the tolerance of the tests.
+// The sums of a tile fit into the first-level cache. Each element of A is read once for all columns
+// of a tile. Long sums are added in parts, as on a GPU that splits k: the error of one f32 sum over
+// 100,000 terms would exceed the tolerance of the tests.
 constexpr int64_t tile_rows = 512;
 constexpr int64_t tile_columns = 4;
 constexpr int64_t most_terms = 4096;  // per part

@@ -101,8 +101,8 @@ Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilter
   return p;
 }
 
-/// Each pass has two deterministic algorithms for kernels of at most 31 rows. other_algorithm does
-/// all of these convolutions, usual_algorithm only most of them.
+/// Each pass has two deterministic algorithms for kernels of at most 31 rows. other_algorithm
+/// supports all convolutions with these kernels, usual_algorithm only most of them.
 constexpr int usual_algorithm = 1;
 int other_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
 

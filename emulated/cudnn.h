@@ -11,7 +11,7 @@
 struct cudnnTensorStruct {
   bool is_set = false;
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  int64_t n = 0, c = 0, h = 0, w = 0;  // in memory (n, h, w, c)
+  int64_t n = 0, c = 0, h = 0, w = 0;  // the layout in memory is (n, h, w, c)
 
   int64_t elements() const { return n * c * h * w; }
 };

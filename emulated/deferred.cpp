@@ -176,7 +176,8 @@ class Device {
   std::vector<Goal> obstacles(const Queue& queue) const {
     std::vector<Goal> result;
     const Step& step = queue.steps.front();
-    // After a failure, the point's step may have been discarded. Nothing waits for such a point.
+    // After a failure, the step that marks the point may have been discarded. No step waits for a
+    // point whose step is gone.
     if (step.awaited && !step.awaited->passed &&
         !is_done(*step.awaited->queue, step.awaited->number)) {
       result.emplace_back(step.awaited->queue.get(), step.awaited->number);

@@ -1,8 +1,8 @@
 // Deferred streams. Work given to a stream is queued and runs later on a thread of the emulator, as
-// on a GPU. It runs, at the latest, when the host waits for it or when it has been queued for a
-// while. The order of work within a stream is kept, and so is the order that events and the null
-// stream's implicit waits demand. Otherwise a seed decides which stream runs next. So code that
-// lacks a synchronization gives a different result under some seed:
+// on a GPU. The work runs, at the latest, when the host waits for it or when it has been queued for
+// a while. Work within a stream runs in order. Events and the null stream's implicit waits order
+// the work of different streams. In all other cases, a seed decides which stream runs next. So code
+// that lacks a synchronization gives a different result under some seed:
 //   0      streams are not deferred: a call does all of its work (the default)
 //   odd    while the host waits or queries, only work that the host needs runs
 //   even   while the host waits or queries, all streams that can run do so, in a random order
@@ -29,7 +29,7 @@ enum class Kind {
   host_and_ranks,  // host work that waits for other ranks; other streams run meanwhile
 };
 
-/// Runs work now, with the access to device memory that its kind has.
+/// Runs work at once. Device memory is accessible meanwhile if the work is of kind device or ranks.
 cudaError_t run_now(Kind kind, const Work& work);
 
 /// A point in a stream's work.
@@ -44,12 +44,12 @@ cudaError_t defer(cudaStream_t stream, Kind kind, Work work);
 /// Returns the point behind all work queued on the stream so far. If streams are not deferred, the
 /// point is already passed.
 SharedPoint point_behind(cudaStream_t stream);
-/// Later work of the stream waits for the point.
+/// Makes later work of the stream wait for the point.
 cudaError_t defer_behind(cudaStream_t stream, const SharedPoint& point);
 
-/// True if the work before a point, or all work of a stream, is done. If not, lets the emulator run
-/// some of this work, as a GPU would between two queries. `when` receives the time at which the
-/// point was passed.
+/// True if the work before a point, or all work of a stream, is done. Otherwise the emulator runs
+/// some of this work in the background, as a GPU would between two queries. `when` receives the
+/// time at which the point was passed.
 bool passed(const SharedPoint& point, std::chrono::steady_clock::time_point* when = nullptr);
 bool is_idle(cudaStream_t stream);
 

@@ -73,7 +73,8 @@ const Known& find(cudaError_t error) {
   return known[std::size(known) - 1];
 }
 
-// This type has no destructor, because a free after main may still fail and be recorded here.
+// This type has no destructor, because errors may still be recorded here after main: objects of
+// static lifetime free their memory, and a free may fail.
 struct LastError {
   cudaError_t error;      // cleared by cudaGetLastError
   cudaError_t explained;  // the error that `text` explains; never cleared

@@ -1,5 +1,5 @@
-// Chooses the images of the batches that a rank reads, and turns them into a model's input.
-// ImageInput (image_input.h) prepares the batches ahead and hands them out.
+// Chooses the images of a rank's batches, and turns these images into a model's input. ImageInput
+// (image_input.h) prepares the batches ahead of the steps that read them.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class ImageBatches {
   ImageBatch allocate(int64_t images, bool pinned) const;
   /// Allocates memory for `images` images on the default device.
   ImageBatch allocate_input(int64_t images) const;
-  /// Returns the bytes of a batch of `images` images and their labels, for the plan of a run.
+  /// Returns the bytes of a batch of `images` images and their labels, for a run's memory plan.
   static int64_t bytes(int64_t images, const ImageShape& shape, DType dtype);
 
  protected:
@@ -55,8 +55,8 @@ class ImageBatches {
 /// The micro-batches that one rank reads in a run. An epoch visits each image at most once, in an
 /// order that depends on (seed, epoch). The last images of this order are left out if they do not
 /// fill a step.
-/// The images of a micro-batch and their augmentation depend only on (seed, step, index of the
-/// micro-batch in its step), never on the rank.
+/// The images of a micro-batch and their augmentation do not depend on the rank. They depend only
+/// on the seed, the step and the index of the micro-batch in the step.
 class TrainingBatches : public ImageBatches {
  public:
   struct Schedule {
@@ -99,8 +99,8 @@ class TrainingBatches : public ImageBatches {
 };
 
 /// One pass over a set in the set's order, in batches of `size`. The last batch may be smaller.
-/// Rank r of N reads batches r, r + N, ... A rank that has one batch less than other ranks reads
-/// the set's last batch again, so that all ranks run equally many forwards.
+/// Rank r of N reads batches r, r + N, ... All ranks must run equally many forward passes, so a
+/// rank that has one batch less than other ranks reads the set's last batch again.
 class EvaluationBatches : public ImageBatches {
  public:
   struct Share {

@@ -9,8 +9,8 @@
 namespace tessera::data {
 namespace {
 
-// Number of images that a worker takes at a time. It is small enough that all workers share the
-// work on one batch, and large enough that workers rarely wait for the mutex.
+// Number of images that a worker takes at a time. With a larger number, fewer workers would share
+// the work on one batch. With a smaller number, workers would wait for the mutex more often.
 constexpr int64_t images_at_once = 8;
 
 }  // namespace

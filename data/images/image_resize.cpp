@@ -11,8 +11,8 @@ namespace {
 constexpr int weight_bits = 22;  // 32 bits, less 8 for values, 1 for the sign and 1 to spare
 constexpr int32_t half = 1 << (weight_bits - 1);
 
-// Describes a resize in one direction. For each pixel of the result: the range of image pixels that
-// contribute, and their weights.
+// Describes a resize in one direction: for each pixel of the result, the range of image pixels that
+// contribute to it, and the weights of these image pixels.
 struct Taps {
   struct Range {
     int64_t first = 0;  // pixel of the image

@@ -1,5 +1,6 @@
 // Bilinear resizing with antialiasing, as Pillow and torchvision do by default. If an image becomes
-// smaller, each new pixel is a mean of all pixels that it covers, weighted by a triangle.
+// smaller, each new pixel is a weighted mean of old pixels. The weights form a triangle that is two
+// new pixels wide.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,9 @@ struct ImageBox {
 };
 
 /// Resizes the box of `image` to (height, width, C) in `out`; `rows` is scratch. Pixels outside of
-/// the box contribute near its edges, as if the whole image were resized and then cropped. Sums are
-/// integers. They are rounded to the nearest value after each of the two passes, along the rows and
-/// along the columns. Throws unless C is 1 or 3.
+/// the box contribute near its edges, as if the whole image were resized and then cropped. Pixels
+/// are summed in integers. Sums are rounded to 8 bits after each of the two passes: along the rows,
+/// then along the columns. Throws unless C is 1 or 3.
 void resize_image(const ImageView& image, const ImageBox& box, int64_t height, int64_t width,
                   std::vector<uint8_t>& rows, uint8_t* out);
 

@@ -1,4 +1,4 @@
-// Images with labels. An ImageSet hides whether the images come from memory or from files.
+// Images with labels. All kinds of image sets, in memory or in files, have the interface ImageSet.
 //
 //   ImageMemory memory;                                  // one per thread
 //   const ImageView image = set.read(17, memory);        // u8 (H, W, C)

@@ -1,5 +1,5 @@
-// Draws ratings from planted factors. So training needs no file, and a test knows how well a model
-// can do:
+// Draws ratings from known factors, the "planted" factors. So training needs no file, and a test
+// knows how well a model can do. The rating of item i by user u is
 //
 //   rating(u, i) = 3.5 + b_u + c_i + p_u . q_i + noise
 //
@@ -17,8 +17,8 @@
 // there are enough ratings. A user rates an item at most once, and at most three quarters of all
 // items.
 //
-// Every number is a function of the seed and of the user, the item or the pair. It is computed in
-// integers and correctly rounded operations, so that every machine draws the same ratings.
+// Every number is a function of the seed and of the user, the item or the pair. All numbers are
+// computed in integers or by correctly rounded operations. So every machine draws the same ratings.
 #pragma once
 
 #include <cstdint>

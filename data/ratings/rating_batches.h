@@ -42,8 +42,8 @@ RatingBatch allocate_rating_batch(const RatingBatchSizes& sizes, bool pinned);
 /// Allocates a batch on the default device.
 RatingBatch allocate_rating_input(const RatingBatchSizes& sizes);
 
-/// Writes a user's history as row `row`. Rows must be written in order, because each row begins
-/// where the previous row ends.
+/// Writes a user's history as row `row` of a batch. Rows must be written in order, because each row
+/// begins where the previous row ends.
 void write_history(const Histories& histories, int32_t user, int64_t row, const RatingBatch& into);
 
 class RatingBatches {

@@ -50,7 +50,7 @@ struct RatingData {
   std::vector<std::string> item_ids = {};
   bool has_ratings = true;  // false: every value is 1
   std::string split = {};   // as in the options
-  int64_t dropped = 0;      // duplicates: a later rating has the same user and item
+  int64_t dropped = 0;      // ratings dropped because a later one has the same user and item
 
   int64_t users() const { return static_cast<int64_t>(user_ids.size()); }
   int64_t items() const { return static_cast<int64_t>(item_ids.size()); }
@@ -61,7 +61,7 @@ struct RatingData {
 /// Throws InputError
 ///  - if none of the formats above is found,
 ///  - if a line is malformed (the message has file and line),
-///  - if the split is invalid, or needs times and there are none,
+///  - if the split is invalid, or needs times but the ratings have none,
 ///  - if the split leaves nothing to train on or, unless it is "none", nothing to validate.
 RatingData open_rating_data(const RatingDataOptions& options);
 

@@ -19,7 +19,7 @@ struct RatingSplit {
   double fraction = 0.0;  // F: the latest fraction of all ratings is held out
 };
 
-/// Parses RatingDataOptions::split. Throws InputError for a text that is no split.
+/// Parses RatingDataOptions::split. Throws InputError if the text is malformed.
 RatingSplit parse_rating_split(const std::string& text);
 
 /// Keeps one rating for each pair of user and item: the latest, or the last one in the file if

@@ -1,4 +1,4 @@
-// Reads the sequences that a model trains on, and those that it is evaluated on.
+// Reads the sequences that a model trains on, and the sequences that it is evaluated on.
 //
 //   TokenData data({.path = "shakespeare.txt", .context = 64, .vocab = 256, .seed = 1});
 //   auto [tokens, targets] = data.read(micro);       // i32 (B, T) each

@@ -15,8 +15,8 @@ namespace tessera::data {
 class TokenFile {
  public:
   /// Opens a file for a model with a vocabulary of `vocab` tokens. Throws InputError if the file is
-  /// missing or empty, or is not of the format that its name and header promise. The constructor
-  /// does not read the tokens, because a file may have 60 GB of them.
+  /// missing or empty, or does not have the format that its name and header indicate. The
+  /// constructor does not read the tokens, because a file may have 60 GB of them.
   explicit TokenFile(const std::string& path, int64_t vocab = int64_t{1} << 16);
 
   const std::string& path() const { return file_.path(); }

@@ -1,6 +1,6 @@
 // The header that two ranks exchange before the data of a call. The header shows if the peer makes
-// a different call. Without headers, the rank would wait for ever, or would take the bytes of the
-// peer's call for bytes of its own call.
+// a different call. Without headers, a rank whose peer makes a different call would wait for ever,
+// or would receive the bytes of the wrong call.
 #pragma once
 
 #include <cstdint>

@@ -58,8 +58,8 @@ std::vector<int> ascending_sources(int contributors) {
   return sources;
 }
 
-// Returns the sources in descending order from this rank on, so that not all ranks wait for the
-// same rank first.
+// Returns the sources in descending order. The order begins at this rank and wraps around after
+// rank 0, so that not all ranks wait for the same rank first.
 std::vector<int> rotated_sources(int rank, int size, int contributors) {
   std::vector<int> sources;
   for (int i = 0; i < size; ++i) {
@@ -138,7 +138,7 @@ class MpiCommunicator : public Communicator {
   std::deque<Task> queue_;
   bool closing_ = false;
   std::exception_ptr failure_;  // of the first call that failed; used only by thread_
-  std::thread thread_;          // last: it uses all of the above
+  std::thread thread_;          // last: the thread uses all members above
 };
 
 Work MpiCommunicator::submit(Task task) {

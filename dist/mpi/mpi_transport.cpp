@@ -19,7 +19,7 @@ constexpr int64_t direct_chunk_bytes = 1024 * KiB;
 // Staging has two slots for each peer, and each slot has one chunk of 64 KiB to 1 MiB. All slots
 // together take at most about 8 MiB, except with chunks of the least size. A chunk is a whole
 // number of blocks of 256 elements of up to eight bytes. (At 2 ranks, chunks of 512 KiB were 15 %
-// slower than those of 1 MiB, and larger ones no faster.)
+// slower than chunks of 1 MiB. Chunks above 1 MiB were no faster.)
 int64_t staging_chunk_bytes(int64_t ranks) {
   constexpr int64_t unit = 256 * 8;
   const int64_t share = 8 * 1024 * KiB / (2 * std::max<int64_t>(ranks - 1, 1));
@@ -79,8 +79,8 @@ void MpiTransport::set_timeout(double seconds) {
 }
 
 void MpiTransport::begin(CallHeader call) {
-  // send_receive sets the number itself: it counts the transfers of each pair of ranks, because the
-  // other ranks do not take part.
+  // send_receive sets the number itself. Only two ranks take part in a transfer, so each pair of
+  // ranks counts its own transfers.
   if (call.collective != Collective::send_receive) call.number = ++calls_;
   headers_->set(call);
   agreed_ = false;
@@ -207,8 +207,8 @@ int64_t MpiTransport::broadcast(std::byte* buffer, int64_t bytes, int root) {
 }
 
 // Sets the lengths in the headers, for calls whose lengths differ from pair to pair. The header to
-// a peer has the number of bytes that this rank sends to the peer, and a code of the number of
-// bytes that this rank expects from the peer.
+// a peer has two lengths: the bytes that this rank sends to the peer, and a code of the bytes that
+// this rank expects from the peer.
 void MpiTransport::expect(std::span<const int64_t> sent_bytes,
                           std::span<const int64_t> received_bytes) {
   for (size_t r = 0; r < sent_bytes.size(); ++r) {

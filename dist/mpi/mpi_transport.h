@@ -107,7 +107,7 @@ class MpiTransport {
   bool agreed_ = false;
   int64_t header_bytes_sent_ = 0;
   int64_t chunk_bytes_ = 0;
-  std::shared_ptr<Storage> staging_;  // two chunks a peer, then one chunk for `share`
+  std::shared_ptr<Storage> staging_;  // two chunks for each peer, then one chunk for `share`
 };
 
 }  // namespace tessera::dist

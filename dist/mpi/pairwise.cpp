@@ -40,7 +40,7 @@ Pairwise::Pairwise(const Channel& channel, CallHeaders& headers)
 Pairwise::~Pairwise() {
   // Requests are active here only after a failure. Waiting for them could last for ever, because a
   // peer may be gone or stopped. Receives that have not begun are cancelled. MPI may still read or
-  // write the memory of other requests, so the memory's owner must keep it.
+  // write the memory of other requests, so the owner must keep this memory.
   for (size_t i = 0; active_ > 0 && i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
     const Direction direction = streams_[stream_of_[i]].direction;

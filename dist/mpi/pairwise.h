@@ -1,7 +1,7 @@
 // Transfers between this rank and others, cut into chunks that MPI moves in the background. Both
 // sides of a pair compute the chunks from the same number of bytes, so nothing is negotiated. This
-// rank receives data from a peer only after the peer's header has shown that both make the same
-// call.
+// rank receives data from a peer only after the peer's header has shown that both ranks make the
+// same call.
 //
 //   Pairwise transfers(channel, headers);
 //   transfers.exchange_headers();
@@ -62,6 +62,7 @@ class Pairwise {
 
  private:
   enum class Direction : uint8_t { send_header, receive_header, send, receive, receive_staged };
+  /// A header or a buffer that moves to or from one peer, in chunks.
   struct Stream {
     Direction direction;
     int peer;

@@ -36,7 +36,7 @@ void add(void* sum, const void* values, const Operation& operation) {
   if (operation.type == ncclFloat32) {
     add<float>(sum, values, operation.count);
   } else {
-    add<uint64_t>(sum, values, operation.count);  // ncclInt64, whose sums have the same bits
+    add<uint64_t>(sum, values, operation.count);  // for ncclInt64: the sums have the same bits
   }
 }
 
@@ -46,8 +46,8 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   return first < second + b_bytes && second < first + a_bytes;
 }
 
-// The pieces that a reduction adds. This object receives the pieces of other ranks into its own
-// memory. This rank's piece stays in the caller's buffer.
+// The pieces that a reduction adds. The pieces of other ranks are received into memory of this
+// object. This rank's piece stays in the caller's buffer.
 class Contributions {
  public:
   Contributions(Peers& peers, const void* own, size_t bytes)

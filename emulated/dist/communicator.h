@@ -31,8 +31,8 @@ class Communicator {
   ncclResult_t failure() const { return failure_; }
 
   /// Makes the communicator unusable after a failed call. Tells the other ranks that this rank will
-  /// make no more calls, so that they fail at once and not at the time limit. Only the first
-  /// failure counts. May be called from any thread.
+  /// make no more calls, so that the other ranks fail at once and not at the time limit. Only the
+  /// first failure counts. May be called from any thread.
   void fail(ncclResult_t failure);
   /// Throws if an earlier call has failed.
   void check_usable() const;
@@ -43,13 +43,14 @@ class Communicator {
   /// ranks do not match or are not made in time.
   void run(std::span<const Call> calls);
   /// Makes a call in flight fail, and tells the other ranks that this rank will make no more calls.
-  /// Then waits, like NCCL, until all graphs with captured calls are destroyed, without a time
-  /// limit. May be called from any thread.
+  /// Then waits, like NCCL, until all graphs with captured calls are destroyed. This wait has no
+  /// time limit. May be called from any thread.
   void leave();
-  /// A token that graphs with captured calls hold; leave() waits until they have released it.
+  /// A token that graphs with captured calls hold. leave() waits until all graphs have released the
+  /// token.
   std::shared_ptr<void> captured() const { return captured_; }
-  /// The point behind the latest deferred call; null if there is none. Only the thread that makes
-  /// the calls uses it.
+  /// The point behind the latest deferred call; null if there is none. To be used only on the
+  /// thread that makes the calls.
   SharedPoint last_call() const { return last_call_; }
   void set_last_call(SharedPoint point) { last_call_ = std::move(point); }
 

@@ -34,7 +34,7 @@ struct Operation {
 
 /// Describes the operation: "ncclBroadcast of 5 ncclFloat32 from rank 1".
 std::string text(const Operation& operation);
-/// Lists the operations that a rank makes in one group: the first few, and how many more.
+/// Lists the operations that a rank makes in one group: the first four, and the number of the rest.
 std::string text(std::span<const Operation> operations);
 
 /// Bytes of an element; 0 for a type that is not emulated.

@@ -44,10 +44,10 @@ class Peers {
   /// Makes current and later waits throw. May be called from any thread.
   void abort() { aborted_ = true; }
 
-  /// To be called when a call begins. Once nccl_timeout_s() seconds have passed, waits throw.
+  /// Starts the time limit of a call. Once nccl_timeout_s() seconds have passed, waits throw.
   void start_clock();
 
-  /// Tells the peer which operations this rank will make with it next. Does not wait.
+  /// Tells the peer which operations this rank will make next with this peer. Does not wait.
   void announce(int peer, std::vector<Operation> operations);
   /// Returns the peer's next announcement. Throws if the peer has left or announces nothing in
   /// time. The error names `mine`, this rank's operations.
@@ -55,7 +55,7 @@ class Peers {
   /// Tells all other ranks that this rank will make no more calls.
   void say_goodbye();
 
-  // Transfers of data. `send` and `receive` only start them; `finish` waits until all are done.
+  // `send` and `receive` only start transfers of data; `finish` waits until all transfers are done.
   void send(int peer, const void* data, size_t bytes);
   void receive(int peer, void* data, size_t bytes);
   void finish();

@@ -12,7 +12,8 @@
 namespace tessera::data {
 namespace {
 
-// Largest number of scans of a progressive image. A file with more scans would only waste time.
+// The most scans that a progressive image may have. Each scan costs decoding time, and ordinary
+// files have far fewer scans.
 constexpr int scan_limit = 500;
 
 struct Reader {
@@ -44,8 +45,8 @@ void on_progress(j_common_ptr info) {
   std::longjmp(reader->failed, 1);
 }
 
-// After an error of libjpeg, begin and read_rows return false, and reader.message has the error's
-// text.
+// begin() and read_rows() return false if libjpeg reports an error. The error's text is then in
+// reader.message.
 bool begin(Reader& reader, const uint8_t* file, unsigned long bytes) {
   jpeg_decompress_struct& info = reader.info;
   info.err = jpeg_std_error(&reader.errors);

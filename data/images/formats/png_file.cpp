@@ -37,8 +37,8 @@ void read_bytes(png_structp png, png_bytep out, size_t count) {
   reader->read += count;
 }
 
-// After an error of libpng, begin and read_rows return false, and reader.message has the error's
-// text.
+// begin() and read_rows() return false if libpng reports an error. The error's text is then in
+// reader.message.
 bool begin(Reader& reader) {
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, on_error, on_warning);
   if (reader.png == nullptr) return false;

@@ -11,8 +11,8 @@
 
 namespace tessera::data {
 
-/// Decodes any kind of PNG to u8 (H, W, 3) in `pixels`. Throws InputError for damaged or missing
-/// data and for too many pixels. The message begins with `name`.
+/// Decodes any kind of PNG to u8 (H, W, 3) in `pixels`. Throws InputError if data is damaged or
+/// missing, or if the image has too many pixels. The message begins with `name`.
 ImageView decode_png(const std::string& name, std::span<const uint8_t> file,
                      std::vector<uint8_t>& pixels);
 

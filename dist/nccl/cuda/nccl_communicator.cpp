@@ -44,7 +44,7 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options, NcclR
       .failure = [this] { return failure_of(comm_); },
       .abort =
           [this] {
-            // Runs on a separate thread, and CUDA threads start with device 0.
+            // Runs on a new thread, and CUDA selects device 0 for new threads.
             (void)cudaSetDevice(device_.index);
             (void)ncclCommAbort(comm_);
           },
@@ -62,8 +62,8 @@ NcclCommunicator::~NcclCommunicator() {
   // Wait for the rest of the stream, because it uses buffers that are released next.
   (void)cudaStreamSynchronize(stream_);
   flights_->clear();
-  // The stream is never destroyed. Memory that a body has allocated on the stream may be freed
-  // later, and then returns to the pool in the order of this stream.
+  // The stream is never destroyed: memory that a body has allocated on this stream may be freed
+  // later, and must then be freed in the order of this stream.
 }
 
 std::string NcclCommunicator::in_group() const {

@@ -9,7 +9,7 @@
 
 namespace tessera::dist {
 
-// Shared with the deleters of the memory, which may live longer than the communicator.
+// Also owned by the deleters of the memory, because memory may live longer than its communicator.
 struct NcclMemory::Registrations {
   int device;
   std::mutex mutex;

@@ -13,7 +13,7 @@ namespace tessera::dist {
 
 class NcclMemory {
  public:
-  /// For a communicator of GPU `device`.
+  /// `comm` is NCCL's communicator, on GPU `device`.
   NcclMemory(int device, ncclComm_t comm);
 
   /// Allocates memory for long-lived buffers: an allocation takes milliseconds and whole pages of

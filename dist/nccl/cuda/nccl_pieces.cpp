@@ -34,8 +34,8 @@ Work NcclCommunicator::exchange(const Tensor& input, int contributors, Receive r
 
 // NCCL's own reduction adds the pieces of all ranks, and rounds each partial sum to the dtype of
 // the input. So NCCL reduces only f32 inputs to which all ranks contribute. Otherwise the pieces
-// are sent unsummed, and this rank adds them (fold). It adds its own piece first, because `shard`
-// may be that piece of `input`. The other pieces follow in rank order.
+// are sent unsummed, and this rank adds them (fold). This rank adds its own piece first, because
+// `shard` may be the memory of this piece in `input`. The other pieces follow in rank order.
 Work NcclCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,
                                       Call call) {
   check_reduce_scatter(shard, input, contributors, size_, device_);

@@ -13,7 +13,8 @@
 
 namespace tessera::dist {
 
-/// The inputs of a watchdog, which calls the functions from its own thread.
+/// The inputs of a watchdog. The watchdog's thread calls `oldest` and `failure`. `abort` runs on
+/// yet another thread, because it may hang (fail_job).
 struct Watched {
   int device = 0;
   double timeout_s = 0;
@@ -22,13 +23,13 @@ struct Watched {
   std::function<void()> abort;           // aborts the calls in flight
 };
 
-/// Ends the job on all ranks if the transport has failed, or if the same call has been the oldest
-/// in flight for longer than the timeout. Before that, prints an error with the call's name and
-/// aborts the calls in flight.
+/// Ends the job on all ranks if the transport has failed, or if one call has been the oldest call
+/// in flight for longer than the timeout. Before the job ends, prints an error with the call's name
+/// and aborts the calls in flight.
 class Watchdog {
  public:
   explicit Watchdog(Watched watched);
-  /// Stops watching; ends nothing.
+  /// Stops watching. Does not end the job.
   ~Watchdog();
 
  private:
@@ -39,7 +40,7 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool closing_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last: the thread uses all members above
 };
 
 }  // namespace tessera::dist
