@@ -15,7 +15,8 @@ cudaError_t failed(cudaError_t error, const std::string& why);
 int current_device();
 int device_count();
 
-/// Returns cudaSuccess if the stream exists, else an error. The null stream always exists.
+/// Returns cudaSuccess if the stream exists, else an error. The null stream always exists. The
+/// error's reason names `call`.
 cudaError_t check_stream(cudaStream_t stream, const char* call);
 /// Like check_stream, but also returns an error if the stream was created on a device other than
 /// `device`.

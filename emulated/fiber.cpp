@@ -94,8 +94,8 @@ void Fiber::restart() {
   char* const low = mapping_ + (static_cast<const char*>(low_) - mapping_);
 #if defined(__x86_64__)
   // Lays out the stack as emulated_switch_stacks expects it: six saved registers, and above them
-  // the return address start(). The x86-64 ABI demands that a function begins with the stack
-  // pointer 8 bytes below a multiple of 16.
+  // the address of start() as return address. The x86-64 ABI demands that a function begins with
+  // the stack pointer 8 bytes below a multiple of 16.
   auto* const top = reinterpret_cast<uintptr_t*>(low + bytes_ - offset_);
   top[-1] = 0;  // return address of start()
   top[-2] = reinterpret_cast<uintptr_t>(&Fiber::start);

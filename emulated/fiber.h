@@ -1,5 +1,5 @@
-// Fibers: stacks that one OS thread switches between in user space. A CUDA thread that waits for
-// other threads keeps its fiber, so its local variables survive.
+// A fiber is a stack. An OS thread can switch from one fiber to another, and back. A CUDA thread
+// that waits for other threads keeps its fiber, so its local variables survive.
 #pragma once
 
 #include <cstddef>

@@ -39,8 +39,8 @@ void give(void* memory, const Block& block) {
   }
 }
 
-/// Fills memory with NaN as work of the stream. The fill destroys what unordered work has written
-/// to the memory, so missing synchronisation shows.
+/// Fills memory with NaN, in the order of the stream's work. A kernel that wrote to the memory
+/// without waiting for the stream loses its result, so missing synchronisation shows.
 cudaError_t fill(void* memory, size_t bytes, cudaStream_t stream) {
   const auto work = [=] {
     std::memset(memory, 0xFF, bytes);
@@ -51,7 +51,7 @@ cudaError_t fill(void* memory, size_t bytes, cudaStream_t stream) {
 }
 
 struct Use {
-  size_t device = 0;  // bytes of all spaces but pinned
+  size_t device = 0;  // bytes in all spaces except pinned
   size_t pool = 0;
   size_t pool_peak = 0;
 };
@@ -88,8 +88,9 @@ class Memory {
     return cudaSuccess;
   }
 
-  /// Removes a block from the record. The caller must then free the memory of `released`. For a
-  /// null pointer, `released` has 0 bytes.
+  /// Removes a block from the record, and describes the block in `released`. Returns an error
+  /// unless the block is in `space` or `or_space`. The caller must then free the memory. For a null
+  /// pointer, `released` has 0 bytes.
   cudaError_t release(const char* call, void* pointer, Space space, Space or_space,
                       Block& released) {
     released = {0, space, 0};
@@ -179,7 +180,7 @@ cudaError_t release(const char* call, void* pointer, Space space, Space or_space
   return failure;
 }
 
-// A device's pool is just a handle: the device's number plus 1.
+// Each device has one pool. The pool's handle is the device's number plus 1.
 cudaError_t find_pool(const char* call, cudaMemPool_t pool, int* device) {
   *device = static_cast<int>(reinterpret_cast<uintptr_t>(pool)) - 1;
   if (0 <= *device && *device < device_count()) return cudaSuccess;
@@ -250,7 +251,8 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
     return cudaSuccess;
   };
   if (!streams_are_deferred()) return work();
-  // Unordered work may run after the free. The fill keeps such work from finding the old contents.
+  // Work that does not wait for this stream may run after the free. The fill keeps that work from
+  // finding the old contents.
   if (const auto filled = fill(pointer, block.bytes, stream); filled != cudaSuccess) return filled;
   return defer(stream, Kind::host, work);
 }

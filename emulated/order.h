@@ -20,15 +20,16 @@ class Order {
 
   bool shuffled() const { return seed_ > 1; }
 
-  /// After prepare_blocks(n), block(i) is the index of the block that runs as number i out of n.
+  /// Chooses the order of the blocks. Then block(i) is the index of the block that runs i-th, for
+  /// i from 0 to blocks - 1.
   void prepare_blocks(uint64_t blocks);
   uint64_t block(uint64_t i) const { return (first_ + i % blocks_ * stride_) % blocks_; }
 
   /// Fills `order` with 0 ... size - 1 in the seed's order. A shuffled order differs at each call.
   void arrange(std::vector<uint16_t>& order);
 
-  /// True if the threads of a block that can continue after a wait run before the threads that have
-  /// not begun. A shuffled order decides at random; the other orders return true.
+  /// True if threads that can continue after a wait run before threads that have not begun. A
+  /// shuffled order decides at random for each block; the other orders return true.
   bool waiting_first() { return !shuffled() || (next() & 1) != 0; }
 
   /// The order in which lanes continue after a warp operation: lane lanes[i] continues as number i.

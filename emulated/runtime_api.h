@@ -1,7 +1,7 @@
 // The runtime calls that Tessera uses, with the real header's names, values and signatures. Each
 // call does all of its work before it returns, except on a captured stream, or if streams are
 // deferred (emulated/deferred.h). The emulation is stricter than the real runtime:
-//   - memory must be freed by the call that belongs to its allocation;
+//   - memory must be freed by the counterpart of the call that allocated it;
 //   - each end of a copy must lie inside one allocation, and the two ends must not overlap;
 //   - a kernel must not launch kernels.
 #pragma once
@@ -43,8 +43,8 @@ enum cudaError_t {
   cudaErrorUnknown = 999,
 };
 
-/// Returns CUDA's text for `error`. If `error` is the calling thread's last error, the reason
-/// follows.
+/// Returns CUDA's text for `error`. If `error` is the calling thread's last error, the text also
+/// gives the reason.
 const char* cudaGetErrorString(cudaError_t error);
 const char* cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError();

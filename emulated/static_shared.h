@@ -1,5 +1,5 @@
-// Reads the names of kernels, and their static shared memory (the bytes of the __shared__ variables
-// that they declare), from the program's symbol table.
+// Reads the names of kernels and the sizes of their static shared memory from the program's symbol
+// table. A kernel's static shared memory consists of the __shared__ variables that it declares.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The calls for streams and events. emulated/deferred.cpp keeps the work of deferred streams.
+// The calls for streams and events. emulated/deferred.cpp queues the work of deferred streams.
 #include <fmt/format.h>
 
 #include <chrono>

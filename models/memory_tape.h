@@ -48,8 +48,8 @@ using Memory = std::shared_ptr<const MemoryBlock>;
 struct Value {
   Shape shape = {};
   DType dtype = DType::f32;
-  Memory memory = nullptr;  // nullptr for an input that is not counted
-  int64_t producer = -1;    // index of the operation that computed the value; -1: no gradient
+  Memory memory = nullptr;  // nullptr for an input whose memory is not counted
+  int64_t producer = -1;    // index of the operation that computed the value; -1: needs no gradient
   size_t output = 0;        // the value's index among the operation's outputs
 
   int64_t bytes() const { return shape.elements() * dtype_size(dtype); }
@@ -88,9 +88,9 @@ class MemoryTape {
     if (training_) operations_.back().in_place = true;
   }
 
-  /// Runs backward, from the last operation to the first. A value's second gradient is added to the
-  /// first. The sum is written in place if no other tensor shares the first gradient's memory, else
-  /// into new memory.
+  /// Replays backward, from the last operation to the first. A value's second gradient is added to
+  /// the first. The sum is written in place if no other tensor shares the first gradient's memory,
+  /// else into new memory.
   void backward();
 
   int64_t peak() const { return alive_.peak; }
@@ -113,7 +113,7 @@ class MemoryTape {
   void deliver(const Edge& edge, Memory gradient);
 
   bool training_;
-  AliveBytes alive_;  // declared first: the blocks of operations_ refer to it
+  AliveBytes alive_;  // must outlive operations_, whose blocks refer to it
   std::vector<Operation> operations_;
 };
 

@@ -30,7 +30,7 @@ namespace tessera::nn {
 struct NamedParameter {
   std::string name;  // "h.0.attn.c_attn.weight"
   Parameter parameter;
-  bool shared = false;  // true: registered under several names, of which `name` is the first
+  bool shared = false;  // true: registered under several names; `name` is the first of them
   int block = -1;       // number of the block (Module::begin_block); -1 before the first block
 };
 
@@ -46,7 +46,8 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// Modules with one input and one output override this function. In other modules it throws.
+  /// Modules with one input and one output override this function. For other modules, forward(x)
+  /// throws.
   virtual Tensor forward(const Tensor& x);
   Tensor operator()(const Tensor& x) {
     const trace::LayerScope scope(name_);
@@ -79,9 +80,9 @@ class Module {
   void add(const std::string& name, Module& child);  // child must live as long as this module
   /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
-  /// Begins a block, which has all parameters that are registered until the next call. A block's
-  /// parameters are used together, so ZeRO stage 3 gathers and frees them together. Blocks are
-  /// numbered from 0 over the whole model, in order of registration.
+  /// Begins a block. All parameters that are registered until the next call belong to the block. A
+  /// block's parameters are used together, so ZeRO stage 3 gathers and frees them together. Blocks
+  /// are numbered from 0 over the whole model, in order of registration.
   void begin_block();
 
  private:

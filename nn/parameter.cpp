@@ -12,7 +12,7 @@ namespace tessera::nn {
 namespace {
 
 // Computes two normal values from the first two random words (Box and Muller, 1958). The arithmetic
-// is in double: rounding to float then hides nearly all differences between math libraries.
+// is in double, because rounding to float then hides nearly all differences between math libraries.
 std::array<float, 2> normal_pair(const PhiloxCounter& words, float deviation) {
   const double radius = std::sqrt(-2.0 * std::log((words[0] + 1.0) * 0x1p-32));
   const double angle = 2.0 * std::numbers::pi * (words[1] * 0x1p-32);

@@ -1,5 +1,6 @@
-// A Parameter has a shape, a dtype and an initialiser. It gets memory only from an optimizer or,
-// for inference, from `materialize`. So a model can be larger than the memory of one process.
+// A Parameter has a shape, a dtype and an initialiser, but at first no memory. An optimizer or, for
+// inference, `materialize` allocates the memory. So a model can be larger than the memory of one
+// process.
 #pragma once
 
 #include <cstdint>
@@ -56,8 +57,8 @@ class Parameter {
   DType dtype() const { return tensor().dtype(); }
   const Initializer& initializer() const { return state_->initializer; }
 
-  /// Returns the value, for use in operations. Returns an undefined tensor if the parameter is
-  /// undefined.
+  /// Returns the value, for use in operations. The value of an undefined parameter is an undefined
+  /// tensor.
   const Tensor& tensor() const;
   operator const Tensor&() const { return tensor(); }  // NOLINT: a parameter is used as a tensor
 
@@ -69,9 +70,9 @@ class Parameter {
   void set_trainable(bool on) const;
   bool trainable() const { return leaf().trainable; }
 
-  /// Sets in which cases backward reads the values. Called by the layer that owns the parameter.
-  /// Only optim/plan reads this setting, to predict the memory and traffic of a run. The setting
-  /// does not change any computation.
+  /// Sets the cases in which backward reads the values. The parameter's layer calls this function.
+  /// Only optim/plan reads the setting, to predict the memory and traffic of a run. The setting
+  /// changes no computation.
   void set_backward_reads(BackwardReads reads) const { state_->backward_reads = reads; }
   BackwardReads backward_reads() const { return state_->backward_reads; }
 
@@ -83,16 +84,16 @@ class Parameter {
   /// The largest number of distinct rows that a micro-batch looks up; 0 for a dense parameter.
   int64_t distinct_rows() const { return state_->distinct_rows; }
 
-  /// Sets the number of lookups that a micro-batch makes in a table. The number is 0 for other
-  /// parameters. At stage 3 each lookup in a row-sparse table is a fetch. Only optim/plan reads the
-  /// setting.
+  /// Sets the number of operations of a micro-batch that look up rows of this table. The number is
+  /// 0 for other parameters. At ZeRO stage 3, each of these operations fetches rows of a row-sparse
+  /// table from their owners. Only optim/plan reads the setting.
   void set_lookups(int64_t lookups) const { state_->lookups = lookups; }
   int64_t lookups() const { return state_->lookups; }
 
   Leaf& leaf() const { return *tensor().leaf(); }
-  /// Returns the gradient from the last backward that reached the parameter; undefined before the
-  /// first such backward. Under an optimizer the gradient is a view of the parameter's bucket.
-  /// Later buckets and the step overwrite this memory.
+  /// Returns the gradient from the last backward that reached the parameter. Returns an undefined
+  /// tensor if no backward has reached the parameter. Under an optimizer the gradient is a view of
+  /// the parameter's bucket. Later buckets and the step overwrite this memory.
   const Tensor& gradient() const { return leaf().gradient; }
 
   bool same(const Parameter& other) const { return state_ == other.state_; }

@@ -1,5 +1,5 @@
-// The residual blocks of ResNet (He et al., arXiv:1512.03385). A shortcut around the convolutions
-// is added to their result. Parameters are named as in torchvision.
+// The residual blocks of ResNet (He et al., arXiv:1512.03385). A block adds a shortcut of its input
+// to the result of its convolutions. Parameters are named as in torchvision.
 #pragma once
 
 #include <cstdint>

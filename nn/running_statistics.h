@@ -1,5 +1,5 @@
-// The running mean and variance that a batch norm collects in training and uses in evaluation. Like
-// a Parameter, they get memory only from an optimizer or from `materialize`.
+// The running mean and variance that a batch norm collects in training and uses in evaluation. As
+// for a Parameter, an optimizer or `materialize` allocates their memory.
 //
 // The optimizer sets `observed`. At the end of a step, the optimizer updates the running statistics
 // with the statistics of the micro-batches, in order of the micro-batches. So evaluation does not

@@ -1,5 +1,5 @@
 // Safetensors (https://github.com/huggingface/safetensors): named tensors in one file. Tensors are
-// read and written in pieces, so a process never holds more of a model than the process uses.
+// read and written in pieces, so a process holds only the part of a model that it uses.
 //
 //   8 bytes    length n of the header, little-endian
 //   n bytes    JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
@@ -86,9 +86,9 @@ struct SafetensorsSpec {
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
-/// Writes a file, which appears complete or not at all. Tensors may be written in pieces and in any
-/// order. In the file, tensors with larger elements come first, so every tensor is aligned to its
-/// element size.
+/// Writes a file. The file appears complete or not at all. Tensors may be written in pieces and in
+/// any order. In the file, tensors with larger elements come first, so every tensor is aligned to
+/// its element size.
 class SafetensorsWriter {
  public:
   /// Throws InputError if `path` cannot be written, and Error if two tensors have the same name.

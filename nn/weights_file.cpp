@@ -119,7 +119,7 @@ void WeightsFile::load_statistics(const Module& model) const {
 
 void WeightsFile::load(Module& model) const {
   for (const NamedParameter& named : model.named_parameters()) load_parameter(named, source());
-  materialize(model);  // allocates the running statistics
+  materialize(model);  // allocates missing running statistics
   load_statistics(model);
 }
 

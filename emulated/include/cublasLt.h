@@ -1,12 +1,12 @@
 // cuBLASLt on the CPU: the calls that Tessera uses, with the real header's names, values and
 // signatures.
 //
-// A product is computed during the call. On a captured stream it is computed at each launch of the
-// graph, and on a deferred stream later (emulated/deferred.h). Sums are f32. An algorithm that
-// splits k sums each part, and then adds the parts in order. Each combination of alignments in the
-// preference has its own order of addition. So two runs with different alignments differ in their
-// bits, as they may on a GPU. If all alignments are 256 bytes, sums are in the order of k.
-// cublasLtGetStatusString explains the calling thread's last failure.
+// A call computes its product before it returns. On a captured stream, each launch of the graph
+// computes the product. On a deferred stream, the product is computed later (emulated/deferred.h).
+// Sums are f32. An algorithm that splits k sums each part, and then adds the parts in order. Each
+// combination of alignments in the preference has its own order of addition. So two runs with
+// different alignments differ in their bits, as they may on a GPU. If all alignments are 256 bytes,
+// sums are in the order of k. cublasLtGetStatusString explains the calling thread's last failure.
 //
 // These demands of the library's documentation are checked:
 //   - an attribute's size is right;
@@ -16,8 +16,8 @@
 //   - the workspace has the required size and alignment.
 // The emulation is stricter than the library:
 //   - an algorithm may be used only with the types, layouts and epilogue it was proposed for;
-//   - an algorithm needs the alignment that it was proposed for, while a GPU's algorithm needs at
-//     most 16 bytes. A call with a less aligned address returns CUBLAS_STATUS_NOT_SUPPORTED;
+//   - an algorithm needs the alignment that it was proposed for. A call with a less aligned address
+//     returns CUBLAS_STATUS_NOT_SUPPORTED. A GPU's algorithm needs at most 16 bytes;
 //   - the result must not overlap an operand;
 //   - each product overwrites its whole workspace.
 //
@@ -143,7 +143,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t bytes);
 
-/// Proposes up to four algorithms for a product, the best first. Each needs a workspace.
+/// Proposes up to four algorithms for a product, the best first. Every algorithm needs a workspace.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a_layout,
     cublasLtMatrixLayout_t b_layout, cublasLtMatrixLayout_t c_layout,
@@ -151,7 +151,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtMatmulHeuristicResult_t results[], int* returned);
 
 /// Checks if an algorithm fits a product, and writes the algorithm's workspace size to `result`.
-/// The algorithm may come from a file.
+/// The algorithm may have been read from a file.
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                        cublasLtMatrixLayout_t a_layout,
                                        cublasLtMatrixLayout_t b_layout,

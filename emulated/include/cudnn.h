@@ -1,25 +1,26 @@
 // cuDNN on the CPU: the calls that Tessera uses, with the real header's names, values and
 // signatures.
 //
-// A convolution is computed during the call. On a captured stream it is computed at each launch of
-// the graph, and on a deferred stream later (emulated/deferred.h). Sums are f32, and each result is
-// rounded once. cudnnGetLastErrorString explains the calling thread's last failure.
+// A call computes its convolution before it returns. On a captured stream, each launch of the graph
+// computes the convolution. On a deferred stream, the convolution is computed later
+// (emulated/deferred.h). Sums are f32, and each result is rounded once. cudnnGetLastErrorString
+// explains the calling thread's last failure.
 //
 // These demands of the library's documentation are checked:
 //   - descriptors were set, and their shapes and dtypes fit each other;
 //   - the workspace has at least the size that was reported.
 // The emulation is stricter than the library:
 //   - images and filters must have their channels last;
-//   - memory must begin at multiples of 16 bytes;
+//   - addresses must be multiples of 16 bytes;
 //   - the result must not overlap an operand;
 //   - each convolution overwrites its whole workspace;
-//   - f32 must not use TF32;
+//   - convolutions of f32 must not use TF32;
 //   - only deterministic algorithms may be used.
 //
 // The proposals for a convolution begin with algorithms that Tessera must not use: ALGO_0 for
 // gradients, which is not deterministic, and an algorithm in TF32 for f32. Most convolutions can
 // use IMPLICIT_PRECOMP_GEMM (forward) and ALGO_1 (gradients). Convolutions that have 3 input
-// channels, more than one group, or dilation must use another algorithm. Kernels of more than 31
+// channels, more than one group, or dilation must use another algorithm. Filters of more than 31
 // rows have no algorithm at all. emulated/control.h can reverse the order of the proposals.
 //
 // Not covered: which algorithms a GPU has for a convolution, their workspace and order of addition,

@@ -7,11 +7,12 @@
 //   - every rank calls the same collectives in the same order, with the same count, dtype,
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;
-//   - transfers between two ranks are grouped alike on both ranks, and are in the same order in a
+//   - two ranks group the transfers between them alike, and make them in the same order within a
 //     group. NCCL is less strict;
 //   - a rank that has ended or does not arrive in time causes an error, not an endless wait;
 //   - registered memory is deregistered before it is freed;
-//   - buffers lie on the communicator's device, and are either disjoint or exactly in place;
+//   - buffers are in memory of the communicator's device. Send and receive buffer are either
+//     disjoint or exactly in place;
 //   - streams exist, and groups are closed;
 //   - a communicator of which a call has failed is not used again. ncclCommGetAsyncError reports
 //     the failure, and all calls return it until ncclCommAbort or ncclCommDestroy. NCCL is less

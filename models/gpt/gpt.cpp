@@ -109,7 +109,7 @@ Gpt::Gpt(const GptConfig& config)
     add("h." + std::to_string(i), *blocks_.back());
     if (!config.recompute) continue;
     for (const auto& named : blocks_.back()->named_parameters()) {
-      named.parameter.set_backward_reads(nn::BackwardReads::always);  // for the recomputation
+      named.parameter.set_backward_reads(nn::BackwardReads::always);  // for the recomputed forward
     }
   }
   add("ln_f", ln_f_);

@@ -1,4 +1,4 @@
-// Reads and writes config.json, the file that Hugging Face's transformers keeps beside a GPT-2's
+// Reads and writes config.json. Hugging Face's transformers stores this file beside a GPT-2's
 // weights.
 #pragma once
 

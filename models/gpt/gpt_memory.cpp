@@ -43,7 +43,8 @@ class Alive {
   int64_t peak_ = 0;
 };
 
-/// Counts the activations of a step, in program order. Tensors of block l are named "l/...".
+/// Counts the activations of a step. Each function counts the tensors that one part of the step
+/// allocates and frees, in program order. Tensors of block l are named "l/...".
 class Activations {
  public:
   Activations(const GptSizes& sizes, bool training) : s_(sizes), dropout_(training && s_.dropout) {
@@ -55,8 +56,8 @@ class Activations {
 
   int64_t peak() const { return alive_.peak(); }
 
-  /// Runs the forward of a block. If the forward is recorded, the tensors that backward needs stay
-  /// alive.
+  /// Counts the forward of a block. If the forward is recorded, the tensors that backward needs
+  /// stay alive.
   void block(int64_t l, bool recorded) {
     norm(l, "ln_1", l > 0 ? "sum_1" : "", recorded);
     begin(l, "qkv", 3 * s_.x);
@@ -77,8 +78,8 @@ class Activations {
   }
 
   /// Frees the residual stream that entered block l: the stream's update and, if `sum` is true, the
-  /// residual sum. `sum` is false while a closure holds the residual sum. The stream that enters
-  /// block 0 has no update.
+  /// residual sum. `sum` is false while a backward closure still needs the residual sum. The stream
+  /// that enters block 0 has no update.
   void end_input(int64_t l, bool sum) {
     if (l == 0) {
       if (sum) alive_.end("x");
@@ -133,13 +134,14 @@ class Activations {
     alive_.end("d attended");
     alive_.begin("d ln", s_.x);
     alive_.end("d qkv");
-    // In block 0, ln_1's backward does not add the stream's gradient. Autograd makes this addition,
-    // and needs as much memory.
+    // ln_1's backward adds the stream's gradient, except in block 0. There autograd adds the
+    // stream's gradient, and needs as much memory.
     norm_backward(l, "ln_1");
     if (l > 0) end(l, "sum_1");
   }
 
-  /// Runs the backward of a block whose forward was not recorded. Recomputes the forward first.
+  /// Counts the backward of a block whose forward was not recorded. Backward recomputes the forward
+  /// first.
   void block_backward_again(int64_t l) {
     block(l, true);
     end(l, "update");
@@ -162,8 +164,8 @@ class Activations {
     (alive_.end(of(l, names)), ...);
   }
 
-  /// Dropout writes a new tensor. Then dropout's input is freed, and the new tensor gets the name
-  /// of the input.
+  /// Counts a dropout. Dropout writes a new tensor. Then dropout's input is freed, and the new
+  /// tensor gets the input's name.
   void dropped(const std::string& name) {
     alive_.begin("dropped", s_.x);
     alive_.replace(name, "dropped");
@@ -176,7 +178,7 @@ class Activations {
     if (!recorded) end(l, name + " statistics");
   }
 
-  /// Runs the backward of dropout and of the projection into the residual stream.
+  /// Counts the backward of dropout and of the projection into the residual stream.
   void sublayer_backward(const char* gradient, int64_t bytes) {
     if (dropout_) alive_.begin("d dropped", s_.x);
     alive_.begin(gradient, bytes);

@@ -3,10 +3,10 @@
 //
 //   const GptMemory memory = gpt_training_memory(config, DType::bf16, 12, 1024);  // (B, T)
 //
-// The prediction goes through a step and counts the tensors that are alive. It allocates and frees
-// tensors in the order of the model's code. The prediction shares only two things with this code:
-// the queries for the scratch memory of matrix products, and the sizes of tiles and chunks. The
-// scratch memory depends on the processor. On a CPU it also depends on the number of threads.
+// The prediction follows a step in the order of the model's code, and counts the bytes of the
+// tensors that are alive. The prediction shares only two things with the model's code: the queries
+// for the scratch memory of matrix products, and the sizes of tiles and chunks. The scratch memory
+// depends on the processor. On a CPU the scratch memory also depends on the number of threads.
 #pragma once
 
 #include <cstdint>

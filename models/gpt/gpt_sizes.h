@@ -29,7 +29,7 @@ struct GptFileSizes {
 std::string gpt_weights_path(const std::string& path);
 
 /// Reads the sizes from a safetensors file. If a GPT-2's config.json is beside the file, also reads
-/// heads and epsilon from config.json. If the two files disagree, throws InputError, which names
+/// heads and epsilon from config.json. If the two files disagree, throws an InputError that names
 /// every size that differs.
 GptFileSizes read_gpt_file_sizes(const std::string& weights_path);
 

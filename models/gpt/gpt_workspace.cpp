@@ -111,8 +111,8 @@ class CudaKernels : public Kernels {
   }
 };
 
-/// The peak workspace over all operations. The operations run one after the other, so this is the
-/// largest workspace of an operation.
+/// Finds the peak workspace of a step. The operations run one after the other, so the peak is the
+/// largest workspace of a single operation.
 class Workspace {
  public:
   Workspace(const GptSizes& sizes, const Kernels& kernels)
@@ -202,7 +202,7 @@ class Workspace {
     });
   }
   void head_backward() {
-    if (s_.gradient_in_forward) return;  // backward only scales what forward has computed
+    if (s_.gradient_in_forward) return;  // backward only scales the gradients from forward
     const bool wide = s_.dtype == DType::f32;
     const bool several = s_.chunk < s_.n;
     int64_t held = s_.keeps_logits ? 0 : s_.logits;

@@ -11,9 +11,9 @@
 namespace tessera::models {
 namespace {
 
-/// The operations of a micro-batch, with one function for each operation that the models use. In
-/// training each function records the memory that the operation's closure keeps, and the inputs
-/// that get a gradient.
+/// Replays the operations of a micro-batch, with one function for each operation that the models
+/// use. In training each function records the memory that the operation's closure keeps, and the
+/// inputs that get a gradient.
 class Tape {
  public:
   Tape(const ImageMicroBatch& micro, bool training) : tape_(training), micro_(micro) {

@@ -8,9 +8,10 @@
 // train/images/plan_image.h counts them.
 //
 // The prediction replays the model's operations in order, on blocks of memory that have a size but
-// no contents. The prediction shares no code with the run, except the queries for the scratch
-// memory of libraries. That scratch memory depends on the processor. On a CPU it also depends on
-// the number of threads.
+// no contents. The prediction shares only two things with the operations' code: the output sizes of
+// convolutions, and the queries for the scratch memory of convolutions and matrix products. The
+// scratch memory depends on the processor. On a CPU the scratch memory also depends on the number
+// of threads.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ struct ImageMemory {
 };
 
 /// Predicts the memory of loss = smoothed_cross_entropy(model(images), labels, label_smoothing),
-/// and then of backward(loss), with this process's number of threads. Loss and backward are two
-/// statements: within one expression the logits would live until the end of backward.
+/// and then of backward(loss), with this process's number of threads. Loss and backward must be two
+/// statements. In a single expression the logits would live until the end of backward.
 ImageMemory image_training_memory(const ImageConfig& config, const ImageMicroBatch& micro);
 /// Predicts the memory of evaluation: cross_entropy(model(images), labels) without gradients, and
 /// with the logits converted to f32.

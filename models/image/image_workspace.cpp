@@ -30,7 +30,8 @@ NormWorkspace cpu_norm(int64_t rows, int64_t channels) {
 
 // CUDA launches at most 528 blocks of 256 threads (core/ops/batch_norm.cu). The blocks are divided
 // along the channels first, and then along the rows. A thread has as many channels as fit into 16
-// bytes if that number divides the channels, else one channel. At most 32 threads share a row.
+// bytes, or one channel if that number does not divide the number of all channels. At most 32
+// threads share a row.
 NormWorkspace cuda_norm(int64_t rows, int64_t channels, int64_t element) {
   const int64_t wide = 16 / element;
   const int64_t own = channels % wide == 0 ? wide : 1;

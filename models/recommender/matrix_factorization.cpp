@@ -6,7 +6,7 @@
 namespace tessera::models {
 namespace {
 
-// Factors start small, so that the biases learn the most at first.
+// Factors start small, so that at first the biases learn the most.
 nn::Initializer factors() { return nn::Initializer::normal(0.1f); }
 
 }  // namespace
@@ -21,8 +21,8 @@ MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
       user_factors_(config.users, config.factors, table_options(factors(), config.distinct.users)),
       item_factors_(config.items, config.factors,
                     table_options(factors(), config.distinct.items)) {
-  // The gradient of row_products reads all tables that row_products looks up, at the same time. So
-  // these tables share a block.
+  // The gradient of row_products reads all tables of row_products at the same time. So these tables
+  // share a block, whose tables ZeRO stage 3 gathers together.
   const auto add_looked_up = [this](const std::string& name, RecommenderTable& table) {
     table.weight.set_backward_reads(nn::BackwardReads::always);
     add(name, table);

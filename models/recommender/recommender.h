@@ -88,8 +88,9 @@ class Recommender : public nn::Module {
 /// Builds the model. Throws as validate does.
 std::unique_ptr<Recommender> recommender(const RecommenderConfig& config);
 
-/// A table with a row for each user or item, by number. In each step an optimizer sends and updates
-/// all rows of a dense table, but only the rows of a row-sparse table that were looked up.
+/// A table with a row for each user or item. The row's index is the number of the user or item. In
+/// each step an optimizer sends and updates all rows of a dense table. Of a row-sparse table, the
+/// optimizer sends and updates only the rows that were looked up.
 using RecommenderTable = nn::Embedding;
 
 /// Returns the options of a row-sparse table, of which a micro-batch looks up at most `distinct`

@@ -1,7 +1,8 @@
 // The losses that recommenders are trained with.
 //
 //   rating  the squared error of ratings
-//   bce     binary cross-entropy of logits: targets are 1 for observed items, 0 for drawn items
+//   bce     binary cross-entropy of logits: targets are 1 for observed items, 0 for items that were
+//           drawn at random
 //   bpr     -log sigmoid(score of the observed item - score of a drawn item) (Rendle et al., "BPR:
 //           Bayesian personalized ranking from implicit feedback", UAI 2009)
 #pragma once
@@ -20,8 +21,8 @@ enum class RecommenderObjective : uint8_t { rating, bce, bpr };
 /// items.
 ///
 /// The loss includes l2 / B times the sum of squares of all table rows that were read. A row that
-/// is read twice is added twice, as in Koren's papers. If l2 is not 0, the scores must be
-/// `penalized` (recommender.h); throws otherwise.
+/// is read twice is added twice, as in Koren's papers. Throws if l2 is not 0 and the scores are not
+/// `penalized` (recommender.h).
 Tensor recommender_loss(const Scores& scores, const Tensor& targets, RecommenderObjective objective,
                         float l2);
 

@@ -17,8 +17,8 @@ int64_t row_set_bytes(int64_t rows) {
   return 4 * (rows + static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * rows))));
 }
 
-/// The number of rows of a table, and for a row-sparse table the most distinct rows that a
-/// micro-batch looks up.
+/// The number of rows of a table. For a row-sparse table, also the largest number of distinct rows
+/// that a micro-batch looks up.
 struct Entries {
   int64_t all = 0;
   int64_t distinct = 0;  // 0: dense
@@ -28,7 +28,8 @@ struct Entries {
   int64_t read() const { return distinct > 0 ? distinct : all; }
 };
 
-/// The operations of a micro-batch, with one function for each operation that the models use.
+/// Replays the operations of a micro-batch, with one function for each operation that the models
+/// use.
 class Tape {
  public:
   Tape(const RecommenderMicroBatch& micro, bool training) : tape_(training), micro_(micro) {
@@ -171,7 +172,7 @@ class Tape {
   /// The workspace has an offset for each table row, and for each place
   ///   - on the CPU, the row number of the other side and a weight;
   ///   - on CUDA, the place's number, a weight if weights are converted to f32, and the left side's
-  ///     row number if these row numbers are `repeated` for each k.
+  ///     row number if `repeated` is true, because each left row then has several places.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
     if (micro_.device.is_cpu()) {
       use(4 * (rows + 1) + 8 * places);

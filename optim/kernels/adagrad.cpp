@@ -3,7 +3,7 @@
 //   g = gradient * gradient_scale + weight_decay * p
 //   v = v + g^2
 //   p = p - learning_rate * g / (sqrt(v) + epsilon)
-// rowwise_adagrad_update_rows has one v for each row of a table, and adds the mean of g^2 over the
+// rowwise_adagrad_update_rows has one v for each row of a table. It adds the mean of g^2 over the
 // row to v. No autograd operation wraps these launchers.
 #include <cmath>
 

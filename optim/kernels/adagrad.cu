@@ -1,4 +1,4 @@
-// adagrad_update on CUDA, with the formulas of adagrad.cpp, for ranges and for rows.
+// The launchers of Adagrad on CUDA, with the formulas of adagrad.cpp.
 #include "optim/kernels/row_update.cuh"
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.cuh"
@@ -39,7 +39,7 @@ struct Adagrad {
 constexpr int lanes = 16;
 constexpr int rows_per_block = row_update_threads / lanes;
 
-// Half a warp updates a row. The squares are added in the CPU's order.
+// Half a warp updates a row. The squares are added in the same order as on the CPU.
 __global__ void __launch_bounds__(row_update_threads)
     rowwise_kernel(float* parameters, float* sums, RowUpdateTable table, UpdateHyper hyper) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;

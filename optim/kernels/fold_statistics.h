@@ -12,13 +12,13 @@ namespace tessera {
 struct StatisticsFold {
   int64_t ranks = 1;
   int64_t micro_steps = 1;
-  int64_t micro_batches = 1;  // each has the number m = micro-step * ranks + rank
+  int64_t micro_batches = 1;  // number of a micro-batch: m = micro-step * ranks + rank
   float momentum = 0.1f;
 };
 /// Computes, for each micro-batch m that had data, in order of m:
 ///   running = (1 - momentum) * running + momentum * statistics of m
 /// running is f32 (S). observed is f32 (ranks, micro_steps, S + 1): S values, then 1 if the
-/// micro-batch had data, else 0. Changes nothing if `scalars` is not null and has skip set.
+/// micro-batch had data, else 0. If scalars->skip is set, nothing changes. `scalars` may be null.
 TESSERA_KERNEL(fold_statistics, const Tensor& running, const Tensor& observed,
                const StatisticsFold& fold, const StepScalars* scalars)
 

@@ -11,7 +11,7 @@ namespace tessera::cuda {
 struct RowUpdateTable {
   const float* gradients;
   const int32_t* rows;
-  const int32_t* slots;  // nullptr: slot i is i
+  const int32_t* slots;  // nullptr: slots[i] is i
   int64_t first;
   int64_t width;
   int64_t count;

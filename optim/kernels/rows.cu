@@ -1,4 +1,4 @@
-// copy_rows, fold_rows and touched_square_sums on CUDA, with the bits of the CPU.
+// copy_rows, fold_rows and touched_square_sums on CUDA. Results have the same bits as on the CPU.
 #include "optim/kernels/rows.h"
 
 #include "core/cuda/kernel.cuh"

@@ -50,14 +50,14 @@ struct RowUpdate {
   std::span<const Tensor> state;  // f32 (R, C) each, or (R) for a rule with one value per row
   Tensor gradients;               // f32 (>= 1, C)
   Tensor rows;                    // i32 (m), distinct
-  Tensor slots = {};              // i32 (m); undefined: slot i is i
+  Tensor slots = {};              // i32 (m); undefined: slots[i] is i
   int64_t first = 0;
   int64_t count = 0;
   const StepScalars* scalars = nullptr;  // as in update.h
 };
 
 /// These three launchers update rows with the formulas of adam_update, sgd_update and
-/// adagrad_update, and give each element the same bits.
+/// adagrad_update. Each element gets the same bits as from those launchers.
 TESSERA_KERNEL(adam_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 TESSERA_KERNEL(sgd_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 TESSERA_KERNEL(adagrad_update_rows, const RowUpdate& update, const UpdateHyper& hyper)

@@ -1,7 +1,7 @@
-// block_square_sums on CUDA, with the CPU's order of additions, and so with the CPU's bits. Half a
-// warp sums a block of 256 elements. Lane l adds the squares of elements l, l + 16, ... Then the
-// lanes are added pairwise. Products are exact in fp64, so fusing a product into an addition
-// changes no bit.
+// block_square_sums on CUDA. CUDA and the CPU add in the same order, so their results have the same
+// bits. Half a warp sums a block of 256 elements. Lane l adds the squares of elements l, l + 16 and
+// so on. Then the lanes are added pairwise. Products are exact in fp64, so fusing a product into an
+// addition changes no bit.
 #include "core/cuda/kernel.cuh"
 #include "optim/kernels/square_sums.h"
 

@@ -1,5 +1,5 @@
-// Launchers for the end of a step. From the losses and sums of squares of all ranks they compute
-// the scalars that the update reads. All pointers are to memory of the context's device.
+// Launchers for the end of a step. They compute the scalars for the update. Their inputs are the
+// losses and the sums of squares of all ranks. All pointers are to memory of the context's device.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// The block sums of squares of all ranks, and a table that locates each parameter's sums. Blocks
-/// are numbered from 0 over all parameters, in parameter order.
+/// The sums of squares of all blocks (256 elements) of all ranks, and a table that locates each
+/// parameter's sums. Blocks are numbered from 0 over all parameters, in parameter order.
 struct BlockSums {
   struct Segment {              // one parameter; its bucket has equally many blocks on all ranks
     int64_t begin = 0;          // number of the parameter's first block

@@ -1,4 +1,4 @@
-// Shared by the update rules on CUDA. Segments and hyper-parameters lie in device memory, and each
+// Shared by the update rules on CUDA. Segments and hyper-parameters are in device memory, and each
 // thread looks up the segment of its elements. So one launch updates all segments of all groups.
 #pragma once
 
@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(update_threads)
 }
 
 /// Updates all segments in one launch. On the device, `rule.update<n>(table, at)` updates the n
-/// elements from `at` on. All n elements are in the same segment or in none. `aligned` is true if
-/// all tensors of the rule are aligned for accesses of n elements. Throws as `searchable` does.
+/// elements from `at` on. All n elements are in one segment, or all are in none. `aligned` must say
+/// if all tensors of the rule are aligned for accesses of n elements. Throws as `searchable` does.
 template <int n, class Rule>
 void launch_update(const Context& context, const char* name, const Rule& rule, bool aligned,
                    int64_t elements, std::span<const UpdateSegment> segments,

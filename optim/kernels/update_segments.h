@@ -63,8 +63,8 @@ void for_each_segment(std::string_view rule, const Tensor& parameters,
   check_segments(rule, elements, segments, groups);
   if (scalars != nullptr && scalars->skip != 0) return;
   const float scale = scalars == nullptr ? 1.0f : scalars->gradient_scale;
-  // The whole buffer is divided among threads once. So even many small segments need only one
-  // parallel region.
+  // The buffer, not each segment, is divided among threads. So even many small segments need only
+  // one parallel region.
   parallel_blocks(elements, 8, [&](int64_t first, int64_t last) {
     for (const UpdateSegment& segment : segments) {
       const int64_t begin = std::max(first, segment.begin);

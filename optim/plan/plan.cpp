@@ -20,7 +20,7 @@ constexpr int64_t crossing_slots = 2;  // for offload from a GPU
 // The next four constants are used only with a GPU, for the norm and the scalars of a step.
 constexpr int64_t segment_bytes = 32;  // entry of a parameter in the table of block sums
 constexpr int64_t blocks_a_partial_sum = 1024;
-constexpr int64_t scalars_bytes = 32;  // one f64 and five 32-bit words
+constexpr int64_t scalars_bytes = 32;  // one f64, five 32-bit words, 4 bytes of padding
 constexpr int64_t fetched_slots = 2;
 
 void add(int64_t& to, CheckedInt value) { to = (to + value).value(); }
@@ -163,9 +163,10 @@ class Planner {
     trainable_tables_ += table.trainable ? 1 : 0;
   }
 
-  // At every stage a checkpoint is written from a copy of this rank's shards. The shards hold f32
+  // At every stage a checkpoint is written from a copy of this rank's shards. The shards have f32
   // weights and state of trained parameters, and the values of frozen parameters. Shards in GPU
-  // memory are always copied. Shards in host memory are copied as far as the limit allows.
+  // memory are always copied. Shards in host memory are copied only as far as checkpoint_limit
+  // allows.
   void add_staging(const PlanGroup& group) {
     const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
     const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);
@@ -290,7 +291,7 @@ class Planner {
   void add_step() {
     const CheckedInt losses = CheckedInt(micro_steps_) * f32_bytes;
     // The flags of a rank are:
-    //   - one byte of notes;
+    //   - one byte of notes from the caller (ZeroOptimizer::set_notes);
     //   - one bit per micro-step, set if the micro-step had data;
     //   - one bit per trainable parameter, set if the parameter got a gradient.
     const CheckedInt flags = 1 + ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
@@ -356,12 +357,12 @@ class Planner {
     add(plan_.parameters, CheckedInt(p.values) + p.running + p.looked_up + p.gathered);
     add(plan_.gradients, CheckedInt(p.buckets) + p.accumulators + p.local_sums + p.gathered_sums);
     add(input_.offload ? plan_.host.optimizer_state : plan_.optimizer_state, state);
-    const bool apart = !input_.device.is_cpu();  // device memory is not host memory
+    const bool apart = !input_.device.is_cpu();  // true: device and host memory are separate
     plan_.host.communication = (CheckedInt(p.crossing) + p.fetched + p.mirrors + p.host_rows +
                                 (apart ? p.flags + p.texts : 0))
                                    .value();
-    // A save frees its bucket before the ranks exchange texts about its success. On the CPU both
-    // are in host memory, so only the larger one is added.
+    // A save frees its bucket before the ranks exchange texts about its success. If ranks compute
+    // on the CPU, both are in host memory, so only the larger one is added.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
                                  p.statistics + p.scalars + p.rows +
                                  (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));

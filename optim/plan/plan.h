@@ -1,6 +1,6 @@
-// Predicts the memory and traffic of a run, to the byte, before the run starts. The plan is a
-// formula over ShardLayout and, for row-sparse tables, RowLayout. It shares no other code with the
-// optimizer, so that tests can compare a plan with measurements.
+// Predicts the memory and traffic of a run, to the byte, before the run starts. A plan is computed
+// from ShardLayout and, for row-sparse tables, RowLayout. It shares no other code with the
+// optimizer, so a comparison of plan and measurements can find errors in both.
 //
 //   Plan plan = optim::plan({.parameters = plan_parameters(model), .ranks = 64, .stage = 3,
 //                            .batch = {.global = 512, .micro = 4}}, 0);
@@ -24,7 +24,7 @@ struct PlanParts {
   int64_t looked_up = 0;      // row-sparse tables: rows of the current micro-batch
   int64_t gathered = 0;       // stage 3: the largest total of blocks gathered at the same time
   // gradients
-  int64_t buckets = 0;        // a micro-batch's gradients; stages 2 and 3: ring and tied slots
+  int64_t buckets = 0;        // a micro-batch's gradients; stages 2 and 3: ring_elements()
   int64_t accumulators = 0;   // this rank's shard of the step's gradient sum
   int64_t local_sums = 0;     // no_sync with more than one micro-step: the rank's own sums
   int64_t gathered_sums = 0;  // stage 0, if dtypes of sums and gradients differ: buckets of sums
@@ -33,7 +33,7 @@ struct PlanParts {
   int64_t state = 0;
   // communication
   int64_t rows = 0;           // row-sparse tables: rows that are sorted, sent and received
-  int64_t host_rows = 0;      // with a GPU: host memory for these rows; `rows` is on the device
+  int64_t host_rows = 0;      // with a GPU: host memory for rows; `rows` is then on the device
   int64_t staging = 0;        // buffers of the transport
   int64_t scattered = 0;      // fast reduction: the result of a reduce-scatter
   int64_t norms = 0;
@@ -93,6 +93,7 @@ struct Plan {
   /// Bytes that the whole run sends for rows of row-sparse tables, from the numbers of rows that
   /// the run has counted. plan() leaves them 0.
   std::array<int64_t, dist::traffic_count> counted_traffic{};
+  /// Returns the sum of `traffic`.
   int64_t sent() const;
 };
 

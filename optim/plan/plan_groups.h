@@ -1,6 +1,6 @@
 // Divides the model's parameters into groups, for the predictions of a plan. The parameters of a
 // group have one dtype, and are all trainable or all frozen. Each group has its own buckets. Stage
-// 3 gathers buckets in blocks. Groups are derived only from the input and ShardLayout.
+// 3 gathers buckets in blocks (PlanBlock). Groups are computed only from the input and ShardLayout.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct PlanGroup {
   bool trainable = true;
   std::vector<int64_t> registered;  // registration index of each parameter of the layout
   dist::ShardLayout layout;
-  std::vector<PlanBlock> blocks;    // stage 3: in order of buckets, so the model's last block first
+  std::vector<PlanBlock> blocks;    // stage 3: in order of buckets; the model's last block is first
 
   /// Returns the lowest registration index in a bucket. Backward reaches this parameter last.
   int64_t first_registered(const dist::Bucket& bucket) const {

@@ -18,7 +18,7 @@ struct PlanParameter {
   std::string name;
   int64_t elements = 0;
   bool shared = false;  // tied: used under two names
-  int64_t block = -1;   // named block, which stage 3 gathers as a whole; -1: none
+  int64_t block = -1;   // Module::begin_block; stage 3 gathers a block as a whole; -1: none
   DType dtype = DType::f32;
   bool trainable = true;
   nn::BackwardReads backward_reads = nn::BackwardReads::always;
@@ -38,8 +38,8 @@ struct PlanInput {
   int stage = 2;
   int64_t bucket_bytes = int64_t{4} << 20;
   bool overlap = true;
-  /// True if the whole run is one micro-step without an evaluation. Then stage 3 cannot gather
-  /// blocks ahead, because stage 3 learns the order of blocks in an earlier pass over the model.
+  /// True if the whole run is one micro-step without an evaluation. Stage 3 then cannot gather
+  /// blocks ahead, because it learns the order of blocks in an earlier pass over the model.
   bool single_pass = false;
   Reduction reduction = Reduction::ordered;
   bool no_sync = false;
@@ -63,8 +63,8 @@ struct PlanInput {
   int64_t batch_norms = 0;
   bool sync_batch_norm = false;
   Device device = {};  // the device on which the ranks compute
-  /// True if GPUs communicate through the host. The host then holds copies of buffers, as large as
-  /// the largest buffer that a call passes.
+  /// True if GPUs communicate through the host. The host then needs copies as large as the largest
+  /// buffers that are passed to a collective.
   bool staged = false;
   /// Staging bytes of the transport; nullopt: dist::mpi_staging_bytes.
   std::optional<int64_t> staging_bytes = std::nullopt;

@@ -34,8 +34,8 @@ int64_t blocks_per_row(int64_t width) {
   return block % width == 0 ? 1 : (width + block - 2) / block + 1;
 }
 
-// Offload updates rows in chunks. The sums of a chunk are at most as large as a bucket, but at
-// least one row.
+// Offload updates rows in chunks. The sums of a chunk are at most as large as a bucket, but a chunk
+// has at least one row.
 void add_offload(const PlanInput& input, const PlanParameter& table, int64_t updated,
                  TableMemory& memory) {
   const CheckedInt row_sums = CheckedInt(table.width()) * f32_bytes;
@@ -220,8 +220,8 @@ double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distr
 
 RowCounts expected_counts(const PlanInput& input, const PlanParameter& table, int64_t rank,
                           int64_t lookups, const RowDistribution& distribution) {
-  // Assumes that the looked-up rows are spread evenly over their owners, as they are if row numbers
-  // are hashes.
+  // Assumes that a rank owns the same share of the looked-up rows as of all rows. This holds if row
+  // numbers are hashes.
   const int64_t own = plan_row_layout(input, table).owned(rank).size();
   const double share = static_cast<double>(own) / static_cast<double>(table.rows);
   const double distinct = std::min(expected_rows(table.rows, lookups, distribution),

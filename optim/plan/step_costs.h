@@ -21,8 +21,8 @@ struct Cost {
   }
 };
 
-/// A transfer on the channel: seconds on the wire, then the additions by the rank that owns the
-/// shard.
+/// A transfer on the channel (step_time.h): seconds of sending, then the additions by the rank that
+/// owns the shard.
 struct Transfer {
   double seconds = 0;
   Cost additions = {};

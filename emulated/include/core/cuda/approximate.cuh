@@ -1,5 +1,6 @@
 // The emulated twin of the CUDA file core/cuda/approximate.cuh. As on a GPU, a subnormal power
-// becomes zero, and so does a quotient if the divisor is at least 2^126. Other results have the
+// becomes zero, and a quotient becomes zero if the divisor's magnitude is above 2^126. In the
+// emulation, a quotient also becomes zero for a magnitude of exactly 2^126. Other results have the
 // precision of the host's functions.
 #pragma once
 

@@ -1,10 +1,11 @@
-// The emulated twin of the CUDA file core/cuda/mma.cuh, with the same contract in plain loops.
-// Fragments have the tensor cores' layout, and kernels must wait for their copies. Tests on the CPU
-// therefore cover a kernel's tiling, indices, masks and waits.
+// The emulated twin of the CUDA file core/cuda/mma.cuh. The functions have the contract of that
+// file, and are written as plain loops. Fragments have the tensor cores' layout, and kernels must
+// wait for their copies. Tests on the CPU therefore cover a kernel's tiling, indices, masks and
+// waits.
 //
 // Differences from the CUDA file:
-//   - mma sums in the order of k;
-//   - a copy is made only when its group is waited for, so a read before the wait finds the old
+//   - mma adds the products in the order of k;
+//   - a copy is made only in the wait for its group, so a read before the wait finds the old
 //     contents;
 //   - blocks must be one-dimensional.
 #pragma once

@@ -1,4 +1,4 @@
-// The twin of core/cuda/shared_memory.cuh in builds with emulated CUDA.
+// The emulated twin of the CUDA file core/cuda/shared_memory.cuh.
 #pragma once
 
 #include <cuda_runtime.h>
