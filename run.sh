@@ -11,8 +11,8 @@ ranks=${TESSERA_RANKS:-2}
 threads=$((cores / ranks > 0 ? cores / ranks : 1))
 
 install_packages
-# CUDA takes minutes to compile, so it needs a GPU or a request. Without either, an existing build
-# keeps its setting.
+# CUDA code takes minutes to compile, so it is compiled only with a GPU or on request. Without
+# either, an existing build keeps its setting.
 if [[ -z ${TESSERA_CUDA:-} ]]; then
   if has_gpu; then
     cuda=AUTO
@@ -27,7 +27,7 @@ build release train_gpt generate report corpus
 
 train=(mpirun -n "$ranks" build/release/bin/train_gpt --data build/release/corpus.txt
   --preset nano --stage 2 --threads "$threads" --sample 200)
-# An evaluation alone writes no file.
+# A report is left out with --eval-only, which writes no file.
 if [[ " $* " != *" --eval-only "* ]]; then train+=(--report build/release/run.html); fi
 train+=("$@")
 say "${train[*]}"

@@ -4,7 +4,7 @@
 #  - The build with the address and undefined behaviour sanitizers runs the tests of core, dist and
 #    optim, and the MPI tests of train, on the CPU and on emulated CUDA. On emulated CUDA it also
 #    runs the tests of models and some of the tests of applications.
-# Code that only reads options or writes reports is not sanitized.
+# No sanitizer runs code that only reads options or writes reports.
 # --full adds the long matrices and the thread sanitizer. Other arguments go to ctest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"

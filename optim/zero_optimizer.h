@@ -194,10 +194,10 @@ class ZeroOptimizer {
   StepReport step(int64_t step, const Batch& batch,
                   const std::function<Tensor(const MicroBatch&)>& loss);
 
-  /// Sets bits that are sent to all ranks with the flags of the current step. Between two steps,
-  /// the bits are sent with the next step. This costs no additional message. LaunchedStep::notes
-  /// returns the bits of all ranks. Ranks use these bits to agree, between two steps, on an event
-  /// that only one rank has noticed, such as a signal or a finished file.
+  /// Sets bits that are sent to all ranks with the flags of the current step. If called between two
+  /// steps, the bits are sent with the next step. The bits cost no additional message.
+  /// LaunchedStep::notes returns the bits of all ranks. Ranks use these bits to agree, between two
+  /// steps, on an event that only one rank has noticed, such as a signal or a finished file.
   void set_notes(uint8_t notes);
 
   /// Returns the step's gradient of a parameter, summed over micro-batches, in f32 and whole on

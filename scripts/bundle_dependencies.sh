@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Packs the libraries that Tessera builds and runs with, but no compilers or build tools, into one
-# folder that may be copied anywhere: Open MPI, oneDNN, Catch2, CLI11, fmt, spdlog, nlohmann json,
-# xxHash, libjpeg, libpng and zlib, as installed.
+# Packs the installed libraries that Tessera needs into one folder: Open MPI, oneDNN, Catch2, CLI11,
+# fmt, spdlog, nlohmann json, xxHash, libjpeg, libpng and zlib. Compilers and build tools are not
+# packed. The folder may be copied anywhere.
 #
 #   scripts/bundle_dependencies.sh FOLDER    on Debian or Ubuntu; installs what is missing
 #   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive; ./test.sh too
@@ -27,9 +27,9 @@ limit_bytes=$((48 << 20))
 tools='^(cmake|g\+\+|ninja-build|python3)$'
 # missing_libraries ignores these libraries, because every system with a C++ compiler has its own.
 base='/(ld-linux.*|lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+|gomp))\.so'
-# These files are left out: bindings of other languages, and transports of special networks, which
-# Debian's configuration leaves out too. They would pull in most of the libraries that Open MPI can
-# use.
+# These files are left out: bindings of other languages, and transports of special networks.
+# Debian's configuration disables these transports, too. The files would pull in most of the
+# libraries that Open MPI can use.
 unwanted='ucx|ofi|psm|openib|verbs|netlink|flux|oshmem|spml|sshmem|scoll|memheap|mca_atomic'
 unwanted+='|java|mpifh|usempi|mpi_cxx|/fortran|ompitrace|monitoring|dbg_msgq|romio'
 # Static libraries beside a shared library are left out too.
@@ -37,7 +37,7 @@ unwanted+='|lib(jpeg|png|png16|xxhash|z)\.a$'
 
 files_of() { dpkg-query -L "$@" | grep -vE "$unwanted"; }
 
-# Lists the files to take: those of the packages in scripts/packages.txt, and those of Open MPI.
+# Lists the files to copy: those of the packages in scripts/packages.txt, and those of Open MPI.
 wanted_files() {
   local packages plugins
   mapfile -t packages < <(grep -vE "^#|$tools" scripts/packages.txt)
@@ -56,8 +56,8 @@ wanted_files() {
     grep -E '^/usr/lib/.*pmix.*(\.so|\.conf|help-.*\.txt)'
 }
 
-# Lists what the folder lacks: targets of its links, and libraries that its programs and libraries
-# load.
+# Lists the files that the folder lacks: targets of its links, and libraries that its programs and
+# libraries load.
 missing_libraries() {
   local link library
   find "$folder/lib/$triplet" -xtype l | while read -r link; do
@@ -73,8 +73,8 @@ missing_libraries() {
 
 # take FILE...: copies files into the folder, without /usr in their paths. Links stay links. A link
 # to an absolute path (Debian's libz.so) becomes a link to the file name in the same folder. Headers
-# in include/$triplet go to include, because outside of /usr compilers do not look in a folder for
-# one architecture.
+# in include/$triplet go to include, because compilers search such a folder of one architecture only
+# in /usr.
 take() {
   local file to target
   for file; do
@@ -107,12 +107,12 @@ while [[ ${#files[@]} -gt 0 ]]; do
   mapfile -t files < <(missing_libraries)
 done
 
-# oneDNN's library is two thirds of the folder. gzip makes it three times smaller, and env.sh
+# oneDNN's library is two thirds of the folder. gzip makes the library three times smaller. env.sh
 # unpacks it.
 gzip -9 "$folder/lib/$triplet"/libdnnl.so.*.*
 
 cat > "$folder/env.sh" << END
-# Sourced by run.sh and test.sh where TESSERA_DEPS is this folder, or by hand: . FOLDER/env.sh
+# Sourced by run.sh and test.sh if TESSERA_DEPS is this folder, or by hand: . FOLDER/env.sh
 tessera_deps=\$(cd "\$(dirname "\${BASH_SOURCE[0]}")" && pwd)
 for packed in "\$tessera_deps/lib/$triplet"/*.gz; do
   [[ -e \${packed%.gz} ]] && continue

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the rules of the house style that a script can check: sizes, whitespace, headers, which
-folder includes which, and that lines which docs/ quote are still in the sources.
+"""Checks the rules of the house style that a script can check: sizes, whitespace, headers, and
+includes between folders. Also checks that the sources still have the lines that docs/ quote.
 
 Usage: scripts/check_style.py [ROOT]. Prints a line per finding, and exits with 1 if there is any.
 """
@@ -14,7 +14,7 @@ MAX_KERNEL_FILE_LINES = 800  # of .cu files
 MAX_FUNCTION_LINES = 60
 MAX_COLUMNS = 100
 
-# For each folder: the beginnings that quoted includes in its files may have. Files of other folders
+# For each folder, the allowed beginnings of quoted includes in its files. Files of other folders
 # may include anything.
 ARROWS = {
     "core": ("core/",),
@@ -54,9 +54,9 @@ def blank(match):
 
 
 def only_code(text):
-    """Returns the text without strings, comments, directives, and macro calls without semicolon.
+    """Returns the text without strings, comments, directives and macro calls.
 
-    The numbers of lines stay the same.
+    Only macro calls that no semicolon ends are removed. The numbers of lines stay the same.
     """
     text = LITERALS.sub(blank, text)
     call = re.compile(r"^[ \t]*[A-Z][A-Z0-9_]+" + BALANCED + r"(?=\s*[\w}])", re.MULTILINE)

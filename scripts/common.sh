@@ -52,7 +52,7 @@ missing_packages() {
   done
 }
 
-# True if sudo works, after asking for the password if there is a terminal.
+# True if sudo works. Asks for the password if there is a terminal.
 can_sudo() {
   command -v sudo > /dev/null || return 1
   sudo -n true 2> /dev/null || { [[ -t 0 ]] && sudo -v; }

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Registers, spilled bytes and shared memory of every CUDA kernel, as ptxas reports them.
+"""Reports registers, spilled bytes and shared memory of every CUDA kernel, as ptxas prints them.
 
   scripts/kernel_resources.py --build build/release            compares with the stored table
   scripts/kernel_resources.py --build build/release --update   writes the table
 
 Another compiler has other numbers, so the table names the version of nvcc. Kernels are compiled
-for sm_90 as the build compiles them, and nothing runs, so no GPU is needed. A kernel that spills
-keeps values in memory instead of registers, which costs time in every launch; such kernels are
+for sm_90 with the flags of the build. No kernel runs, so no GPU is needed. A kernel that spills
+keeps values in memory instead of registers, which costs time in every launch. Such kernels are
 listed.
 
 Exit code: 0 equal, 1 different or spilling, 2 bad arguments, 77 no nvcc, or another version.

@@ -17,7 +17,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 export OMP_NUM_THREADS=1
-# A generated text, because Tessera's own sources change.
+# The text is generated, because Tessera's own sources change.
 awk 'BEGIN { for (i = 1; i < 6000; ++i) printf "%d %d\n", i * i % 9973, i * 7919 % 104729 }' \
   > text.txt
 

@@ -5,7 +5,7 @@
 namespace tessera::optim {
 namespace {
 
-// Returns 1 - beta^step. The difference is computed in double, because in float it loses digits
+// Returns 1 - beta^step. The difference is computed in double, because a float would lose digits
 // while beta^step is close to 1.
 float bias_correction(float beta, int64_t step) {
   return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step)));

@@ -35,8 +35,8 @@ struct UpdateRanges {
   Tensor parameters;
   Tensor gradients;
   std::span<const Tensor> state;  // one tensor per name in state_names(), in this order
-  /// On a GPU: scalars that the host does not know yet when it launches the update. A rule passes
-  /// the scalars to its launcher, or applies them as optim/kernels/update.h says.
+  /// Scalars that the host does not know yet when it launches an update on a GPU, or null. A rule
+  /// passes the scalars to its launcher, or applies them as optim/kernels/update.h says.
   const StepScalars* scalars = nullptr;
 };
 
@@ -97,8 +97,9 @@ struct Adagrad {
   void update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) const;
 };
 
-/// Adagrad with one value of state for each row of a row-sparse table: for tables only
-/// (ZeroOptions::table_rule). kernels::rowwise_adagrad_update_rows has the formula.
+/// Adagrad with one value of state for each row of a row-sparse table. This rule updates only
+/// row-sparse tables (ZeroOptions::table_rule). kernels::rowwise_adagrad_update_rows has the
+/// formula.
 struct RowwiseAdagrad {
   float learning_rate = 1e-2f;
   float epsilon = 1e-10f;
@@ -120,7 +121,7 @@ class UpdateRule {
   /// Returns the names of the state tensors. Each state tensor is as large as the parameters, or,
   /// if value_per_row(), has one value for each row of a table.
   std::vector<std::string> state_names() const { return rule_->state_names(); }
-  /// Returns a group's hyper-parameters for a parameter's update number `step`, counted from 1.
+  /// Returns a group's hyper-parameters for update number `step` of a parameter, counted from 1.
   UpdateHyper hyper(int64_t step, const GroupOptions& group) const {
     return rule_->hyper(step, group);
   }

@@ -62,7 +62,7 @@ void OffloadedRows::pack(const TouchedRows& touched, const Tensor& host_slots,
     kernels::copy_rows(context, RowList{to}, RowList{touched.sums, slots}, range.size());
     return;
   }
-  // Rows without a gradient stay zero. The sums of the other rows are copied to their places.
+  // Rows without a gradient get zeros. Row places[i] of `to` gets row from[i] of the sums.
   kernels::fill(context, to, 0.0f);
   std::vector<int32_t> places;
   std::vector<int32_t> from;
@@ -89,7 +89,8 @@ void OffloadedRows::update(const UpdateRule& rule, const UpdateHyper& hyper,
   const int64_t count = touched.rows.elements();
   if (count == 0) return;
   const Context host = current_context(place_.device());
-  // The lists are copied to the host once. A copy between chunks would wait for earlier chunks.
+  // The lists are copied to the host before the first chunk. A copy between two chunks would wait
+  // for the device's work on earlier chunks.
   const Tensor rows = touched.rows.to_host();
   const Tensor host_slots = touched.slots.defined() ? touched.slots.to_host() : Tensor();
   const int chunks = chunks_of(count, rows_at_once_);

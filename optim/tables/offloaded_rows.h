@@ -2,8 +2,9 @@
 // touched rows. The table's values are on the device (optim/zero/update_place.h).
 //
 // Touched rows are updated in chunks, so that the buffers of sums and weights do not grow with the
-// table. The sums of a chunk are packed on the device and copied to the host. The host rounds and
-// packs the updated weights. They are copied to the device, which writes them to their rows:
+// table. The sums of a chunk are packed on the device and copied to the host. The host updates,
+// packs and rounds the weights, and copies the result to the device. The device writes each packed
+// row to its row of the table:
 //
 //   device   pack sums 0   pack sums 1            values 0 to rows   ...
 //   host                   update chunk 0         update chunk 1     ...
@@ -23,7 +24,7 @@ namespace tessera::optim {
 struct TouchedRows {
   Tensor rows;        // i32 [m]
   Tensor slots = {};  // i32 [m]: the sum of rows[i] is row slots[i] of `sums`, or zero if slots[i]
-                      // is -1; undefined: slots[i] is i
+                      // is -1; if `slots` is undefined, the sum of rows[i] is row i
   Tensor sums;        // f32 [n, C]; n >= m if slots is undefined
 };
 
@@ -34,10 +35,10 @@ class OffloadedRows {
   OffloadedRows(const TableInfo& info, dist::Communicator& communicator, int64_t rows,
                 int64_t bucket_bytes);
 
-  /// Zeroed f32 memory of the host for master weights or state.
+  /// Returns zeroed f32 host memory for master weights or state.
   Tensor zeros(const Shape& shape) const;
 
-  /// The matrices of an update, whose row 0 is row `first` of the table.
+  /// The matrices of an update. Row 0 of each matrix is row `first` of the table.
   struct Target {
     Tensor masters;                 // f32 [rows, C] on the host
     std::span<const Tensor> state;  // on the host
@@ -58,7 +59,8 @@ class OffloadedRows {
   int64_t rows_at_once_;
   Device device_;
   UpdateOnHost place_;
-  std::vector<Tensor> sums_;  // f32 [rows_at_once_, C] on the device; two on a GPU, to pack ahead
+  // Each f32 [rows_at_once_, C] on the device. On a GPU there may be two, to pack ahead.
+  std::vector<Tensor> sums_;
   Tensor values_;             // [rows_at_once_, C] on the device
 };
 

@@ -12,7 +12,7 @@ struct RowCounts {
   int64_t sent = 0;       // gradient rows that this rank sent to other ranks
   int64_t asked = 0;      // stage 3: rows that this rank requested from other ranks
   int64_t served = 0;     // stage 3: rows whose values this rank sent to other ranks
-  int64_t touched = 0;    // rows owned by this rank; a row counts once per step that touched it
+  int64_t touched = 0;    // touched rows that this rank owns; a row counts once per step
   int64_t updated = 0;    // the part of `touched` in steps with an update
   int64_t blocks = 0;     // blocks of 256 elements with touched rows, counted like `touched`
   int64_t updates = 0;    // steps with an update

@@ -1,7 +1,8 @@
 // Exchanges rows of a row-sparse table between the ranks that use them and the ranks that own them.
-// First the hosts of all ranks exchange how many rows each rank has for each owner. Then the ranks
-// send row numbers to the owners. Values are sent to the owners (gradients) or by the owners
-// (parameters). Row numbers count as Traffic::rows.
+// First, the hosts of all ranks exchange counts: the number of rows of each owner that each rank
+// sends or requests. Then the ranks send row numbers to the owners. Last, gradients are sent to the
+// owners, or parameter values are sent by the owners. In a step, counts and row numbers are
+// Traffic::rows.
 #pragma once
 
 #include <vector>
@@ -14,8 +15,8 @@
 
 namespace tessera::optim {
 
-/// Counts, for each pair of a rank and an owner, how many of the owner's rows the rank sends or
-/// requests. Every rank gets the counts of all ranks.
+/// The number of rows that each rank sends to or requests from each owner. Every rank gets the
+/// counts of all ranks.
 class RowCountsOfRanks {
  public:
   RowCountsOfRanks(const TableInfo& info, dist::Communicator& communicator);
@@ -24,8 +25,8 @@ class RowCountsOfRanks {
   void gather(const SortedRows& rows, dist::Traffic purpose = dist::Traffic::rows);
   /// Waits for the counts. The functions below may be called afterwards.
   void wait();
-  /// by_owner()[r]: how many rows owned by rank r this rank sends or requests. by_source()[r]: how
-  /// many rows owned by this rank are sent or requested by rank r.
+  /// by_owner()[r]: the number of rows owned by rank r that this rank sends or requests.
+  /// by_source()[r]: the number of rows owned by this rank that rank r sends or requests.
   const std::vector<int64_t>& by_owner() const { return by_owner_; }
   const std::vector<int64_t>& by_source() const { return by_source_; }
   int64_t incoming() const;  // the sum of by_source()
@@ -55,16 +56,16 @@ class RowFetch {
   /// A fetch for a step counts as Traffic::rows and Traffic::parameters. A fetch for an evaluation
   /// counts as Traffic::other.
   enum class Purpose : uint8_t { step, evaluation };
-  /// Requests the rows that this rank needs, at most info.distinct(). rows[i] has slot
+  /// Requests the rows that this rank needs, at most info.distinct(). The slot of rows[i] is
   /// first_slot + i.
   void request(std::span<const int32_t> rows, int64_t first_slot, Purpose purpose = Purpose::step);
-  /// Sends the row numbers to the owners, and starts to send values back. `own`: the values of all
-  /// rows that this rank owns. Waits for the counts, not for the values.
+  /// Sends the row numbers to the owners, and starts the exchange of values. Waits for the counts,
+  /// not for the values. `own`: the values of all rows that this rank owns.
   void start(const Tensor& own);
   /// Adds the rows that this rank has requested and served in this fetch to `total`. Called after
   /// start().
   void count(RowCounts& total) const;
-  /// Waits for the values, and writes each row's values to the row of `to` given by its slot.
+  /// Waits for the values. Writes the values of the row with slot s to row s of `to`.
   void finish(const Tensor& to);
 
  private:

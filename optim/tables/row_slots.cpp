@@ -54,8 +54,8 @@ int32_t RowSlots::add(int32_t row) {
 }
 
 void RowSlots::clear() {
-  // Removes rows in the reverse order of their addition. The probe for a row passes only places
-  // that were filled before the row was added, and these places are still filled.
+  // Rows are removed in the reverse order of their addition. find(row) passes only places that were
+  // filled before the row was added. In this order, these places are still filled.
   while (count_ > 0) {
     slots_.data<int32_t>()[find(rows_.data<int32_t>()[count_ - 1])] = -1;
     --count_;

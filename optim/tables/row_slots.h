@@ -1,6 +1,6 @@
 // A set of rows on the host. Each row has a slot: rows are numbered from 0 in the order in which
 // they were added. A hash table with linear probing (Knuth, TAOCP vol. 3, 6.4, algorithm L) maps
-// rows to slots, so memory depends on the size of the set and not on the number of rows of the
+// rows to slots. So memory depends on the capacity of the set, and not on the number of rows of the
 // table.
 #pragma once
 

@@ -1,4 +1,5 @@
-// The rows of a RowSlots in ascending order, so that the rows of each owner are consecutive.
+// A list of distinct rows in ascending order, so that the rows of each owner are consecutive. Each
+// row has a slot (optim/tables/row_slots.h).
 #pragma once
 
 #include <span>

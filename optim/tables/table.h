@@ -3,9 +3,9 @@
 // (dist/row_layout.h). A table belongs to no partition, but takes part in the same steps as the
 // partitions of dense parameters.
 //
-//   parts     TableValues      what operations read; stage 3 fetches rows
-//             TableGradients   rows of a micro-batch, and their sums at the owners
-//             TableUpdate      the rule, on touched rows
+//   parts     TableValues      the rows that operations read; stage 3 fetches rows
+//             TableGradients   the gradient rows of a micro-batch, and their sums at the owners
+//             TableUpdate      applies the update rule to rows
 //
 // Shapes use the letters of optim/tables/table_info.h.
 #pragma once
@@ -75,7 +75,7 @@ class Table {
   int64_t all_blocks() const;  // the sum of block_counts()
 
   void update(const UpdateHyper& hyper, const StepScalars* scalars);
-  /// Called after an update, and after a step that updated nothing.
+  /// Called at the end of each step, even if the step updated nothing.
   void updated() { values_.updated(); }
 
   RowCounts counts() const;
@@ -95,9 +95,9 @@ class Table {
   /// The bytes of one row's master weights and state on a rank that updates the row; 0 for a frozen
   /// table.
   int64_t row_state_bytes() const;
-  /// Adds the update rule's state that this rank holds to `result`.
+  /// Copies the update rule's state on this rank into `result`.
   void own_state(StateByName& result) const;
-  /// Adds the update rule's state of all ranks to `result`, on rank `root` only. Collective.
+  /// Copies the update rule's state of all rows into `result`, on rank `root` only. Collective.
   void gather_state(int root, StateByName& result) const;
 
  private:

@@ -95,7 +95,7 @@ void TableGradients::begin_backward(const RowSlots& rows, std::span<const uint8_
   if (begun_) return;
   begun_ = true;
   looked_up_ = rows.count();
-  wait();  // the previous micro-step's contributions may still be in flight from these buffers
+  wait();  // the previous micro-step's exchange may still read the buffers
   sent_.sort(contributes_ ? rows.rows() : std::span<const int32_t>{}, 0, used);
   total_.looked_up += sent_.count();
   if (counts_) counts_->gather(sent_);

@@ -1,5 +1,5 @@
-// The update of a row-sparse table: its master weights, the update rule's state, and which rows a
-// rank updates.
+// The update of a row-sparse table: its master weights, the update rule's state, and the choice of
+// the rows that a rank updates.
 //
 //   stage 0        every rank updates all touched rows, after it has gathered their sums
 //   stages 1 to 3  a rank updates the touched rows that it owns

@@ -1,8 +1,9 @@
-// The values of a row-sparse table: how operations get the rows that they look up.
+// The values of a row-sparse table, and the lookups of its rows.
 //
 //   stages 0 to 2   every rank has the whole table; at stages 1 and 2, rows that other ranks
 //                   updated are gathered after each step
-//   stage 3         a rank has the rows that it owns, and fetches the rest for each micro-batch
+//   stage 3         a rank has only the rows that it owns, and fetches all rows that a micro-batch
+//                   looks up from their owners
 //
 // In a micro-batch, operations read a copy of the rows that the micro-batch looks up. So forward,
 // backward and gradient number the rows in the same way, by slot, at every stage. n is the most
@@ -65,7 +66,8 @@ class TableValues {
   void gather_all();
   /// Drops prefetched rows. Called before the table gets other values.
   void forget_prefetched();
-  /// Called after an update, and after a step that updated nothing.
+  /// Called at the end of each step, even if the step updated nothing. Starts a prefetch that
+  /// waits for the update.
   void updated();
   /// Waits until values() has the values of the last update.
   void synchronize();
@@ -103,7 +105,7 @@ class TableValues {
   Looked current_;
   Tensor device_rows_;             // on a GPU: i32 [n]
   std::optional<RowFetch> fetch_;  // fetches for current_ and for evaluations
-  dist::HostBuffer rounds_;        // i64 [ranks]: how many fetches an evaluation needs on each rank
+  dist::HostBuffer rounds_;        // i64 [ranks]: number of fetches for each rank's evaluation
   // Rows of the next micro-batch. These members exist from the first prefetch on:
   std::optional<Looked> next_;
   std::optional<RowFetch> next_fetch_;

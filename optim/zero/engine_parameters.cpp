@@ -110,10 +110,10 @@ void ZeroEngine::add_partitions(std::vector<nn::NamedParameter> parameters,
   const size_t first_trainable = trainable_.size();
   const size_t first_frozen = frozen_.size();
   const size_t first_table = tables_.size();
-  // A part has all parameters of one dtype that are trainable, or all that are frozen. Parts are in
-  // order of first registration. add_part() makes one partition of a part's dense parameters.
-  // Tables are sorted into parts too. The norm then adds a table's blocks in the same place as if
-  // the table were dense.
+  // A part has all trainable parameters of one dtype, or all frozen parameters of one dtype. Parts
+  // are in order of first registration. add_part() makes one partition of a part's dense
+  // parameters. Tables are sorted into parts too, so that the norm adds a table's blocks in the
+  // same order as if the table were dense.
   std::vector<std::vector<PlacedParameter>> parts;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const nn::Parameter& parameter = parameters[i].parameter;

@@ -34,7 +34,7 @@ StatePiece statistics_piece(const StateTensor& tensor, const Tensor& values) {
 }
 
 void read_statistics(const StateSource& source, const std::string& path, Tensor to) {
-  // Read on the host first, because the statistics may be in GPU memory.
+  // source.read() writes to host memory, but the statistics may be in GPU memory.
   const Tensor values = Tensor::empty(to.shape(), DType::f32, Device{}, Category::workspace);
   source.read(path, 0, values.values<float>());
   to.copy_from(values);

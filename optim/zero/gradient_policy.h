@@ -2,8 +2,8 @@
 // its parameters. A ReductionPolicy sends the gradient to the owners of its shards.
 //
 // The reducer (optim/zero/reducer.h) opens a bucket when the first gradient of its parameters is
-// written. It sends the bucket when all gradients are complete, and then passes the collective to
-// sent(). The memory belongs to the communicator until the collective is done.
+// written. The reducer sends the bucket when all its gradients are complete, and then passes the
+// collective to sent(). The memory belongs to the communicator until the collective is done.
 #pragma once
 
 #include <array>

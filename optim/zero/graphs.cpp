@@ -64,8 +64,8 @@ GraphedReducer::Kind GraphedReducer::kind() const {
 
 GraphedReducer::Captured GraphedReducer::capture(const std::function<Tensor()>& loss, float scale) {
   open();
-  // A graph cannot wait for work outside of it, and nothing outside can wait for work in a graph.
-  // So nothing may be in flight before the capture or at its end.
+  // A graph cannot wait for work outside the graph, and work outside cannot wait for work in the
+  // graph. So no collective may be in flight when the capture begins or ends.
   wait_for_all();
   Captured captured;
   captured.launch = communicator_->capture([&] {

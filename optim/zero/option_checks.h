@@ -1,4 +1,4 @@
-// Checks of a ZeroOptimizer's options, before anything is allocated.
+// Checks the options of a ZeroOptimizer before anything is allocated.
 #pragma once
 
 #include <vector>

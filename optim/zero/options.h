@@ -31,9 +31,9 @@ struct ZeroOptions {
   int64_t bucket_bytes = int64_t{4} << 20;
   bool overlap = true;  // communicate while backward and the next forward run
   Reduction reduction = Reduction::ordered;
-  /// Sum the micro-batches of a step on each rank first, and reduce once: this sends fewer bytes,
-  /// but keeps a full gradient on every rank, and adds in an order that depends on the number of
-  /// ranks.
+  /// Each rank first sums the gradients of its micro-batches of a step. The sums are reduced once,
+  /// at the end of the step. This sends fewer bytes, but keeps a full gradient on every rank, and
+  /// the order of additions depends on the number of ranks.
   bool no_sync = false;
   float clip = 0;  // maximum of the global gradient norm; 0: no clipping
   Schedule schedule = constant_schedule();

@@ -1,4 +1,4 @@
-// Which rank owns which elements of which parameter, for reports and pictures of a run.
+// Describes which rank owns which elements of which parameter, for reports and pictures of a run.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct OwnedGroup {
   std::vector<OwnedBucket> buckets;
 };
 
-/// A row-sparse table. Rank r owns the rows [r * rows_per_rank, (r + 1) * rows_per_rank), without
-/// those beyond the end of the table.
+/// A row-sparse table. Rank r owns the rows [r * rows_per_rank, (r + 1) * rows_per_rank), as far as
+/// the table has these rows.
 struct OwnedTable {
   std::string name;
   DType dtype = DType::f32;

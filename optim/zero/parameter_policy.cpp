@@ -49,7 +49,7 @@ ShardedParameters::ShardedParameters(const Partition& partition, dist::Communica
   int64_t block = -1;
   for (int b = 0; b < partition.buckets(); ++b) {
     const dist::Bucket& bucket = partition.bucket(b);
-    // Consecutive buckets of one named block are gathered together.
+    // Consecutive buckets of one block (Module::begin_block) are gathered together.
     if (units_.empty() || bucket.block < 0 || bucket.block != block) units_.emplace_back();
     block = bucket.block;
     units_.back().buckets.push_back(b);
@@ -87,9 +87,9 @@ void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
   if (phase_ != Phase::evaluation) log_.add([this, unit, kept] { enter(unit, kept); });
   const int next = successor(unit);
   last_ = unit;
-  // Frees memory before new units are gathered. A tied unit such as the head is read between the
-  // forward and the backward of the last block. Entering the head must not release that block,
-  // which is needed again at once. So entering a tied unit releases nothing.
+  // Memory is freed before new units are gathered. Entering a tied unit releases nothing: a tied
+  // unit such as the output head is read between the forward and the backward of the last block,
+  // and the backward needs that block again at once.
   if (!units_[static_cast<size_t>(unit)].tied) {
     for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
       const bool stays = other == unit || other == next ||

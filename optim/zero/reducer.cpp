@@ -243,7 +243,8 @@ void Reducer::skip() {
   } else {
     follow_events();
   }
-  // At stages 0 to 2 the log may be empty. The replay has then not begun a backward.
+  // At stages 0 to 2 the log may be empty, so that the replay has not begun the tables' backward.
+  // If the replay has begun it, this second call changes nothing.
   for (Table* const table : tables_) table->begin_backward();
   send_rest();
   end_backward();

@@ -1,6 +1,6 @@
-// A partition with the policies of its ZeRO stage: one for its parameters and, if they are trained,
-// one each for gradients, reduction and update. Options are turned into policies when a partition
-// is made, so that the code of a step contains no branch on the stage.
+// A partition with the policies of its ZeRO stage: one policy for the parameters' values and, if
+// the parameters are trained, one each for gradients, reduction and update. Options are turned into
+// policies when a partition is made, so that the code of a step contains no branch on the stage.
 #pragma once
 
 #include <memory>
@@ -41,7 +41,7 @@ class StagedPartition {
 
   /// Adds every tensor of the parameters' state to `list`, in order of the parameters.
   virtual void list_state(std::vector<StateTensor>& list) const;
-  /// Adds the pieces of the parameters' state that lie in this rank's shards to `list`.
+  /// Adds this rank's shards of the parameters' state to `list`, as pieces.
   virtual void list_pieces(std::vector<StatePiece>& list) const;
   /// Restores the part of the parameters' state that this rank holds.
   virtual void restore(const StateSource& source);
@@ -84,10 +84,10 @@ class TrainablePartition : public StagedPartition {
 
   /// Zeroes the update rule's state.
   void reset_state() { updates_->reset_state(); }
-  /// Adds the optimizer state that this rank holds to `result`, by parameter.
+  /// Copies the optimizer state on this rank into `result`, by parameter.
   void own_state(StateByName& result) const;
-  /// Adds the state of whole parameters to `result`, on rank `root` only. Gathers one bucket at a
-  /// time. Collective.
+  /// Copies the optimizer state of whole parameters into `result`, on rank `root` only. Gathers one
+  /// bucket at a time. Collective.
   void gather_state(int root, StateByName& result) const;
 
  private:

@@ -36,8 +36,8 @@ struct NonFiniteError : Error {
 
 /// A parameter's optimizer state, or the shard of it that a rank holds.
 struct StateShard {
-  /// A range of the parameter's elements. For a row-sparse table whose rule has one value for each
-  /// row, a range of the table's rows.
+  /// A range of the parameter's elements. If the parameter is a row-sparse table whose rule has one
+  /// value for each row, this is a range of the table's rows.
   dist::Range range;
   std::map<std::string, std::vector<float>> values;  // "exp_avg" -> range.size() values
 };

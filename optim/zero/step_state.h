@@ -10,9 +10,9 @@ namespace tessera::optim {
 
 /// A micro-step of a step.
 struct MicroStep {
-  int64_t index = 0;          // j, from 0
-  int64_t count = 1;          // k, the number of micro-steps in the step
-  int64_t micro_batches = 1;  // M, the number of micro-batches of all ranks in the step
+  int64_t index = 0;          // counted from 0
+  int64_t count = 1;          // number of micro-steps in the step
+  int64_t micro_batches = 1;  // number of micro-batches of all ranks in the step
   int64_t contributors = 1;   // number of ranks that have a micro-batch in this micro-step
   bool contributes = true;    // false: this rank only repeats the step's last micro-batch
 
@@ -78,8 +78,8 @@ struct ParameterEvent {
 /// Records the collective work of a micro-step in order, so that a rank without data can repeat it.
 class MicroStepLog {
  public:
-  /// Begins a micro-step. The log of the previous micro-step becomes the last log, unless the
-  /// previous log is empty.
+  /// Begins a micro-step. Keeps the log of the previous micro-step for repeat_last(), unless that
+  /// log is empty.
   void begin() {
     if (!running_.empty()) last_ = std::exchange(running_, {});
     if (!running_events_.empty()) last_events_ = std::exchange(running_events_, {});
@@ -102,7 +102,7 @@ class MicroStepLog {
     last_events_ = std::move(events);
   }
 
-  /// Adds a piece of collective work of the current micro-step.
+  /// Adds collective work of the current micro-step. `together` repeats the work.
   void add(std::function<void()> together) { running_.push_back(std::move(together)); }
   /// Repeats the collective work of the last micro-step that had data.
   void repeat_last() {

@@ -29,7 +29,7 @@ class UpdatePlace {
   virtual Device device() const = 0;
   /// True if the parameters' values are on device() too, so that f32 values need no master weights.
   virtual bool has_values() const = 0;
-  /// Zeroed f32 memory for master weights or state.
+  /// Returns zeroed f32 memory for master weights or state.
   virtual Tensor zeros(int64_t elements) const = 0;
 
   /// True if the copy of a bucket's sums may start while the previous bucket is still updated.
@@ -63,6 +63,7 @@ class UpdateOnDevice : public UpdatePlace {
 /// Offload: updates on the host, while the ranks compute on another device.
 class UpdateOnHost : public UpdatePlace {
  public:
+  /// The copies between the host and the other device.
   struct Crossing {
     int buckets = 0;
     int64_t largest = 0;  // the most elements that are copied for one bucket

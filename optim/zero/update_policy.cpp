@@ -122,8 +122,8 @@ void ReplicatedUpdate::prepare(int bucket) {
 }
 
 Tensor ReplicatedUpdate::sums(int bucket) {
-  // The update of bucket + 1, or its copy to the host, has read the sums of bucket + 1. So their
-  // slot is free for the next bucket without a slot.
+  // The sums of bucket + 1 are not needed any more: they have been read by the update, or copied to
+  // the host. So their slot is free for bucket `next`.
   const int freed = bucket + 1;
   const int next = freed - static_cast<int>(slots_.size());
   if (!slots_.empty() && freed < partition_.buckets() && next >= 0) gather(next);

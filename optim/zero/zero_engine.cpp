@@ -54,7 +54,7 @@ void ZeroEngine::begin(int64_t step, const MicroStep& micro_step) {
     trace_.begin_step();
     waited_before_ns_ = dist::waited_ns();
     dist::set_running_step(step);
-    // Cleared before the first micro-step writes its own entries.
+    // The records are cleared before the first micro-step writes its entries.
     record_.begin(micro_step.count, static_cast<int64_t>(update_counts_.size()));
     statistics_.begin_step(micro_step.count);
     reduced_ = false;
@@ -174,7 +174,7 @@ ZeroEngine::Launched ZeroEngine::end_step() {
                             .gradient_factor = gradient_factor(),
                             .clip = options_.clip,
                             .keep_skipping = !scaler_});
-  state_.end();  // before any call that may throw, so that a failed step does not stay open
+  state_.end();  // before the calls below, which may throw: a failed step must not stay open
   // The copy to the host is launched before the update, so that get() does not wait for the update.
   Launched launched{.number = next_number_++,
                     .report = {},

@@ -52,12 +52,12 @@ class ZeroEngine {
   /// Runs forward and backward of `loss`. With options.graph, runs them as a CUDA graph.
   void run_micro_step(const std::function<Tensor()>& loss);
 
-  /// Ends the step, and returns the launch's number for ready() and result(). Throws if the results
-  /// of StepValues::slots steps have not been asked for.
+  /// Ends the step, and returns the launch's number for ready() and result(). Throws if
+  /// StepValues::slots launched steps still wait for a call of result().
   int64_t launch();
   bool ready(int64_t number) const;
   StepReport result(int64_t number);
-  /// True if a launched step's result was not asked for yet.
+  /// True if a launched step still waits for a call of result().
   bool under_way() const { return !launched_.empty(); }
   /// True if the host launches a step's update before it knows the step's loss and norm.
   bool deferred() const;
@@ -95,8 +95,8 @@ class ZeroEngine {
   std::vector<int64_t> parameter_events() const;
   void restore(const StateSource& source);
 
-  /// Sets notes that are sent to the other ranks with the current step. Between two steps, the
-  /// notes are sent with the next step.
+  /// Sets notes that are sent to the other ranks with the current step. If called between two
+  /// steps, the notes are sent with the next step.
   void set_notes(uint8_t notes) { notes_ = notes; }
   /// The notes of all ranks in the step that was launched last.
   uint8_t last_notes() const { return record_.notes(); }
@@ -133,7 +133,7 @@ class ZeroEngine {
   /// The factor that turns a mean over all micro-batches into the mean over those with data.
   float data_correction() const;
 
-  /// A step that was launched and whose result was not asked for yet.
+  /// A launched step that still waits for a call of result().
   struct Launched {
     int64_t number;
     StepReport report;                   // loss and norm are filled in by result()

@@ -9,7 +9,7 @@ run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 3 --eval-every 0)
 images=("$resnet" --batch 4 --micro-batch 2 --steps 1 --eval-every 0)
 
 # job N COMMAND... : M COMMAND...
-# Runs `mpirun -n N COMMAND... : -n M COMMAND...`, and sets `status` to the exit code.
+# Runs `mpirun -n N COMMAND... : -n M COMMAND...`. Sets `status` to the exit code.
 job() {
   local arguments=(-n) argument
   for argument in "$@"; do
@@ -28,6 +28,7 @@ differ() {
   [[ $(grep -cF -- "error: $text" stderr.log) == 1 ]] ||
     fail "not '$text' once from: $*"$'\n'"$(cat stderr.log)"
 }
+# agree N COMMAND... : M COMMAND...: the job must succeed.
 agree() {
   job "$@"
   [[ $status == 0 ]] || fail "exit code $status: $*"$'\n'"$(cat stderr.log)"

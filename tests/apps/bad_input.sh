@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Bad input to train_gpt and generate: exit code 2, one line that says what is wrong, nothing
-# written.
+# Bad input to train_gpt and generate gives exit code 2 and one line that names the error. No file
+# is written. Also tests losses that are not finite.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
-# Bad raw files, and safetensors files with bad headers. nn/test_safetensors.cpp tests the errors of
-# the format in detail.
+# Writes bad raw files, and safetensors files with bad headers. tests/nn/test_safetensors.cpp tests
+# the errors of the format in detail.
 python3 - << 'PYTHON'
 import json, struct
 
@@ -36,8 +36,8 @@ PYTHON
 
 before() { find . -type f ! -name '*.log' -exec sha256sum {} + | sort; }
 
-# expect PATTERN PROGRAM ARGUMENT...: must be refused with exit code 2, in one line with PATTERN,
-# and must change no file.
+# expect PATTERN PROGRAM ARGUMENT...: the program must end with exit code 2 and one line with
+# PATTERN, and must change no file.
 expect() {
   local pattern=$1 status=0 state
   shift
@@ -135,8 +135,8 @@ expect 'no_such.txt: cannot be opened' mpirun -n 3 "$train_gpt" --data no_such.t
 [[ $(grep -c 'no_such.txt' stderr.log) == 1 ]] || fail "said twice: $(cat stderr.log)"
 expect 'unknown flag --foo; --help lists' mpirun -n 2 "$train_gpt" --foo
 
-# A token beyond the vocabulary ends the run when a rank reads it: files are not scanned before
-# training. Three steps read every window of the data.
+# A token beyond the vocabulary ends the run when a rank reads the token, because files are not
+# scanned before training. Three steps read every window of the data.
 unread() {
   local status=0
   "$@" --steps 3 --eval-every 0 > stdout.log 2> stderr.log < /dev/null || status=$?

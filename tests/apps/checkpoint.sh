@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 600
 # A run that is stopped or killed and then resumed, on other numbers of ranks and at another stage,
-# has the losses, log and digest of an uninterrupted run. Bad input is refused, and damaged
-# checkpoints are skipped.
+# has the losses, log and checkpoint digest of an uninterrupted run. Bad input is refused, and
+# damaged checkpoints are skipped.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=(--data text.txt "${tiny[@]}" --steps 12 --eval-every 5 --eval-batches 2 --threads 1)
 train_resnet=$TESSERA_BIN/train_resnet
@@ -26,8 +26,8 @@ like_whole() {
   [[ $(digest "$1" 12) == "$expected" ]] || fail "another digest: $2"
 }
 
-# Saving during steps and saving between steps do not change results. Memory and traffic are as
-# planned.
+# Neither saving during steps (async) nor saving between steps changes results. Memory and traffic
+# are as planned.
 for async in on off; do
   ranks 2 "${run[@]}" --checkpoint "$async" --checkpoint-every 2 --checkpoint-async "$async" \
     --log "$async.jsonl"
@@ -36,7 +36,7 @@ for async in on off; do
 done
 [[ $(ls off) == $'lock\nstep-000000008\nstep-000000010\nstep-000000012' ]] || fail "kept: $(ls off)"
 
-# Run the lines of the documentation that read one tensor with the safetensors package for Python.
+# Runs the lines of docs/checkpoints.md that read one tensor with Python's safetensors package.
 if python3 -c 'import numpy, safetensors' 2> import.log; then
   sed -n '/^```python/,/^```/p' "$TESSERA_SOURCE_DIR/docs/checkpoints.md" | sed '/^```/d' > read.py
   python3 read.py off/step-000000008 wte.weight exp_avg > read.txt
@@ -45,7 +45,7 @@ else
   printf 'skipped, because Python has no safetensors: reading a tensor as the documentation does\n'
 fi
 
-# Resume from each of the checkpoints, each time in another layout.
+# Resumes from each of the checkpoints, each time with other ranks and another stage.
 go_on() {
   ranks "$1" "${run[@]}" --checkpoint "$2" --log "$2.jsonl" "${@:3}"
   grep -q "planned and measured are equal on all ranks ($1)" stdout.log || fail "$(cat stdout.log)"
@@ -59,7 +59,7 @@ rm -r off/step-000000012 off/step-000000010
 go_on 1 off --stage 0 --recompute
 ranks 5 "${run[@]}" --resume off/step-000000008 --checkpoint elsewhere --log off.jsonl --stage 1
 like_whole off.jsonl "from a folder that was named"
-# Resume a run that has finished all its steps.
+# Resumes a run that has finished all its steps.
 ranks 2 "${run[@]}" --checkpoint elsewhere --log off.jsonl
 grep -q 'all 12 steps are done' stderr.log || fail "$(cat stderr.log)"
 like_whole off.jsonl "nothing left to do"
@@ -99,8 +99,8 @@ wait "$job" || status=$?
 twice=$(grep '"type":"step"' asked.jsonl | grep -oE '"step":[0-9]+' | uniq -d)
 [[ -z $twice ]] || fail "$twice twice"
 
-# Killed at any moment, the run resumes from the newest undamaged checkpoint and ends like a run
-# that was not killed.
+# A run that is killed at any moment resumes from the newest undamaged checkpoint, and ends like a
+# run that was not killed.
 many=(--data text.txt "${tiny[@]}" --steps 400 --eval-every 0 --threads 1)
 alone "${many[@]}" --checkpoint quiet --log quiet.jsonl
 for step in 15 40 70 120; do
@@ -130,7 +130,7 @@ rm -r damaged/step-000000012
 for manifest in damaged/*/manifest.json; do sed -i 's/"step": [0-9]*/"step": 7/' "$manifest"; done
 expect 'no checkpoint there is whole' mpirun -n 2 "$train_gpt" "${run[@]}" --checkpoint damaged
 
-# Settings and data that differ from the checkpoint's are refused, except settings that
+# Settings and data that differ from those of the checkpoint are refused, except settings that
 # --resume-changed names.
 expect 'lr is 0.5, but 0.001 in the run that wrote on/step-000000012' \
   "$train_gpt" "${run[@]}" --steps 20 --resume-changed steps,warmup --lr 0.5 --checkpoint on

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# `checkpoint import` refuses bad weights and moments, and names the tensors. Also tests update
-# counts that differ, and state that PyTorch saves by the code in the documentation.
+# `checkpoint import` refuses bad weights and moments, and names the tensors. Also tests counts of
+# updates that differ between parameters, and state that PyTorch saves with the code of
+# docs/checkpoints.md.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 . "$TESSERA_SOURCE_DIR/tests/apps/checkpoint_tool.bash"
 
-# Weights and moments of a GPT's run and of a classifier's run.
+# Writes weights and moments of a GPT's run and of an image classifier's run.
 alone --data text.txt "${tiny[@]}" --eval-every 0 --threads 1 --warmup 2 --steps 8 --checkpoint a \
   --checkpoint-every 4 --checkpoint-async off
 mkdir out
@@ -62,7 +63,7 @@ fails 2 'has no step; give the run' import resnet-2.safetensors new --moments un
 tool import resnet-2.safetensors uncounted --moments uncounted.safetensors --step 2
 tool diff uncounted resnet/step-000000002
 
-# Run the lines of the documentation that save PyTorch's state, unchanged.
+# Runs the unchanged lines of docs/checkpoints.md that save PyTorch's state.
 if ! "$python" -c 'import torch, safetensors.torch' 2> import.log; then
   printf 'skipped, because Python has no torch and safetensors: the state that PyTorch saves\n'
   exit 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300 PROCESSORS 2
 # The memory of a run does not grow with the number of checkpoints: 50 more checkpoints, each of 1.6
-# MB per rank, leave the resident memory of its processes unchanged within 8 MiB.
+# MB per rank, raise the resident memory of all ranks together by at most 8 MiB.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 model=(--layers 2 --heads 2 --width 80 --context 16 --global-batch 4 --micro-batch 2)
 mpirun -n 2 "$train_gpt" --data text.txt "${model[@]}" --steps 1000000 --eval-every 0 \
@@ -34,5 +34,5 @@ kill -TERM "$(pgrep -of "^$train_gpt .*--log $work/run.jsonl")"
 wait $job || fail "exit code $?: $(cat output.log)"
 echo "two ranks: $before KiB after 15 checkpoints, $after KiB after 65"
 ((before > 20000)) || fail "no ranks were found"
-# One copy of a rank's state is 1.6 MB: leaking each copy would take 160 MB.
+# One copy of a rank's state is 1.6 MB. A leak of each copy would take 160 MB.
 ((after - before <= 8192)) || fail "$((after - before)) KiB more after 50 checkpoints"

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # The `checkpoint` program as users run it: inspect shows runs, verify finds damage, diff finds
 # differences, export writes the same weights as --save, and imported checkpoints resume with the
-# bits of the run they came from. Also bad input to the commands that read checkpoints.
+# bits of the run that they came from. Also tests bad input to the commands that read checkpoints.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 . "$TESSERA_SOURCE_DIR/tests/apps/checkpoint_tool.bash"
 
-# A GPT: the reference run, and another run on three ranks. Both save in the middle and at the end.
+# Trains a GPT twice: the reference run on one rank, and another run on three ranks. Both save
+# checkpoints in the middle and at the end.
 run=(--data text.txt "${tiny[@]}" --eval-every 0 --threads 1 --warmup 2)
 full=("${run[@]}" --steps 8)
 mkdir half end out
 alone "${full[@]}" --checkpoint a --checkpoint-every 4 --checkpoint-async off --log a.jsonl \
   --save end/model.safetensors
 ranks 3 "${full[@]}" --checkpoint b --checkpoint-every 4 --checkpoint-async off --stage 3
-# --save writes weights in the middle of training: this run resumes at step 4 and ends at step 5. (A
-# run that a signal ends would save no weights.)
+# To get weights of the middle of training from --save, this run resumes after step 4 and ends after
+# step 5. (A run that a signal ends would save no weights.)
 cp -r a middle
 rm -r middle/step-000000008
 alone "${full[@]}" --steps 5 --resume-changed steps --checkpoint middle --log middle.jsonl \
@@ -120,7 +121,8 @@ tool export kept epsilon/again.safetensors
 grep -q '"layer_norm_epsilon": 1e-06' epsilon/config.json || fail "$(cat epsilon/config.json)"
 rm -r kept
 
-# Other models: image classifiers, with momentum and running statistics, and recommenders.
+# Does the same with other models: image classifiers, which have momentum and running statistics,
+# and recommenders.
 others() {
   local program=$1 name=$2
   shift 2

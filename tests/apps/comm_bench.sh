@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# comm_bench on 1 to 3 ranks, with each communicator that is available: no element is wrong, tables
-# and JSON agree, and bad input gives one line and exit code 2.
+# Runs comm_bench on 1 to 4 ranks, with each communicator that is available: no element is wrong,
+# tables and JSON agree, and bad input gives one line and exit code 2.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 comm_bench=$TESSERA_BIN/comm_bench
 few=(--iterations 3 --warmup 1)
@@ -59,7 +59,7 @@ must_work mpirun -n 2 "$comm_bench" "${sizes[@]}" "${few[@]}" --json comm.json
 check 2 f32
 grep -q '^# 2 ranks, device cpu, communicator mpi, f32$' stdout.log || fail "$(cat stdout.log)"
 
-# Groups that are measured at the same time.
+# With --groups, several groups are measured at the same time.
 must_work mpirun -n 3 "$comm_bench" "${sizes[@]}" "${few[@]}" --groups 1 --json comm.json
 check 3 f32
 grep -q 'communicator mpi, the first of 1 groups, f32$' stdout.log || fail "$(cat stdout.log)"
@@ -76,7 +76,7 @@ PYTHON
 must_work mpirun -n 2 "$comm_bench" --help
 [[ $(grep -c -- '--max-bytes' stdout.log) == 1 ]] || fail "help is not there once"
 
-# With GPUs, test each communicator. Several ranks may share a GPU, but not over NCCL.
+# With GPUs, tests each communicator. Several ranks may share a GPU, but not over NCCL.
 show_gpus
 if "$comm_bench" --device cuda --max-bytes 2k "${few[@]}" > cuda.log 2>&1 < /dev/null; then
   grep -q '^# 1 rank, device cuda (.*), communicator nccl, f32$' cuda.log || fail "$(cat cuda.log)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# --device, --comm, --comm-timeout and --tuned, with and without a GPU: which device and
-# communicator are chosen, and what is refused. The second half needs a GPU, real or emulated, and
-# is skipped without one.
+# Tests --device, --comm, --comm-timeout and --tuned with and without a GPU: the choice of device
+# and communicator, and values that are refused. The second half needs a GPU, real or emulated, and
+# is skipped without a GPU.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 tune=$TESSERA_BIN/tune
 run=("${tiny[@]}" --data text.txt --steps 1 --eval-every 0 --log run.jsonl)
@@ -65,7 +65,7 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
       mpirun -n 2 "$train_gpt" "${run[@]}" --comm nccl
   fi
   if [[ $(head -n 1 run.jsonl) == *'emulated GPU'* ]]; then
-    # Ranks whose GPUs differ.
+    # Ranks whose GPUs differ are refused, except with --reduction fast.
     unequal() {
       TESSERA_EMULATED_MULTIPROCESSORS=3 mpirun -n 1 "$train_gpt" "$@" : \
         -n 1 -x TESSERA_EMULATED_MULTIPROCESSORS=5 "$train_gpt" "$@"

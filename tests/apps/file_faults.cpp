@@ -3,6 +3,7 @@
 //
 //   FAULT_FOLDER=/tmp/run FAULT_CALLS=fsync,rename FAULT_AT=3 FAULT=kill LD_PRELOAD=... train_gpt
 //
+// FAULT_CALLS: one or more of write, fsync, rename and unlink. The call number FAULT_AT fails.
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC).
 // Without FAULT_AT the library only counts. When the program exits, the library writes the number
 // of calls to the file FAULT_COUNT, if this variable is set. With FAULT_DELAY_MS each write in the
@@ -51,7 +52,7 @@ void delay() {
 
 bool is(const char* fault) { return std::strcmp(setting("FAULT"), fault) == 0; }
 
-/// True if this call must fail. Counts the calls that FAULT_CALLS names.
+/// Counts the call if FAULT_CALLS names it. Returns true if this call must fail.
 bool is_turn(const char* name) {
   if (std::strstr(setting("FAULT_CALLS"), name) == nullptr) return false;
   const bool turn = ++calls == std::atol(setting("FAULT_AT"));

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# If the disk fills up while weights are written, on one rank or on several, the weights are saved,
-# undamaged, in the working directory instead. The exit code is 1, because the weights are not at
-# the path of --save.
+# If the disk fills up while one or several ranks write weights, undamaged weights are saved in the
+# working directory instead. The exit code is 1, because the weights are not at the path of --save.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null ||
   { echo "skipped: no small disk can be mounted here"; exit 77; }

@@ -2,9 +2,9 @@
 # ctest: TIMEOUT 900
 # Runs the programs on GPUs as users do: with the device's memory pool and NCCL's registered
 # buffers, and without a wait after each launch. (Tests of the library use memory that the host
-# shares, and wait after each launch.) All layouts of one training must have the losses and weights
-# of the first layout, and hold and send the planned bytes. Skipped without a GPU. TESSERA_QUICK=1
-# skips most runs.
+# shares, and wait after each launch.) All layouts of one training (ranks, stage, communicator) must
+# have the losses and weights of the first layout, and hold and send the planned bytes. The test is
+# skipped without a GPU. TESSERA_QUICK=1 skips most runs.
 . "$TESSERA_SOURCE_DIR/tests/apps/common.bash"
 show_gpus
 # If a machine has fewer GPUs than ranks, several ranks share a GPU and communicate over MPI.
@@ -24,7 +24,8 @@ shape=(--layers 2 --heads 2 --width 32 --context 32 --micro-batch 2)
 if ! grep -q 'on emulated' stderr.log; then
   shape=(--layers 4 --heads 4 --width 256 --context 128 --micro-batch 2)
 fi
-# Measured algorithms may differ from run to run, so bits are compared without them.
+# The bits of runs are compared. So the runs have --tune off, because algorithms that are chosen by
+# measured times may differ from run to run.
 run=(--data text.txt "${shape[@]}" --global-batch 6 --steps 3 --eval-every 3 --eval-batches 2
   --device cuda --reduction ordered --tune off)
 
@@ -39,7 +40,7 @@ same() {
   as_first "$name" "$ranks ranks, $*"
 }
 
-# Ranks over NCCL, one GPU each.
+# Ranks communicate over NCCL, with one GPU each, and then over MPI.
 most=$((gpus < 3 ? gpus : 3))
 stages=(0 1 2 3)
 if [[ ${TESSERA_QUICK:-} == 1 ]]; then stages=(3); fi
@@ -55,8 +56,8 @@ for stage in "${stages[@]}"; do
 done
 [[ $(wc -l < bf16.txt) == 4 ]] || fail "$(cat bf16.txt)"
 
-# Options that use memory differently: buckets so small that tensors span several buckets; no
-# overlap; optimizer state on the host.
+# Tests options that use memory differently: buckets so small that tensors span several buckets, no
+# overlap, and optimizer state on the host.
 for stage in 2 3; do
   for graph in off on; do
     same bf16 "$most" --precision bf16 --stage "$stage" --graph "$graph" --bucket-bytes 4000
@@ -67,7 +68,7 @@ for stage in 2 3; do
   same bf16 2 --precision bf16 --stage "$stage" --offload optimizer --comm mpi
 done
 for graph in off on; do same dropped "$most" --dropout 0.1 --graph "$graph"; done
-# Padded rows of logits, in several chunks.
+# Computes padded rows of logits in several chunks.
 for graph in off on; do
   same padded "$most" --precision bf16 --vocab 1009 --loss-rows 24 --graph "$graph"
 done

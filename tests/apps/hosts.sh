@@ -32,7 +32,7 @@ for side in "$here va$$ 1" "$there vb$$ 2"; do
   ip -n "$name" addr add "10.213.7.$number/24" dev "$interface"
   ip -n "$name" link set lo up
   ip -n "$name" link set "$interface" up
-  # Give up unacknowledged data after about 10 s, as the keepalive settings below do.
+  # TCP gives up unacknowledged data after about 10 s, as with the keepalive settings below.
   ip netns exec "$name" sh -c 'echo 5 > /proc/sys/net/ipv4/tcp_retries2'
 done
 
@@ -50,7 +50,7 @@ export OMPI_MCA_plm_rsh_agent=$work/agent OMPI_MCA_btl=tcp,self OMPI_MCA_orte_ke
 # mpirun notices after 10 s that a daemon's host is gone.
 export OMPI_MCA_oob_tcp_keepalive_time=4 OMPI_MCA_oob_tcp_keepalive_intvl=2
 export OMPI_MCA_oob_tcp_keepalive_probes=3
-# on_network PREFIX COMMAND...: runs on this host, over the interface of the network PREFIX.0/24.
+# on_network PREFIX COMMAND...: runs COMMAND on this host. MPI uses the network PREFIX.0/24 only.
 on_network() {
   OMPI_MCA_btl_tcp_if_include=$1.0/24 OMPI_MCA_oob_tcp_if_include=$1.0/24 \
     ip netns exec "$here" "${@:2}"

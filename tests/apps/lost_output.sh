@@ -60,7 +60,7 @@ status=0
 # This text would take days, but generate ends at the first character that cannot be written.
 lost "$generate" out/model.safetensors --tokens 1000000000
 
-# A log on a full disk: one warning, and training is unaffected.
+# A log on a full disk gives one warning, and training is unaffected.
 alone "${run[@]}" --log /dev/full --save out/again.safetensors
 cmp out/again.safetensors out/model.safetensors || fail "other weights where the log is lost"
 [[ $(grep -c '/dev/full: writing failed: No space left on device; training goes on' \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A process uses little more memory than the memory ledger counts. Its heap of blocks holds at most
-# 5/4 of the ledger's peak plus two huge pages, which is the heap's own bound. All other memory
-# (code, libraries, generated kernels, malloc) is below a constant: 20 to 50 MiB on Debian 12
-# (docs/memory.md, "A process"). Stage 3 with recomputation holds far less than plain data
+# 5/4 of the ledger's peak plus two huge pages: the heap keeps to this bound. All other memory
+# (code, libraries, generated kernels, malloc) takes 20 to 50 MiB on Debian 12 (docs/memory.md, "A
+# process"), and must stay below 64 MiB. Stage 3 with recomputation holds far less than plain data
 # parallelism. On CPUs that do not multiply bf16, ledger and plan count the f32 copies of operands.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 micro=(--preset micro --steps 3 --global-batch 8 --micro-batch 4 --eval-every 0)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Paths that are not regular files, a file that shrinks, limits on file sizes and threads: each is
-# reported in one line, and no program hangs.
+# Paths that are not regular files, a file that shrinks, and limits on file sizes and threads are
+# each reported in one line, and no program hangs.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" "${tiny[@]}" --data text.txt --steps 1 --eval-every 0)
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2 --eval-every 0)
 mkfifo pipe
 
-# Pipes without a reader or writer. If a program waits for a pipe, timeout ends the program with an
-# exit code that `expect` does not accept.
+# Tests pipes without a reader or writer. If a program waits for a pipe, timeout ends the program
+# with an exit code that `expect` does not accept.
 refuses() {
   local pattern=$1
   shift
@@ -38,8 +38,8 @@ rm cifar/batches.meta.txt cifar/test_batch.bin
 mkfifo cifar/test_batch.bin
 refuses 'test_batch.bin' "${resnet[@]}" --data cifar
 
-# The log may be a terminal or another device, but not a file that standard output or standard error
-# goes to, because each would overwrite the other.
+# The log may be a terminal or another device. The log may not be a file that standard output or
+# standard error goes to, because the two outputs would overwrite each other.
 must_work "${run[@]}" --log /dev/null
 expect '--log /dev/stderr is the file that standard error goes to' "${run[@]}" --log /dev/stderr
 status=0
@@ -47,7 +47,7 @@ status=0
 [[ $status == 2 ]] && grep -q -- '--log both.txt is the file that standard output goes to' \
   stderr.log || fail "exit code $status: $(< stderr.log)"
 
-# More threads than libgomp can start, because it keeps data of every thread on the stack.
+# libgomp cannot start this many threads, because it keeps data of every thread on the stack.
 rm gpt/config.json
 must_work "${run[@]}" --save gpt/model.safetensors
 many_threads() {
@@ -61,7 +61,7 @@ many_threads "$TESSERA_BIN/zero_plan" --preset nano --ranks 4
 expect '--eval-batches is 1073741824, expected at most 1048576' "${run[@]}" --eval-every 1 \
   --eval-batches 1073741824
 
-# A limit on file sizes. Its signal, SIGXFSZ, would end the process without a message by default.
+# By default, the signal of a limit on file sizes, SIGXFSZ, would end the process without a message.
 status=0
 (
   ulimit -f 16

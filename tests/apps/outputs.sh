@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# No output overwrites an input or another output: each such case is refused before any file is
-# opened, with an error that names the flags, also if the paths are links.
+# No output overwrites an input or another output. A program refuses such flags before it opens any
+# file, with an error that names the flags. The paths may be links.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" "${tiny[@]}" --steps 1 --eval-every 1)
 head -c 3000 text.txt > other.txt
@@ -36,7 +36,7 @@ expect "--log and --save's config.json would write the same file" "${run[@]}" --
   --log out/config.json --save out/model.safetensors
 expect '--log and --trace would write' mpirun -n 2 "${run[@]}" --data text.txt --log new --trace new
 
-# A folder of images.
+# No output overwrites a data file in the folder of images that --data reads.
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2)
 expect '--log in/data.bin is a data file in the folder that --data reads' "${resnet[@]}" --data in \
   --log in/data.bin

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 900
-# train_recommender and recommend as users run them: for each objective, equal bits for any number
-# of ranks and any stage; planted factors that are recovered; the log's lines; the plan; weights
-# that are saved and loaded again; recommendations with titles; and bad input.
+# Tests train_recommender and recommend as users run them. For each objective, results have equal
+# bits for any number of ranks and any stage. Also tests that planted factors are recovered, the
+# lines of the log, the plan, saving and loading of weights, recommendations with titles, and bad
+# input.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 train_gpt=$TESSERA_BIN/train_recommender  # the program that `alone` and `ranks` run
 recommend=$TESSERA_BIN/recommend
 losses() { grep -E '"type":"(step|eval)"' "$1" | sed -E 's/,"samples_per_s".*"epoch"/,"epoch"/'; }
 
-# Ratings of films 1 to 30 by users u1 to u40, in three groups that like a third of the films each.
+# Writes ratings of films 1 to 30 by users u1 to u40. There are three groups of users. Each group
+# likes a third of the films.
 python3 - << 'PYTHON'
 import random
 random.seed(1)
@@ -45,7 +47,7 @@ for objective in "${objectives[@]}"; do
     done
   done
 done
-# Dense tables, and row-wise Adagrad, which has one value of state per row.
+# Tests dense tables, and other optimizers. Row-wise Adagrad has one value of state per row.
 for tables in "--tables dense" "--table-optimizer rowwise-adagrad --lr 0.05" \
     "--optimizer adagrad --lr 0.05" "--optimizer sgd --lr 0.5"; do
   read -ra flags <<< "$tables"

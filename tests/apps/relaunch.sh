@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300 PROCESSORS 1
-# relaunch as users run it: ranks are killed, stopped, told to end, or given bad input.
+# Tests relaunch as users run it: ranks are killed, stopped, told to end, or given bad input.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 relaunch=$TESSERA_BIN/relaunch
 failing_rank=$TESSERA_BIN/failing_rank
@@ -34,9 +34,9 @@ ends() {
   [[ $status == "$1" ]] || fail "exit code $status instead of $1: $(cat output.log)"
 }
 says() { grep -qE -- "$1" output.log || fail "it does not say '$1': $(cat output.log)"; }
-# rank_process LOG RANK: prints the process id of this rank of the running job with this log. Does
-# not pipe into grep -q: grep ends at the first match, so the writer may die of SIGPIPE, and with
-# pipefail the match would count as a failure.
+# rank_process LOG RANK: prints the process id of this rank of the running job with this log. Here
+# grep -q reads a file and not a pipe. grep ends at the first match, so the writer of a pipe may die
+# of SIGPIPE, and with pipefail the match would count as a failure.
 rank_process() {
   local pid
   for pid in $(pgrep -f "^$train_gpt .*--log $work/$1"); do
@@ -94,7 +94,7 @@ says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 # written.
 cat > stops.sh << 'END'
 #!/bin/sh
-# The last rank of three stops itself, once.
+# Rank 2 stops itself. After the restart there are only ranks 0 and 1.
 if [ "$OMPI_COMM_WORLD_RANK$PMI_RANK" = 2 ]; then kill -STOP $$; fi
 exec "$@"
 END
@@ -119,8 +119,8 @@ resumes saving.jsonl 1
 says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of saving.jsonl) == "$expected" ]] || fail "other bits after a rank stopped in a save"
 
-# SIGUSR1 makes the job save, SIGTERM makes it save and end; the same command then resumes. A signal
-# soon after the start must neither be lost nor kill a process.
+# SIGUSR1 makes the job save. SIGTERM makes the job save and end, and the same command then resumes.
+# A signal soon after the start must neither be lost nor kill a process.
 in_background "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoint told \
   --checkpoint-every 0 --log "$work/told.jsonl"
 until grep -q relaunch "/proc/$job/cmdline"; do sleep 0.01; done

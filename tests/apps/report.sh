@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a run shows to people: the page of --report and of `report`, CSV, --quiet, --eval-only and
-# perplexity. The numbers must equal those of the log. Also tests input that is refused.
+# Tests the output that people read: the page of --report and of `report`, CSV, --quiet, --eval-only
+# and perplexity. The numbers must equal those of the log. Also tests input that is refused.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 report=$TESSERA_BIN/report
 
@@ -113,8 +113,8 @@ must_work mpirun -n 2 "$train_gpt" "${run[@]}" --init model.safetensors --eval-o
 rm -f stdout.log stderr.log
 [[ $(ls -l --time-style=full-iso | grep -v 'std.*log') == $(grep -v 'std.*log' <<< "$before") ]] ||
   fail "--eval-only wrote a file"
-# --eval-only evaluates a checkpoint, also with other flags than its run had, and while another run
-# has locked the folder.
+# --eval-only evaluates a checkpoint, even if the flags differ from those of its run, and even if
+# another run has locked the folder.
 before=$(ls saved)
 exec 9> saved/lock
 flock 9

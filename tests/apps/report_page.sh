@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The report in a headless browser: its script runs without an error, and the numbers of its tables
+# Opens reports in a headless browser: their scripts run to the end, and the numbers of their tables
 # are those of the logs. Without Chromium the test is skipped.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 browser=$(command -v chromium || command -v chromium-browser || true)

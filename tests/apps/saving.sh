@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
 # Weights that --save-every and --save-best write during a run have equal bits on any number of
-# ranks and at any stage, also after a kill and a resume. Planned and measured bytes are equal. Also
+# ranks, at any stage, and after a kill and a resume. Planned and measured bytes are equal. Also
 # tests a full disk, and checkpoints with a limited staging copy on a slow disk.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 train_resnet=$TESSERA_BIN/train_resnet
@@ -13,7 +13,7 @@ equal_bytes() {
     fail "planned is not measured: $2"$'\n'"$(cat stdout.log)"
 }
 
-# The reference: one save, at the end.
+# The reference run saves once, at the end.
 alone "${run[@]}" --save plain.safetensors --log plain.jsonl
 rm config.json
 equal_bytes 1 "without saves"
@@ -52,7 +52,7 @@ mkdir long
 alone "${run[@]}" --save long/model.safetensors --save-every 12
 cmp long/model.safetensors long/step-000000012/model.safetensors || fail "another last step"
 
-# Saves at every stage, on other numbers of ranks and with other bucket sizes.
+# Saves are equal at every stage, on other numbers of ranks and with another bucket size.
 for stage in 0 1 2 3; do
   rm -rf other
   mkdir other
@@ -143,8 +143,8 @@ sed -E 's/("n_layer": *)2/\13/' long/config.json > best/config.json
 expect 'best/config.json' "${save[@]}" --save-best
 rm -r best
 
-# A full disk: training continues, warns, and has the same losses. The last weights are saved in
-# another place.
+# On a full disk, training warns, continues, and has the same losses. The last weights are saved in
+# another folder.
 if unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null; then
   mkdir -p disk
   kilobytes=$((($(stat -c %s plain.safetensors) + 4095) / 4096 * 4))
@@ -167,8 +167,8 @@ else
   printf 'skipped, because no small disk can be mounted here: saves on a full disk\n'
 fi
 
-# Checkpoints with a limited staging copy on a slow disk: the update waits for the copy, and results
-# do not change.
+# With a limited staging copy and a slow disk, the update waits until the thread that writes the
+# checkpoint has read the state. Results do not change.
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
 digest() {

@@ -11,7 +11,7 @@
 
 namespace tessera::optim {
 
-// Shards end at kernel blocks, so no block's sum straddles two ranks.
+// Shards end where blocks of the kernels end, so no block spans two ranks.
 static_assert(dist::block_elements == cpu::block_elements);
 
 namespace {

@@ -50,7 +50,7 @@ class GradientNorm {
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<Part> parts_;
   std::vector<const Partition*> partitions_;
-  std::vector<int64_t> shard_firsts_;  // per partition: where its sums begin in a rank's sums
+  std::vector<int64_t> shard_firsts_;  // per partition: index of its first sum in a rank's sums
   std::vector<BlockSums::Segment> segments_;  // one for each part
   bool has_tables_ = false;
   int64_t dense_blocks_ = 0;  // blocks of all parameters of partitions

@@ -41,7 +41,7 @@ void StepRecord::set_flag(int64_t index) {
 
 void StepRecord::set_loss(int64_t micro_step, const Tensor& loss) {
   const int64_t at = communicator_->rank() * micro_steps_ + micro_step;
-  // A copy in stream order, so the host does not wait for the loss.
+  // The copy runs in stream order, so the host does not wait for the loss.
   kernels::copy(current_context(losses_.device()), losses_.flat(at, at + 1), loss);
   set_flag(micro_step);
 }
