@@ -88,8 +88,8 @@ done
 [[ $(wc -c < generated.txt) == 15 ]] || fail "$(cat generated.txt)"
 
 # Trains in fp16 with weights so large that gradients overflow. Every rank must skip the step and
-# halve the loss scale, and the job must report the step. Exchanges that only an update needs are
-# left out.
+# halve the loss scale, and the job must report the step. A skipped step leaves out the exchanges
+# that only an update needs.
 python3 - << 'PYTHON'
 import json, struct
 data = bytearray(open("fp16.safetensors", "rb").read())

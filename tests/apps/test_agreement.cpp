@@ -1,6 +1,6 @@
 // Ranks compare their flags, because they can be started with different ones (dist/agreement.h). A
 // flag that is not compared could make ranks train inconsistently. So this test goes through every
-// flag in a program's help. Ranks must compare the flag's value. Of a flag in `paths`, ranks
+// flag in a program's help. Ranks must compare the flag's value. For a flag in `paths`, ranks
 // compare only whether the flag is given. Flags in `each_its_own` are not compared.
 #include <map>
 #include <regex>
@@ -34,7 +34,7 @@ std::string value_of(const dist::Settings& settings, const std::string& name) {
   return "not compared";
 }
 
-// Returns the flags that begin the help's lines, each under its first name with two dashes.
+// Returns the first long name of each flag that begins a line of the help.
 std::set<std::string> flags_in(const std::string& help) {
   std::set<std::string> flags;
   const std::regex flag(R"((?:^|\n)\s+(?:-h,)?(--[a-z0-9-]+))");
@@ -45,7 +45,7 @@ std::set<std::string> flags_in(const std::string& help) {
 }
 
 // Maps each flag whose value ranks compare to a value that is not the default of the programs
-// below. The value is empty if the flag takes none. A test may replace entries.
+// below. An empty value means that the flag takes no value. A test may replace entries.
 const std::map<std::string, std::string> other = {
     {"--layers", "2"},
     {"--heads", "2"},

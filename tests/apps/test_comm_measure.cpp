@@ -1,5 +1,5 @@
-// comm_bench finds the elements that a communicator delivers wrongly. comm_bench.sh tests
-// comm_bench over several ranks.
+// Tests that comm_bench finds the elements that a communicator delivers wrongly. comm_bench.sh
+// tests comm_bench over several ranks.
 #include "apps/comm_bench/comm_measure.h"
 
 #include <utility>

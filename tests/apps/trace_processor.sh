@@ -53,7 +53,8 @@ for n in 3 2 1; do
       where slice.name = 'attn' and parent.name not glob 'h.*'" 0
   is "select count(*) from stats where severity = 'error' and value > 0" 0
   # Arrows lead from an operation of a backward to an exchange, and from an exchange to the update.
-  # Every update has one arrow of either kind for each of the step's micro-steps.
+  # The number of arrows of each kind is the number of updates times the number of micro-steps in a
+  # rank's step.
   arrows="select count(*) from flow join slice a on flow.slice_out = a.id
     join slice b on flow.slice_in = b.id"
   buckets=$(answer "select count(*) from slice where name = 'update'")

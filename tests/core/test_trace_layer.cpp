@@ -14,8 +14,8 @@ using trace::Event;
 
 namespace {
 
-// Records what `body` does, and returns its spans as "outer(inner inner) ...". Spans are recorded
-// when they end. Sorting the spans by begin and length shows their nesting.
+// Runs `body` with tracing, and returns the recorded spans as "outer(inner inner) ...". Spans are
+// recorded when they end. Sorting the spans by begin and length shows their nesting.
 template <class Body>
 std::string nesting(Body&& body) {
   trace::take_events();

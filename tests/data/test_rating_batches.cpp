@@ -126,7 +126,7 @@ TEST_CASE("samples are a function of seed and place, whatever the micro-batch") 
   for (const int64_t micro : {1, 3, 4}) CHECK(steps_with(micro, 1) == expected);
   CHECK(steps_with(12, 2) != expected);
   // The global batch size only changes how an epoch is split into steps. So global batches of 12
-  // and of 4 must have equal samples, as far as whole steps of 12 fit in the first epoch.
+  // and of 4 must give equal samples, up to the last whole step of 12 in the first epoch.
   const Samples others = steps_with(2, 1, 4);
   const size_t both = 12 * (203 / 12);
   for (size_t i = 0; i < both; ++i) {

@@ -214,7 +214,8 @@ TEST_CASE("staging for some numbers of ranks, derived by hand") {
   CHECK(mpi_staging_bytes(2) == 3 * 1'048'576);
   CHECK(mpi_staging_bytes(5) == 9 * 1'048'576);
   CHECK(mpi_staging_bytes(9) == 17 * 524'288);
-  // 8 MiB / 20 slots is 419,430.4 bytes. Rounded down, this is 204 units of 2,048 bytes.
+  // The 20 chunks for peers share 8 MiB, which is 419,430.4 bytes each. Rounded down, this is 204
+  // units of 2,048 bytes.
   CHECK(mpi_staging_bytes(11) == 21 * 417'792);
   CHECK(mpi_staging_bytes(1001) == 2001 * 65'536);
 }

@@ -79,7 +79,8 @@ void check_reduce_scatter_of(int64_t piece, int contributors) {
                      sent_by_reduction(contributors, input.bytes() / ranks)));
 }
 
-// Calls check.operator()<T>(piece, contributors) for each dtype, with sizes around its chunks.
+// Calls check.operator()<T>(piece, contributors) for each dtype, with sizes around the dtype's
+// chunk size.
 template <class Check>
 void for_sizes(Check&& check) {
   const auto of = [&]<class T>(bool few) {

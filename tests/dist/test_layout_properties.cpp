@@ -63,8 +63,8 @@ void check_slots(const ShardLayout& layout) {
   REQUIRE(layout.parameter_elements() == sum);
 }
 
-// Checks that a bucket exceeds its size only if it has a single parameter. Also checks that each
-// bucket closed for one of these reasons:
+// Checks that a bucket exceeds its size only if it has a single parameter with elements. Also
+// checks that each bucket closed for one of these reasons:
 //   the bucket or the next one is shared;
 //   the next parameter is in another block;
 //   the next parameter would have exceeded the bucket's size.

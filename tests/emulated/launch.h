@@ -48,7 +48,7 @@ class OrderSeed {
 };
 
 /// While an object of this class lives, streams are deferred (emulated/deferred.h). Work that the
-/// host does not wait for stays undone, unless `patience_ms` is short.
+/// host does not wait for runs after `patience_ms` at the latest, by default after 10 minutes.
 class StreamSeed {
  public:
   explicit StreamSeed(uint64_t seed, int patience_ms = 600'000) {

@@ -81,7 +81,7 @@ TEST_CASE("streams whose order differs between ranks do not wait for each other 
     for (int i = 0; i < 20; ++i) {
       CHECK(sum(buffer, 1, 2, first, one) == ncclSuccess);
       CHECK(sum(buffer, 1, 3, second, other) == ncclSuccess);
-      // One rank waits for the first communicator's call first, the others for the second's.
+      // Even ranks wait first for the first communicator's call, odd ranks for the second's.
       const bool odd = world.rank % 2 == 1;
       CHECK(cudaStreamSynchronize(odd ? other : one) == cudaSuccess);
       CHECK(cudaStreamSynchronize(odd ? one : other) == cudaSuccess);

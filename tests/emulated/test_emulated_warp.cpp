@@ -1,4 +1,5 @@
-// Tests operations of a warp: which lane reads from which, masks, and warps that are not full.
+// Tests operations of a warp: the lane that a shuffle reads, masks, votes, and warps that are not
+// full.
 #include <cstdint>
 #include <cstring>
 #include <numeric>

@@ -69,8 +69,8 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
       {"residual_layer_norm", 2 * layers},
       {"linear", 5 * layers},  // four products, and GELU
       {"causal_attention", layers},
-      // One checks targets, two add up losses. For each chunk: the logits, the losses with the
-      // gradient of the logits, and two products of this gradient.
+      // One launch checks targets, and two add up losses. Each chunk takes four launches: the
+      // logits, the losses with the gradient of the logits, and two products of this gradient.
       {"linear_cross_entropy", 3 + 4 * chunks},
       // The gradients of input and weight are multiplied by the gradient of the loss.
       {"backward/linear_cross_entropy", 2},

@@ -13,7 +13,8 @@ namespace tessera::hostile {
 struct Reader {
   std::string name;
   std::vector<FileContents> variants;  // undamaged; a case damages one of them
-  /// Reads everything in the files of a folder, to the last value. Throws Error if it refuses them.
+  /// Reads everything in the files of a folder, to the last value. Throws Error to refuse the
+  /// files.
   std::function<void(const std::string& folder)> read;
   /// Bytes of address space by which `read` may grow the process.
   int64_t most_bytes = int64_t{256} << 20;

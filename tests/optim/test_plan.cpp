@@ -23,7 +23,8 @@ TEST_CASE("plan: one rank sends nothing") {
   CHECK(plan0.parameters == 2048);
   CHECK(plan0.gradients == 2048 + 2048);  // gradients of the micro-batch, and their sum
   CHECK(plan0.optimizer_state == 2 * 2048);
-  // Two block sums of 8 bytes, one loss of 4, a byte of notes, and a byte with two flags.
+  // Two block sums of 8 bytes, one loss of 4, a byte of notes (ZeroOptimizer::set_notes), and a
+  // byte with two flags.
   CHECK(plan0.communication == 2 * 8 + 4 + 2);
   CHECK(plan0.memory() == 5 * 2048 + 22);
   CHECK(plan0.padding == 212 * 4);

@@ -44,7 +44,8 @@ struct Outputs {
 
 Outputs run(const Inputs& in, Form form, const ops::BatchParts& parts = {}) {
   const Tensor x = as_parameter(in.x), residual = as_parameter(in.residual);
-  // An operation must announce that it uses weight and bias. Reading them before that fails.
+  // An operation must announce that it uses weight and bias. Reading weight or bias before the
+  // announcement fails.
   GatheredParameter weight(in.weight), bias(in.bias);
   const Tensor added = form.residual ? residual : Tensor{};
   const ops::BatchNormOptions options{.epsilon = epsilon, .relu = form.relu};
@@ -65,7 +66,7 @@ struct Reference {
 };
 
 /// Computes results and gradients in float64. Rounding may decide whether relu's result is zero. So
-/// an element is zero if it is zero in the actual result `y`. Its gradient is zero, too.
+/// an element's gradient is zero if the element is zero in the actual result `y`.
 Reference reference(const Inputs& in, Form form, const Values& y) {
   const auto rows = static_cast<size_t>(in.x.size(0));
   const auto channels = static_cast<size_t>(in.x.size(1));

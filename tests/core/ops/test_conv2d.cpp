@@ -1,5 +1,5 @@
 // Compares conv2d's results and gradients with float64. Bits must be equal in every call and at any
-// address. The workspace must be exactly the announced one.
+// address. The workspace must have exactly the announced size.
 #include "core/ops/conv2d.h"
 
 #include "core/check_gradient.h"

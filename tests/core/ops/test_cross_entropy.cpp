@@ -48,8 +48,8 @@ TEST_CASE("cross_entropy's gradient can have another dtype than the logits") {
 }
 
 TEST_CASE("cross_entropy neither reads nor writes what stands behind a row") {
-  // The widths are a vocabulary and the stride of the logits. Rows are shorter or longer than one
-  // read of a warp. They have vector accesses with and without a remainder, and odd strides.
+  // The widths are a vocabulary and the stride of the logits. The cases cover rows shorter and
+  // longer than one read of a warp, vector accesses with and without a remainder, and odd strides.
   using Widths = std::pair<int64_t, int64_t>;
   const auto [vocabulary, stride] =
       GENERATE(Widths{65, 128}, Widths{61, 64}, Widths{7, 9}, Widths{1, 64}, Widths{1025, 1088},

@@ -1,5 +1,6 @@
-// Compares embedding_bag's results and gradients with float64. Its bits must equal those of
-// embedding, for any number of threads. Also tests the size of the workspace.
+// Compares embedding_bag's results and gradients with float64. With one index per bag, the bits
+// must equal those of embedding. Bits must not depend on threads. Also tests the size of the
+// workspace.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "core/ops/add.h"

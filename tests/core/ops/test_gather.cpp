@@ -41,8 +41,9 @@ Case any_case() {
                   Case{{0, 3}, 1, 2}, Case{{3, 0}, 0, 2});
 }
 
-/// Calls body(i, j) for each element i of the result (outer, count, inner). Element i is element j
-/// of x, which the index chooses. All outer and inner positions share an index of one dimension.
+/// Calls body(i, j) for each element i of the result (outer, count, inner). j is the element of x
+/// that the index chooses for i. An index of one dimension applies to all outer and inner
+/// positions.
 template <class Body>
 void each_picked(const Case& c, const Tensor& index, const Body& body) {
   const bool shared = index.rank() == 1 && c.shape.rank() > 1;

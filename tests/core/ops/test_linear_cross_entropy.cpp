@@ -33,15 +33,16 @@ void check_against_reference(DType dtype, float loss_scale, int64_t rows, int64_
   const Values logits =
       product(values_of(x), values_of(weight), rows, vocabulary, channels, false, true);
   const CrossEntropyReference expected(logits, targets, loss_scale);
-  // A bf16 logit differs from the exact one by up to its 256th part, and by as much the loss of a
-  // row and the relative gradient of a logit.
+  // Rounding to bf16 changes a logit by up to 1/256 of its magnitude. The loss of a row and the
+  // relative gradient of a logit may be off by as much.
   const bool rounded = logits_dtype(dtype) == DType::bf16;
   double largest = 0;
   for (const double logit : logits) largest = std::max(largest, std::fabs(logit));
   const double logit_error = rounded ? largest / 256 : 0;
   CHECK(std::fabs(loss.item() - expected.loss) <= 1e-5 * expected.loss + 1e-6 + logit_error);
-  // The gradient of the logits is rounded, and then each product of this gradient. The gradients of
-  // the forward are rounded once more when they are multiplied.
+  // The gradient of the logits is rounded, and so is each product of this gradient. If the forward
+  // computes the gradients, the backward multiplies them by the loss's gradient and rounds them
+  // once more.
   const double bound = tolerance(dtype, rounded ? 3 : 2, 5e-5) + logit_error;
   CHECK(relative_error(x.leaf()->gradient, product(expected.dlogits, values_of(weight), rows,
                                                    channels, vocabulary)) < bound);
@@ -174,8 +175,8 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = random_indices({rows}, 3, vocabulary);
   const int64_t gradients = (rows + vocabulary) * channels * dtype_size(dtype);
-  // With 16-bit types an f32 sum of the weight's gradient is extra. So is the gradient of the
-  // logits, unless it overwrites them.
+  // With 16-bit types, an f32 sum of the weight's gradient is extra. The gradient of the logits is
+  // extra, too, unless it overwrites the logits.
   const int64_t extra = dtype == DType::f32           ? 0
                         : gradient_in_forward(dtype) ? vocabulary * channels * 4
                                                      : elements * 2 + vocabulary * channels * 4;
@@ -204,8 +205,9 @@ TEST_CASE("linear_cross_entropy's backward announces what it reads") {
   CHECK(weight.uses == 1);
   backward(loss);
   // If the forward has computed the gradients, backward reads neither x nor the weight. Otherwise,
-  // with several chunks, backward computes the logits again, so it reads both. With one chunk,
-  // backward reads x only for the weight's gradient, and the weight only for x's gradient.
+  // with several chunks, backward computes the logits again, so it reads both x and the weight.
+  // With one chunk, backward reads x only for the weight's gradient, and the weight only for x's
+  // gradient.
   const bool in_forward = gradient_in_forward(dtype);
   CHECK(x.uses == (!in_forward && (weight_trains || !one_chunk) ? 2 : 1));
   CHECK(weight.uses == (!in_forward && (x_trains || !one_chunk) ? 2 : 1));

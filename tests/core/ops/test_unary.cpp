@@ -59,8 +59,8 @@ const std::vector<Case>& cases() {
   return list;
 }
 
-// Returns the largest difference, divided by the largest magnitude in `expected` and `from`. The
-// operation computed `actual` from `from`.
+// Returns the largest difference between `actual` and `expected`, divided by the largest magnitude
+// in `expected` and `from`. The operation computed `actual` from `from`.
 double error_beside(const Tensor& actual, const Values& expected, const Values& from) {
   double largest = 1e-30, difference = 0;
   const Values values = values_of(actual);

@@ -53,7 +53,7 @@ RowUpdate row_update(const Table& table, std::span<const Tensor> state, const Te
           .count = static_cast<int64_t>(touched.size())};
 }
 
-// The gradient of all rows, zero where a row is not touched or has slot -1.
+// Returns the gradient of all rows. It is zero for rows that are not touched or have slot -1.
 Tensor whole_gradient(const Tensor& gradients, int64_t width) {
   const Tensor whole = Tensor::zeros({row_count, width});
   for (size_t i = 0; i < touched.size(); ++i) {
