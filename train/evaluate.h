@@ -44,9 +44,9 @@ class EvaluationWindows {
 using TokenLoss = std::function<Tensor(const Tensor& tokens, const Tensor& targets)>;
 
 /// Returns the mean loss in nats per token. The batches are divided among the ranks, and every rank
-/// runs the same number of forward passes. Every rank gets the same bits, and these do not depend
-/// on the number of ranks. Throws as EvaluationWindows does. Collective. For a GPT the windows are
-/// as long as the model's context, and options.context is ignored.
+/// runs the same number of forward passes. Every rank gets the same bits, for any number of ranks.
+/// Throws as EvaluationWindows does. Collective. For a GPT the windows are as long as the model's
+/// context, and options.context is ignored.
 float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange& range,
                const EvaluationOptions& options, const dist::World& world);
 float evaluate(models::Gpt& model, const data::TokenRange& range, EvaluationOptions options,

@@ -52,8 +52,8 @@ void check_files(const RunFiles& files) {
 
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world) {
   if (world.rank == 0) check_files(files);
-  // The barrier waits for all ranks. If a rank has bad input, it has ended the job before this
-  // point, so the log of an earlier run is not replaced.
+  // The barrier waits for all ranks. A rank with bad input ends the job before this point, so the
+  // log of an earlier run is not replaced.
   world.communicator->barrier();
   auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "", files.finished);
   if (world.rank == 0 && !files.tensorboard.empty()) {
@@ -160,7 +160,7 @@ int64_t StepLoop::run_steps() {
     const bool saves = checkpoints_ && checkpoints_->saves(done, notes);
     const bool saves_weights = saves_ && saves_->due(done, evaluates);
     stopped_ = checkpoints_ && !last && RunCheckpoints::stops(notes);
-    // A GPU's step is logged while the GPU computes the next one, unless its result is needed now.
+    // A GPU's step is logged during the next step, unless the step's result is needed at once.
     const bool looks = last || evaluates || saves || saves_weights || stopped_;
     if (looks || !running_->launched.deferred()) log_running();
     // evaluate() also saves the weights if they are the best so far.

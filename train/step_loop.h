@@ -37,9 +37,9 @@ struct StepWork {
   /// Reads a micro-batch and returns its mean loss. Also called, on every rank, to find the
   /// operation where a loss became non-finite.
   std::function<Tensor(const MicroBatch&)> forward = nullptr;
-  /// If set, steps call `load` and `loss` instead of `forward`; set both or neither. `load` puts a
-  /// micro-batch's values where `loss` reads them. CUDA graphs require this separation, and it
-  /// allows data to be read ahead.
+  /// If set, steps call `load` and `loss` instead of `forward`. Set both or neither. `load` puts a
+  /// micro-batch's values where `loss` reads them. CUDA graphs require this separation. The
+  /// separation also allows data to be read ahead.
   std::function<void(const MicroBatch&)> load = nullptr;
   std::function<Tensor()> loss = nullptr;
   /// The result of an evaluation: a line of the log, and a text for the terminal.
@@ -52,12 +52,12 @@ struct StepWork {
   };
   /// Evaluates the model. The argument is the number of finished steps.
   std::function<Evaluation(int64_t)> evaluate = nullptr;
-  /// Opens a file of the weights, if LoopOptions::weights asks for saves.
+  /// Opens a file for the weights. Needed if LoopOptions::weights asks for saves.
   WeightSaves::Open open_weights = nullptr;
-  /// Returns more members for a step's line of the log; called when the step is launched.
+  /// Returns more members for a step's line of the log. Called when the step is launched.
   std::function<JsonObject(int64_t)> describe = [](int64_t) { return JsonObject(); };
-  /// Settings for the checkpoint's manifest (manifest.h): `run` has those that define the run, and
-  /// `bits` has further settings that change the bits of results.
+  /// Settings for the checkpoint's manifest (manifest.h). `run` has the settings that define the
+  /// run. `bits` has further settings that change the bits of results.
   dist::Settings run = {};
   dist::Settings bits = {};
   /// Metadata of a file of the model's weights. Checkpoints record the metadata for export_weights.
@@ -69,8 +69,8 @@ struct RunFiles {
   std::string log = {};    // JSON lines (run_log.h)
   std::string trace = {};  // trace of all ranks (trace_file.h)
   std::string save = {};   // weights; written by the caller at the end
-  /// A page that shows the run, and its table as comma-separated values. write_reports makes both
-  /// from the log, which must be a regular file.
+  /// `report` is a page that shows the run. `csv` is a table of its steps. write_reports makes both
+  /// files from the log, which must be a regular file.
   std::string report = {};
   std::string csv = {};
   std::string tensorboard = {};  // folder for an event file (train/report/tensorboard.h)
@@ -80,8 +80,8 @@ struct RunFiles {
 /// Begins a run; must be called before the run allocates memory. Rank 0 checks that the files can
 /// be written, and opens the log only after all ranks have called begin_run without an error. Then
 /// starts the trace if there is one, and resets the measured memory peaks and traffic. Throws
-/// InputError if a file cannot be written, or if two files have one path. `report` and `trace` must
-/// be given on all ranks or on none. Collective.
+/// InputError if a file cannot be written, or if two files have the same path. `report` and `trace`
+/// must be given on all ranks or on none. Collective.
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
 
 /// Writes files.report and files.csv on rank 0. Must be called at the end of a run, even if a

@@ -19,10 +19,10 @@ struct GptProducts {
   int64_t micro_batch = 0;
 };
 
-/// On every rank, runs a micro-step of a model with one layer. The products of one layer have the
-/// shapes of those of all layers. Then rank 0 times the algorithms for each product. Returns the
-/// measured products on rank 0, and an empty list on other ranks. Must be called after the devices
-/// are chosen, on CUDA. Collective.
+/// On every rank, runs a micro-step of a model with one layer. One layer is enough, because the
+/// products of all layers have the same shapes. Then rank 0 times the algorithms for each product.
+/// Returns the measured products on rank 0, and an empty list on other ranks. Must be called after
+/// the devices are chosen, on CUDA. Collective.
 std::vector<cuda::MeasuredProduct> measure_gpt_products(const GptProducts& products,
                                                         dist::World& world);
 

@@ -18,8 +18,8 @@ using cuda::ProductShape;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// One table for the whole process, because use_tuned_products() sets algorithms for all its
-// products.
+// The process has one table, because use_tuned_products() sets the algorithms of all products of
+// the process.
 std::string table_in_use;
 
 constexpr const char* file_type = "tessera tuned products";

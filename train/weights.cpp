@@ -40,8 +40,8 @@ std::string try_to_save(const std::function<std::string()>& path, optim::ZeroOpt
   return dist::broadcast_text(*world.communicator, why);
 }
 
-// Creates a new folder in `parent`, named after `file`. The folder is new so that no existing file
-// is replaced by the weights or by a file beside them, such as a GPT's config.json.
+// Creates a new folder in `parent`, named after `file`. In a new folder, the weights and files
+// beside them, such as a GPT's config.json, replace no existing file.
 fs::path new_folder(const fs::path& parent, const fs::path& file) {
   std::string name = (parent / (file.stem().string() + "-rescued-XXXXXX")).string();
   if (::mkdtemp(name.data()) == nullptr) {

@@ -29,9 +29,9 @@ struct SaveOptions {
 /// Saves parameters and running statistics as F32. A trained 16-bit parameter is saved from its
 /// master weights. Rank 0 writes the file, as a whole or not at all. One bucket at a time is
 /// gathered into memory of Category::communication. The plan includes the memory and traffic of
-/// saves during a run (train/weight_saves.h), but not those of a save at its end, so report_run
-/// must be called before such a save. If `path` cannot be written, tries other places, as
-/// save_parameters does. Collective.
+/// saves during a run (train/weight_saves.h), but not of a save at the end of the run. Therefore
+/// report_run must be called before a save at the end. If `path` cannot be written, tries other
+/// places, as save_parameters does. Collective.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 
@@ -63,7 +63,7 @@ std::string try_save_parameters(const std::string& path, optim::ZeroOptimizer& o
                                 const std::function<WeightsSink(const std::string&)>& open);
 
 /// Sets all weights and running statistics from a file. Each rank reads only the values that it
-/// stores. `optimizer` must be the model's optimizer. Its update rule then starts anew: state and
+/// stores. `optimizer` must be the model's optimizer. The update rule then starts anew: state and
 /// counts of updates are zero. Throws InputError for a file that does not fit the model. Every rank
 /// must make this call.
 void load_weights(const std::string& path, const nn::Module& model,

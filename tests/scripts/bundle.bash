@@ -1,4 +1,4 @@
-# Sourced by the tests of scripts/bundle_dependencies.sh.
+# The tests of scripts/bundle_dependencies.sh source this file.
 bundle_script=$TESSERA_SOURCE_DIR/scripts/bundle_dependencies.sh
 unset TESSERA_DEPS
 work=$(mktemp -d)

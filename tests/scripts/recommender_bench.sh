@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests that bench/recommenders.py refuses to run without its data or without the libraries that it
-# compares with. Also tests that bench_rating_split writes every rating once. With --split last, it
-# must hold out each user's last rating. With --split fold, it must hold out each rating in exactly
-# one fold.
+# compares with. Also tests that bench_rating_split writes every rating once. With --split last,
+# bench_rating_split must hold out each user's last rating. With --split fold, bench_rating_split
+# must hold out each rating in exactly one fold.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)

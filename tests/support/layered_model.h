@@ -17,7 +17,7 @@ struct LayeredOptions {
   int layers = 3;
   int64_t width = 24;
   bool blocks = true;               // true: each layer is a block
-  std::vector<DType> dtypes = {};   // of the first layers; later layers are f32
+  std::vector<DType> dtypes = {};   // dtypes of the first layers; later layers are f32
 };
 
 class LayeredModel : public nn::Module {

@@ -29,7 +29,7 @@ char colour_flag[] = "--use-colour", no_colour[] = "no";
 
 int rank = 0;
 MPI_Comm ranks = MPI_COMM_NULL;  // only this file uses it: its messages cannot mix with Tessera's
-std::ostringstream report;       // what Catch2 prints on ranks other than 0
+std::ostringstream report;       // the output of Catch2 on ranks other than 0
 
 void print_report() {
   std::istringstream lines(report.str());

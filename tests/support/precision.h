@@ -1,5 +1,5 @@
-// Helpers for tests over dtypes. Inputs are rounded to the dtype before the float64 reference is
-// computed from them, so tolerances do not have to cover the rounding of inputs.
+// Helpers for tests over dtypes. Inputs are rounded to the dtype, and the float64 reference is
+// computed from the rounded inputs. Tolerances therefore need not cover the rounding of inputs.
 //
 //   const DType dtype = GENERATE(from_range(float_dtypes()));
 //   const Tensor x = random_tensor_of(dtype, {8, 16}, 1);

@@ -48,8 +48,8 @@ Weights weights_of(optim::ZeroOptimizer& optimizer);
 
 /// Returns a world of this rank alone, even inside a larger job.
 dist::World lone_world();
-/// Returns the communicator of this MPI job's ranks. On the CPU it is MPI. On CUDA it is NCCL, or
-/// MPI through host memory if TESSERA_TEST_COMM is "mpi".
+/// Returns the communicator of this MPI job's ranks. On the CPU, the communicator uses MPI. On
+/// CUDA, it uses NCCL, or MPI through host memory if TESSERA_TEST_COMM is "mpi".
 std::shared_ptr<dist::Communicator> job_communicator();
 /// True if the job's ranks compute on CUDA and communicate through host memory.
 bool job_is_staged();

@@ -1,6 +1,6 @@
-// Tests that saving and resuming a run does not change the bits of its results, even if the run
-// resumes in another layout (number of ranks, ZeRO stage, buckets). The digest of a checkpoint must
-// not depend on the layout of the run that wrote it.
+// Tests that a saved and resumed run has the same bits as an uninterrupted run. The run may resume
+// in another layout (number of ranks, ZeRO stage, buckets). The digest of a checkpoint must not
+// depend on the layout of the run that wrote the checkpoint.
 #include <filesystem>
 #include <fstream>
 

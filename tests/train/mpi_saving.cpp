@@ -1,6 +1,7 @@
-// Tests weights that are saved during a run, and checkpoints whose copy in memory is limited. At
-// every ZeRO stage the run must give the bits of a run without saves. Planned bytes must equal the
-// measured ones. The file with the best weights must not depend on an interruption of the run.
+// Tests weights that are saved during a run, and checkpoints that are written from a limited copy
+// of the state. At every ZeRO stage, the results must have the same bits as those of a run without
+// saves. Planned bytes must equal measured bytes. The file with the best weights must not depend on
+// an interruption of the run.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -224,8 +225,8 @@ TEST_CASE("a limited copy gives the same checkpoint, and is as large as planned"
       if (digest.empty()) digest = digest_of(folder.path());
       CHECK(digest_of(folder.path()) == digest);
       if (!limit) all = outcome.checkpoint;
-      // Numbers of updates and the loss scaler's state are copied even if the limit is lower. They
-      // have at most 400 bytes.
+      // Numbers of updates and the loss scaler's state are always copied, even beyond the limit.
+      // Together they have at most 400 bytes.
       if (limit) CHECK(outcome.checkpoint <= std::max<int64_t>(*limit, 400));
       if (limit == 0 && world.rank == 0) CHECK(outcome.checkpoint < all);
     }

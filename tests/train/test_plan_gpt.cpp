@@ -33,13 +33,13 @@ TEST_CASE("a micro-batch's operations, by hand") {
   //   2 layers     2 x (12 x 8^2 + 13 x 8) = 2 x 872
   //   head         10 x 8 = 80
   //   last norm    2 x 8 = 16
-  // Each token takes 6 operations per parameter. Attention takes 12 x layers x context x width = 12
-  // x 2 x 4 x 8 = 768 more. The micro-batch has 3 sequences of 4 tokens, 12 tokens in total.
+  // Each token takes 6 operations per parameter. Attention takes 768 more operations per token:
+  // 12 x layers x context x width = 12 x 2 x 4 x 8. The micro-batch has 3 x 4 = 12 tokens.
   models::GptConfig config{.layers = 2, .heads = 2, .width = 8, .context = 4, .vocab = 10};
   CHECK(gpt_work(config, 3, DType::f32).flops == Approx(12 * (6 * 1840 + 768)));
   CHECK(gpt_work(config, 3, DType::f32).recomputed_flops == 0);
   // With recompute, the layers run forward twice. Per token, the second forward takes 2 operations
-  // for each of the layers' 2 x 872 = 1744 parameters, and 768 / 3 = 256 for attention.
+  // for each of the layers' 2 x 872 = 1744 parameters. Attention adds 768 / 3 = 256 operations.
   config.recompute = true;
   CHECK(gpt_work(config, 3, DType::f32).recomputed_flops == Approx(12 * (2 * 1744 + 256)));
   CHECK(gpt_work(config, 3, DType::bf16).flops == gpt_work(config, 3, DType::f32).flops);

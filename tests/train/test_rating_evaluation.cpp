@@ -119,8 +119,8 @@ std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t h
     scores[static_cast<size_t>(item)] = 1;
     if (task.quality(user, scores).mrr == 0.5f) found.insert(item);
   }
-  // With these scores, all other items score higher than the held-out item. All candidates
-  // therefore rank before it.
+  // The scores below are higher for all other items than for the held-out item. All candidates must
+  // therefore rank before the held-out item.
   std::vector<float> scores(items, 1.0f);
   scores[static_cast<size_t>(held_out)] = 0;
   CHECK(task.quality(user, scores).mrr == Approx(1.0 / static_cast<double>(found.size() + 1)));

@@ -156,7 +156,7 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   // All content must be on the disk before the folder gets its final name below.
   flush_folder(partial);
   // An existing checkpoint of this step may be replaced, because it was not whole or has the same
-  // bits. It is moved away first, because rename() cannot replace a folder that has files.
+  // bits. The existing folder is moved away first, because rename() replaces only empty folders.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   if (fs::exists(whole)) {
     const fs::path before = whole.string() + ".before" + partial_end;

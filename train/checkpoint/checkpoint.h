@@ -8,9 +8,9 @@
 //   int64_t step = found ? found->manifest().step : 0;
 //
 // A folder has one checkpoint per saved step. A checkpoint is whole if all its files are there and
-// unchanged. It is written under a temporary name: every rank writes a file (shard) of its state,
-// then rank 0 writes the manifest, and all files are flushed to the disk. The checkpoint gets its
-// final name last. A checkpoint with a final name was therefore written completely.
+// unchanged. A checkpoint is written under a temporary name: every rank writes a file (shard) of
+// its state, then rank 0 writes the manifest. The checkpoint gets its final name when all files are
+// flushed to the disk. A checkpoint with a final name was therefore written completely.
 #pragma once
 
 #include <cstdint>

@@ -155,7 +155,7 @@ class Sorter {
 
  private:
   Shape shape_of(const nn::SafetensorsEntry& entry) const {
-    int64_t elements = 1;  // counts a 0 as 1: the product of the other dimensions must fit, too
+    int64_t elements = 1;  // an extent of 0 counts as 1, so that the other extents are checked, too
     bool fits = entry.shape.size() <= Shape::max_rank;
     for (const int64_t extent : entry.shape) {
       fits = fits && extent <= most_elements / elements;

@@ -182,8 +182,8 @@ CheckpointRange parse_range(const std::string& member, const nlohmann::json& lis
   return range;
 }
 
-// Throws unless the ranges cover each element of each tensor once, in order, and the sum of the
-// ranges' digests is the manifest's digest.
+// Throws unless the ranges cover each element of each tensor once and in order. Also throws unless
+// the sum of the ranges' digests is the manifest's digest.
 void check_complete(const std::string& where, const Manifest& manifest) {
   size_t next = 0;
   BlockDigest digest;
@@ -343,7 +343,7 @@ Manifest parse_manifest(const std::string& where, const std::string& text) {
     fail_input("{}: step is {} of {} steps", members.member("best"), manifest.best->step,
                manifest.step);
   }
-  // Files and tensors are parsed before the ranges, which refer to them by index.
+  // Ranges are parsed last, because they refer to files and tensors by index.
   for (const nlohmann::json& entry : members.list("files")) {
     manifest.files.push_back(parse_file(Members(where + ": files", entry)));
   }

@@ -1,7 +1,7 @@
 // Writes checkpoints during a run, at intervals (CheckpointOptions::every) and on a signal.
 //
-// With `async`, a thread on each rank writes the rank's shard from a copy of its state, so that no
-// step waits for the disk:
+// With `async`, a thread on each rank writes the rank's shard from a copy of its state, so no step
+// waits for the disk. The phases are:
 //   1. While its thread writes, a rank sends a busy note with the flags of each step
 //      (ZeroOptimizer::set_notes).
 //   2. After the first step without a busy note, all shards have been written. Rank 0's thread then

@@ -27,7 +27,7 @@ std::vector<float> evaluation_pass(nn::Module& model, std::shared_ptr<const data
       std::vector<float> results(static_cast<size_t>(of_batch), 0.0f);
       judge(model(input.images()), input.labels(), results);
       const int64_t number = batches->number_of(b);
-      if (number >= total) continue;  // repeated, to run as many forward passes as other ranks
+      if (number >= total) continue;  // a repeated batch, which another rank counts
       std::ranges::copy(results, own.begin() + number * of_batch);
     }
   }

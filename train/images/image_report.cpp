@@ -62,8 +62,8 @@ std::string base64(std::span<const uint8_t> bytes) {
   return text;
 }
 
-// Returns an image as JSON. Shrinks a large image: each square of pixels becomes one pixel, their
-// mean.
+// Returns an image as JSON. Shrinks a large image: each square of pixels becomes one pixel with
+// their mean value.
 JsonObject thumbnail(const data::ImageView& image) {
   const auto& [height, width, channels] = image.shape;
   const int64_t factor = (std::max(height, width) + most_side - 1) / most_side;

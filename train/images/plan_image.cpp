@@ -162,8 +162,8 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
 }
 
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device) {
-  // memory() asks the libraries for their workspace, which makes them choose algorithms. The
-  // planned job has one rank, because a single rank computes batches of every size.
+  // memory() asks the libraries for their workspace, and the libraries choose algorithms in order
+  // to answer. The planned job has one rank, because a single rank computes batches of every size.
   (void)ImageRun(run, images, {.device = {.device = device}}).memory();
 }
 

@@ -79,9 +79,9 @@ optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequence
   //   forward    two norms with the residual 2 x 4, GELU 8
   //   backward   norms recomputed 4, GELU recomputed 8, GELU 12, two norms 2 x 6, bias gradients 9
   constexpr double passes = 16 + 45;
-  // Element-wise passes also compute, so they take longer than their memory traffic alone. On a CPU
-  // (Zen 4, fp32 and bf16, widths of 256 to 768) they took about four times as long as an optimizer
-  // update that moves the same number of bytes.
+  // Element-wise passes also compute, so they take longer than their memory traffic alone. Measured
+  // on a CPU (Zen 4, fp32 and bf16, widths of 256 to 768), the passes took about four times as long
+  // as an optimizer update that moves the same number of bytes.
   constexpr double arithmetic = 4;
   // Bytes per logit in cross-entropy, which reads logits and writes their gradients in f32.
   constexpr double head_bytes = 4 * 4;

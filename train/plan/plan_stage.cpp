@@ -43,7 +43,7 @@ LargestModel largest_model(const StagesInput& stages, int stage, int64_t memory)
     return true;
   };
   int64_t below = 0;  // a number of layers that fits
-  int64_t above = 1;  // after the first loop: a number that does not fit, or most_layers + 1
+  int64_t above = 1;  // in the second loop: a number that does not fit, or most_layers + 1
   while (above <= most_layers && fits(above)) {
     below = above;
     above = 2 * above;

@@ -15,8 +15,8 @@ namespace tessera::train {
 struct StagesInput {
   models::GptConfig model;
   DType dtype = DType::f32;  // of the parameters
-  /// The input of the plans. Its parameters and stage are not used: they follow from `model`,
-  /// `dtype` and `stages`.
+  /// The input of the plans. Its parameters and stage are ignored, because `model`, `dtype` and
+  /// `stages` determine them.
   optim::PlanInput run;
   std::vector<int> stages;                   // the stages to plan
   std::optional<int64_t> memory;             // bytes of a rank; set to find the largest model

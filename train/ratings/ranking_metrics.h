@@ -13,7 +13,7 @@ namespace tessera::train {
 
 struct RankingQuality {
   float hit_rate = 0;  // 1 if a held-out item is among the first k, else 0
-  float ndcg = 0;      // discounted gain of held-out items in the first k, over the best possible
+  float ndcg = 0;      // discounted gain in the first k, divided by the best possible gain
   float recall = 0;    // fraction of the held-out items that are among the first k
   float mrr = 0;       // 1 / (1 + the best place of a held-out item), not limited to k
 };

@@ -20,8 +20,8 @@ int64_t history_of(const models::RecommenderConfig& config, const data::Historie
   return config.reads_histories() ? std::max<int64_t>(1, histories.longest()) : 0;
 }
 
-/// Calls body(batch, counts) for this rank's share of the batches. A rank that has one batch fewer
-/// than others repeats the last batch, so that all ranks run the same number of forward passes.
+/// Calls body(batch, counts) for this rank's share of the batches. A rank with one batch fewer than
+/// other ranks repeats the last batch. All ranks then run the same number of forward passes.
 /// `counts` is false for the repeated batch.
 template <class Body>
 void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) {

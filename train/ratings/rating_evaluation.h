@@ -54,7 +54,7 @@ RatingEvaluationSizes rating_evaluation_sizes(const models::RecommenderConfig& c
 /// Evaluates all ratings of `validation` in batches of `samples`. `histories` are the users'
 /// training interactions. A user or item without training interactions is predicted with its
 /// initial parameters. Predictions are clamped to `range`. The batches are divided among the ranks.
-/// Every rank gets the same bits, and these do not depend on the number of ranks. Collective.
+/// Every rank gets the same bits, for any number of ranks. Collective.
 RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories& histories,
                               const data::Ratings& validation, const RatingRange& range,
                               int64_t samples, const dist::World& world);
@@ -64,7 +64,7 @@ class RankingTask {
  public:
   struct Options {
     int64_t k = 10;
-    int64_t sampled = 0;  // number of sampled candidates; 0: all items not in the user's training
+    int64_t sampled = 0;  // number of sampled candidates; 0: all items without training interaction
     uint64_t seed = 0;    // sampled candidates depend on (seed, user, item) alone
   };
   /// `training` must outlive this object. With sampled candidates, throws InputError if a user has

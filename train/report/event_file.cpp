@@ -36,14 +36,14 @@ constexpr std::array<uint32_t, 256> crc_table() {
 }
 
 // TFRecord rotates each checksum and adds a constant. Without this mask, the checksum of data that
-// contains its own checksum would be a fixed value.
+// ends with its own checksum would be a constant.
 std::string masked_crc(std::string_view bytes) {
   const uint32_t crc = crc32c(bytes);
   const uint32_t masked = ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
   return {reinterpret_cast<const char*>(&masked), sizeof masked};
 }
 
-// A message in protocol buffers' wire format. Fields are added in any order.
+// A message in protocol buffers' wire format. Fields may be added in any order.
 class Message {
  public:
   Message& varint(int field, uint64_t value) {
@@ -95,14 +95,14 @@ Message event_of(int64_t step) {
   return event;
 }
 
-// Field numbers of Summary.Value: 1 tag, 2 simple_value, 5 histo, 8 tensor, 9 metadata { 1
-// plugin_data { 1 name } }.
+// Field numbers of Summary.Value: 1 tag, 2 simple_value, 5 histo, 8 tensor,
+// 9 metadata { 1 plugin_data { 1 name } }.
 std::string metadata(std::string_view plugin) {
   return Message().bytes(1, Message().bytes(1, plugin).text()).text();
 }
 
-// Field numbers of HistogramProto: 1 min, 2 max, 3 num, 4 sum, 5 sum_squares, 6 bucket_limit, 7
-// bucket.
+// Field numbers of HistogramProto: 1 min, 2 max, 3 num, 4 sum, 5 sum_squares, 6 bucket_limit,
+// 7 bucket.
 Message histogram_of(std::span<const double> values) {
   constexpr size_t most = 30;
   const auto [low, high] = std::ranges::minmax(values);
@@ -146,7 +146,7 @@ EventFile::EventFile(const std::string& folder, int64_t first_step) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   const auto seconds = static_cast<int64_t>(seconds_now());
-  // Two files of the same second differ in the process or the number in their names.
+  // The names of files that are created in the same second differ in the process id or the number.
   for (int number = 0; number < 1000 && descriptor_ < 0; ++number) {
     path_ = (std::filesystem::path(folder) / fmt::format("events.out.tfevents.{:010}.{}.{}.{}",
                                                          seconds, host.data(), ::getpid(), number))
@@ -186,8 +186,8 @@ void EventFile::histogram(std::string_view tag, int64_t step, std::span<const do
 }
 
 void EventFile::text(std::string_view tag, int64_t step, std::string_view markdown) {
-  // Field numbers of TensorProto: 1 dtype (7: string), 2 tensor_shape { 2 dim { 1 size } }, 8
-  // string_val.
+  // Field numbers of TensorProto: 1 dtype (7: string), 2 tensor_shape { 2 dim { 1 size } },
+  // 8 string_val.
   const std::string shape = Message().bytes(2, Message().varint(1, 1).text()).text();
   const std::string tensor = Message().varint(1, 7).bytes(2, shape).bytes(8, markdown).text();
   write_value(step, Message().bytes(1, tag).bytes(8, tensor).bytes(9, metadata("text")).text());

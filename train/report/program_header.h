@@ -10,9 +10,9 @@
 
 namespace tessera::train {
 
-/// Returns the first line of a log. It has the members that a report of the run draws: the program,
-/// ranks, threads, device, stage, steps, batch sizes, and the owners of all parameters. A program
-/// may add members, and the report lists these among the settings.
+/// Returns the first line of a log. The line has the members that a report of the run draws: the
+/// program, ranks, threads, device, stage, steps, batch sizes, and the owners of all parameters. A
+/// program may add members, and the report lists these among the settings.
 JsonObject program_header(const std::string& program, const TrainingRun& run,
                           const dist::World& world, const optim::ZeroOptimizer& optimizer);
 

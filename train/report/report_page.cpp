@@ -20,8 +20,8 @@ constexpr std::string_view page_begin =
     "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n"
     "<meta name=\"generator\" content=\"Tessera report\">\n";
 
-// In a <script> element, "</script" would end the data, and "<!--" would begin a comment. Both
-// begin with '<', which JSON has only in strings.
+// In a <script> element, "</script" would end the data, and "<!--" would begin a comment. Therefore
+// '<' is escaped. JSON has this character only in strings.
 std::string for_script(const nlohmann::ordered_json& data) {
   std::string text;
   using Json = nlohmann::ordered_json;

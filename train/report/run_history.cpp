@@ -18,8 +18,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Collects the times and speeds of all steps: 8 MB per series for a million steps. A thinned series
-// has another median, because it keeps only the least and the largest values.
+// Computes medians of the times and speeds of all steps. Stores all values: 8 MB per series for a
+// million steps. A thinned series would give another median, because it keeps only the least and
+// the largest values.
 class Medians {
  public:
   void add(const Json& line) {

@@ -9,12 +9,16 @@ namespace tessera::train {
 
 /// Reads a log into one object, for the report's page:
 ///
-///   header      the settings, without the layout       layout    who owns which parameters
-///   steps       {count, series: {name: [[step, value], ...]},    skipped   steps without update
-///                medians: {name: value}, of step_ms and speeds}
-///   evals       {name: [[step, value], ...]}, best: the best step
-///   norms       {steps, names, values[step][name]}     resumes   [step, ...]
-///   saves, checkpoints   [step, ...]                   summary, timeline, confusion, mistakes
+///   header        the settings, without the layout
+///   layout        the owners of all parameters
+///   steps         {count, series: {name: [[step, value], ...]}, medians: {name: value}}; there are
+///                 medians of step_ms and of the speeds
+///   skipped       [step, ...] without an update
+///   evals         {name: [[step, value], ...]}
+///   best          the step of the best evaluation
+///   norms         {steps, names, values[step][name]}
+///   resumes, saves, checkpoints              [step, ...]
+///   summary, timeline, confusion, mistakes   the log's last line of this type
 ///
 /// Long series are thinned (thinned_series.h). Throws InputError as read_log does. Also throws
 /// InputError if the log has no step, or if its steps do not increase, as in a file of two logs.

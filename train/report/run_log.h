@@ -46,8 +46,8 @@ class RunLog {
     followers_.push_back(std::move(follower));
   }
 
-  /// Appends a line. If this fails, for instance on a full disk, the whole line is left out of the
-  /// log and the run continues. Only the first failure prints a warning. Later lines are still
+  /// Appends a line. If writing fails, for instance on a full disk, the whole line is left out of
+  /// the log and the run continues. Only the first failure prints a warning. Later lines are still
   /// tried.
   void write(const JsonObject& line);
 

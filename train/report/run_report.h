@@ -26,9 +26,9 @@ struct StepCount {
 };
 
 /// Returns the options for the plan of a run that has ended. If the run has saved no weights,
-/// removes the saves from the options: the run had no memory for saves. This can happen even if
-/// saves were asked for, for instance if no evaluation had a valid score. Adds the counted rows of
-/// row-sparse tables (StepCount::rows).
+/// removes the saves from the options, because the run has allocated no memory for saves. For
+/// example, a run that keeps its best weights saves none if no evaluation has a valid score. Adds
+/// the counted rows of row-sparse tables (StepCount::rows).
 TrainingRun as_it_went(TrainingRun run, const StepCount& count);
 
 struct RankReport {
@@ -49,7 +49,7 @@ struct RankReport {
   std::vector<Memory> memory;
   int64_t peak_total = 0;        // largest sum over the categories
   int64_t process_peak = 0;      // VmHWM: all memory, also of the program and its libraries
-  int64_t heap_peak = 0;         // peak page bytes of Tessera's host heaps (peak_held_bytes)
+  int64_t heap_peak = 0;         // peak bytes of pages in Tessera's host heaps (peak_held_bytes)
   std::vector<Traffic> traffic;  // traffic of the whole run
 
   /// True if every planned number equals the measured one.

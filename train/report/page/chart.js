@@ -5,7 +5,7 @@
 const chartHeight = 240;
 const mostMarks = 300;  // a sentence replaces the marks if a run has more skipped steps
 const thinnedBeyond = 2000;  // runs with fewer steps have all their points (thinned_series.h)
-const pointsOfBands = 1500;  // a noisy curve of more points is drawn as a band and its mean
+const pointsOfBands = 1500;  // a noisy curve with more points is drawn as a band and its mean
 
 function extent(values) {
   let low = Infinity;
@@ -91,8 +91,8 @@ function partsOf(points, place) {
   return parts;
 }
 
-// Replaces each value by the mean of its neighbours. Their number is about a hundredth of all
-// points, and at least nine.
+// Replaces each value by the mean of a window around its point. The window has about a hundredth of
+// all points, but at least nine. At the ends of the curve, the window has fewer points.
 function movingMean(points) {
   const reach = Math.max(4, Math.round(points.length / 200));
   const sums = [0];
@@ -255,7 +255,8 @@ function drawChart(parent, width, {title, lines, steps, resumes, skipped, logari
   addCursor(svg, shown, [...ofResumes, ...skipped], domain, place, frame);
 }
 
-// Marks lines that are equal, as those of equal runs are. `turn` is a line's number in its group.
+// Groups lines with equal points, which runs with equal results have. Sets each line's number in
+// the group (`turn`) and the size of the group (`turns`).
 function markEqual(lines) {
   const groups = new Map();
   for (const line of lines) {

@@ -4,8 +4,8 @@
 
 const mostClassesDrawn = 40;
 
-// Returns the colour of a number on a cell. `strength` is the opacity of the cell's fill. The
-// colour is dark on a medium fill.
+// Returns the colour of the number in a cell. `strength` is the opacity of the cell's fill. `right`
+// is true if the cell counts right guesses. The colour must be readable on a fill of this strength.
 function inkOn(strength, right) {
   if (strength < 0.58) return "var(--ink)";
   return right && strength > 0.85 ? "var(--on-c0)" : "var(--on-fill)";

@@ -1,5 +1,5 @@
-// Builds the page. It describes the runs and draws their curves in common charts. For one chosen
-// run, it shows the norms, classes, timeline, owners, memory, traffic and settings.
+// Builds the page. The page describes all runs, and draws their curves in common charts. For one
+// chosen run, the page shows norms, classes, timeline, owners, memory, traffic and settings.
 "use strict";
 
 const {runs, version} = JSON.parse(document.getElementById("data").textContent);
@@ -141,11 +141,11 @@ function heat(share) {
   return `color-mix(in oklab, var(--c0) ${Math.round(100 * share)}%, var(--empty))`;
 }
 
-const rowsOfText = 10;  // least height in pixels of a row that shows its name
+const rowsOfText = 10;  // least distance in pixels between the names of two rows
 
-// Returns the rows that show their names. If the rows are high enough, all rows do. Otherwise, the
-// first row of each layer does, and some rows between. A layer is a name up to its first number, as
-// in h.3 or layer1.0.
+// Returns the indices of the rows that show their names. If the rows are high enough, all rows show
+// their names. Otherwise, only rows far enough apart do, with priority for the first row of each
+// layer. A layer is a name up to its first number, as in h.3 or layer1.0.
 function namedRows(names, row) {
   const layer = (name) => name.match(/^.*?\.\d+/)?.[0] ?? name.split(".")[0];
   const chosen = [];

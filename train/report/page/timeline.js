@@ -1,5 +1,5 @@
-// Draws the timeline of one step. For each rank it shows the computation, the waits for other ranks
-// (exposed communication), and the work of the communication thread.
+// Draws the timeline of one step: for each rank the computation, the waits for other ranks (exposed
+// communication), and the work of the communication thread.
 "use strict";
 
 const laneHeight = 12;
@@ -8,8 +8,8 @@ const trackColors = {op: "var(--c5)", pass: "var(--c0)", wait: "var(--exposed)",
 const repeated = "no micro-batch";  // the name of a micro-batch that the rank only repeats
 
 // Returns each event of the compute track with its depth: the number of other events that contain
-// it. `repeats` is true within a repeated micro-batch. The log rounds times, so an event may seem
-// to begin before the previous event has ended.
+// the event. `repeats` is true within a repeated micro-batch. The log rounds times, so an event may
+// seem to begin before the previous event has ended.
 function withDepth(events) {
   const rounding = 0.15;  // microseconds
   const open = [];
