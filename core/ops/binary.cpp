@@ -140,7 +140,7 @@ void binary(const Context&, const Tensor& y, const Tensor& a, const Tensor& b, B
 void binary_backward(const Context&, const Tensor& dx, const Tensor& dy, const Tensor& a,
                      const Tensor& b, int input, Binary which) {
   const BroadcastWalk walk = broadcast_walk(dy.shape(), a.shape(), b.shape());
-  visit_binary(which, [&]<class Expression>(const char* name) {
+  visit_curved(which, [&]<class Expression>(const char* name) {
     visit_float(dy.dtype(), name, [&]<class T>() {
       T* out = dx.data<T>();
       const T* grad = dy.data<T>();

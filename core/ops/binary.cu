@@ -45,7 +45,7 @@ void binary(const Context& context, const Tensor& y, const Tensor& a, const Tens
 void binary_backward(const Context& context, const Tensor& dx, const Tensor& dy, const Tensor& a,
                      const Tensor& b, int input, Binary which) {
   const BroadcastWalk walk = broadcast_walk(dy.shape(), a.shape(), b.shape());
-  visit_binary(which, [&]<class Expression>(const char* name) {
+  visit_curved(which, [&]<class Expression>(const char* name) {
     visit_float(dy.dtype(), name, [&]<class T>() {
       const Gradient<Expression> gradient{input};
       if (walk.flat()) {

@@ -185,4 +185,16 @@ void visit_binary(Binary which, Body&& body) {
   fail("elementwise: there is no binary expression {}", static_cast<int>(which));
 }
 
+/// Like visit_binary, but throws if the expression is not curved.
+template <class Body>
+void visit_curved(Binary which, Body&& body) {
+  visit_binary(which, [&]<class Expression>(const char* name) {
+    if constexpr (Expression::curve == expressions::Kind::curved) {
+      body.template operator()<Expression>(name);
+    } else {
+      fail("elementwise: the slopes of {} are constants", name);
+    }
+  });
+}
+
 }  // namespace tessera

@@ -1,7 +1,6 @@
 // The emulated twin of the CUDA file core/cuda/approximate.cuh. As on a GPU, a subnormal power
-// becomes zero, and a quotient becomes zero if the divisor's magnitude is above 2^126. In the
-// emulation, a quotient also becomes zero for a magnitude of exactly 2^126. Other results have the
-// precision of the host's functions.
+// becomes zero, and a quotient becomes zero if the divisor's magnitude is above 2^126. Other
+// results have the precision of the host's functions.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,7 +15,7 @@ __device__ inline float exp2_approximate(float x) {
 }
 
 __device__ inline float divide_approximate(float a, float b) {
-  return std::fabs(b) >= 0x1p126f ? a * 0.0f : a / b;
+  return std::fabs(b) > 0x1p126f ? a * 0.0f : a / b;
 }
 
 }  // namespace tessera::cuda
