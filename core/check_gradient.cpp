@@ -101,7 +101,8 @@ std::vector<double> found_gradient(const Tensor& leaf) {
   return doubles(gradient);
 }
 
-/// The error allowed for `roundings` roundings to the dtype between an input and its gradient.
+/// The allowed error: options.tolerance, and the rounding error of options.roundings operations
+/// whose results are rounded to options.dtype.
 double tolerance_of(const GradientCheckOptions& options) {
   const double roundoff = options.dtype == DType::bf16  ? 0x1p-8
                           : options.dtype == DType::f16 ? 0x1p-11

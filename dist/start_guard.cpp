@@ -31,7 +31,8 @@ double timeout_in(int argc, const char* const* argv) {
     if (text.starts_with('=')) text.remove_prefix(1);
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error == std::errc() && std::isfinite(value) && value > 0) timeout_s = value;
+    const bool whole = error == std::errc() && end == text.data() + text.size();
+    if (whole && std::isfinite(value) && value > 0) timeout_s = value;
   }
   // At least 10 s, because on a busy machine the start itself takes seconds.
   constexpr double least_s = 10;

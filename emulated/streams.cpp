@@ -18,7 +18,7 @@ struct CUstream_st {
 struct CUevent_st {
   int device;
   bool timed;
-  emulated::SharedPoint recorded;  // null if the event was never recorded outside of captures
+  emulated::SharedPoint recorded;  // null until the event is recorded outside of a capture
   emulated::CapturedPoint point;
 };
 

@@ -72,11 +72,11 @@ void train_and_save(dist::Communicator& communicator, const fs::path& folder, in
   for (int64_t step = 0; step < steps; ++step) run.step(step);
   Disk disk(folder, communicator);
   run.trainer().save(disk, steps);
-  communicator.barrier();  // save() may return on a rank before rank 0 declares the save complete
+  communicator.barrier();  // a faulty save() may return before rank 0 declares the save complete
 }
 
 // Resumes, and trains to the end. Returns a message about the first error, or an empty text. The
-// resume may return any number of steps in `allowed`.
+// number of steps from which the run resumes must be one of `allowed`.
 std::string resume_message(dist::Communicator& communicator, const fs::path& folder,
                            const std::vector<int64_t>& allowed) {
   Run run(communicator);
@@ -204,7 +204,7 @@ std::string explanation(int victim, const std::string& operation, const std::str
   return "\n      The save before was given up before this one was complete";
 }
 
-// Returns this rank's operations in the save after step 3, with an earlier save after step 2.
+// Saves after step 2 and again after step 3. Returns this rank's operations in the second save.
 std::vector<std::string> operations_of_save(dist::Communicator& communicator, const fs::path& at) {
   train_and_save(communicator, at, 2);
   Run run(communicator);
@@ -234,8 +234,9 @@ std::string crash_message(dist::Communicator& communicator, const fs::path& fold
       crashed = true;
       alone = communicator.rank() == victim;
     }
-    // The victim reports the crash to the other ranks. Ranks that crashed in a barrier already
-    // know.
+    // The victim reports its crash to the other ranks. A rank that waits in a barrier of save()
+    // receives the report there, and save() throws. A rank whose save() has returned receives the
+    // report here.
     if (alone || !crashed) disk.finish(alone);
   }
   communicator.barrier();

@@ -25,8 +25,8 @@ class IdTable {
 
   /// Sorts the ids, so that their numbers do not depend on the order of the lines. Returns the new
   /// number of each old number. number_of must not be called afterwards.
-  ///  - If all ids are whole numbers of 64 bits, they are sorted by value. Ids of equal value (7
-  ///    and 07) are sorted by their bytes.
+  ///  - If all ids are whole numbers that fit int64_t, they are sorted by value. Ids of equal value
+  ///    (7 and 07) are sorted by their bytes.
   ///  - Otherwise all ids are sorted by their bytes.
   std::vector<int32_t> sort();
   std::vector<std::string> take_ids() { return std::move(ids_); }

@@ -12,10 +12,11 @@ namespace tessera {
 struct StatisticsFold {
   int64_t ranks = 1;
   int64_t micro_steps = 1;
-  int64_t micro_batches = 1;  // number of a micro-batch: m = micro-step * ranks + rank
+  int64_t micro_batches = 1;
   float momentum = 0.1f;
 };
-/// Computes, for each micro-batch m that had data, in order of m:
+/// Micro-batch m = micro_step * ranks + rank, so m is in [0, micro_batches). Computes, for each
+/// micro-batch m that had data, in order of m:
 ///   running = (1 - momentum) * running + momentum * statistics of m
 /// running is f32 (S). observed is f32 (ranks, micro_steps, S + 1): S values, then 1 if the
 /// micro-batch had data, else 0. If scalars->skip is set, nothing changes. `scalars` may be null.

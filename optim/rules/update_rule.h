@@ -1,5 +1,6 @@
-// Update rules. A rule computes the new weights from the gradients and the rule's state, as a pure
-// function on flat ranges. A rule is a plain struct of hyper-parameters:
+// Update rules. A rule updates weights and state in place, on flat ranges. The result depends only
+// on the old weights, the gradients, the state and the hyper-parameters. A rule is a plain struct
+// of hyper-parameters:
 //
 //   optim::AdamW{.learning_rate = 3e-4f, .weight_decay = 0.1f}
 //
@@ -121,7 +122,8 @@ class UpdateRule {
   /// Returns the names of the state tensors. Each state tensor is as large as the parameters, or,
   /// if value_per_row(), has one value for each row of a table.
   std::vector<std::string> state_names() const { return rule_->state_names(); }
-  /// Returns a group's hyper-parameters for update number `step` of a parameter, counted from 1.
+  /// Returns the hyper-parameters of a group for update number `step`. The first update of a
+  /// parameter has the number 1.
   UpdateHyper hyper(int64_t step, const GroupOptions& group) const {
     return rule_->hyper(step, group);
   }

@@ -72,7 +72,8 @@ TEST_CASE("MovieLens: tabs, '::' or commas below a header, compressed or not") {
   check_three(read("ratings.csv", "\xEF\xBB\xBF" + csv), "csv");
   check_three(read("u.data.gz", test::gzipped(tabs)), "movielens");
   check_three(read("ratings.csv.gz", test::gzipped(csv)), "csv");
-  // This file has another order of columns, no times, quotes, CRLF, and no newline at the end.
+  // This file has another order of columns, quotes and CRLF. It has no times, and no newline at the
+  // end.
   check_three(read("a.csv", "item_id,rating,User\r\nb,3.5,10\r\n\"a\", 1 ,10\r\na,5,9"), "csv",
               false);
 }
@@ -148,7 +149,7 @@ TEST_CASE("numbers of users and items do not depend on the order of the lines") 
       REQUIRE(lines[i] == data.user_ids[user] + "," + data.item_ids[item]);
     }
   } while (std::next_permutation(lines.begin(), lines.end()));
-  // If one id is not a whole number, or exceeds 64 bits, all ids are sorted by their bytes.
+  // If one id is not a whole number that fits int64_t, all ids are sorted by their bytes.
   REQUIRE(read("a", "10,1\n9,1\nx,1\n", "user,item").user_ids == Strings{"10", "9", "x"});
   REQUIRE(read("a", "10,1\n9,1\n9223372036854775808,1\n", "user,item").user_ids ==
           Strings{"10", "9", "9223372036854775808"});

@@ -74,8 +74,8 @@ TEST_CASE("row-sparse tables: update_all_rows gives the bits of dense tables") {
 }
 
 TEST_CASE("row-sparse tables: SGD without momentum or decay gives the bits of dense tables") {
-  // A row without a gradient changes neither in a sparse nor in a dense table. The norms are equal
-  // too, because blocks that were not touched add nothing.
+  // A row without a gradient changes neither in a sparse nor in a dense table. The gradient norms
+  // are equal too: they are summed in blocks of elements, and untouched blocks add 0.
   const TableRun sparse{};
   TableRun dense = sparse;
   dense.sparse = false;
@@ -171,8 +171,8 @@ MicroBatch after(const MicroBatch& micro, const TableRun& run, const dist::World
   return next;
 }
 
-// Prefetches the rows of users that the micro-batch `next` looks up, and one row that it does not
-// look up.
+// Prefetches the rows of users that the micro-batch `next` looks up, and the last row, which it may
+// not look up.
 void prefetch_users(optim::ZeroOptimizer& optimizer, TableModel& model, const MicroBatch& next,
                     const TableRun& run) {
   std::vector<int32_t> users{static_cast<int32_t>(run.users - 1)};

@@ -123,8 +123,8 @@ TEST_CASE("cross_entropy writes its gradient over logits that nobody else can se
     memory_ledger().reset_peaks();
     const int64_t start = memory_ledger().current(Category::activations);
     backward(loss);
-    // Logits that are still referenced must stay unchanged. Otherwise the gradient overwrites the
-    // logits, which saves a second tensor of their size.
+    // Logits that are still referenced must stay unchanged. Logits that nothing references any more
+    // are overwritten by the gradient, which saves a second tensor of their size.
     if (keep_logits) CHECK(values_of(logits) == before);
     const int64_t added = memory_ledger().peak(Category::activations) - start;
     CHECK((added >= rows * vocabulary * dtype_size(dtype)) == keep_logits);
