@@ -5,7 +5,7 @@
 //   kernels::scale(context, y, x, 2.0f);                                    // where it is called
 //
 // A .cpp file defines `cpu::name`, and a .cu file defines `cuda::name`. Both files are in the
-// header's folder and have the name of the header or of the launcher. A launcher overwrites its
+// header's folder, and most are named after the header or the launcher. A launcher overwrites its
 // destinations (first arguments) unless its comment says otherwise.
 #pragma once
 

@@ -49,8 +49,8 @@ struct Float16 {
 #else
     const auto word = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (word >> 16) & 0x8000u;
-    // Magnitudes above 2^16 become 2^16, whose f16 bits are those of infinity. Magnitudes from
-    // 65520 to 2^16 are rounded to 2^16 below.
+    // Magnitudes above 2^16 become 2^16, whose f16 bits are those of infinity. The rounding of
+    // `normal` also turns magnitudes from 65520 on into 2^16.
     const uint32_t magnitude = std::min(word & 0x7FFFFFFFu, 0x47800000u);
     // Normal results: changes the exponent's bias from 127 to 15 and drops 13 bits. Rounds to the
     // nearest, ties to even, as BFloat16 does.

@@ -150,7 +150,8 @@ bool Heap::grow(int64_t bytes) {
 /// Hands free pages back to the system until held_bytes_ + bytes is at most most_held(), or no free
 /// page is left.
 void Heap::make_room(int64_t bytes) {
-  // Hands back whole huge pages first, because a part would split a huge page into small pages.
+  // Hands back whole huge pages first. Small pages are parts of huge pages, and a huge page of
+  // which a part is handed back is split into small pages.
   for (const int64_t page : {huge_page, small_page}) {
     trim(held_bytes_ + bytes - most_held(), page);
   }

@@ -29,8 +29,9 @@ struct MicroBatch {
   int64_t first_sample = 0;  // index of its first sample in the global batch
   int64_t samples = 0;
   float share = 1;           // fraction of the step's samples; scales the loss and the gradient
-  /// False if the rank has no micro-batch of its own in the last micro-step. The rank then repeats
-  /// the last micro-batch of the step, and the repeat's loss and gradient are not counted.
+  /// False only in the last micro-step, for a rank without a micro-batch of its own there. The rank
+  /// then repeats the last micro-batch of the step, and the repeat's loss and gradient are not
+  /// counted.
   bool contributes = true;
 };
 

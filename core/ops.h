@@ -127,8 +127,8 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads);
 /// Sums bags of rows of table (V, C) -> y (B, C). Bag b has the rows indices[i] for i in
 /// [offsets[b], offsets[b + 1]). y[b] is the f32 sum of these rows, in order of i, times scale[b]
 /// if `scale` is given. The sum of an empty bag is zero. indices are i32 (L), offsets i32 (B + 1).
-/// scale is f32 (B) and has no gradient. Indices behind the last offset are never read, so the
-/// indices of all batches can be padded to one L. Throws for an index outside [0, V).
+/// scale is f32 (B) and has no gradient. indices[i] with i >= offsets[B] are never read, so the
+/// indices of all batches can be padded to one L. Throws for a read index outside [0, V).
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale = {});
 
@@ -170,7 +170,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOpt
 /// Zeroes elements with `probability` in [0, 1), and scales all other elements by
 /// 1 / (1 - probability). The mask is a function of (seed, step, sample, layer, element).
 /// `dropout_state()` gives the seed, the step and the sample of row 0 of x; each row is one sample.
-/// Throws if `dropout_state()` is not set.
+/// If `probability` is 0, returns x itself. Otherwise throws if `dropout_state()` is not set.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);
 
 /// mse_loss, bce_with_logits and hinge_loss return f32 scalars []: the means of the losses below

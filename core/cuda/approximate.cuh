@@ -15,8 +15,9 @@ __device__ inline float exp2_approximate(float x) {
   return result;
 }
 
-/// Returns a / b with an error of at most two units in the last place. Avoids the branch of an
-/// exact division. Returns zero if |b| is above 2^126.
+/// Returns a / b without the branch of an exact division. The error is at most two units in the
+/// last place if |b| is from 2^-126 to 2^126. If |b| is larger, the result is zero, or NaN if a is
+/// infinite or NaN.
 __device__ inline float divide_approximate(float a, float b) { return __fdividef(a, b); }
 
 }  // namespace tessera::cuda

@@ -52,7 +52,7 @@ Product product_of(const ProductArgs& args);
 /// can have.
 Product product_of(const ProductShape& shape);
 
-/// cuBLASLt's descriptors of a product. Descriptors are plain values, and each call makes its own.
+/// cuBLASLt's descriptors of a product. They are plain values, which no call needs to release.
 struct Descriptors {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t first, second, result;
@@ -80,8 +80,10 @@ class Library {
                                    int most) const;
 
   /// Returns the algorithm with these bytes, which come from a table. Throws if cuBLASLt refuses
-  /// the algorithm for the product. Also throws if the algorithm adds in no fixed order, needs more
-  /// than 32 MiB of workspace, or needs better aligned addresses than the shape has.
+  /// the algorithm for the product. Also throws if the algorithm
+  ///  - splits k and does not add the partial sums in f32 in a fixed order,
+  ///  - needs more than 32 MiB of workspace, or
+  ///  - needs better aligned addresses than the shape has.
   Algorithm checked(const ProductShape& shape, const AlgorithmBytes& bytes) const;
 
   /// Stores an algorithm for each shape in `algorithms`. Later products of the shape use it.

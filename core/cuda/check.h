@@ -14,9 +14,10 @@ namespace tessera::cuda {
 /// succeeded.
 void check(cudaError_t error, const char* call);
 
-/// Must follow every kernel launch and library call that puts work on the context's stream. If the
-/// calling thread is capturing a graph, throws, with `name`, if the stream is not part of the
-/// capture. Otherwise waits for the work to end if tests share memory with the device.
+/// Must follow every kernel launch and library call that puts work on the context's stream. While
+/// the calling thread captures a graph, throws an Error that contains `name` if the stream is not
+/// part of the capture. Outside of a capture, waits for the work to end if a test has called
+/// share_memory_with_host().
 void finish_call(const Context& context, const char* name);
 
 }  // namespace tessera::cuda

@@ -13,8 +13,8 @@
 
 namespace tessera::cuda {
 
-/// Keeps the first report and ignores later ones. The host must read a Fault only when the device
-/// is idle, because `claimed` is set before the other members.
+/// Keeps the first report and ignores later ones. The host may read `claimed` at any time, but the
+/// other members only when the device is idle, because `claimed` is set before them.
 __device__ inline void report_fault(Fault* fault, FaultKind kind, long long position, int value,
                                     long long limit) {
   if (atomicCAS(&fault->claimed, 0u, 1u) != 0u) return;

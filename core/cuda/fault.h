@@ -26,7 +26,7 @@ enum class FaultKind : int {
 struct Fault {
   unsigned claimed;     // 1 after the first report; later reports are ignored
   FaultKind kind;
-  int value;            // the wrong value, outside [0, limit)
+  int value;            // the wrong value, outside [0, limit); 0 for cross_entropy_weights
   long long position;
   long long limit;
 };

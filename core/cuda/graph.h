@@ -24,7 +24,7 @@ struct Capture {
 /// Returns the calling thread's running capture, or nullptr if there is none.
 Capture* running_capture();
 
-/// Throws, with `name`, if `stream` is not part of the running capture.
+/// Throws an Error that contains `name` if `stream` is not part of the running capture.
 void check_captured(void* stream, const char* name);
 
 /// In a capture, returns the device memory from which dropout kernels read their DropoutDraws. Each

@@ -47,7 +47,7 @@ inline unsigned blocks_for(int64_t items, int64_t per_block) {
 void finish_launch(const Context& context, const char* name, cudaError_t error);
 
 /// Starts `kernel` on the context's stream; arguments are converted to its parameters' types.
-/// Throws, with `name`, if CUDA refuses the launch.
+/// Throws an Error that contains `name` if CUDA refuses the launch.
 template <class... Params, class... Args>
 void launch(const Context& context, const char* name, LaunchShape shape,
             void (*kernel)(Params...), Args&&... args) {

@@ -20,8 +20,8 @@
 
 #include "core/half.h"
 
-// Must precede every loop over an array in registers: the array stays in registers only if every
-// index is a constant.
+// TESSERA_UNROLL must precede every loop over an array in registers: the array stays in registers
+// only if every index is a constant. TESSERA_NO_UNROLL precedes a loop that must not be unrolled.
 #define TESSERA_UNROLL _Pragma("unroll")
 #define TESSERA_NO_UNROLL _Pragma("unroll 1")
 

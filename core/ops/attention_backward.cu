@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(threads, 2) key_gradients(Backward<T> x, Sizes
     if ((b + 1) * queries < s.tokens) blocks.load(b + 1);
     for (int query = 0; query < queries; query += Shape::step) {
       const int token = b * queries + query;
-      if (token + Shape::step - 1 < first_key) continue;  // no query sees the warp's keys
+      if (token + Shape::step - 1 < first_key) continue;  // none of them sees the warp's keys
       const SharedAddress q = SharedAddress(blocks.block(b)) + chunk_offset<D>(query, 0);
       const SharedAddress dy = q + Shape::Blocks::tile_bytes;
       const float* const logsumexp = blocks.rows(b) + query;

@@ -1,5 +1,6 @@
-// avg_pool on CUDA. For n channels, a thread adds up the pixels under a window (forward) or the
-// windows over a pixel (backward). The thread adds row by row, as on the CPU.
+// avg_pool on CUDA. A thread computes n neighbouring channels of one window (forward) or of one
+// pixel (backward). It adds up the pixels under the window, or the windows over the pixel, row by
+// row, as on the CPU.
 #include "core/ops/avg_pool.h"
 #include "core/ops/pool.cuh"
 

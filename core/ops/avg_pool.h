@@ -9,7 +9,8 @@ namespace tessera {
 /// y is the mean over each window, summed in f32. Pixels of the padding count as zeros, as with
 /// PyTorch's count_include_pad.
 TESSERA_KERNEL(avg_pool_forward, const Tensor& y, const Tensor& x, const PoolOptions& options)
-/// dx is the sum of dy over the windows that cover the pixel, divided by the size of a window.
+/// dx of a pixel is the sum of dy over the windows that cover the pixel, divided by the size of a
+/// window.
 TESSERA_KERNEL(avg_pool_backward, const Tensor& dx, const Tensor& dy, const PoolOptions& options)
 
 }  // namespace tessera

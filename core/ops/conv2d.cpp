@@ -1,7 +1,8 @@
 // conv2d: y (N, H', W', O) = x (N, H, W, C) convolved with weight (O, C / groups, kh, kw) + bias:
 //   y[n, i, j, o] = bias[o] + sum over c, u, v of
 //     x[n, i stride + u dilation - padding, j stride + v dilation - padding, c] weight[o, c, u, v]
-// where x is zero outside of the image, and c runs over the channels of o's group.
+// where x is zero outside of the image, and c runs over the C / groups channels of o's group. In x,
+// c stands for the channel's index among all C channels; in weight, for its index in the group.
 //
 // The gradient of a pixel of x is a sum over all (i, j, o) that the pixel contributes to. The
 // gradient of the weight is a sum over images and pixels. Only the gradients that autograd wants

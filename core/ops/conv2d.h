@@ -66,8 +66,8 @@ struct Conv2dGradients {
 };
 
 // Return the exact peak of the workspace of conv2d_forward and conv2d_backward, in bytes, for
-// tensors of the given dtype. On the CPU the result depends on the calling thread's number of
-// threads. On CUDA the device must be present, because cuDNN is queried.
+// tensors of the given dtype. On the CPU the result depends on thread_count(). On CUDA the device
+// must be present, because cuDNN is queried.
 #define TESSERA_CONV2D_WORKSPACE                                                                  \
   int64_t conv2d_forward_workspace(const Context& context, const Conv2dSizes& sizes, DType dtype, \
                                    bool has_bias);                                                \

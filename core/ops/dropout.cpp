@@ -4,8 +4,8 @@
 //
 // The decision to keep an element is a function of (seed, step, sample, layer, element) alone. Each
 // call of philox(counter, key) draws the random words of four elements:
-//   key      is two words of philox((step, purpose), seed), so that each step of each seed has a
-//            stream of random numbers that no other step or seed has;
+//   key      is two words of philox((step, purpose), seed), so that each step of each seed has its
+//            own stream of random numbers, unless two of these 64-bit keys are equal by chance;
 //   counter  is (element / 4, sample, layer low, layer high). Word element % 4 of the result
 //            decides whether the element is kept.
 // The counter holds all bits of its four parts, so that no counter is used twice within a step.

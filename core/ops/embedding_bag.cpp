@@ -52,9 +52,10 @@ void check_range(const Bags& bags, int64_t vocabulary) {
   }
 }
 
-// Returns the number of leading indices that rows_of must look up. For a row-sparse table, these
-// end with the last bag; otherwise they are all indices. Throws if a row-sparse table's first bag
-// begins after index 0, because rows_of would also look up the indices before that bag.
+// Returns the number of leading indices that rows_of must look up. If the table is row-sparse
+// (Leaf::look_up), these end with the last bag. In this case the first bag must begin at index 0,
+// or the function throws: rows_of would also look up the indices before that bag. For other tables,
+// returns the number of all indices.
 int64_t used_indices(const Tensor& indices, const Tensor& offsets, const Tensor& table) {
   if (read_whole(table) != nullptr) return indices.size(0);
   const Tensor here = offsets.to_host();

@@ -28,11 +28,10 @@ struct Scalars {
 
 // clang-format off
 
-// y = f(x). The columns are the name, the number to keep for backward (nothing, the input or the
-// output), the value, and the slope as a function of the kept number k. `c` are the Scalars. A NaN
-// in x gives a NaN in y, except that pow(NaN, 0) is 1. Slopes at corners are PyTorch's. Only the
-// slope of clamp at the bounds is different: it is one, as in PyTorch 1.13, while PyTorch 2.15 has
-// zero.
+// y = f(x). The columns are the name, what is kept for backward (nothing, the input or the output),
+// the value, and the slope as a function of k, the kept input or output. `c` are the Scalars. A NaN
+// in x gives a NaN in y, except that pow(NaN, 0) is 1. Slopes at corners are PyTorch's, except
+// for the slope of clamp at the bounds: it is one, as in PyTorch 1.13, while PyTorch 2.15 has zero.
 #define TESSERA_UNARY_EXPRESSIONS(X)                                                            \
   X(neg,        nothing, -x,                             -1.0f)                                 \
   X(exp,        output,  M::exp(x),                      k)                                     \

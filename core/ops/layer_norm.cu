@@ -5,10 +5,10 @@
 // in this order:
 //   1. within a chunk, warp w sums rows w, w + 8, ...;
 //   2. the warps' sums are added in order;
-//   3. a second kernel adds up the chunks.
-// If rows do not fit into a warp's registers, or are not aligned, one kernel computes dx and a
-// second kernel computes the sums of the chunks. The sums have the same bits with one kernel or
-// two.
+//   3. norm_finish_kernel adds up the chunks.
+// norm_backward_kernel does steps 1 and 2 and computes dx. If rows do not fit into a warp's
+// registers, or are not aligned, norm_input_kernel computes dx and norm_columns_kernel does steps 1
+// and 2. The sums have the same bits either way.
 #include "core/ops/layer_norm.cuh"
 #include "core/ops/layer_norm.h"
 
@@ -41,7 +41,7 @@ namespace {
 constexpr int warps = norm_threads / warp_size;
 
 // A block sums a chunk. There are at most two blocks for each of an H200's 132 multiprocessors. All
-// blocks then run at the same time, and the second kernel reads little.
+// blocks then run at the same time, and norm_finish_kernel reads little.
 constexpr int64_t max_chunks = 264;
 
 struct RowChunks {
@@ -118,8 +118,8 @@ __device__ inline void add_parameter_gradients(float& dweight, float& dbias, flo
 }
 
 /// Computes dx, and the sums of dweight and dbias, for a chunk of rows. A warp keeps a row of x and
-/// dy in registers, so that each row is read once. A long row of dsum is not kept in registers,
-/// because they would spill, but is read when it is added.
+/// dy in registers, so that each row is read once. A long row of dsum is read only when it is
+/// added: there are no registers left to keep it.
 template <class T, int turns>
 __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackward<T> args) {
   constexpr int n = neighbours<T>;
