@@ -1,7 +1,7 @@
 // Chooses the cuBLASLt algorithm of each product on CUDA. If a table of measurements names an
 // algorithm for a product, the product uses this algorithm. Other products use the first proposal
-// of cuBLASLt's heuristic. The application tune measures and writes such a table; train_gpt --tuned
-// reads it. In a build without CUDA every call throws.
+// of cuBLASLt's heuristic. The program `tune` makes the measurements and writes the table, and
+// `train_gpt --tuned` reads the table. In a build without CUDA every call throws.
 #pragma once
 
 #include <array>

@@ -43,7 +43,7 @@ constexpr float uniform_float(uint32_t bits) {
   return static_cast<float>((bits >> 8) + 1) * 0x1p-24f;
 }
 
-/// A stream of draws keyed by (seed, purpose, index), for sampling tokens and choosing sequences.
+/// A sequence of random numbers that is a function of (seed, purpose, index).
 class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view purpose, uint64_t index);
@@ -61,9 +61,10 @@ class RandomStream {
 };
 
 /// Returns the image of `index` under a permutation of [0, count). Seed, purpose and `which` select
-/// the permutation. Feistel rounds permute the numbers below the next power of four. The rounds are
-/// repeated until the result is below `count`, so no table is needed (Black and Rogaway, "Ciphers
-/// with arbitrary finite domains", CT-RSA 2002). Throws unless index < count <= 2^62.
+/// the permutation. Feistel rounds permute the numbers below the smallest power of four that is at
+/// least `count`. The rounds are repeated until the result is below `count`, so no table is needed
+/// (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Throws unless
+/// index < count <= 2^62.
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which);
 

@@ -20,8 +20,9 @@
 namespace tessera {
 
 /// A function of inputs and parameters. Inputs may be undefined. A segment runs in the forward and
-/// again in backward (twice in backward if it is inside another segment). The segment must compute
-/// the same values each time. Everything that a segment captures must live until backward ends.
+/// again in backward: once, and once more for each segment that contains it. The segment must
+/// compute the same values each time. Everything that a segment captures must live until backward
+/// ends.
 using Segment = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 /// Returns segment(inputs), differentiable in the inputs and in the parameters that the segment

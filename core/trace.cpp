@@ -32,9 +32,9 @@ int thread_of(int rank, Track track) {
   return tracks * rank + static_cast<int>(track);
 }
 
-// Makes a text safe for JSON: escapes quotes and backslashes, drops control characters and replaces
-// bytes that are not ASCII. JSON requires valid UTF-8, but the name of a parameter may contain any
-// bytes.
+// Makes a text safe for JSON: escapes quotes and backslashes, drops bytes below 0x20, and replaces
+// each byte from 0x7F on by "?". JSON requires valid UTF-8, but the name of a parameter may contain
+// any bytes.
 std::string escaped(std::string_view text) {
   std::string result;
   for (const char c : text) {

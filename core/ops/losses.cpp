@@ -18,8 +18,8 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// `dim` is a dimension of the shape that a and b are broadcast to. Throws unless a and b have
-/// equally many elements in dimension `dim`. Returns `dim` counted from the end: -1 is the last
+/// `dim` is a dimension of the shape that a and b are broadcast to. Throws unless both a and b have
+/// this dimension, with equally many elements. Returns `dim` counted from the end: -1 is the last
 /// dimension.
 int compared_dimension(const char* name, const Tensor& a, const Tensor& b, int dim) {
   const Shape shape = broadcast_shape(name, a.shape(), b.shape());

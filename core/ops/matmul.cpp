@@ -109,7 +109,8 @@ struct Run {
   Run at(int64_t i) const { return {first + i * step, 1, 0}; }
 };
 
-/// Calls body(y, a, b) for each run, with the Run of each of the three tensors, in the order of y.
+/// Calls body(y_run, a_run, b_run) for each run, with the Run of each of the three tensors. The
+/// runs are in the order of y's matrices.
 template <class Body>
 void for_each_run(const Shape& y, const Shape& a, const Shape& b, const Body& body) {
   const BroadcastWalk walk = broadcast_walk(leading(y), leading(a), leading(b));

@@ -55,8 +55,8 @@ struct Maximum {
   }
 };
 
-/// Writes the maximum of window `part` and the maximum's place. `x` points to the image's first
-/// pixel, at the part's first channel.
+/// Writes the maxima and their places for `part`: some channels of a pixel of y, which stands for a
+/// window of x. `x` points to the image's first pixel, at the part's first channel.
 template <class T>
 void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const PixelPart& part) {
   const auto& [channels, rows, columns] = pool;
@@ -81,8 +81,8 @@ void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const
   }
 }
 
-/// Writes dx of pixel `part`. `dy` and `places` point to the image's first window, at the part's
-/// first channel.
+/// Writes dx of `part`: some channels of a pixel. `dy` and `places` point to the image's first
+/// window, at the part's first channel.
 template <class T>
 void gather_gradient(T* dx, const T* dy, const uint8_t* places, const Pooling& pool,
                      const PixelPart& part) {

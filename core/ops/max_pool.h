@@ -8,7 +8,7 @@ namespace tessera {
 
 /// y (N, H', W', C) = the maximum over each window, without the padding. NaN is larger than all
 /// numbers. `places` (u8, y's shape) is the index of the first pixel in the window that has the
-/// maximum; the pixels of a window are numbered row by row from 0.
+/// maximum; the pixels of a window, with those in the padding, are numbered row by row from 0.
 TESSERA_KERNEL(max_pool_forward, const Tensor& y, const Tensor& places, const Tensor& x,
                const PoolOptions& options)
 /// dx = the sum of dy over the windows in which `places` names the pixel.

@@ -38,7 +38,7 @@ void sort_terms(const Terms& to, int64_t rows, int64_t places, const OwnAt& own_
   for (int64_t place = 0; place < places; ++place) {
     to.terms[start[own_at(place)]++] = term_at(place);
   }
-  // The loop moved start[v] to the end of row v's terms, where the terms of row v + 1 begin.
+  // The last loop moved start[v] to the end of row v's terms, where the terms of row v + 1 begin.
   std::move_backward(start, start + rows, start + rows + 1);
   start[0] = 0;
 }
@@ -92,7 +92,8 @@ void row_products_backward(const Context& context, const GradientTarget& table,
   const int64_t rows = own.table.size(0);
   const int64_t channels = in.channels();
   const int64_t places = in.rows() * in.per_row();
-  // A left row is looked up once for all of its K places.
+  // On the left, one lookup serves the K places (b, k) of its b. On the right, each place has its
+  // own lookup.
   const int64_t places_per_lookup = of_left ? in.per_row() : 1;
   const float dsquares = gradients.squares.defined() ? *gradients.squares.data<float>() : 0.0f;
   visit_float(own.table.dtype(), "row_products", [&]<class T>() {

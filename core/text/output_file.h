@@ -43,8 +43,8 @@ class OutputFile {
 
 /// Makes a write beyond the file size limit (ulimit -f) fail with an error, "File too large". By
 /// default the signal SIGXFSZ would end the process without a message. A handler that the program
-/// has set for this signal is kept. All code that opens a file for writing calls this function
-/// first.
+/// has set for this signal is kept. All code that writes files calls this function first, except
+/// the course.
 void fail_beyond_file_size_limit();
 
 /// Throws InputError if no OutputFile can be written to `path`. With this check a program fails

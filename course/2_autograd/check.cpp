@@ -99,8 +99,8 @@ struct Wanted {
   bool x, weight, bias;
 };
 
-// Runs backward with only the gradients in `wanted` wanted. Returns a message if one of these
-// gradients is wrong or the program fails. If `without_bias`, the layer has no bias.
+// Runs the layer and its backward, with only the gradients in `wanted` wanted. Returns a message if
+// one of these gradients is wrong or an Error is thrown. If `without_bias`, the layer has no bias.
 std::string gradient_message(const Example& example, Wanted wanted, bool without_bias = false) {
   const Tensor x = wanted.x ? parameter("x", example.x) : example.x;
   const Tensor weight = parameter("weight", example.weight, wanted.weight);

@@ -14,7 +14,7 @@ def draw(folder):
 
 
 def matrix(figure, x, y, name, values, marked, cell=30):
-    """Draws a matrix with its name above; `marked` elements are coloured. Returns its right end."""
+    """Draws a matrix below its name. `marked`: {(row, column): colour}. Returns the right edge."""
     columns = len(values[0])
     figure.text(x + columns * cell / 2, y - 8, name, 13, "middle", weight="bold")
     for r, row in enumerate(values):

@@ -32,8 +32,9 @@ inline Values scaled(Values values, float factor) {
   return values;
 }
 
-// Compares a matrix or a vector with `columns` columns. Returns a message if the values differ. The
-// message includes the text of a mistake that gives the found values.
+// Compares the found values of a matrix with the expected ones. A vector counts as a matrix of one
+// row. Returns a message if the values differ. If a mistake gives the found values, the message
+// includes the text of this mistake.
 inline std::string wrong_values(const std::string& name, const Values& found,
                                 const Values& expected, int64_t columns,
                                 const std::vector<Mistake>& mistakes = {}) {

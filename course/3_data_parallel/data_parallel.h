@@ -76,7 +76,7 @@ class DataParallel {
   void attach(int bucket, const Tensor& values);
   /// Writes the initial values of elements `range` of a bucket to `values`.
   void initialize(int bucket, const dist::Range& range, const Tensor& values) const;
-  /// Updates `weights` in place. All four tensors have equally many elements.
+  /// Updates `weights` and both moments in place. All four tensors have equally many elements.
   void apply_rule(const Tensor& weights, const Tensor& gradients, const Tensor& first_moment,
                   const Tensor& second_moment);
 

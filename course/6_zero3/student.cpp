@@ -50,11 +50,11 @@ void Zero3::place() {
 // In any case, wait at the end until this unit is gathered.
 void Zero3::use(int) { todo("lesson 6: Zero3::use"); }
 
-// Returns the unit that the previous micro-step read after `unit` in this pass, or -1 if that unit
-// is not known. order_->units has the units in the order of this pass (forward or backward), and
-// order_->next is the position of `unit`. Record the order during the pass: if the list ends before
-// this position, or has another unit there, cut off the list at this position and append `unit`.
-// Then advance `next`.
+// A pass is a forward or a backward. Returns the unit that the previous pass of the same kind read
+// after `unit`, or -1 if no such unit is known. order_->units has the units in the order of this
+// kind of pass, and order_->next is the position of `unit`. Record the order during the pass: if
+// the list ends before this position, or has another unit there, cut off the list at this position
+// and append `unit`. Then advance `next`.
 int Zero3::following(int) { todo("lesson 6: Zero3::following"); }
 
 // Does nothing if the unit is already gathered (works). Otherwise, for each bucket of the unit:

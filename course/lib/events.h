@@ -48,9 +48,9 @@ void note_into(Events* events);
 /// Adds an event without a bucket, such as "update", to the list of the running trial, if any.
 void note(const std::string& kind);
 
-/// Adds hooks that record events: "use" and "done" when a parameter is read, and "complete" when
-/// its gradient is complete. Each added hook then calls the hook that was set before. Call watch()
-/// after all other hooks are set.
+/// Adds hooks that record events: "use" before a parameter is read, "done" when the reading has
+/// ended, and "complete" when the parameter's gradient is complete. Each added hook then calls the
+/// hook that was set before. Call watch() after all other hooks are set.
 void watch(const std::vector<nn::NamedParameter>& parameters, Events& events);
 
 }  // namespace course

@@ -24,8 +24,8 @@ inline constexpr CifarFormat cifar100{.label_bytes = 2, .classes = 100};
 std::shared_ptr<const ImageSet> open_cifar(const std::vector<std::string>& paths,
                                            const CifarFormat& format);
 
-/// Reads class names, one for each line of the file that is not empty. If the file does not exist,
-/// the names are "0", "1", ... Throws InputError if the number of names is not `classes`.
+/// Reads class names, one from each line of a file. Empty lines are skipped. If the file does not
+/// exist, the names are "0", "1", ... Throws InputError if the number of names is not `classes`.
 std::vector<std::string> read_class_names(const std::string& path, int64_t classes);
 
 }  // namespace tessera::data

@@ -27,7 +27,8 @@ ImageView decode_image(const std::string& name, std::span<const uint8_t> file,
 /// Reads and decodes a file.
 ImageView read_image_file(const std::string& path, ImageMemory& memory);
 
-/// Throws InputError if width * height is 0 or beyond image_pixel_limit.
+/// Throws InputError if the width or the height is below 1, or if their product exceeds
+/// image_pixel_limit. The message begins with `name`.
 void check_image_size(const std::string& name, int64_t width, int64_t height);
 
 }  // namespace tessera::data
