@@ -1,4 +1,4 @@
-// Lets the communication thread wait for its peers without taking a core from compute threads.
+// Lets a thread wait for other ranks without taking a core from compute threads.
 #pragma once
 
 #include <time.h>

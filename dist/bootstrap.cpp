@@ -62,8 +62,8 @@ Launched launched() {
   return {};
 }
 
-// True if MPI must be initialised. This is so if the variables of Open MPI, MPICH, Intel MPI or
-// PMIx (prterun, srun --mpi=pmix) are set, or if a launcher has started several processes.
+// True if MPI must be initialised. This is so if a variable of Open MPI, MPICH, Intel MPI or PMIx
+// (prterun, srun --mpi=pmix) is set, or if a launcher has started several processes.
 bool started_by_launcher() {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"}) {
     if (std::getenv(variable) != nullptr) return true;
@@ -235,8 +235,8 @@ std::string running_step_text() {
 }
 
 // All ranks usually find the same fault in their input. Rank 0 reports the fault, and ends the
-// other ranks while they sleep. If rank 0's own input is good, the other rank reports the fault
-// after its sleep.
+// other ranks while they sleep. If rank 0's own input is good, a rank that has found a fault
+// reports the fault after its sleep.
 [[noreturn]] void end_with_input_error(const std::string& text) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();

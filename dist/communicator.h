@@ -275,8 +275,8 @@ int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options = {});
 /// Returns every rank's text on rank 0, in rank order, and nothing on other ranks. Collective.
 std::vector<std::string> gather_text(Communicator& communicator, const std::string& text);
 
-/// Bytes of host memory that gather_text and broadcast_text take while they run, however long the
-/// texts are.
+/// Bytes of host memory that gather_text and broadcast_text take while they run, besides the texts
+/// themselves. They do not depend on the lengths of the texts.
 int64_t text_exchange_bytes(int64_t ranks);
 
 /// Returns rank 0's text on every rank. Collective.

@@ -25,8 +25,8 @@ BAR = re.compile("[█▏▎▍▌▋▊▉]+")
 
 
 def terminal_lines(command, folder):
-    """Returns the lines on a terminal of COLUMNS columns after the run, and the live line as shown
-    in the middle of the run."""
+    """Returns the lines on a terminal of COLUMNS columns after the run, and the live line, which the
+    program redraws, as shown in the middle of the run."""
     output = b""
     child, terminal = pty.fork()
     if child == 0:

@@ -123,7 +123,7 @@ bool joined(const Capture& capture) {
   return std::all_of(capture.streams.begin(), capture.streams.end(), [&](const auto& entry) {
     const auto& [stream, clock] = entry;
     const auto own = clock.find(stream);
-    if (own == clock.end()) return true;  // no work was captured on it
+    if (own == clock.end()) return true;  // no work was captured on `stream`
     const auto seen = known.find(stream);
     return seen != known.end() && seen->second >= own->second;
   });

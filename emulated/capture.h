@@ -43,8 +43,8 @@ cudaError_t check_not_captured(const CapturedPoint& point, const char* call);
 /// Returns the point that the stream has reached; its `capture` is null if the stream is not
 /// captured.
 CapturedPoint point_of(cudaStream_t stream);
-/// Orders the stream's next work after the point. If only the point belongs to a capture, the
-/// stream joins this capture.
+/// Orders the stream's next captured work after the point. If only the point belongs to a capture,
+/// the stream joins this capture. Does nothing if neither belongs to a capture.
 cudaError_t wait_for_point(cudaStream_t stream, const CapturedPoint& point);
 
 /// Record nodes that allocate and free memory of the graph.

@@ -26,8 +26,8 @@ const ChannelStatistics imagenet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.22
 
 struct Folder {
   std::string path;
-  std::vector<std::string> files;    // in order
-  std::vector<std::string> folders;  // in order
+  std::vector<std::string> files;    // sorted
+  std::vector<std::string> folders;  // sorted
 
   std::string in(const std::string& name) const { return fs::path(path) / name; }
   bool has_file(const std::string& name) const {

@@ -1,13 +1,13 @@
 // Opens the images that a model trains on and is evaluated on. The files at the path determine the
 // format:
 //
-//   data_batch_*.bin, test_batch.bin    CIFAR-10, binary (names from batches.meta.txt)
-//   train.bin, test.bin                 CIFAR-100, binary (names from fine_label_names.txt)
+//   data_batch_*.bin, test_batch.bin    CIFAR-10, binary (class names from batches.meta.txt)
+//   train.bin, test.bin                 CIFAR-100, binary (class names from fine_label_names.txt)
 //   {train,t10k}-{images,labels}-...    MNIST or Fashion-MNIST, IDX, compressed or not; if only
 //                                       train or only t10k is there, its last tenth is held out
-//   folders of JPEG or PNG files        one folder for each class, below train/ and val/ (or
-//                                       validation/, or test/); without a validation folder, the
-//                                       last tenth of each class is held out
+//   folders of JPEG or PNG files        one folder for each class, at the path itself, or below
+//                                       train/ and val/ (or validation/, or test/); without a
+//                                       validation folder, the last tenth of each class is held out
 //   no path                             pictures that the program draws (drawn_images.h)
 #pragma once
 

@@ -30,8 +30,8 @@ ImageRange::ImageRange(std::shared_ptr<const ImageSet> set, int64_t begin, int64
 }
 
 ChannelStatistics measure_channels(const ImageSet& set, int64_t channels) {
-  // Counts how often each value occurs. Sums over these counts are exact, because they are sums of
-  // integers.
+  // Counts how often each value occurs in each channel. Sums over these counts are exact, because
+  // they are sums of integers.
   std::vector<uint64_t> counts(static_cast<size_t>(channels) * 256);
   ImageMemory memory;
   for (int64_t i = 0; i < set.size(); ++i) {

@@ -63,7 +63,8 @@ PlantedRatings::PlantedRatings(const DrawnRatingOptions& options) : options_(opt
   check("number of users", options.users, most_users_or_items);
   check("number of items", options.items, most_users_or_items);
   check("rank", options.rank, most_rank);
-  // With more ratings it would be slow to draw items that a user has not rated yet.
+  // With more than half of all pairs, it would be slow to draw items that a user has not rated yet.
+  // The second limit: indices of ratings have 32 bits (rating_split.cpp).
   check("number", options.ratings,
         std::min<int64_t>(options.users * options.items / 2, UINT32_MAX));
   if (!(options.noise >= 0.0 && options.noise <= most_noise)) {

@@ -3,9 +3,10 @@
 //
 //   rating(u, i) = 3.5 + b_u + c_i + p_u . q_i + noise
 //
-//  - The biases b and c have the deviation 0.4.
-//  - The factors p and q have `rank` values each. Their inner product has the deviation 0.6.
-//  - The noise has the deviation `noise`.
+//  - The biases b and c have the standard deviation 0.4.
+//  - The factors p and q have `rank` values each. Their inner product has the standard deviation
+//    0.6.
+//  - The noise has the standard deviation `noise`.
 //
 // Biases, factors and noise are approximately normal: each value comes from a sum of twelve uniform
 // numbers. The ratings are neither rounded nor clamped, so the noise's deviation is the RMSE of the
@@ -15,10 +16,10 @@
 // random order, and the user at place r = 0, 1, 2, ... gets a share of the ratings in proportion to
 // 1 / (r + 1 + n / 20). Items get shares in the same way. Each user has at least one rating if
 // there are enough ratings. A user rates an item at most once, and at most three quarters of all
-// items.
+// items (or the only item).
 //
-// Every number is a function of the seed and of the user, the item or the pair. All numbers are
-// computed in integers or by correctly rounded operations. So every machine draws the same ratings.
+// Every number depends only on the options and on its user, item or pair. All numbers are computed
+// in integers or by correctly rounded operations. So every machine draws the same ratings.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ namespace tessera::data {
 struct DrawnRatingOptions {
   int64_t users = 1000;
   int64_t items = 600;
-  int64_t ratings = 60'000;  // at most half of all pairs
+  int64_t ratings = 60'000;  // at most half of all pairs, and below 2^32
   int64_t rank = 8;
   double noise = 0.5;
   uint64_t seed = 0;

@@ -11,7 +11,7 @@ namespace tessera::data {
 ///
 ///   u.item         MovieLens: ID|TITLE|...
 ///   movies.dat     MovieLens: ID::TITLE::GENRES
-///   movies.csv     a header with movieId (or itemId) and title; fields may be quoted
+///   movies.csv     a header with movieId (or itemId, item_id) and title; fields may be quoted
 ///   NAME.item      RecBole: tabs below a header with item_id:token and a field called title, name
 ///                  or ..._title
 ///

@@ -9,8 +9,7 @@
 namespace tessera::data {
 namespace {
 
-// The number of values is digested too: otherwise values could move from one array to the next
-// without changing the digest.
+// Digests the number of values, then the values.
 template <class T>
 uint64_t with(uint64_t digest, const std::vector<T>& values) {
   const uint64_t count = values.size();
@@ -18,6 +17,8 @@ uint64_t with(uint64_t digest, const std::vector<T>& values) {
   return xxh3(std::as_bytes(std::span(values)), digest);
 }
 
+// Each id is digested on its own. So the number of ids is digested too: otherwise an id could move
+// from the users' list to the items' list without changing the digest.
 uint64_t with_ids(uint64_t digest, const std::vector<std::string>& ids) {
   const uint64_t count = ids.size();
   digest = xxh3(std::as_bytes(std::span(&count, 1)), digest);

@@ -1,5 +1,5 @@
-// The layout of a file of ratings: the meaning of each field of a line, and the separator. If the
-// user names no columns, the file's name and first line determine the layout.
+// The layout of a file of ratings: the meaning of each field of a line, and the separator. If
+// RatingDataOptions::columns is empty, the file's name and first line determine the layout.
 #pragma once
 
 #include <string>

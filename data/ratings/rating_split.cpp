@@ -141,7 +141,7 @@ RatingSplit parse_rating_split(const std::string& text) {
 int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items) {
   Marks dropped(ratings.users.size());
   // For each item, `user_of` is the last visited user who rated the item. `kept` is the index of
-  // this user's rating of the item that is not dropped.
+  // the one rating of this user and item that is kept so far.
   std::vector<int32_t> user_of(static_cast<size_t>(items), -1);
   std::vector<uint32_t> kept(static_cast<size_t>(items));
   bool any = false;

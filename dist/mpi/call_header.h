@@ -13,7 +13,8 @@
 namespace tessera::dist {
 
 struct CallHeader {
-  int64_t number = 0;  // number of the collective, or of the transfer between two ranks, from 1
+  /// Counts from 1: the collectives of the communicator, or the transfers between the two ranks.
+  int64_t number = 0;
   int64_t bytes = 0;   // of the buffer; in exchange_v, all_gather_v, send_receive: sent to the peer
   int32_t bucket = -1;
   int32_t group = 0;

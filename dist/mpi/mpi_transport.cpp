@@ -16,10 +16,10 @@ namespace {
 constexpr int64_t KiB = 1024;
 constexpr int64_t direct_chunk_bytes = 1024 * KiB;
 
-// Staging has two slots for each peer, and each slot has one chunk of 64 KiB to 1 MiB. All slots
-// together take at most about 8 MiB, except with chunks of the least size. A chunk is a whole
-// number of blocks of 256 elements of up to eight bytes. (At 2 ranks, chunks of 512 KiB were 15 %
-// slower than chunks of 1 MiB. Chunks above 1 MiB were no faster.)
+// Staging has two slots for each peer, and one more slot for share(). Each slot has one chunk of
+// 64 KiB to 1 MiB. All slots together take at most about 8 MiB, except with chunks of the least
+// size. A chunk is a whole number of blocks of 256 elements of up to eight bytes. (At 2 ranks,
+// chunks of 512 KiB were 15 % slower than chunks of 1 MiB. Chunks above 1 MiB were no faster.)
 int64_t staging_chunk_bytes(int64_t ranks) {
   constexpr int64_t unit = 256 * 8;
   const int64_t share = 8 * 1024 * KiB / (2 * std::max<int64_t>(ranks - 1, 1));
@@ -74,7 +74,7 @@ void MpiTransport::open(const std::string& group) {
 }
 
 void MpiTransport::set_timeout(double seconds) {
-  // Clamped to about 250 years, so that the nanoseconds fit into 64 bits.
+  // Clamped to about 250 years, so that the nanoseconds fit into int64_t.
   channel_.timeout_ns = static_cast<int64_t>(std::min(seconds, 8e9) * 1e9);
 }
 
@@ -263,8 +263,8 @@ int64_t MpiTransport::all_gather_v(std::byte* buffer, std::span<const int64_t> b
   return finish(transfers);
 }
 
-// Both ranks announce the data that they send. A direction without data is announced as 0 bytes of
-// u8.
+// In its header to a peer, each rank announces the data that it sends to this peer. A direction
+// without data is announced as 0 bytes of u8.
 int64_t MpiTransport::send_receive(const End& outgoing, const End& incoming) {
   std::vector<int> peers;
   for (const int peer : {outgoing.peer, incoming.peer}) {

@@ -62,7 +62,7 @@ class MpiTransport {
                    std::span<const int> sources, const Arrived& arrived);
 
   /// Sends `data` to all ranks. For each chunk, calls `arrived` once per source, in rank order,
-  /// this rank included. `arrived` may overwrite the same range of `data`.
+  /// this rank included. `arrived` may overwrite bytes [begin, begin + bytes) of `data`.
   int64_t share(const std::byte* data, int64_t bytes, const Arrived& arrived);
 
   /// Returns a tensor view of a chunk in staging, which `arrived` got from another rank.

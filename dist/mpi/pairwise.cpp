@@ -151,7 +151,7 @@ void Pairwise::start() {
 }
 
 // Called when the peer's header has arrived. Throws if the header is not the expected header.
-// Otherwise posts the receives from this peer.
+// Otherwise posts the first chunks of the receive from this peer, if there is one.
 void Pairwise::agree(int peer) {
   const auto p = static_cast<size_t>(peer);
   if (!(headers_.expected[p] == headers_.received[p])) fail_disagreeing(channel_, headers_, peer);
@@ -181,7 +181,7 @@ void Pairwise::release(int index, int64_t chunk) {
 }
 
 void Pairwise::finish() {
-  // Wait for the peers: until they have received this rank's data and this rank has theirs.
+  // Wait for the peers: until MPI has sent all of this rank's data and received all of theirs.
   while (active_ > 0) progress();
 }
 

@@ -91,7 +91,7 @@ class Pairwise {
   const Channel& channel_;
   Backoff backoff_;
   CallHeaders& headers_;
-  std::vector<uint8_t> agreed_;   // by peer: 1 if the peer is known to make this call
+  std::vector<uint8_t> agreed_;   // by peer: 0 while this rank waits for the peer's header
   std::vector<int> stream_from_;  // the stream that receives from a peer; -1: none
   std::vector<Stream> streams_;
   std::vector<MPI_Request> requests_;

@@ -284,8 +284,8 @@ void Communicator::broadcast(const Call& call) {
   peers_.finish();
 }
 
-// Adds from the last rank down to rank 0. All ranks get equal bits, but a sum in rank order would
-// give other bits. So tests find code that relies on rank order.
+// Adds from the last rank down to rank 0. All ranks get equal bits, but with three or more ranks, a
+// sum in rank order may have other bits. So tests find code that relies on rank order.
 void Communicator::reduce(const Call& call) {
   const size_t bytes = bytes_of(call.operation);
   const Contributions contributions(peers_, call.send, bytes);

@@ -30,9 +30,9 @@ class Communicator {
   int size() const { return peers_.size(); }
   ncclResult_t failure() const { return failure_; }
 
-  /// Makes the communicator unusable after a failed call. Tells the other ranks that this rank will
-  /// make no more calls, so that the other ranks fail at once and not at the time limit. Only the
-  /// first failure counts. May be called from any thread.
+  /// Makes the communicator unusable after a failed call. Unless another call is in flight, tells
+  /// the other ranks that this rank will make no more calls, so that the other ranks fail at once
+  /// and not at the time limit. Only the first failure counts. May be called from any thread.
   void fail(ncclResult_t failure);
   /// Throws if an earlier call has failed.
   void check_usable() const;

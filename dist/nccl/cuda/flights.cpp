@@ -58,8 +58,8 @@ bool Flights::done(const Flight& flight) const {
 void Flights::collect() {
   std::vector<std::function<int64_t()>> let_go;
   const std::lock_guard lock(mutex_);
-  // Tests passed() and not done(): a failed call may have left work on the stream that still uses
-  // its buffers.
+  // Tests passed() instead of done(): a failed call counts as done, but it may have left work on
+  // the stream that still uses its buffers.
   while (!flights_.empty() && flights_.front()->passed()) {
     let_go.push_back(std::exchange(flights_.front()->body, nullptr));
     flights_.pop_front();

@@ -21,7 +21,7 @@ namespace tessera::dist {
 struct Flight {
   int64_t number = 0;
   std::string name;                   // "all_gather of parameters, bucket 3"
-  std::function<int64_t()> body;      // kept until the work is done, since it holds the buffers
+  std::function<int64_t()> body;      // holds the buffers; kept until the work is done or awaited
   std::optional<cuda::Event> behind;  // recorded after the call's work; none if the launch failed
   bool is_launched = false;
   std::exception_ptr error;
