@@ -1,6 +1,7 @@
-// Counts the launches of a process on emulated devices, for tables of launches by operation. If the
-// environment variable TESSERA_EMULATED_LAUNCHES names a file, the process writes the counts to
-// this file at exit: a line "count<tab>name" for each kernel and each runtime call.
+// Counts the launches of a process on emulated devices. If the environment variable
+// TESSERA_EMULATED_LAUNCHES names a file, the process writes the counts to this file at exit: a
+// line "count<tab>name" for each kernel that was launched and each call that was counted by
+// record_call. bench/gpu_operations.py reads the file.
 #pragma once
 
 namespace emulated {

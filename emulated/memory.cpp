@@ -89,8 +89,8 @@ class Memory {
   }
 
   /// Removes a block from the record, and describes the block in `released`. Returns an error
-  /// unless the block is in `space` or `or_space`. The caller must then free the memory. For a null
-  /// pointer, `released` has 0 bytes.
+  /// unless the block is in `space` or `or_space`. After a success, the caller must free the
+  /// memory. For a null pointer there is nothing to free, and `released` has 0 bytes.
   cudaError_t release(const char* call, void* pointer, Space space, Space or_space,
                       Block& released) {
     released = {0, space, 0};

@@ -32,8 +32,8 @@ class Order {
   /// shuffled order decides at random for each block; the other orders return true.
   bool waiting_first() { return !shuffled() || (next() & 1) != 0; }
 
-  /// The order in which lanes continue after a warp operation: lane lanes[i] continues as number i.
-  /// The order is a permutation, because the step is odd.
+  /// The order in which lanes continue after a warp operation: first lanes[0], then lanes[1] and so
+  /// on. The order is a permutation, because the step is odd.
   struct Lanes {
     unsigned first;
     unsigned step;

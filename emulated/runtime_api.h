@@ -2,7 +2,8 @@
 // call does all of its work before it returns, except on a captured stream, or if streams are
 // deferred (emulated/deferred.h). The emulation is stricter than the real runtime:
 //   - memory must be freed by the counterpart of the call that allocated it;
-//   - each end of a copy must lie inside one allocation, and the two ends must not overlap;
+//   - the source and the destination of a copy must not overlap. Each of them must lie inside one
+//     allocation, or in memory that CUDA did not allocate;
 //   - a kernel must not launch kernels.
 #pragma once
 

@@ -21,7 +21,7 @@ class Linear : public Module {
     WeightLayout layout = WeightLayout::out_in;
     Activation activation = Activation::none;
     /// Initializes the weight; the bias then begins at zero. By default weight and bias are uniform
-    /// in (-b, b] with b = 1 / sqrt(in), as in torch.nn.Linear.
+    /// in (-r, r] with r = 1 / sqrt(in), as in torch.nn.Linear.
     std::optional<Initializer> initializer = std::nullopt;
   };
   Linear(int64_t in, int64_t out) : Linear(in, out, Options{}) {}

@@ -39,8 +39,8 @@ struct SafetensorsEntry {
 };
 
 /// Reads a file that may be damaged or hostile. The constructor checks the whole header. Every
-/// fault of the file throws an InputError that names the file, the tensor, and the expected and the
-/// actual value.
+/// fault of the file throws an InputError that names the file and says what is wrong. For a fault
+/// of one tensor, the error also names the tensor.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);

@@ -11,7 +11,7 @@ namespace tessera::nn {
 struct TransformerOptions {
   int64_t width = 0;    // C
   int64_t heads = 0;    // H, divides C
-  float dropout = 0;    // after the embedding and after each sub-layer
+  float dropout = 0;    // probability of the dropout after each sub-layer
   float epsilon = 1e-5f;
   float deviation = 0.02f;           // standard deviation of the initial weights
   float residual_deviation = 0.02f;  // deviation of projections into the residual stream

@@ -3,10 +3,11 @@
 //
 // A call computes its product before it returns. On a captured stream, each launch of the graph
 // computes the product. On a deferred stream, the product is computed later (emulated/deferred.h).
-// Sums are f32. An algorithm that splits k sums each part, and then adds the parts in order. Each
-// combination of alignments in the preference has its own order of addition. So two runs with
-// different alignments differ in their bits, as they may on a GPU. If all alignments are 256 bytes,
-// sums are in the order of k. cublasLtGetStatusString explains the calling thread's last failure.
+// Sums are f32. If an algorithm splits k, or if k is above 4096, there is one sum for each part of
+// k, and then these sums are added in order. The order of addition within a part depends on the
+// alignments in the preference. So the bits of two runs with different alignments may differ, as on
+// a GPU. If all alignments are 256 bytes, the order is that of k. cublasLtGetStatusString explains
+// the calling thread's last failure.
 //
 // These demands of the library's documentation are checked:
 //   - an attribute's size is right;

@@ -1,9 +1,10 @@
 // CUDA's execution model and runtime on the CPU, for builds without a GPU. This folder comes first
 // on the include path, .cu files are compiled as host C++, and the calls have the real signatures.
 //
-// A launch runs its blocks one after another on the calling OS thread. Each CUDA thread runs until
-// it reaches a barrier or ends; then the next thread runs. A kernel is wrong if its result depends
-// on the order of threads between two barriers. Other orders (set_order_seed in
+// A launch runs its blocks one after another on one OS thread: the calling thread or, if streams
+// are deferred (emulated/deferred.h), a thread of the emulator. Each CUDA thread runs until it ends
+// or reaches a barrier or warp operation; then the next thread runs. A kernel is wrong if its
+// result depends on the order of threads between two barriers. Other orders (set_order_seed in
 // emulated/control.h) reveal such kernels. These errors are found in every order:
 //   - threads wait at a barrier or warp operation that other threads never reach, because the other
 //     threads end or wait elsewhere. The launch returns cudaErrorLaunchFailure, and
@@ -13,8 +14,8 @@
 //   - with the address sanitizer, accesses beyond an allocation or the dynamic shared memory;
 //   - with the undefined behaviour sanitizer, indices beyond a static shared array;
 //   - accesses of the host to device memory: they end the process (emulated/arena.h).
-// If streams are deferred (emulated/deferred.h), some orders also reveal work that lacks a needed
-// event or synchronisation.
+// If streams are deferred, some orders also reveal work that lacks a needed event or
+// synchronisation.
 //
 // Captures must use cudaStreamCaptureModeThreadLocal. Calls on a captured stream are checked at
 // once. Each launch of the graph then does their work, one call after another. Allocations in a

@@ -7,8 +7,8 @@
 //   - every rank calls the same collectives in the same order, with the same count, dtype,
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;
-//   - two ranks group the transfers between them alike, and make them in the same order within a
-//     group. NCCL is less strict;
+//   - two ranks divide the transfers between them into groups in the same way, and have the same
+//     order of these transfers within a group. NCCL is less strict;
 //   - a rank that has ended or does not arrive in time causes an error, not an endless wait;
 //   - registered memory is deregistered before it is freed;
 //   - buffers are in memory of the communicator's device. Send and receive buffer are either

@@ -17,7 +17,8 @@ bool is_gpt_config(const std::string& config_path);
 
 /// Reads the sizes in a config.json. Throws InputError if
 ///   - the file does not exist or is not a JSON object;
-///   - a size is absent or beyond GptLimits;
+///   - a size is absent;
+///   - a size or the norms' epsilon is not a number, or is refused by GptConfig::validate;
 ///   - a setting asks for something that Gpt does not support.
 GptConfig read_gpt_config(const std::string& config_path);
 

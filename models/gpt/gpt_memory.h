@@ -1,12 +1,12 @@
 // Predicts, before a training step runs, how much memory the operations of a GPT will take: the
-// peaks of activations and workspace in the memory ledger, to the byte.
+// peaks of activations and workspace in the memory ledger (core/memory.h), to the byte.
 //
 //   const GptMemory memory = gpt_training_memory(config, DType::bf16, 12, 1024);  // (B, T)
 //
 // The prediction follows a step in the order of the model's code, and counts the bytes of the
 // tensors that are alive. The prediction shares only two things with the model's code: the queries
-// for the scratch memory of matrix products, and the sizes of tiles and chunks. The scratch memory
-// depends on the processor. On a CPU the scratch memory also depends on the number of threads.
+// for the scratch memory of matrix products, and choices such as the sizes of tiles and chunks. The
+// scratch memory depends on the processor. On a CPU it also depends on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace tessera::models {
 
 struct GptMemory {
   int64_t activations = 0;  // peak bytes, including the micro-batch's tokens and targets
-  /// Peak bytes; nullopt if this machine does not have the GPU, because only the GPU's cuBLASLt
-  /// knows the workspace of products.
+  /// Peak bytes; nullopt if the prediction is for a GPU that this machine does not have, because
+  /// only that GPU's cuBLASLt knows the workspace of products.
   std::optional<int64_t> workspace = std::nullopt;
 };
 

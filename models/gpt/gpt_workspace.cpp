@@ -40,7 +40,7 @@ class CpuKernels : public Kernels {
   // Each thread has:
   //   - a tile of scores in f32 and, if the dtype is not f32, a second tile in the dtype;
   //   - a tile of the output, and the maxima and sums of its rows;
-  //   - in backward, the same number of tiles for the gradients of the scores;
+  //   - in backward, as many tiles again, for the gradients of the scores;
   //   - in backward, dk and dv;
   //   - the workspace of a product.
   int64_t attention(bool backward) const override {
@@ -58,15 +58,15 @@ class CpuKernels : public Kernels {
                       attention_product(backward));
   }
 
-  // The rows are cut into at most 32 chunks, of 16 rows or more. Each chunk has f32 sums for the
-  // gradients of weight and bias.
+  // The rows are cut into at most 32 chunks. All chunks but the last have the same number of rows,
+  // at least 16. Each chunk has f32 sums for the gradients of weight and bias.
   int64_t norm_gradient() const override {
     return pieces(s_.n, std::max<int64_t>(16, pieces(s_.n, 32))) * 2 * c_ * 4;
   }
 
  private:
-  // Returns the largest workspace of a product over a tile's rows and a block's keys, in whole
-  // cache lines.
+  // Returns the largest workspace of a product of attention, rounded up to whole cache lines. A
+  // product has the rows of one tile and at most attention_block_keys keys.
   int64_t attention_product(bool backward) const {
     const int64_t head = c_ / s_.config.heads;
     int64_t most = 0;
@@ -104,8 +104,8 @@ class CudaKernels : public Kernels {
   // Backward stores the inner product of y and dy for each row and head, in f32.
   int64_t attention(bool backward) const override { return backward ? s_.logsumexp : 0; }
 
-  // The rows are cut into at most 264 chunks. A chunk's rows are a multiple of 8. Each chunk has
-  // f32 sums for the gradients of weight and bias.
+  // The rows are cut into at most 264 chunks. In all chunks but the last, the number of rows is a
+  // multiple of 8. Each chunk has f32 sums for the gradients of weight and bias.
   int64_t norm_gradient() const override {
     return pieces(s_.n, 8 * pieces(s_.n, 8 * 264)) * 2 * c_ * 4;
   }

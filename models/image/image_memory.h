@@ -1,5 +1,5 @@
 // Predicts, before a training step runs, how much memory the operations of an image model will
-// take: the peaks of activations and workspace in the memory ledger, to the byte.
+// take: the peaks of activations and workspace in the memory ledger (core/memory.h), to the byte.
 //
 //   const ImageMemory memory = image_training_memory(
 //       image_config("resnet50", sizes), {.dtype = DType::bf16, .images = 32});
@@ -32,8 +32,8 @@ struct ImageMicroBatch {
 
 struct ImageMemory {
   int64_t activations = 0;  // peak bytes, without images and labels
-  /// Peak bytes; nullopt if this machine does not have the GPU, because only the GPU's libraries
-  /// know their workspace.
+  /// Peak bytes; nullopt if the micro-batch's device is a GPU that this machine does not have,
+  /// because CUDA's libraries report their workspace only on a machine with the GPU.
   std::optional<int64_t> workspace = std::nullopt;
 };
 

@@ -14,8 +14,9 @@ struct NormWorkspace {
   int64_t statistics, forward, sums, backward;
 };
 
-// If there are few channels, the CPU joins several rows into one wide row. The CPU sums at most 32
-// chunks of at least 32 wide rows each (core/ops/batch_norm_rows.h).
+// If there are few channels, the CPU joins several rows into one wide row. The CPU sums the wide
+// rows in at most 32 chunks (core/ops/batch_norm_rows.h). All chunks but the last have the same
+// number of wide rows, at least 32.
 NormWorkspace cpu_norm(int64_t rows, int64_t channels) {
   const int64_t fold = pieces(256, channels);
   const int64_t width = fold * channels;

@@ -1,5 +1,5 @@
 // Predicts, before a training step runs, how much memory the operations of a recommender will take:
-// the peaks of activations and workspace in the memory ledger, to the byte.
+// the peaks of activations and workspace in the memory ledger (core/memory.h), to the byte.
 //
 //   const RecommenderMemory memory = recommender_training_memory(
 //       {.name = "mf", .users = 943, .items = 1682}, {.samples = 1024, .items = 1});
@@ -22,7 +22,7 @@ struct RecommenderMicroBatch {
   int64_t samples = 1;         // B
   int64_t items = 1;           // K
   bool shared_items = false;   // true: items (1, K), shared by all samples
-  int64_t history_places = 0;  // places for history items in a batch, if the model reads histories
+  int64_t history_places = 0;  // elements of RecommenderInput::history, if the model reads it
   RecommenderObjective objective = RecommenderObjective::rating;
   float l2 = 0;
   /// True if the tables are row-sparse and no process has a whole table. An evaluation then fetches

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-/// Throws unless parameters are f32 (R, C), gradients are f32, and the update has the `states`
-/// state tensors that the rule needs. Each state tensor must have R C elements, or R if
+/// Throws unless parameters are f32 (R, C), gradients are f32, and the update has at least `states`
+/// state tensors. Each of the first `states` tensors must have R C elements, or R if
 /// `value_per_row` is true.
 inline void check_row_update(std::string_view rule, const RowUpdate& update, size_t states,
                              bool value_per_row = false) {
@@ -29,9 +29,9 @@ inline void check_row_update(std::string_view rule, const RowUpdate& update, siz
 
 namespace cpu {
 
-/// Calls body(place, gradient, hyper) for each row of the update. `place` is the row of parameters
-/// and state. `gradient` points to the row's C gradients. update.scalars are applied as update.h
-/// says.
+/// Calls body(place, gradient, hyper) for each row of the update. `place` is the row's index in
+/// parameters and state. `gradient` points to the row's C gradients. update.scalars are applied as
+/// update.h says.
 template <class Body>
 void for_each_row(const Context& context, const RowUpdate& update, UpdateHyper hyper, Body&& body) {
   if (update.scalars != nullptr) {

@@ -1,5 +1,5 @@
-// Launchers that work on rows of row-sparse tables. C is the width of a row. Indices are i32, on
-// the device of the matrices. No autograd operation wraps these launchers.
+// Launchers that work on rows of row-sparse tables. C is the width of a row. Row indices are i32,
+// on the device of the matrices. No autograd operation wraps these launchers.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ TESSERA_KERNEL(copy_rows, const RowList& to, const RowList& from, int64_t count)
 /// distinct.
 TESSERA_KERNEL(fold_rows, const RowList& sums, int64_t fresh, const RowList& values, int64_t count)
 
-/// The touched rows of a table, in ascending order, and the blocks of 256 table elements that
-/// contain elements of these rows.
+/// The touched rows of a table (those that got a gradient in the step), in ascending order, and the
+/// blocks of 256 table elements that contain elements of these rows.
 struct TouchedBlocks {
   Tensor sums;    // f32 (>= m, C): gradient sums
   Tensor slots;   // i32 (m): for each touched row, its row in `sums`

@@ -29,7 +29,7 @@ struct UpdateHyper {
   float beta2 = 0;
   float epsilon = 0;
   float weight_decay = 0;
-  float bias_correction1 = 1;   // 1 - beta1^t
+  float bias_correction1 = 1;   // 1 - beta1^t in update t, counted from 1
   float bias_correction2 = 1;   // 1 - beta2^t
   float gradient_scale = 1;     // factor on the gradients, such as the clip factor
   bool decoupled_decay = true;  // true: AdamW; false: Adam, with weight decay in the gradient

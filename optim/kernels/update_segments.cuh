@@ -58,7 +58,8 @@ inline std::vector<UpdateSegment> searchable(std::string_view rule, int64_t elem
   return result;
 }
 
-/// 32-bit words that one launch passes as kernel arguments, which are limited to 4 KB.
+/// 32-bit words that one launch passes as kernel arguments. Arguments stay below 4 KB, the limit of
+/// CUDA before 12.1.
 struct CarriedWords {
   static constexpr int most = 896;
   uint32_t value[most];

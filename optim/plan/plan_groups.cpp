@@ -49,13 +49,14 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
     // Forward gathers every block. Backward gathers a block again, except:
-    //  - the model's last block (i == 0), which is still gathered when backward begins;
+    //  - the group's last block in the model (i == 0), still gathered when backward begins;
     //  - tied blocks, which stay gathered;
     //  - blocks whose values backward does not read, such as frozen blocks at the beginning, or a
     //    block that has only an embedding table.
     blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
-    // The model's last block may be a bias outside of named blocks. The block of the layer's weight
-    // is then still gathered too, because one operation reads weight and bias.
+    // This last block may be the bucket of a bias outside of the blocks that begin_block forms. The
+    // bucket of the layer's weight is then still gathered too, because one operation reads weight
+    // and bias.
     const auto is_alone = [&](const PlanBlock& block) {
       return buckets[static_cast<size_t>(block.first_bucket)].block < 0;
     };

@@ -1,6 +1,7 @@
-// Divides the model's parameters into groups, for the predictions of a plan. The parameters of a
-// group have one dtype, and are all trainable or all frozen. Each group has its own buckets. Stage
-// 3 gathers buckets in blocks (PlanBlock). Groups are computed only from the input and ShardLayout.
+// Divides the model's dense parameters into groups, for the predictions of a plan. The parameters
+// of a group have one dtype, and are all trainable or all frozen. Each group has its own buckets.
+// Stage 3 gathers buckets in blocks (PlanBlock). Groups are computed only from the input and
+// ShardLayout. Row-sparse tables are in no group (optim/plan/plan_tables.h).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 
 namespace tessera::optim {
 
-/// Buckets that stage 3 gathers together: the buckets of a named block, or a single bucket.
+/// Buckets that stage 3 gathers together: the group's buckets of one block of the model
+/// (Module::begin_block), or a single bucket of parameters outside of such blocks.
 struct PlanBlock {
   int first_bucket = 0;
   int end_bucket = 0;
@@ -29,7 +31,7 @@ struct PlanGroup {
   bool trainable = true;
   std::vector<int64_t> registered;  // registration index of each parameter of the layout
   dist::ShardLayout layout;
-  std::vector<PlanBlock> blocks;    // stage 3: in order of buckets; the model's last block is first
+  std::vector<PlanBlock> blocks;    // stage 3: in order of buckets, so from the model's end on
 
   /// Returns the lowest registration index in a bucket. Backward reaches this parameter last.
   int64_t first_registered(const dist::Bucket& bucket) const {

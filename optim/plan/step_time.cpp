@@ -137,7 +137,8 @@ class Step {
 
  private:
   // Returns the time at which the memory for a bucket's gradient is free: when the exchange of the
-  // previous gradient in this memory ends.
+  // previous gradient in this memory ends. At stages 2 and 3, each call for a bucket that is not
+  // tied takes the other slot of the ring.
   double& place(size_t index) {
     const BucketCost& bucket = costs_.buckets[index];
     if (input_.stage < 2 || bucket.tied) return reduced_[index];

@@ -1,6 +1,6 @@
 // The emulated twin of the CUDA file core/cuda/approximate.cuh. As on a GPU, a subnormal power
-// becomes zero, and a quotient becomes zero if the divisor's magnitude is above 2^126. Other
-// results have the precision of the host's functions.
+// becomes zero, and so does a finite number divided by a number whose magnitude is above 2^126.
+// Other results have the precision of the host's functions.
 #pragma once
 
 #include <cuda_runtime.h>
