@@ -35,8 +35,9 @@ void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions
 /// end-of-text for GPT-2's vocabulary, or token 0 if the vocabulary has neither.
 int32_t default_prompt(const models::GptConfig& config, bool bytes);
 
-/// Returns the text of a new token. If `bytes` is true, this is the byte with the token's number,
-/// or "?" for numbers from 256 on. Otherwise it is the token's number and a space.
+/// Returns the text of a new token. If `bytes` is true, the text is the byte with the token's
+/// number, or "?" for numbers from 256 on. If it is false, the text is the token's number and a
+/// space.
 std::string token_text(int32_t token, bool bytes);
 
 }  // namespace tessera::train

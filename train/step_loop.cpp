@@ -149,7 +149,7 @@ void StepLoop::train() {
 
 int64_t StepLoop::run_steps() {
   for (int64_t step = options_.first_step; step < options_.steps; ++step) {
-    // Notes are sent with the flags of this step, so they must be set before the launch.
+    // Notes are sent to all ranks during the step, so they must be set before the launch.
     if (checkpoints_) optimizer_.set_notes(checkpoints_->notes());
     launch(step);
     const int64_t done = step + 1;

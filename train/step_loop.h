@@ -149,8 +149,8 @@ class StepLoop {
 };
 
 /// Compares the memory and traffic of all ranks with the plan. Writes a summary line to the log,
-/// and the step's timeline if one was recorded. Then calls `before_tables` on every rank, and
-/// prints tables on rank 0's standard output. Collective.
+/// and before it the timeline of a step if one was recorded (StepCount::timeline). Then calls
+/// `before_tables` on every rank, and prints tables on rank 0's standard output. Collective.
 void report_run(
     const optim::Plan& planned, const StepCount& count, const dist::World& world, RunLog& log,
     const std::function<void()>& before_tables = [] {});

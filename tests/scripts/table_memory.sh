@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests that a table may be larger than the memory of any rank. Four ranks at stage 3 train a table
-# of 512 MB with row-wise Adagrad. Each rank may use at most 256 MB (RLIMIT_DATA). The losses must
+# of 512 MB with row-wise Adagrad. Each rank may use at most 256 MiB (RLIMIT_DATA). The losses must
 # equal, bit for bit, those of one rank without a limit. One rank alone must fail under the limit.
 set -euo pipefail
 work=$(mktemp -d)

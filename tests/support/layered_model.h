@@ -16,7 +16,7 @@ namespace tessera::test {
 struct LayeredOptions {
   int layers = 3;
   int64_t width = 24;
-  bool blocks = true;               // true: each layer is a block
+  bool blocks = true;               // true: each layer is a block (Module::begin_block)
   std::vector<DType> dtypes = {};   // dtypes of the first layers; later layers are f32
 };
 

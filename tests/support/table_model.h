@@ -1,5 +1,6 @@
 // A small model of three tables and two layers. The tables may be dense or row-sparse. Each
-// micro-batch looks up users twice and items once. The widths of the two tables of users divide
+// micro-batch looks up users twice and items once. The rows of a row-sparse table are divided among
+// ranks in blocks of 256 elements (dist/row_layout.h). The widths of the two tables of users divide
 // 256. The width of the table of items does not.
 #pragma once
 

@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t all_steps = 4;
 constexpr int64_t saved_step = 2;
 
-/// A GPT with an optimizer. In the first micro-step after `saved_step`, only every third rank has
-/// data: rank 0, rank 3 and so on.
+/// A GPT with an optimizer. In the first micro-step of step `saved_step` (counted from 0), only
+/// every third rank has data: rank 0, rank 3 and so on.
 struct Run {
   TinyRun tiny{.batch = {.global = 26, .micro = 2}};
   models::Gpt model{tiny.model};
@@ -29,8 +29,8 @@ struct Run {
                   {.stage = stage, .bucket_bytes = 6000, .clip = 0.5f, .seed = 3}) {
     const auto loss = training.loss;
     training.loss = [loss](const MicroBatch& micro) {
-      // From `saved_step` on, only every third of the 13 micro-batches has data, starting with the
-      // first.
+      // From step `saved_step` on, only every third of a step's 13 micro-batches has data, starting
+      // with the first.
       const bool runs_out = micro.step >= saved_step && micro.first_sample / 2 % 3 != 0;
       return runs_out ? Tensor() : loss(micro);
     };

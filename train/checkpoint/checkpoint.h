@@ -32,7 +32,7 @@ namespace tessera::train {
 struct CheckpointInfo {
   int64_t step = 0;                                   // steps that are finished
   int64_t skipped = 0;                                // finished steps without an update
-  std::optional<BestEvaluation> best = std::nullopt;  // set if the best weights are saved
+  std::optional<BestEvaluation> best = std::nullopt;  // nullopt: no best weights were saved
   dist::Settings run = {};                            // see Manifest
   dist::Settings bits = {};                           // see Manifest
   std::map<std::string, std::string> weights = {};    // see Manifest

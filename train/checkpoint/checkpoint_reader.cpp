@@ -86,7 +86,7 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
 void CheckpointReader::verify_range(const CheckpointRange& range,
                                     std::vector<std::byte>& buffer) const {
   constexpr int64_t most_bytes = int64_t{1} << 20;
-  constexpr int64_t ahead = int64_t{16} << 20;  // distance in bytes from a read to its prefetch
+  constexpr int64_t ahead = int64_t{16} << 20;  // each read prefetches bytes this far ahead of it
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = *files_[static_cast<size_t>(range.file)];
   const int64_t element = dtype_size(of.dtype);

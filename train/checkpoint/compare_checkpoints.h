@@ -45,8 +45,9 @@ struct CheckpointDifference {
   std::vector<std::string> only_b;
   std::vector<FormDifference> forms;
   std::vector<TensorDifference> tensors;  // in the order of a's manifest
-  /// Differences in step, skipped steps, version, and the settings of the manifests. equal()
-  /// ignores them, but they may explain differing tensors. The layout is not compared.
+  /// Differences in step, skipped steps and version, and in Manifest::imported, run, bits and
+  /// weights. equal() ignores them, but they may explain differing tensors. Other members of the
+  /// manifests, such as the layout and the best evaluation, are not compared.
   std::vector<SettingDifference> settings;
   int64_t same = 0;  // number of tensors with the same bits in both
 

@@ -35,9 +35,9 @@ bool has_gpt_tensors(const nn::SafetensorsReader& file) {
   return has("wte.weight") && has("wpe.weight") && has("ln_f.weight");
 }
 
-// Returns the settings of train_gpt that follow from the file. The number of heads and the norms'
-// epsilon are included, because the tensors' shapes do not show them. The default epsilon is left
-// out, because train_gpt leaves it out, too.
+// Returns the settings of train_gpt that follow from the file. Without the number of heads and the
+// norms' epsilon, a run with other values could resume, because the tensors' shapes do not show
+// them. The default epsilon is left out, because train_gpt leaves it out, too.
 dist::Settings gpt_settings(const models::GptConfig& config) {
   const auto text = [](auto value) { return fmt::format("{}", value); };
   dist::Settings settings{{"model.layers", text(config.layers)},
@@ -70,8 +70,8 @@ void add_gpt(ImportedWeights& weights) {
   }
 }
 
-// If the metadata describe a model, throws InputError unless the file has that model's tensors.
-// Returns the names of the file's tensors that are not weights.
+// If the metadata describe a model, throws InputError unless the file has that model's tensors, and
+// sets weights.run. Returns the names of the file's tensors that are not weights.
 std::set<std::string> check_description(ImportedWeights& weights,
                                         const nn::SafetensorsMetadata& metadata) {
   if (models::describes_image_model(metadata)) {

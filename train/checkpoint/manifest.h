@@ -48,7 +48,7 @@ struct Manifest {
   std::string version = {};  // version of Tessera
   int64_t step = 0;     // number of finished steps
   int64_t skipped = 0;  // finished steps without an update
-  std::optional<BestEvaluation> best = std::nullopt;  // set if the best weights are saved
+  std::optional<BestEvaluation> best = std::nullopt;  // nullopt: no best weights were saved
   BlockDigest digest = {};  // digest of all state: the sum of the ranges' digests
   CheckpointLayout layout = {};
   dist::Settings run = {};   // settings that must not change when the run resumes

@@ -65,12 +65,13 @@ CheckpointFolder::CheckpointFolder(const std::string& folder) {
   const std::string path = (fs::path(folder) / "lock").string();
   lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
-  // The system releases the lock when this process ends, even if it is killed.
+  // The system releases the lock when this process ends, even if it is killed. On file systems
+  // without locks, flock fails with another error, and the folder is used without a lock.
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(lock_);
     fail_input("{}: another run writes its checkpoints there; give it a folder of its own", folder);
   }
-  // This process holds the lock, so any partial folders are left over from earlier writers.
+  // The folder has no other writer now, so any partial folders are left over from earlier writers.
   remove_partial_checkpoints(folder);
 }
 
@@ -190,8 +191,8 @@ void RunCheckpoints::start(const CheckpointInfo& info) {
 }
 
 void RunCheckpoints::advance() {
-  // The thread may still be writing if finish() calls advance(), or without `async`. In this case,
-  // join() waits for the disk.
+  // The thread may still be writing in two cases: finish() has called advance(), or `async` is
+  // false. join() then waits for the disk.
   join();
   const auto first_of = [this] {
     const std::vector<std::string> all = dist::gather_text(*world_.communicator, why_);

@@ -2,7 +2,7 @@
 //
 // With `async`, a thread on each rank writes the rank's shard from a copy of its state, so no step
 // waits for the disk. The phases are:
-//   1. While its thread writes, a rank sends a busy note with the flags of each step
+//   1. While its thread writes, a rank sends a busy note to all ranks in each step
 //      (ZeroOptimizer::set_notes).
 //   2. After the first step without a busy note, all shards have been written. Rank 0's thread then
 //      writes the manifest, and rank 0 is busy meanwhile.

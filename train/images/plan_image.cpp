@@ -59,8 +59,9 @@ class ImageRun {
             .device = device_};
   }
 
-  /// Returns the bytes on the device of an ImageInput of `count` batches. A GPU has one batch at a
-  /// time, because batches that are read ahead stay on the host.
+  /// Returns the bytes that an ImageInput takes on the device if it reads `count` batches of
+  /// `images` images. A GPU has one batch at a time, because batches that are read ahead stay on
+  /// the host.
   int64_t input(int64_t images, int64_t count) const {
     return device_.is_cpu() ? ahead(images, count) : batch_bytes(images);
   }
@@ -93,9 +94,10 @@ class ImageRun {
     return batches() * evaluation_counts * dtype_size(DType::f32);
   }
 
-  /// Returns the different sizes of the batches that this rank evaluates. Only the last batch of
-  /// the evaluation may be smaller. If the last round has fewer batches than ranks, the remaining
-  /// ranks repeat the last batch.
+  /// Returns the sizes of the batches that this rank evaluates: the size of a micro-batch, and the
+  /// size of the evaluation's last batch, which may be smaller. A size is left out if this rank has
+  /// no such batch. If the last round has fewer batches than ranks, the remaining ranks repeat the
+  /// last batch.
   std::vector<int64_t> evaluated_sizes() const {
     if (run_.loop.eval_every == 0) return {};
     const int64_t micro = run_.loop.batch.micro;

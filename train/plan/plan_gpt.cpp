@@ -51,8 +51,8 @@ int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters) 
 
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
                      int64_t sequences, Device device) {
-  // Checks that an upper bound of the memory fits into int64, because CheckedInt throws on
-  // overflow. The memory itself is computed without such checks.
+  // Checks that an upper bound of the memory fits into int64: CheckedInt throws on overflow. The
+  // check is needed, because the memory itself is computed without such checks.
   using optim::CheckedInt;
   constexpr int64_t more_than_all = 256;  // upper bound of the bytes per token and unit of `row`
   const CheckedInt row = CheckedInt(config.width) * config.layers + config.vocab + config.context;

@@ -3,7 +3,7 @@
 //   const optim::Plan plan = train::plan_run(run, model, train::place_of(world));
 //
 // After the run, a report compares the measured with the planned bytes (train/report/run_report.h).
-// Both are expected to be equal.
+// Measured and planned bytes are expected to be equal.
 #pragma once
 
 #include <cstdint>

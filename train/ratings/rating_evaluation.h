@@ -64,7 +64,7 @@ class RankingTask {
  public:
   struct Options {
     int64_t k = 10;
-    int64_t sampled = 0;  // number of sampled candidates; 0: all items without training interaction
+    int64_t sampled = 0;  // number of sampled candidates; 0: all but the user's training items
     uint64_t seed = 0;    // sampled candidates depend on (seed, user, item) alone
   };
   /// `training` must outlive this object. With sampled candidates, throws InputError if a user has

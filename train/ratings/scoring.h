@@ -39,7 +39,7 @@ class Scorer {
   RatingEvaluationSizes sizes_;
   data::RatingBatch host_;
   data::RatingBatch input_;  // on the default device; on the CPU these are the tensors of host_
-  Tensor host_items_;        // i32 (1, sizes.items): numbers of a part of the catalogue's items
+  Tensor host_items_;        // i32 (1, sizes.items): the item numbers in one part of the catalogue
   Tensor items_;
   std::vector<float> scores_;
 };

@@ -1,7 +1,7 @@
 // Prints the progress of a run to stderr. On a terminal, rewrites one line in each step, with a
 // bar, the loss, the speed, the peak memory and the time left. In piped output, prints a line after
-// each tenth of the run, and at least one line per minute. A skipped step always has a separate
-// line.
+// the first step and after each tenth of the run, and at least one line per minute. A skipped step
+// always has a separate line.
 #pragma once
 
 #include <chrono>

@@ -18,8 +18,9 @@ namespace tessera::train {
 
 class TensorBoardWriter {
  public:
-  /// Creates an event file in `folder`. If a run resumes after `finished` steps, its values replace
-  /// the later values of earlier files. Throws InputError if the file cannot be created.
+  /// Creates an event file in `folder` for a run that resumes after `finished` steps (0 for a new
+  /// run). TensorBoard then drops the values that other files in the folder have of later steps.
+  /// Throws InputError if the file cannot be created.
   TensorBoardWriter(const std::string& folder, int64_t finished) : file_(folder, finished + 1) {}
 
   const std::string& path() const { return file_.path(); }

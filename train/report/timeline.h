@@ -18,7 +18,7 @@ struct TimelineWindow {
 };
 
 /// Records one step of a run. The events of the next step are recorded too, because all-gathers of
-/// updated parameters may still run during its forward pass.
+/// updated parameters may still run during the next step's forward pass.
 class TimelineRecorder {
  public:
   /// `step` is the step to record, or -1 for none.

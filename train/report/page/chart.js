@@ -4,7 +4,7 @@
 
 const chartHeight = 240;
 const mostMarks = 300;  // a sentence replaces the marks if a run has more skipped steps
-const thinnedBeyond = 2000;  // runs with fewer steps have all their points (thinned_series.h)
+const thinnedBeyond = 2000;  // runs of at most 2000 steps have all points (thinned_series.h)
 const pointsOfBands = 1500;  // a noisy curve with more points is drawn as a band and its mean
 
 function extent(values) {
@@ -39,8 +39,8 @@ function logTicks(low, high) {
   return powers.filter((p) => p % every === 0).map((p) => Number(`1e${p}`)).filter(inside);
 }
 
-// Returns the text of a tick. `largest` is the largest tick of the axis. Ticks are round numbers,
-// so their texts are short.
+// Returns the text of a tick. `largest` is the largest absolute value on the axis. Ticks are round
+// numbers, so their texts are short.
 function axisLabel(value, largest) {
   const size = Math.abs(value);
   if (size > 0 && (size < 1e-3 || largest < 1e-2 || size >= 1e15)) {
@@ -211,7 +211,7 @@ function domainOf(lines, steps, logarithmic) {
   return {logarithmic, x, y: widened(extent(points.map((p) => p[1])))};
 }
 
-// Adds a cursor that names the values nearest to the pointer, and the marks beside it.
+// Adds a cursor that names the values nearest to the pointer, and the marks near the cursor.
 function addCursor(svg, lines, marks, domain, place, frame) {
   const cursor = shape("line", svg, {y1: frame.top, y2: frame.bottom, class: "cursor",
                                      visibility: "hidden"});
@@ -308,7 +308,8 @@ function skippedSteps(runs) {
 //          dotted: true if the series has few points,
 //          warm: true if the first step may be left out of the scale, because that step is slow:
 //                it touches memory for the first time}]
-// options: {steps: the domain, resumes: [step], skipped: [{step, color, text}], note}
+// options: {steps: [first step, last step] of the x axis, resumes: [step],
+//           skipped: [{step, color, text}], note}
 function chart(parent, title, lines, {steps, resumes = [], skipped = [], note = ""}) {
   const drawn = lines.map((line) => ({...line})).filter(
     (line) => line.points.some(([, y]) => y !== null));

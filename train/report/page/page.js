@@ -4,7 +4,7 @@
 
 const {runs, version} = JSON.parse(document.getElementById("data").textContent);
 const page = document.getElementById("page");
-const mostWithTiles = 3;  // a table shows the figures of more runs
+const mostWithTiles = 3;  // a page of more runs shows their figures in a table, not in tiles
 
 const last = (points) => points?.at(-1)?.[1];
 const lastStep = (points) => points?.at(-1)?.[0];
@@ -145,7 +145,8 @@ const rowsOfText = 10;  // least distance in pixels between the names of two row
 
 // Returns the indices of the rows that show their names. If the rows are high enough, all rows show
 // their names. Otherwise, only rows far enough apart do, with priority for the first row of each
-// layer. A layer is a name up to its first number, as in h.3 or layer1.0.
+// layer. A parameter's layer is its name up to the first part that is a number, as in h.3 or
+// layer1.0. Without such a part, the layer is the first part of the name.
 function namedRows(names, row) {
   const layer = (name) => name.match(/^.*?\.\d+/)?.[0] ?? name.split(".")[0];
   const chosen = [];
