@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Trains in every precision at every ZeRO stage, as users do. Within a precision, losses, text and
-# saved weights must have equal bits for any stage and number of ranks. Memory and traffic must be
-# as planned.
+# Trains in every precision at every ZeRO stage, as users do. Within a precision, losses, sampled
+# text and saved weights must have equal bits at any stage, for any number of ranks. Memory and
+# traffic must be as planned.
 # ctest: TIMEOUT 600
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=(--data text.txt --preset nano --steps 4 --eval-every 2 --eval-batches 4 --dropout 0.1)
@@ -36,8 +36,8 @@ for precision in fp32 bf16 fp16; do
 done
 slow='no instructions for products in fp16: they are computed in fp32, which is correct, but slower'
 [[ $(grep -c "$slow" stderr.log) == 1 ]] || fail "fp16 is not said to be slow: $(cat stderr.log)"
-# Each bucket has one parameter of at most 1,024 elements, which is 4 blocks of 256. So some of the
-# 6 ranks own no element of any parameter.
+# Each bucket has one parameter of at most 1,024 elements, which is 4 blocks of 256. Ranks own whole
+# blocks, so some of the 6 ranks own no element of any parameter.
 small=(--layers 1 --heads 1 --width 4 --context 4 --bucket-bytes 1 --global-batch 6 --micro-batch 1)
 for precision in fp32 bf16; do
   ranks 6 --data text.txt "${small[@]}" --steps 2 --eval-every 1 --eval-batches 1 --stage 3 \

@@ -44,7 +44,7 @@ std::set<std::string> flags_in(const std::string& help) {
   return flags;
 }
 
-// Maps each flag whose value ranks compare to a value that is not the default of the programs
+// For each flag that ranks compare by its value: a value that is not the default of the programs
 // below. An empty value means that the flag takes no value. A test may replace entries.
 const std::map<std::string, std::string> other = {
     {"--layers", "2"},

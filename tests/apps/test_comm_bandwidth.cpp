@@ -23,8 +23,8 @@ CommOptions parse(std::vector<const char*> arguments) {
 }  // namespace
 
 TEST_CASE("bandwidth is counted as nccl-tests does") {
-  // 4 ranks move 4 MB in 1 ms, which is 4 GB/s. A rank must send 3 of its 4 pieces. An all-reduce
-  // sends 3 pieces twice.
+  // 4 ranks move 4 MB in 1 ms, which is 4 GB/s. The data has one piece for each rank, and a rank
+  // must send 3 of the 4 pieces. In an all-reduce it sends 3 pieces twice.
   const auto bus = [](Collective collective) {
     const Bandwidth speed = bandwidth(collective, 4'000'000, 4, 1e-3);
     CHECK(speed.algorithm == Approx(4.0));

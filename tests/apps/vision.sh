@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests train_resnet and predict as users run them: an equal log for any number of ranks and stages,
-# the log's lines, the plan, weights that are saved and loaded again, labels of files, and bad
-# input.
+# Tests train_resnet and predict as users run them: an equal log for any number of ranks at any
+# stage, the log's lines, the plan, weights that are saved and loaded again, labels of files, and
+# bad input.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 train_gpt=$TESSERA_BIN/train_resnet  # the program that `alone` and `ranks` run
 predict=$TESSERA_BIN/predict
@@ -73,8 +73,8 @@ alone "${run[@]}" --plan --log plan.jsonl
 grep -q 'Memory of rank 0' stdout.log || fail "no plan"
 [[ ! -e plan.jsonl ]] || fail "a plan wrote a log"
 
-# Training begins from saved weights and running statistics. A tiny step must leave the weights
-# unchanged and update the statistics.
+# Training begins from saved weights and running statistics. A tiny step must hardly
+# change the weights (by less than 1e-6), and must update the statistics.
 alone "${run[@]}" --steps 1 --eval-every 0 --lr 1e-9 --weight-decay 0 --init one.safetensors \
   --save again.safetensors
 python3 - << 'PYTHON'

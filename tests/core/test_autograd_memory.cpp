@@ -24,8 +24,8 @@ using Tensors = std::vector<Tensor>;
 using Operation = std::function<Tensor(const Tensors&)>;
 
 /// Runs the operation on parameters that have memory only while their use is announced. Returns
-/// true if the value and the gradients equal those of parameters that always have memory. No memory
-/// of a parameter may be kept after the use.
+/// true if the value and the gradients equal those of parameters that always have memory, and if
+/// nothing keeps the memory of a parameter after its use.
 bool says_what_it_reads(const Operation& operation, const Tensors& values) {
   Tensors in_place;
   for (const Tensor& value : values) in_place.push_back(as_parameter(value));

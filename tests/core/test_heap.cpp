@@ -1,5 +1,5 @@
-// Tests the heap that provides the CPU's blocks. Blocks must not overlap, free memory must be
-// reused, and the memory that the heap holds must be bounded.
+// Tests the heap from which blocks of CPU memory are allocated. Blocks must not overlap, free
+// memory must be reused, and the memory that the heap holds must be bounded.
 #include "core/heap.h"
 
 #include <algorithm>

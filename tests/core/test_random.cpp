@@ -56,7 +56,7 @@ TEST_CASE("a stream is a function of seed, purpose and index") {
   CHECK(draw(1, "sample", 3) != base);
   CHECK(draw(1 + (uint64_t{1} << 32), "sample", 2) != base);
   CHECK(draw(1, "sample", 2 + (uint64_t{1} << 32)) != base);
-  // Words do not repeat from block to block.
+  // The 12 words, which come from three Philox blocks of four words, are all different.
   CHECK(std::set<uint32_t>(base.begin(), base.end()).size() == base.size());
 
   RandomStream words(1, "sample", 2);

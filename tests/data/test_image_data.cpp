@@ -35,7 +35,7 @@ std::vector<int> pixels_of(const data::ImageSet& set, int64_t index) {
   return {image.pixels, image.pixels + image.shape.elements()};
 }
 
-// Returns a CIFAR record whose pixel j of plane c is 7 * c + j modulo 251, plus `shift`.
+// Returns a CIFAR record whose pixel j of plane c is (7 * c + j) % 251 + `shift`.
 std::string record(const std::string& labels, int shift = 0) {
   std::string bytes = labels;
   for (int c = 0; c < 3; ++c) {
@@ -62,7 +62,8 @@ std::string idx_refusal(const std::string& images, const std::string& labels) {
   return test::message_of<InputError>([&] { data::open_idx(a, b); });
 }
 
-// Writes `file`, named CLASS/NAME, into the folder: an image of 2 x 2 pixels whose red is `red`.
+// Writes an image of 2 x 2 pixels with the red value `red`. `file` is its path within the folder,
+// such as dog/b.png.
 void add_image(const TemporaryFolder& folder, const std::string& file, char red) {
   fs::create_directories(fs::path(folder.path(file)).parent_path());
   folder.file(file, test::png_of(2, 2, {red, 0, 0}));

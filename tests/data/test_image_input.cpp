@@ -61,8 +61,8 @@ Content content_of(const Tensor& images, const Tensor& labels) {
   return {values_of<float>(images), values_of<int32_t>(labels)};
 }
 
-// Returns all micro-batches of `steps` steps, indexed by step and number. `ranks` ranks read the
-// micro-batches, one rank after the other.
+// Returns all micro-batches of `steps` steps, indexed by step and by MicroBatch::index. `ranks`
+// ranks read the micro-batches, one rank after the other.
 std::vector<std::vector<Content>> read_by(int64_t ranks, const Batch& batch, int64_t steps) {
   std::vector<std::vector<Content>> result(
       static_cast<size_t>(steps), std::vector<Content>(static_cast<size_t>(batch.micro_batches())));

@@ -52,8 +52,8 @@ TEST_CASE("lines end in LF, CRLF or the end of the file") {
 }
 
 TEST_CASE("lines of a text larger than the buffer, compressed or not") {
-  // Lines have all lengths up to about 700, and the longest allowed length. Some end exactly at the
-  // end of the buffer.
+  // Lines have all lengths up to about 700, and some have the longest allowed length. The text does
+  // not fit into the buffer, so some lines are read in two parts.
   Strings expected;
   std::string text;
   for (size_t i = 0; text.size() < 5'000'000; ++i) {

@@ -43,7 +43,7 @@ TEST_CASE("all_gather of a few bytes a rank") {
   }
 }
 
-// Over MPI, all_gather sends chunks of 1 MiB.
+// Over MPI, all_gather sends chunks of at most 1 MiB.
 TEST_CASE("all_gather of many chunks") {
   check_all_gather<float>(many_ranks() ? 300'001 : 3'000'001);
 }

@@ -77,7 +77,8 @@ int64_t chunk_elements() {
 /// True if there are probably more ranks than cores. Tests then move less data.
 inline bool many_ranks() { return job().size() > 8; }
 
-/// Returns sizes of a piece in elements: 0, 1, and sizes close to a block and to a few chunks.
+/// Returns sizes of a piece in elements: 0, 1, and sizes around a block (256 elements), a thousand
+/// elements, and one or more chunks.
 template <class T = float>
 std::vector<int64_t> piece_sizes(bool few = many_ranks()) {
   const int64_t chunk = chunk_elements<T>();

@@ -20,8 +20,8 @@ using Listener = Catch::EventListenerBase;
 using Listener = Catch::TestEventListenerBase;
 #endif
 
-// Skips the program if its ranks would connect over real NCCL. All ranks of a test program compute
-// on the first GPU, and NCCL refuses ranks that share a GPU. Emulated NCCL accepts them.
+// Skips the program if several ranks would connect over real NCCL. All ranks of a test program
+// compute on the first GPU, and NCCL refuses ranks that share a GPU. Emulated NCCL accepts them.
 class SharedGpu : public Listener {
  public:
   using Listener::Listener;

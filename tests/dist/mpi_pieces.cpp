@@ -10,8 +10,8 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-/// Returns the number of elements that `source` sends to `to`: none, one, odd numbers, several
-/// blocks, or more than a chunk.
+/// Returns the number of elements that `source` sends to `to`: `scale` times 0, 1, about a block
+/// (256) or about four blocks. With a large scale, this may be more than a chunk.
 int64_t length(int source, int to, int64_t scale) {
   const int64_t lengths[] = {0, 1, 255, 1003, 257};
   return scale * lengths[(3 * source + 2 * to) % 5];

@@ -29,7 +29,7 @@ void disagree(const Make& one, const std::string& text, const Make& another,
   CAPTURE(text, other_text);
   const auto communicator = new_communicator();
   const auto barrier = [&] { communicator->barrier(); };
-  CHECK_NOTHROW(barrier());  // call 1
+  CHECK_NOTHROW(barrier());  // this is call 1, so the next call is call 2
   const Work work = job().rank() == 0 ? one(*communicator) : another(*communicator);
   const std::string rank = job().rank() == 0 ? "rank " : fmt::format("rank {} ", job().rank());
   CHECK_THROWS_WITH(work.wait(), ContainsSubstring("ranks make different calls") &&

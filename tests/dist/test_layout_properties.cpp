@@ -1,5 +1,6 @@
-// Checks properties that every layout has, over random parameters, blocks, ranks and bucket sizes.
-// Layouts derived by hand are in test_shard_layout.cpp.
+// Checks properties that every layout has, over random parameters, model blocks, ranks and bucket
+// sizes. A model block is the LayoutParameter::block of consecutive parameters. Any other block is
+// 256 elements. Layouts derived by hand are in test_shard_layout.cpp.
 #include <algorithm>
 #include <random>
 
@@ -66,7 +67,7 @@ void check_slots(const ShardLayout& layout) {
 // Checks that a bucket exceeds its size only if it has a single parameter with elements. Also
 // checks that each bucket closed for one of these reasons:
 //   the bucket or the next one is shared;
-//   the next parameter is in another block;
+//   the next parameter is in another model block;
 //   the next parameter would have exceeded the bucket's size.
 void check_closing(const ShardLayout& layout, int64_t bucket_elements) {
   const auto& buckets = layout.buckets();
@@ -179,13 +180,13 @@ TEST_CASE("properties of layouts over random parameters and ranks") {
   }
 }
 
-// Each run of consecutive parameters of one block must get a layout of its own. These layouts must
-// follow each other.
+// Consecutive parameters of one model block must be laid out as if they were alone. The layouts of
+// successive model blocks must follow each other.
 TEST_CASE("a layout with blocks is its blocks' layouts in a row") {
   std::mt19937_64 random(8);
   for (int round = 0; round < 400; ++round) {
     RandomLayout r(random);
-    const int64_t changes = 1 + r.below(6);  // about one parameter in `changes` begins a block
+    const int64_t changes = 1 + r.below(6);  // about one parameter in `changes` draws anew
     int64_t block = -1;
     for (LayoutParameter& parameter : r.parameters) {
       if (r.below(changes) == 0) block = r.below(4) - 1;

@@ -97,8 +97,9 @@ TEST_CASE("one element on four ranks, derived by hand") {
   for (int64_t rank = 1; rank < 4; ++rank) CHECK(layout.owned(0, rank) == Range{1, 1});
 }
 
-// An embedding of 500 in block 0, a weight of 300 and a bias of 100 in block 1; 2 ranks. All would
-// fit into one bucket, but a bucket has only one block.
+// An embedding of 500 in block 0 of the model, a weight of 300 and a bias of 100 in block 1 of the
+// model; 2 ranks. All would fit into one bucket, but a bucket has parameters of only one block of
+// the model. Below, blocks have 256 elements.
 //   bucket 0: the bias at 0..99, the weight at 256..555: 3 blocks, 2 a rank: 1024 elements.
 //   bucket 1: the embedding: 2 blocks, 1 a rank: 512 elements.
 TEST_CASE("two blocks on two ranks, derived by hand") {

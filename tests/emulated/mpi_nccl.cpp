@@ -1,5 +1,5 @@
 // Tests that emulated NCCL finds violations of NCCL's contract. The tests of the NCCL communicator
-// (tests/dist) check the results of its collectives.
+// (tests/dist) check the results of the collectives.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -84,8 +84,8 @@ TEST_CASE("sends of a group meet the receives of the peer's group") {
   const Comm comm;
   const Floats sent(20);
   const Floats received(20);
-  // Each rank takes part in two transfers of different sizes around the ring. With two ranks, the
-  // rank before and the rank after are the same.
+  // Each rank sends 7 and then 2 elements to the rank after it, and receives as many from the rank
+  // before it. With two ranks, the rank before and the rank after are the same.
   CHECK(ncclGroupStart() == ncclSuccess);
   CHECK(ncclSend(sent.at(3), 7, ncclFloat32, world.after(), comm, nullptr) == ncclSuccess);
   CHECK(ncclSend(sent.at(10), 2, ncclFloat32, world.after(), comm, nullptr) == ncclSuccess);

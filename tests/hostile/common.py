@@ -216,7 +216,7 @@ class Bench:
             time.sleep(0.02)
 
     def changed_inputs(self):
-        """Returns the names of inputs that a run has changed, and restores these inputs."""
+        """Returns the names of inputs that a run has changed. If any have, restores all inputs."""
         now = state_of(self.input)
         now.pop("pipe", None)
         changed = sorted(name for name in now.keys() | self.inputs.keys()

@@ -112,7 +112,7 @@ class Run:
             self.fail("exit code 0, and the weights of an undisturbed run are nowhere", result)
 
     def save_again(self):
-        """Saves under the same name again; only the new file may be left."""
+        """Saves under the same name again; no temporary file may be left."""
         (self.bench.output / "save").mkdir(exist_ok=True)
         arguments = [*BASES[self.program], "--steps", "1", "--save", "out/save/model.safetensors"]
         arguments = [a.replace("out/data/", "in/") for a in arguments]

@@ -1,4 +1,5 @@
-// Compares the recommenders with their formulas, computed for one pair of user and item in f64.
+// Compares the recommenders with their formulas, which are computed in f64 for one pair of user and
+// item at a time.
 #include "models/recommender/recommender.h"
 
 #include <cmath>

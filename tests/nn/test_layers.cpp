@@ -1,5 +1,5 @@
-// Compares every layer with float64 and its gradients with finite differences, and tests its
-// errors.
+// Compares the layers' results with reference values, in most cases computed in float64, and their
+// gradients with finite differences. Also tests errors.
 #include <cmath>
 #include <string>
 #include <thread>

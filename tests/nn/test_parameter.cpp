@@ -128,7 +128,8 @@ TEST_CASE("normal values have the moments of a normal distribution") {
   CHECK(std::fabs(std::sqrt(moments.variance) / 0.02 - 1) < 5 / std::sqrt(2 * n));
   CHECK(std::fabs(moments.skewness) < 5 * std::sqrt(6 / n));
   CHECK(std::fabs(moments.kurtosis - 3) < 5 * std::sqrt(24 / n));
-  // The two values of a pair, and neighbours of different pairs, are independent.
+  // Values are drawn in pairs. The two values of a pair, and neighbours of different pairs, are
+  // uncorrelated.
   double within = 0;
   double across = 0;
   for (size_t i = 0; i + 2 < values.size(); i += 2) {

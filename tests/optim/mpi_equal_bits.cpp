@@ -1,6 +1,7 @@
 // Tests that every loss, gradient norm and final weight has the same bits as in a run of one rank
-// in the same precision. This must hold for any number of ranks, stage, bucket size, recompute and
-// overlap. The run of one rank is computed in the same process.
+// in the same precision. This must hold for any number of ranks and any bucket size, at every
+// stage, with and without recompute and overlap. The run of one rank is computed in the same
+// process.
 #include "tests/support/catch.h"
 #include "tests/support/reordered_communicator.h"
 #include "tests/support/tiny_training.h"

@@ -171,8 +171,8 @@ MicroBatch after(const MicroBatch& micro, const TableRun& run, const dist::World
   return next;
 }
 
-// Prefetches the rows of users that the micro-batch `next` looks up, and the last row, which it may
-// not look up.
+// Prefetches the rows of users that the micro-batch `next` looks up, and the last row, even if
+// `next` does not look it up.
 void prefetch_users(optim::ZeroOptimizer& optimizer, TableModel& model, const MicroBatch& next,
                     const TableRun& run) {
   std::vector<int32_t> users{static_cast<int32_t>(run.users - 1)};

@@ -1,5 +1,6 @@
-// Tests batch norms on several ranks: weights and running statistics have equal bits in all
-// layouts. Also tests synchronized norms, and models and options that are refused.
+// Tests batch norms on several ranks: weights and running statistics have equal bits for any number
+// of ranks, at any stage and bucket size, with and without overlap. Also tests synchronized norms,
+// and models and options that are refused.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"

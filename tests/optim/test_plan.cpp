@@ -1,7 +1,7 @@
-// Compares the plan of fp32 parameters with numbers that the comments derive by hand, and tests the
-// plan's limits. A block is a kernel block of 256 elements, except where the text speaks of a
-// model's blocks. N is the number of ranks, M the number of micro-batches of a step, k the number
-// of its micro-steps.
+// Compares the plan, mostly of fp32 parameters, with numbers that the comments derive by hand, and
+// tests the plan's limits. A block is a kernel block of 256 elements, except where the text speaks
+// of a model's blocks. N is the number of ranks, M the number of micro-batches of a step, k the
+// number of its micro-steps.
 #include "core/random.h"
 #include "dist/communicator.h"
 #include "models/gpt/gpt.h"
@@ -146,7 +146,7 @@ TEST_CASE("plan: three ranks, a tied parameter, an uneven last micro-step") {
                   .batch = {.global = 4, .micro = 1}};
   const Plan rank0 = plan(input, 0);
   CHECK(rank0.parameters == 6144);
-  CHECK(rank0.gradients == 3072 + 3072 + 2048);  // a ring of one bucket, tied, the shard
+  CHECK(rank0.gradients == 3072 + 3072 + 2048);  // w's ring, the bucket of tied, the sums
   CHECK(rank0.optimizer_state == 2 * 2048);
   CHECK(rank0.communication == dist::mpi_staging_bytes(3) + 6 * 8 + 3 * 2 * 4 + 3 * 2);
   CHECK(sent(rank0, dist::Traffic::gradients) == 2 * (6144 - 2048));

@@ -119,7 +119,7 @@ TEST_CASE("plan: parameters of several dtypes lie apart") {
                   .batch = {.global = 2, .micro = 1}};
   const Plan stage2 = plan(input, 0);
   CHECK(stage2.parameters == 1024 * 4 + 2048 * 2);
-  CHECK(stage2.gradients == (1024 + 512) * 4 + 2048 * 2 + 1024 * 4);  // both buckets, sums in f32
+  CHECK(stage2.gradients == (1024 + 512) * 4 + 2048 * 2 + 1024 * 4);  // gradients, f32 sums
   CHECK(stage2.parts.masters == 1024 * 4);
   CHECK(stage2.parts.state == 2 * (512 + 1024) * 4);
   CHECK(stage2.parts.norms == (4 + 8) * 8);

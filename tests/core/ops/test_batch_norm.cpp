@@ -183,10 +183,10 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
 }
 
 /// Sums values over two parts of a batch, without threads: the parts run one after the other, in
-/// several rounds. A part makes three calls in a run. Each call adds the values that the other part
-/// passed to the same call in its latest run. The values of a call depend on the sum of the call
-/// before. So each round makes at least one more call's sum correct, and three calls need at most
-/// four rounds.
+/// several rounds. A run of a part asks for three sums: it calls the sum function three times. Each
+/// call adds the values that the other part passed to the same call in its latest run. The values
+/// of a call depend on the sum of the call before. So each round makes at least one more call's sum
+/// correct, and three calls need at most four rounds.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {

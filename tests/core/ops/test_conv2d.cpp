@@ -49,16 +49,17 @@ std::vector<Case> make_cases() {
   };
   if (!on_cpu()) return all;
   const Case of_the_cpu[] = {
-      // These sizes suffice for Winograd's algorithm, first for y and dx only, then also for
-      // dweight. They have whole and partial tiles.
+      // In f32, these cases are large enough for Winograd's algorithm for y and dx. The case with
+      // 64 input and 64 output channels is also large enough for dweight. The cases have whole and
+      // partial tiles.
       {{1, 9, 18, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{1, 10, 13, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{2, 9, 15, 64}, {64, 64, 3, 3}, {.padding = 1}},
       {{3, 8, 12, 48}, {64, 48, 3, 3}, {.padding = 1}},
       {{129, 1, 1, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{40, 2, 2, 32}, {32, 32, 3, 3}, {.padding = 1}},
-      // Each of these cases differs in one respect from a case above, and does not use Winograd's
-      // algorithm.
+      // Each of these cases violates one condition of Winograd's algorithm: padding 1, stride 1,
+      // dilation 1, and one group.
       {{3, 9, 10, 32}, {32, 32, 3, 3}},
       {{3, 9, 10, 32}, {32, 32, 3, 3}, {.padding = {1, 2}}},
       {{9, 9, 10, 32}, {32, 32, 3, 3}, {.stride = 2, .padding = 1}},

@@ -1,4 +1,5 @@
-// Tests that dropout's mask is a function of (seed, step, sample, layer, element) alone.
+// Tests that dropout's mask for a given probability is a function of (seed, step, sample, layer,
+// element) alone.
 #include <cmath>
 
 #include "core/check_gradient.h"

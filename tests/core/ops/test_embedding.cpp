@@ -1,4 +1,5 @@
-// Compares embedding's result and both gradients with float64. Bits must not depend on threads.
+// Compares embedding's result bit by bit with plain loops, and both gradients with float64. Bits
+// must not depend on threads.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "core/ops/add.h"

@@ -58,8 +58,8 @@ TEST_CASE("linear_cross_entropy and its gradients equal float64") {
 }
 
 TEST_CASE("linear_cross_entropy keeps under a loss scale what f16 alone would lose") {
-  // Each probability is about 1e-5, and its share of a row's gradient is about 1e-7. f16 cannot
-  // represent 1e-7 precisely without a loss scale.
+  // Each probability is about 1e-5. The gradient of a logit is its probability divided by the 100
+  // rows: about 1e-7, which f16 cannot represent precisely without a loss scale.
   const int64_t rows = 100, channels = 3, vocabulary = 80000;
   const Tensor x = as_parameter(random_tensor_of(DType::f16, {rows, channels}, 1));
   const Tensor weight = as_parameter(random_tensor_of(DType::f16, {vocabulary, channels}, 2));
@@ -94,7 +94,7 @@ TEST_CASE("linear_cross_entropy passes the check of its gradients") {
 }
 
 TEST_CASE("linear_cross_entropy in several chunks equals float64") {
-  const int64_t vocabulary = GENERATE(1088, 4001);  // logits with and without padded rows
+  const int64_t vocabulary = GENERATE(1088, 4001);  // rows of logits without and with padding
   const DType dtype = GENERATE(from_range(float_dtypes()));
   check_against_reference(dtype, dtype == DType::f16 ? 4096.0f : 2.0f, 85, 2, vocabulary, 41);
 }
@@ -147,7 +147,7 @@ TEST_CASE("linear_cross_entropy's rows of logits are padded, in chunks that suit
     CHECK(ops::logits_chunk_rows(256, dtype, Device{}) == 65536);
     CHECK(ops::logits_chunk_rows(50257, dtype, Device{}) == 333);
     CHECK(ops::logits_chunk_rows(20'000'000, dtype, Device{}) == 1);
-    const int64_t per_row = dtype == DType::bf16 ? 2 : 1;  // rows of bf16 for one row of f32
+    const int64_t per_row = dtype == DType::bf16 ? 2 : 1;  // logits are f32, except bf16's
     CHECK(ops::logits_chunk_rows(256, dtype, gpu) == 65536 * per_row);
     CHECK(ops::logits_chunk_rows(50257, dtype, gpu) == 8192 * per_row);
     const int64_t rows_of_2_gib = (int64_t{1} << 29) * per_row / 151936;

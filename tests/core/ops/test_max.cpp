@@ -72,7 +72,7 @@ TEST_CASE("max hands NaN and infinity on", "[max]") {
 }
 
 TEST_CASE("max's gradient passes finite differences", "[max]") {
-  // Elements of a run differ by more than the steps of the finite differences.
+  // All elements differ from each other by more than the steps of the finite differences.
   const Tensor x = random_tensor({4, 3, 2}, 1);
   for (int64_t i = 0; i < x.elements(); ++i) {
     x.data<float>()[i] = static_cast<float>(i * 7 % 24) / 4 - 3;

@@ -16,7 +16,7 @@ std::vector<Tensor> inputs(const Shape& shape, DType dtype = DType::f32) {
           random_tensor_of(dtype, {shape[-1]}, 4)};
 }
 
-// The sum is rounded before normalization, so the bound allows for one more rounding.
+// The sum is rounded before normalization, so the bound allows for more roundings than the default.
 GradientCheckOptions any_dtype() {
   return {.dtype = GENERATE(from_range(float_dtypes())), .roundings = 4};
 }

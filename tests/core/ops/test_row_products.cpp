@@ -113,7 +113,7 @@ TEST_CASE("gradients of row_products are those of lookups and products", "[row_p
     CAPTURE(s.rows, s.per_row, s.left, s.right, s.channels, looked_up, dtype_name(dtype));
     const Operands operands(s, looked_up, dtype);
     const Tensor weights = random_tensor({s.rows, s.per_row}, 9);
-    // The second backward adds its gradients to those of the first backward.
+    // The gradients of the second backward, which includes the squares, replace those of the first.
     const auto gradients = [&](DType of, const auto& products) {
       std::vector<Tensor> leaves;
       for (const Tensor& table : operands.tables) leaves.push_back(leaf(ops::convert(table, of)));
