@@ -4,8 +4,9 @@
 //
 // A pass of AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter. The limit is the
 // fastest of these copy loops: plain, memcpy and, in a build for AVX-512, non-temporal stores. A
-// copy moves 8 bytes an element. All buffers are larger than the caches. Passes and copies are
-// timed alternately, after one untimed round. Prints medians as one JSON object.
+// copy moves 8 bytes an element. With the default of --parameters, all buffers are larger than the
+// caches. Passes and copies are timed alternately, after one untimed round. Prints medians as one
+// JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstring>

@@ -12,7 +12,7 @@
 
 memory and disk measure blocking saves of GPT-2 124M with AdamW's moments by 2 ranks. On --disk,
 Tessera, PyTorch and dd flush their files. Each question prints rows of a table. The programs that a
-row compares run alternately, and rows show medians.
+row compares run alternately, except dd, which runs last. Rows show medians.
 """
 import argparse
 import json

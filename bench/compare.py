@@ -250,7 +250,7 @@ def sharded_step(args, weights, dtype, stage, strategy):
 
 
 def distinct_losses(runs):
-    """Give each run on 1, 2 and 4 ranks a letter; equal sequences of losses share a letter."""
+    """Do each run on 1, 2 and 4 ranks; equal sequences of losses get the same letter."""
     letters, listed = {}, []
     for name, run in runs.items():
         seen = [letters.setdefault(tuple(run(ranks)["losses"]), chr(ord("A") + len(letters)))

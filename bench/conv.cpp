@@ -39,9 +39,8 @@ struct Layer {
   int64_t padding() const { return kernel / 2; }
 };
 
-/// Returns the layers of a network whose blocks have two layers. Each stage after the first has
-/// half the pixels and twice the channels of the previous stage; `blocks` has each stage's number
-/// of blocks.
+/// Returns the layers of a network whose blocks have two layers. Each stage after the first halves
+/// the side of the images and doubles the channels; `blocks` has each stage's number of blocks.
 std::vector<Layer> basic_blocks(Layer first, int64_t pixels, int64_t channels,
                                 const std::vector<int64_t>& blocks) {
   std::vector<Layer> layers{first, {pixels, channels, channels, 3, 1, 2 * blocks[0]}};

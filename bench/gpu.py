@@ -40,8 +40,9 @@ def smi(field):
 def batch_to_fill(args, preset):
     """Return the largest batch, a power of two, that fills at most 3/4 of the card's memory.
 
-    Activations and logits are counted: in bf16 a token's activations take about 34 bytes a channel
-    and layer, and its logits 10 bytes a vocabulary entry.
+    --batch overrides this batch, and --smoke takes 2. Activations and logits are counted: in bf16 a
+    token's activations take about 34 bytes a channel and layer, and its logits 10 bytes a
+    vocabulary entry.
     """
     if args.batch or args.smoke:
         return args.batch or 2
@@ -302,7 +303,7 @@ def gaps(args):
 
 
 def ordered(args):
-    """Time the ordered reduction against MPI's on 2 ranks, and against NCCL's on all GPUs."""
+    """Time the ordered reduction against MPI's on 2 ranks, and NCCL's on all GPUs if several."""
     gpus = 1 if args.smoke else len(smi("name"))
     runs = [("mpi", 2)] + ([("nccl", gpus)] if gpus > 1 else [])
     size = "64KiB" if args.smoke else "64MiB"

@@ -4,13 +4,15 @@
 # within ten minutes, and reuses the build of earlier calls. A call that runs out of time keeps the
 # results so far.
 #
-#   bench/gpu.sh                         means --build --measure kernels gpt2 --peer none
+#   bench/gpu.sh                         means --build --measure kernels gpt2, and --peer none
+#                                        unless TESSERA_PYTHON is set
 #   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: our side, then the peer
 #   bench/gpu.sh --tests                 the tests, and every way of running the programs
 #   bench/gpu.sh --sanitize              compute-sanitizer over the operations' tests and a step
 #   bench/gpu.sh --build                 only builds
 #
-#   --peer PYTHON     the peer's interpreter, or none; default python3, if it has torch
+#   --peer PYTHON     the peer's interpreter, or none; default TESSERA_PYTHON or else python3, if it
+#                     has torch
 #   --report FOLDER   for logs and table.md; default build/gpu/report. Later calls add to it
 #   --emulated        tiny, on the emulated device: to try this script
 #   TESSERA_DEPS=deps bench/gpu.sh       where no packages can be installed; see docs/cuda.md
@@ -18,8 +20,9 @@
 #   TESSERA_GPU_BUILD=FOLDER             for the build; default build/gpu
 #
 # The requested parts of a call run in this order: build, measure, test, sanitize. Every part has a
-# time limit, and a failed part does not stop the later parts. The exit code is 1 if any part of
-# this call failed. Parts that this machine or build cannot do are listed as skipped.
+# time limit. If the programs to measure cannot be built, the call ends; any other failed part does
+# not stop the later parts. The exit code is 1 if any part of this call failed. Parts that this
+# machine or build cannot do are listed as skipped.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
@@ -97,8 +100,9 @@ if [[ -d $cudnn/lib ]]; then
   export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cudnn/lib
 fi
 
-# part NAME SECONDS COMMAND...: runs the command for at most SECONDS, with its output in NAME.log,
-# and writes the result to NAME.part. Exit code 77 means skipped; the last line of the log says why.
+# part NAME SECONDS COMMAND...: runs the command for at most SECONDS, or for the rest of the call's
+# time if that is shorter. The output is in NAME.log, and the result in NAME.part. Exit code 77
+# means skipped; the last line of the log says why.
 part() {
   local name=$1 limit=$2 log=$report/$1.log begin=$SECONDS status=0 result
   shift 2
@@ -145,8 +149,7 @@ build_all() {
       configure+=("-DTESSERA_CUDNN_INCLUDE=$cudnn/include")
     fi
   fi
-  # Builds the programs that the first call measures before all others, in case the build runs out
-  # of time.
+  # The programs that the first call measures are built first, in case the build runs out of time.
   measured=(bench_kernels bench_gpt_step tune)
   rest=(bench_resnet_step comm_bench train_gpt train_resnet train_recommender test_core
     test_optim_kernels test_dist test_models test_dist_mpi test_optim_mpi)

@@ -12,7 +12,7 @@ and writes each of its tensors in memory once. The least time is that of an H100
 of its data sheet: 3.35 TB/s, and 989 TFLOPS of dense bf16 products. No operation reaches these
 rates; the largest square products reach about 70 %.
 
-Exit code: 0; 1 if the table differs; 2 for bad arguments.
+Exit code: 0; 1 if --check finds another table; 2 for any other failure.
 """
 import argparse
 import collections
@@ -118,7 +118,8 @@ def costs(s):
         "products": (s.layers * 3 * 2 * (16 * values + block), s.layers * 3 * 2 * rows * block),
         # Logits are written, read for the loss (and for the gradient from the cache), and
         # overwritten by their gradient, which two products read. Every chunk reads and writes the
-        # sum of the weight's gradient. The gradients of input and weight are multiplied at the end.
+        # sum of the weight's gradient. At the end, the gradients of input and weight are multiplied
+        # by the gradient of the loss.
         "head": (logits * 2 * (3 + 2) + s.vocabulary * s.width * (2 * 4 * CHUNKS + 2) +
                  2 * 2 * values, 3 * 2 * logits * s.width),
         # Forward reads qkv and writes y. Backward reads y and dy for the rows' sums, reads qkv and
@@ -134,8 +135,8 @@ def costs(s):
         "layer norms": ((2 * s.layers + 1) * 2 * (4 + 2 + 4) * values, 0),
         "bias gradients": (s.layers * 2 * 9 * values, 0),
         "embedding": (2 * 5 * values + 2 * s.vocabulary * s.width, 0),
-        # The first gradient is stored as an f32 sum, which the norm and the update read. The
-        # update reads and writes f32 weights and two moments, and writes 2-byte values.
+        # The micro-batch's gradient is read and stored as an f32 sum, which the norm and the update
+        # read. The update reads and writes f32 weights and two moments, and writes 2-byte values.
         "end of the step": (parameters * (2 + 4 + 4 + 4 + 3 * 8 + 2), 0),
     }
 

@@ -186,18 +186,18 @@ class Bench {
     const Tensor dweight = empty(weight.shape()), dbias = empty(bias.shape());
     const Tensor mean = empty({rows}, DType::f32), rstd = empty({rows}, DType::f32);
     const int64_t statistics = mean.bytes() + rstd.bytes();
-    add_bandwidth("layer norm forward",  // x -> y
+    add_bandwidth("layer norm forward",  // x -> y, mean, rstd
                   measure([&] {
                     kernels::layer_norm_forward(context(), y, mean, rstd, x, weight, bias, 1e-5f);
                   }),
                   2 * x.bytes() + statistics);
-    add_bandwidth("residual layer norm forward",  // x, residual -> sum, y
+    add_bandwidth("residual layer norm forward",  // x, residual -> sum, y, mean, rstd
                   measure([&] {
                     kernels::residual_layer_norm_forward(context(), y, sum, mean, rstd, x, residual,
                                                          weight, bias, 1e-5f);
                   }),
                   4 * x.bytes() + statistics);
-    add_bandwidth("layer norm backward",  // dy, dsum, x -> dx
+    add_bandwidth("layer norm backward",  // dy, dsum, x, mean, rstd -> dx
                   measure([&] {
                     kernels::layer_norm_backward(context(), dx, dweight, dbias, dy, residual, x,
                                                  mean, rstd, weight);

@@ -11,8 +11,8 @@ so that kills hit the start, steps, saves and the end.
 
 After every kill `checkpoint verify` must find all checkpoints whole. If there was a checkpoint
 before the kill, there must be one after it. The digest of a finished run must equal that of an
-undisturbed run. Ends after --kills kills. Prints a JSON line of figures; exits with 1 at the first
-failed check.
+undisturbed run. Ends with the run in which the number of kills reaches --kills. Prints a JSON line
+of figures; exits with 1 at the first failed check.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 # Decides how CUDA code is built: emulated on the CPU if asked for, else by nvcc, or not at all.
 #   TESSERA_CUDA       AUTO (by nvcc if nvcc and NCCL are found), ON (an error if they are not), OFF
 #   TESSERA_EMULATED   compile the .cu files as host C++ against the headers in emulated/include
-# Sets tessera_cuda to nvcc, emulated or OFF, and tessera_cuda_libraries.
+# Sets tessera_cuda to nvcc, emulated or OFF, and tessera_cuda_libraries to the libraries that CUDA
+# code links; without nvcc there are none.
 set(TESSERA_CUDA AUTO CACHE STRING "Build for CUDA: AUTO, ON or OFF")
 set_property(CACHE TESSERA_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TESSERA_EMULATED "Compile the CUDA code for the CPU, to test it without a GPU" OFF)

@@ -1,6 +1,6 @@
 # Builds the ```cpp blocks of README.md and docs/*.md that are whole programs (have `int main`), to
-# check that the documents' programs work. The N-th such block of STEM.md becomes the program
-# STEM_sample_N, and a test runs the program on two ranks.
+# check that the documents' programs work. The N-th such block of README.md, for instance, becomes
+# the program readme_sample_N, and a test runs the program on two ranks.
 function(tessera_samples document)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${document})
   cmake_path(GET document STEM stem)

@@ -134,9 +134,9 @@ class InputGradients {
   /// sum of an element, and then adds the sum to the destination, once.
   Sum accumulating_destination(int input);
 
-  /// Uses an existing tensor as the input's gradient. If the input is a parameter, the tensor is
-  /// copied or added to the parameter's gradient instead. Throws if the tensor does not have the
-  /// input's shape.
+  /// Uses an existing tensor as the input's gradient. If the input is a parameter, the tensor's
+  /// values are instead copied into the parameter's gradient, or added to it. Throws if the tensor
+  /// does not have the input's shape.
   void pass(int input, const Tensor& gradient);
 
   /// Declares the input's gradient complete before the closure ends, so that a parameter's gradient

@@ -92,8 +92,9 @@ void free_pinned(void* data);
 void zero(int index, void* data, int64_t bytes);
 
 /// Starts a copy on the current stream of `index`; the host does not wait. Both ends may be device
-/// or host memory. Host memory must be pinned, and must not change before the copy is done. To know
-/// when, make an Event after the call.
+/// or host memory. Host memory must be pinned. Until the copy is done, the host must not change the
+/// source, nor read or write the destination. To know when the copy is done, make an Event after
+/// the call.
 void copy(int index, void* to, const void* from, int64_t bytes);
 
 /// Copies on the current stream of `index`, and waits for that stream. Both ends may be device

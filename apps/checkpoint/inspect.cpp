@@ -148,7 +148,7 @@ struct Listed {
   std::string path;
   int64_t step = 0;
   std::optional<Manifest> manifest;
-  std::string why;  // the error, if the manifest cannot be read; else empty
+  std::string why;  // the error, if the checkpoint cannot be opened; else empty
 };
 
 std::vector<Listed> list_folder(const std::string& folder) {

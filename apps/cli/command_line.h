@@ -9,7 +9,8 @@
 
 namespace tessera::apps {
 
-/// Calls dist::run with `body`. Throws Error if text printed to standard output was lost.
+/// Calls dist::run with `body`. Ends the job with an error if text that `body` printed to standard
+/// output was lost.
 int run_job(int argc, char** argv, const std::function<int(dist::World&)>& body);
 
 }  // namespace tessera::apps

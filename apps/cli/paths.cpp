@@ -83,9 +83,9 @@ int64_t step_of_folder(const fs::path& folder) {
   return name == train::checkpoint_name(step) ? step : 0;
 }
 
-// Returns the files that --save-best and --save-every would write. --save-every may make too many
-// saves to list. A save of --save-every is returned only if another path of the command line names
-// the save's folder or a file in it.
+// Returns the files that --save-best would write, and some of those that --save-every would write,
+// because all of these may be too many to list: the files of a save whose folder has the name of a
+// path on the command line, or of the folder that this path is in.
 std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   const auto& [file, others, every, best, checkpoints] = paths.saves;
   std::vector<std::string> folders;

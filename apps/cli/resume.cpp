@@ -137,7 +137,8 @@ dist::Settings settings_of(const nlohmann::json& header, bool ranks_matter) {
       add(name, value);
     } else {
       for (const auto& [member, text] : value.items()) {
-        if (member != "parameters") add(name + "." + member, text);  // implied by the sizes
+        // The number of parameters follows from the model's sizes, so it is left out.
+        if (member != "parameters") add(name + "." + member, text);
       }
     }
   }

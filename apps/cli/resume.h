@@ -43,7 +43,8 @@ void fill_checkpoints(CheckpointFlags& flags);
 dist::Settings run_settings(const JsonObject& header, bool ranks_matter);
 
 /// Returns the settings that do not define the run, but change the bits of its results: the
-/// program, the device, the tuned algorithms, the threads and the CPU's instructions.
+/// program, the device, the tuned algorithms, the threads and, if the run computes on CPUs,
+/// oneDNN's version, instruction set and math mode.
 dist::Settings bits_settings(const std::string& program, const dist::World& world);
 
 /// The checkpoint that a run resumes from, if there is one.

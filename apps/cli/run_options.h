@@ -22,7 +22,7 @@ namespace tessera::apps {
 
 struct RunOptions {
   std::string data;
-  bool verify_data = false;  // true: ranks compare all of the data, not just 64 places
+  bool verify_data = false;  // true: ranks compare all that they read, not just 64 places of it
 
   int stage = 2;
   int64_t bucket_bytes = 0;

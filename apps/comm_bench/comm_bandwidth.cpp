@@ -11,7 +11,7 @@ std::vector<int64_t> CommSizes::in_units_of(int64_t unit) const {
   for (int64_t bytes = min_bytes; bytes <= max_bytes; bytes *= factor) {
     const int64_t rounded_up = (bytes + unit - 1) / unit * unit;
     if (sizes.empty() || sizes.back() != rounded_up) sizes.push_back(rounded_up);
-    if (bytes > max_bytes / factor) break;  // the next product might overflow 64 bits
+    if (bytes > max_bytes / factor) break;  // the next size is too large, and might overflow
   }
   return sizes;
 }

@@ -248,7 +248,8 @@ Flag* Flags::find(const std::string& name) const {
   return nullptr;
 }
 
-// Returns the known flag nearest to the unknown flag `name`, with dashes; empty if none is near.
+// Returns the known flag that is nearest to the unknown flag `name`; "" if none is near. Both begin
+// with dashes.
 std::string Flags::nearest(const std::string& name) const {
   constexpr size_t longest = 40;  // longer than every flag's name
   std::string best;

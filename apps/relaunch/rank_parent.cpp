@@ -54,7 +54,7 @@ bool pass_on(pid_t child, std::vector<int>& waiting) {
   return waiting.empty();
 }
 
-// Ends this process as the child ended: with the same exit code or by the same signal.
+// Returns the child's exit code. If a signal ended the child, ends this process by the same signal.
 int end_as(int status) {
   if (WIFEXITED(status)) return WEXITSTATUS(status);
   const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};

@@ -147,8 +147,8 @@ def synthetic_token(position, vocab):
 def batch(first_sequence, sequences, config, text=None):
     """Return tokens and targets, (sequences, T) each. The targets are the tokens shifted by one.
 
-    Sequence i begins at offset i*T of the stream. The stream is synthetic. If `text` is given, the
-    stream repeats the bytes of `text` without end.
+    Sequence i begins at offset i*T of the stream. The stream is synthetic, or, if `text` is given,
+    repeats the bytes of `text` without end.
     """
     T = config.context
     begin = (first_sequence + np.arange(sequences)) * T

@@ -3,7 +3,7 @@
 
     sharded_step.py --preset micro --batch 6                       # 2 ranks x 1 thread, ZeRO-1
     sharded_step.py --preset micro --batch 6 --strategy fsdp-full  # needs a current PyTorch
-    sharded_step.py --batch 6 --ranks 1 --micro-batches 2 --strategy ddp   # the same sequences
+    sharded_step.py --batch 6 --ranks 1 --micro-batches 2 --strategy ddp   # the same batches
 
 Ranks communicate over gloo. --batch is the size of a micro-batch, and a step has --micro-batches of
 them over all ranks. The strategies:
