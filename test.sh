@@ -2,9 +2,9 @@
 # Installs what is missing, builds, and runs the tests:
 #  - The release build runs all tests except those on emulated CUDA.
 #  - The build with the address and undefined behaviour sanitizers runs the tests of core, dist and
-#    optim, and the MPI tests of train, on the CPU and on emulated CUDA. On emulated CUDA it also
-#    runs the tests of models and some of the tests of applications.
-# No sanitizer runs code that only reads options or writes reports.
+#    optim/kernels, and the MPI tests of optim and train, on the CPU and on emulated CUDA. On
+#    emulated CUDA it also runs the tests of models and some of the tests of applications.
+# Unit tests of code that only reads options or writes reports run in the release build alone.
 # --full adds the long matrices and the thread sanitizer. Other arguments go to ctest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"

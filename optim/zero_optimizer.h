@@ -17,7 +17,7 @@
 //   stage 0  plain data parallel: every rank holds and updates everything
 //   stage 1  optimizer state is sharded
 //   stage 2  gradients are sharded too: their buckets use a small ring, and are sent when full
-//   stage 3  parameters are sharded too: a block is gathered before it is read, then released
+//   stage 3  parameters are sharded too: gathered before operations read them, then released
 //
 // Parameters may be f32, bf16 or f16, in any mixture. A 16-bit parameter has f32 master weights
 // beside the optimizer's state, a 16-bit gradient in each micro-batch, and by default an f32 sum of
@@ -102,8 +102,9 @@ class ZeroOptimizer {
   ZeroOptimizer& operator=(const ZeroOptimizer&) = delete;
 
   /// This rank's micro-batches of a step, the same number on every rank. begin() begins the first
-  /// micro-batch, and incrementing the iterator begins the next one. The backward of a micro-batch
-  /// must have run before the next one begins. Dereferencing the iterator changes nothing.
+  /// micro-batch, and incrementing the iterator begins the next one. backward() or skip() must
+  /// have run in a micro-batch before the next one begins. Dereferencing the iterator changes
+  /// nothing.
   class MicroBatches {
    public:
     class Iterator {
@@ -147,8 +148,9 @@ class ZeroOptimizer {
   /// Runs all micro-steps of a step. `load` writes a micro-batch's values to the memory that `loss`
   /// reads. `loss` returns the mean loss, or an undefined tensor for no data. With options.graph,
   /// `loss` and its backward are captured in CUDA graphs and replayed (cuda::Graph lists the
-  /// conditions). `load` then runs in every micro-step. `loss` runs only in the run's first
-  /// micro-step and in captured micro-steps. Every micro-batch must have data.
+  /// conditions). `load` then runs in every micro-step. `loss` runs only while a graph is captured,
+  /// in the run's first micro-step, and in the first one after add_param_group. Every micro-batch
+  /// must then have data.
   void micro_steps(int64_t step, const Batch& batch,
                    const std::function<void(const MicroBatch&)>& load,
                    const std::function<Tensor()>& loss);
@@ -237,8 +239,9 @@ class ZeroOptimizer {
   /// at every stage.
   std::vector<StateTensor> state_tensors() const;
   /// Returns the pieces of state_tensors() that this rank saves: its shards at every stage, and on
-  /// rank 0 also all state that is not sharded. Pieces are valid until the next step. Counts are
-  /// copies in host memory, of Category::checkpoint. Throws if a step is not finished.
+  /// rank 0 also all state that is not sharded. Pieces are valid until the next step. Counts and
+  /// the loss scale are copies in host memory, of Category::checkpoint. Throws if a step is not
+  /// finished.
   std::vector<StatePiece> own_state_pieces() const;
   /// Returns the order in which the last micro-batch with data used parameters and completed their
   /// gradients. Each number is 4 x registration index + ParameterEvent::Kind

@@ -54,9 +54,9 @@ def blank(match):
 
 
 def only_code(text):
-    """Returns the text without strings, comments, directives and macro calls.
+    """Returns the text without strings, comments and directives, with the same line numbers.
 
-    Only macro calls that no semicolon ends are removed. The numbers of lines stay the same.
+    Also removes macro calls at the beginning of a line that no semicolon ends.
     """
     text = LITERALS.sub(blank, text)
     call = re.compile(r"^[ \t]*[A-Z][A-Z0-9_]+" + BALANCED + r"(?=\s*[\w}])", re.MULTILINE)

@@ -1,6 +1,6 @@
-# Sourced by run.sh, test.sh and .ci/run: goes to the root of the checkout, sets up MPI, and defines
-# the steps that these scripts share. With TESSERA_DEPS=FOLDER libraries come from that folder, and
-# nothing is installed.
+# Sourced by run.sh, test.sh, .ci/run and scripts in scripts/ and bench/: goes to the root of the
+# checkout, sets up MPI, and defines the steps that these scripts share. With TESSERA_DEPS=FOLDER
+# libraries come from that folder, and nothing is installed.
 called_from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 set -a

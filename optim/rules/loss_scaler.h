@@ -10,8 +10,9 @@
 namespace tessera::optim {
 
 struct LossScaling {
-  float initial = 65536;         // 2^16
-  int64_t growth_interval = 1000;  // the scale doubles after this many steps without overflow
+  float initial = 65536;  // 2^16
+  // The scale doubles after this many steps without overflow, unless it has reached 2^60.
+  int64_t growth_interval = 1000;
 };
 
 class LossScaler {

@@ -32,7 +32,8 @@ Schedule one_cycle(int64_t steps) {
   TESSERA_CHECK(steps >= 0, "one_cycle: steps {}, expected at least 0", steps);
   constexpr double first = 1.0 / 25;
   constexpr double last = first / 1e4;
-  const double top = 0.3 * static_cast<double>(steps) - 1;  // the step with factor 1
+  // The factor reaches 1 at `top`, which may lie between two steps.
+  const double top = 0.3 * static_cast<double>(steps) - 1;
   const auto end = static_cast<double>(steps - 1);
   const auto half_cosine = [](double from, double to, double progress) {
     return to + (from - to) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));

@@ -20,7 +20,7 @@
 
 namespace tessera::optim {
 
-/// Rows of a table that an update changes, and their gradient sums.
+/// Rows of a table that an update changes, and their gradient sums. A row has C elements.
 struct TouchedRows {
   Tensor rows;        // i32 [m]
   Tensor slots = {};  // i32 [m]: the sum of rows[i] is row slots[i] of `sums`, or zero if slots[i]
@@ -30,15 +30,15 @@ struct TouchedRows {
 
 class OffloadedRows {
  public:
-  /// `rows`: the number of rows that this rank updates. A chunk has at most `bucket_bytes` of sums,
-  /// but at least one row.
+  /// `rows`: the number of rows that this rank may have to update. A chunk has as many rows as
+  /// fit into `bucket_bytes` of f32 sums, and at least one.
   OffloadedRows(const TableInfo& info, dist::Communicator& communicator, int64_t rows,
                 int64_t bucket_bytes);
 
   /// Returns zeroed f32 host memory for master weights or state.
   Tensor zeros(const Shape& shape) const;
 
-  /// The matrices of an update. Row 0 of each matrix is row `first` of the table.
+  /// The tensors that an update changes. Row 0 of each tensor belongs to row `first` of the table.
   struct Target {
     Tensor masters;                 // f32 [rows, C] on the host
     std::span<const Tensor> state;  // on the host
@@ -59,7 +59,8 @@ class OffloadedRows {
   int64_t rows_at_once_;
   Device device_;
   UpdateOnHost place_;
-  // Each f32 [rows_at_once_, C] on the device. On a GPU there may be two, to pack ahead.
+  // Each f32 [rows_at_once_, C] on the device. On a GPU, there are two if there are several chunks,
+  // which use them in turn.
   std::vector<Tensor> sums_;
   Tensor values_;             // [rows_at_once_, C] on the device
 };

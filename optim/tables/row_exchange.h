@@ -62,8 +62,8 @@ class RowFetch {
   /// Sends the row numbers to the owners, and starts the exchange of values. Waits for the counts,
   /// not for the values. `own`: the values of all rows that this rank owns.
   void start(const Tensor& own);
-  /// Adds the rows that this rank has requested and served in this fetch to `total`. Called after
-  /// start().
+  /// Adds to `total` how many rows this rank requests from other ranks, and how many it sends to
+  /// them, in this fetch. Called after start().
   void count(RowCounts& total) const;
   /// Waits for the values. Writes the values of the row with slot s to row s of `to`.
   void finish(const Tensor& to);
@@ -78,7 +78,7 @@ class RowFetch {
   Purpose purpose_ = Purpose::step;
   RowCountsOfRanks counts_;
   SortedRows wanted_;
-  Tensor asked_rows_;    // i32: the rows that other ranks request from this rank
+  Tensor asked_rows_;    // i32: the rows that all ranks, this one included, request from this rank
   Tensor asked_values_;  // the values of the rows in asked_rows_
   Tensor values_;        // the values that this rank requested, in ascending order of rows
   dist::Work arrived_;

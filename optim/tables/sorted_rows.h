@@ -26,7 +26,7 @@ class SortedRows {
   /// The sorted rows and their slots, i32 (count), on the device given to the constructor.
   Tensor device_rows() const { return part(on_device_[0]); }
   Tensor device_slots() const { return part(on_device_[1]); }
-  /// Sets counts[r] to the number of rows that rank r owns.
+  /// Sets counts[r] to the number of rows in the list that rank r owns.
   void count_by_owner(const dist::RowLayout& layout, std::span<int64_t> counts) const;
 
  private:

@@ -29,9 +29,9 @@ class Table {
   /// Called when a backward has completed the table's gradient.
   using Complete = std::function<void(int64_t number)>;
 
-  /// `number`: the table's number among the optimizer's trainable parameters. Sets the hooks of the
-  /// parameter; the destructor removes them. The caller has called check_tables()
-  /// (optim/zero/option_checks.h).
+  /// `number`: the table's index among the optimizer's trainable parameters, -1 if it is frozen.
+  /// Sets the hooks of the parameter; the destructor removes them. The caller has called
+  /// check_tables() (optim/zero/option_checks.h).
   Table(PlacedParameter placed, int64_t number, const UpdateRule& rule,
         std::shared_ptr<dist::Communicator> communicator, const ZeroOptions& options,
         MicroStepLog& log, Complete complete);

@@ -2,8 +2,8 @@
 //
 //   stages 0 to 2   every rank has the whole table; at stages 1 and 2, rows that other ranks
 //                   updated are gathered after each step
-//   stage 3         a rank has only the rows that it owns, and fetches all rows that a micro-batch
-//                   looks up from their owners
+//   stage 3         a rank has only the rows that it owns; all rows that a micro-batch looks up
+//                   are fetched from their owners
 //
 // In a micro-batch, operations read a copy of the rows that the micro-batch looks up. So forward,
 // backward and gradient number the rows in the same way, by slot, at every stage. n is the most
@@ -106,12 +106,12 @@ class TableValues {
   Tensor device_rows_;             // on a GPU: i32 [n]
   std::optional<RowFetch> fetch_;  // fetches for current_ and for evaluations
   dist::HostBuffer rounds_;        // i64 [ranks]: number of fetches for each rank's evaluation
-  // Rows of the next micro-batch. These members exist from the first prefetch on:
+  // Rows of the next micro-batch. next_, next_fetch_ and used_ are empty until the first prefetch.
   std::optional<Looked> next_;
   std::optional<RowFetch> next_fetch_;
   Ahead ahead_ = Ahead::none;
   Tensor used_;  // u8 [n] on the host
-  RowCounts counts_;
+  RowCounts counts_;         // only `asked` and `served` are used
   bool prefetched_ = false;  // true if the current micro-batch's rows were prefetched
   RowGather updated_rows_;
   dist::Work gathered_;  // done when the rows of the last update are in values_

@@ -75,8 +75,8 @@ class RingGradients : public GradientPolicy {
   };
   /// An end of the ring.
   struct End {
-    dist::Range range;  // elements of the bucket that used the end last
-    dist::Work work;    // done when that bucket's memory is free
+    dist::Range range;  // the ring's elements that this end's last bucket used
+    dist::Work work;    // done when this range is free
     int bucket = -1;    // the bucket that is filling the end, or -1
   };
   Slot new_slot(int64_t elements);

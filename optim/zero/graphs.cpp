@@ -28,8 +28,8 @@ void GraphedReducer::forget() {
   ready_to_capture_ = false;
 }
 
-// Unlike Reducer::begin(), opens no buckets, because the launch of a graph needs no open buckets.
-// run() opens buckets when it runs a micro-step without a graph, and when it captures a graph.
+// Unlike Reducer::begin(), does not call open(), because the launch of a graph runs no host code
+// that fills buckets. run() calls open() for a micro-step without a graph, and to capture a graph.
 void GraphedReducer::begin(const MicroStep& micro_step) { start(micro_step); }
 
 void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {

@@ -62,7 +62,8 @@ void check_equal_ranks(const ZeroOptions& options, const dist::World& world) {
       world.difference);
 }
 
-// Throws InputError if the options or parameters do not allow graphs.
+// With options.graph: throws InputError if the options, parameters or communicator do not allow
+// graphs.
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
                  const dist::Communicator& communicator) {
   if (!options.graph) return;

@@ -18,7 +18,8 @@ void check_not_optimised(const std::vector<nn::NamedParameter>& parameters);
 void check_options(const ZeroOptions& options);
 /// Throws InputError for ordered reduction on ranks that differ (dist::World::difference).
 void check_equal_ranks(const ZeroOptions& options, const dist::World& world);
-/// Throws InputError if the options or parameters do not allow graphs.
+/// With options.graph: throws InputError if the options, parameters or communicator do not allow
+/// graphs.
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
                  const dist::Communicator& communicator);
 

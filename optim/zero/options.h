@@ -31,9 +31,9 @@ struct ZeroOptions {
   int64_t bucket_bytes = int64_t{4} << 20;
   bool overlap = true;  // communicate while backward and the next forward run
   Reduction reduction = Reduction::ordered;
-  /// Each rank first sums the gradients of its micro-batches of a step. The sums are reduced once,
-  /// at the end of the step. This sends fewer bytes, but keeps a full gradient on every rank, and
-  /// the order of additions depends on the number of ranks.
+  /// If true, each rank first sums the gradients of its micro-batches of a step. The sums are
+  /// reduced once, at the end of the step. This sends fewer bytes, but keeps a full gradient on
+  /// every rank, and the order of additions depends on the number of ranks.
   bool no_sync = false;
   float clip = 0;  // maximum of the global gradient norm; 0: no clipping
   Schedule schedule = constant_schedule();
@@ -46,9 +46,9 @@ struct ZeroOptions {
   Offload offload = Offload::none;
   /// Launch micro-steps as CUDA graphs (docs/cuda.md). Requires ZeroOptimizer::micro_steps.
   bool graph = false;
-  /// Batch norms normalise over the whole batch of a step, which must have one micro-batch per
-  /// rank. The weights then have the same bits for any stage, bucket size and overlap, but depend
-  /// on the number of ranks.
+  /// If true, batch norms normalise over the whole batch of a step, which must have one micro-batch
+  /// per rank. The weights then have the same bits for any stage, bucket size and overlap, but
+  /// depend on the number of ranks.
   bool sync_batch_norm = false;
   /// The rule of row-sparse tables; nullopt: the rule of the other parameters.
   std::optional<UpdateRule> table_rule = std::nullopt;

@@ -60,7 +60,7 @@ class Partition {
   trace::BucketPlace place(int bucket, trace::Station station) const {
     return call(dist::Traffic::gradients, bucket).place(station);
   }
-  /// The lowest registration index in a bucket; backward reaches that parameter last.
+  /// The lowest registration index in a bucket. Backward is expected to reach that parameter last.
   int64_t first_registration(int bucket) const;
   int64_t largest_bucket() const;  // elements
 

@@ -50,7 +50,7 @@ class Reducer {
   /// Adds a row-sparse table, which may be frozen. Its gradient is sent when backward is over.
   void add_table(Table& table) { tables_.push_back(&table); }
   void remove_table(const Table& table) { std::erase(tables_, &table); }
-  /// Records that a backward has completed a table's gradient. `number` is the table's number among
+  /// Records that a backward has completed a table's gradient. `number` is the table's index among
   /// the optimizer's trainable parameters.
   void note_completed_table(int64_t number) { reached_.push_back(number); }
   /// Forgets everything learned from earlier micro-steps: the order of buckets, and the log. Called

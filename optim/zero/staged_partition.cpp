@@ -255,7 +255,7 @@ Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
                      dist::Traffic purpose) {
   const int64_t elements = partition.bucket(bucket).elements;
   const Tensor whole = flat_buffer(communicator, elements, DType::f32, Category::communication);
-  // This rank's piece is converted into its place. The all-gather adds the other ranks' pieces.
+  // This rank's piece is converted into its place. The all-gather fills in the other ranks' pieces.
   const Tensor piece = whole.flat(range.begin, range.end);
   kernels::convert(current_context(whole.device()), piece, own);
   // Every rank takes the same branch, because the ranges are equally long on all ranks.

@@ -61,7 +61,7 @@ class StagedPartition {
 /// Parameters that are trained. The reducer handles their gradients (optim/zero/reducer.h).
 class TrainablePartition : public StagedPartition {
  public:
-  /// `first`: the number of the partition's first parameter among the optimizer's trainable
+  /// `first`: the index of the partition's first parameter among the optimizer's trainable
   /// parameters.
   TrainablePartition(std::vector<PlacedParameter> parameters, int64_t first,
                      const UpdateRule& rule, std::shared_ptr<dist::Communicator> communicator,

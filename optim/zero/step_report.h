@@ -27,7 +27,8 @@ struct StepReport {
   int64_t exposed_ns = 0;  // time spent waiting for communication in the step
 };
 
-/// Thrown on every rank if the loss or gradient of a step is not finite; no weight was changed.
+/// Without loss scaling: thrown on every rank if the loss or gradient of a step is not finite; no
+/// weight was changed.
 struct NonFiniteError : Error {
   NonFiniteError(const std::string& text, int64_t micro_batch_index)
       : Error(text), micro_batch(micro_batch_index) {}

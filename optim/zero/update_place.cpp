@@ -16,7 +16,8 @@ void UpdateOnDevice::round(int, const Tensor& weights, const Tensor& values) {
   kernels::convert(current_context(device_), values, weights);
 }
 
-// With a GPU there are two slots: one bucket is copied while the CPU updates the other bucket.
+// With a GPU and several buckets there are two slots: one bucket is copied while the CPU updates
+// the other bucket.
 UpdateOnHost::UpdateOnHost(Device other, const Crossing& crossing)
     : other_(other),
       slots_(!other.is_cpu() ? static_cast<size_t>(std::clamp(crossing.buckets, 1, 2)) : 1) {

@@ -106,7 +106,7 @@ Tensor ReplicatedUpdate::target(int bucket) const {
 void ReplicatedUpdate::gather(int bucket) {
   const Tensor whole = target(bucket);
   const dist::Range own = partition_.own_range(bucket);
-  // Each rank has only the sum of its shard. The all-gather adds the other ranks' shards.
+  // Each rank has only the sum of its shard. The all-gather fills in the sums of other shards.
   kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
                 partition_.shard_of(partition_.accumulator(), bucket));
   gathered_[static_cast<size_t>(bucket)] =

@@ -88,8 +88,8 @@ class ZeroEngine {
   /// Zeroes the update rule's state, and counts updates from 0 again.
   void reset_rule_state();
 
-  // Saving and restoring. ZeroOptimizer describes these functions under the same names. Exceptions:
-  // own_state() is described as own_state_pieces(), and restore() as restore_state().
+  // Saving and restoring. ZeroOptimizer describes these functions under the same names, except that
+  // it describes own_state() as own_state_pieces(), and restore() as restore_state().
   std::vector<StateTensor> state_tensors() const;
   std::vector<StatePiece> own_state() const;
   std::vector<int64_t> parameter_events() const;

@@ -20,7 +20,7 @@ expected=$(digest whole.jsonl 12)
 [[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest in $(cat whole.jsonl)"
 
 # like_whole LOG TEXT: the log must have the losses of the reference, each step once, and the
-# reference's digest.
+# reference's digest. TEXT describes the run in errors.
 like_whole() {
   diff <(losses whole.jsonl) <(losses "$1") || fail "other losses: $2"
   [[ $(digest "$1" 12) == "$expected" ]] || fail "another digest: $2"
@@ -45,7 +45,8 @@ else
   printf 'skipped, because Python has no safetensors: reading a tensor as the documentation does\n'
 fi
 
-# Resumes from each of the checkpoints, each time with other ranks and another stage.
+# go_on N FOLDER ARGUMENT...: resumes on N ranks from the newest undamaged checkpoint in FOLDER. The
+# run must end like the reference. Used here with other numbers of ranks and other stages.
 go_on() {
   ranks "$1" "${run[@]}" --checkpoint "$2" --log "$2.jsonl" "${@:3}"
   grep -q "planned and measured are equal on all ranks ($1)" stdout.log || fail "$(cat stdout.log)"

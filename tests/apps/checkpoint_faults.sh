@@ -16,8 +16,8 @@ must_work "${run[@]}"
 expected=$(digest)
 [[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest"
 
-# fault KIND CALLS AT: runs with the fault KIND at call number AT of CALLS (file_faults.cpp). Sets
-# `status` to the exit code.
+# fault KIND CALLS AT: runs with the fault KIND at the call number AT among the calls named CALLS
+# (file_faults.cpp). Sets `status` to the exit code.
 fault() {
   rm -rf run
   status=0

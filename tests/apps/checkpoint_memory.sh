@@ -34,5 +34,6 @@ kill -TERM "$(pgrep -of "^$train_gpt .*--log $work/run.jsonl")"
 wait $job || fail "exit code $?: $(cat output.log)"
 echo "two ranks: $before KiB after 15 checkpoints, $after KiB after 65"
 ((before > 20000)) || fail "no ranks were found"
-# One copy of a rank's state is 1.6 MB. A leak of each copy would take 160 MB.
+# A checkpoint copies 1.6 MB of state on each rank. If no copy were freed, the 50 checkpoints of two
+# ranks would take 160 MB.
 ((after - before <= 8192)) || fail "$((after - before)) KiB more after 50 checkpoints"

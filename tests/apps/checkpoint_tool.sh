@@ -121,8 +121,8 @@ tool export kept epsilon/again.safetensors
 grep -q '"layer_norm_epsilon": 1e-06' epsilon/config.json || fail "$(cat epsilon/config.json)"
 rm -r kept
 
-# Does the same with other models: image classifiers, which have momentum and running statistics,
-# and recommenders.
+# Exports, imports and resumes other models: image classifiers, which have momentum and running
+# statistics, and recommenders.
 others() {
   local program=$1 name=$2
   shift 2

@@ -3,11 +3,14 @@
 //
 //   FAULT_FOLDER=/tmp/run FAULT_CALLS=fsync,rename FAULT_AT=3 FAULT=kill LD_PRELOAD=... train_gpt
 //
-// FAULT_CALLS: one or more of write, fsync, rename and unlink. The call number FAULT_AT fails.
-// FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC).
+// FAULT_FOLDER: only calls for paths that contain this text are counted.
+// FAULT_CALLS: the calls to count, one or more of write, fsync, rename and unlink.
+// FAULT_AT: the number, from 1, of the counted call that fails.
+// FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC
+// for all later writes).
 // Without FAULT_AT the library only counts. When the program exits, the library writes the number
-// of calls to the file FAULT_COUNT, if this variable is set. With FAULT_DELAY_MS each write in the
-// folder takes that many milliseconds longer, as on a slow disk.
+// of counted calls to the file FAULT_COUNT, if this variable is set. With FAULT_DELAY_MS each write
+// in the folder takes that many milliseconds longer, as on a slow disk.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -52,7 +55,8 @@ void delay() {
 
 bool is(const char* fault) { return std::strcmp(setting("FAULT"), fault) == 0; }
 
-/// Counts the call if FAULT_CALLS names it. Returns true if this call must fail.
+/// Counts the call if FAULT_CALLS names it. Returns true if this call must fail; kills the process
+/// instead if FAULT is kill.
 bool is_turn(const char* name) {
   if (std::strstr(setting("FAULT_CALLS"), name) == nullptr) return false;
   const bool turn = ++calls == std::atol(setting("FAULT_AT"));

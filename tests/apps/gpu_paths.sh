@@ -56,8 +56,8 @@ for stage in "${stages[@]}"; do
 done
 [[ $(wc -l < bf16.txt) == 4 ]] || fail "$(cat bf16.txt)"
 
-# Tests options that use memory differently: buckets so small that tensors span several buckets, no
-# overlap, and optimizer state on the host.
+# Tests options that use memory differently: buckets so small that every large tensor has its own
+# bucket, no overlap, and optimizer state on the host.
 for stage in 2 3; do
   for graph in off on; do
     same bf16 "$most" --precision bf16 --stage "$stage" --graph "$graph" --bucket-bytes 4000

@@ -38,7 +38,7 @@ for objective in "${objectives[@]}"; do
   read -ra flags <<< "--objective $objective"
   for n in 1 2 3 5; do
     for stage in 0 1 2 3; do
-      # Objectives with "mf" in their names run all pairs of ranks and stages. The other objectives
+      # Objectives whose flags contain "mf" run all pairs of ranks and stages. The other objectives
       # run every number of ranks and every stage, but not every pair.
       [[ $objective == *mf* || $stage == $((n % 4)) || $n == 2 && $stage == 0 ]] || continue
       ranks "$n" "${run[@]}" "${flags[@]}" --stage "$stage"

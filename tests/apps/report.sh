@@ -29,7 +29,8 @@ for name in ("val_loss", "perplexity", "bits_per_byte"):
     assert run["evals"][name] == [[l["step"], l[name]] for l in of("eval")], name
 assert run["norms"]["steps"] == [10, 20, 30, 40]
 assert run["summary"]["ranks"] == of("summary")[0]["ranks"]
-# Every element of every parameter has one owner, and the shards are as long as the plan says.
+# Every element of every parameter has one owner. The state of a rank's shards has as many bytes as
+# the rank measured.
 layout = run["layout"]
 elements = sum(n for group in layout["groups"] for bucket in group["buckets"]
                for _, _, n in bucket["parameters"])
@@ -102,7 +103,8 @@ done
 must_work "${again[@]}" --log gap.jsonl
 grep -q 'goes on after step 12: the log has a gap' stderr.log || fail "$(cat stderr.log)"
 
-# --eval-only prints the loss of the last step, and writes no file.
+# --eval-only prints the validation loss of the weights, which is the saving run's loss at its last
+# step, and writes no file.
 alone "${run[@]}" --save model.safetensors --quiet
 [[ ! -s stdout.log && ! -s stderr.log ]] || fail "--quiet printed: $(cat stdout.log stderr.log)"
 expected=$(sed -nE 's/.*"step":40,"val_loss":([0-9.]+).*/\1/p' plain.jsonl)

@@ -61,7 +61,8 @@ class BatchStatistics {
   int64_t values_ = 0;  // S, the number of running values of all batch norms
   Tensor running_;      // [S]
   Tensor current_;      // [S + 1], of the current micro-batch; the last value, 1, marks data
-  Tensor observed_;     // [ranks, micro-steps, S + 1]; undefined if synchronized
+  // [ranks, micro-steps, S + 1]: a slot for each micro-batch. Undefined if synchronized.
+  Tensor observed_;
   int64_t micro_steps_ = 0;
 };
 

@@ -1,7 +1,7 @@
-// The norm of the whole gradient, with the same bits for any number of ranks. The owner of each
-// block of 256 elements computes the block's sum of squares in fp64. The ranks gather all sums, and
-// every rank adds them in parameter order. For a row-sparse table, only blocks with touched rows
-// are summed and sent: all other blocks would add +0.0.
+// The norm of the whole gradient. Equal gradients give the same bits on any number of ranks. The
+// owner of each block of 256 elements computes the block's sum of squares in fp64. The ranks gather
+// all sums, and every rank adds them in parameter order. For a row-sparse table, only blocks with
+// touched rows are summed and sent: all other blocks would add +0.0.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,8 @@ class GradientNorm {
   GradientNorm(std::shared_ptr<dist::Communicator> communicator, std::vector<Part> parts);
 
   /// Computes scalars->square_sum on the device of the ranks. The gradient sums of this rank's
-  /// shards must be complete. The host waits for a GPU only if there are tables. Collective.
+  /// shards must be complete. The host waits for a GPU only if there are tables, or if ranks
+  /// communicate over MPI. Collective.
   void compute(StepScalars* scalars);
 
   /// Returns the norm of each part's gradient sum, in order of parts. compute() must have been

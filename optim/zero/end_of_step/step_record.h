@@ -25,7 +25,8 @@ class StepRecord {
   void set_reached(int64_t parameter);
   void set_notes(uint8_t notes);
 
-  /// Exchanges the records of all ranks. Collective. The host does not wait for losses on a GPU.
+  /// Exchanges the records of all ranks. The host waits for losses on a GPU only if ranks
+  /// communicate over MPI. Collective.
   void exchange();
 
   // After the exchange:
