@@ -1,7 +1,8 @@
 // embedding_bag: indices i32 (L), offsets i32 (B + 1), table (V, C), scale f32 (B) -> y (B, C):
 //   y[b] = scale[b] * sum over p in [offsets[b], offsets[b + 1]) of table[indices[p]].
 // Row v of the table's gradient is the sum, in order, of scale[b] dy[b] over the positions of token
-// v, where b is the bag of the position. The forward does not copy the L rows of the table.
+// v, where b is the bag of the position. The forward adds up the looked-up rows directly from the
+// table, without a tensor (L, C) of copies.
 #include "core/ops/embedding_bag.h"
 
 #include "core/autograd.h"

@@ -1,7 +1,7 @@
 // Divides the model's dense parameters into groups, for the predictions of a plan. The parameters
 // of a group have one dtype, and are all trainable or all frozen. Each group has its own buckets.
-// Stage 3 gathers buckets in blocks (PlanBlock). Groups are computed only from the input and
-// ShardLayout. Row-sparse tables are in no group (optim/plan/plan_tables.h).
+// Stage 3 gathers buckets in blocks (PlanBlock). Groups are computed from the plan's input, without
+// devices and communication. Row-sparse tables are in no group (optim/plan/plan_tables.h).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# If the disk fills up while one or several ranks write weights, undamaged weights are saved in the
-# working directory instead. The exit code is 1, because the weights are not at the path of --save.
+# If the disk fills up while a run of one or several ranks saves its weights, undamaged weights are
+# saved in the working directory instead. The exit code is 1, because the weights are not at the
+# path of --save.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null ||
   { echo "skipped: no small disk can be mounted here"; exit 77; }

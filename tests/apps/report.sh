@@ -29,8 +29,8 @@ for name in ("val_loss", "perplexity", "bits_per_byte"):
     assert run["evals"][name] == [[l["step"], l[name]] for l in of("eval")], name
 assert run["norms"]["steps"] == [10, 20, 30, 40]
 assert run["summary"]["ranks"] == of("summary")[0]["ranks"]
-# Every element of every parameter has one owner. The state of a rank's shards has as many bytes as
-# the rank measured.
+# The layout's buckets hold as many elements as the model has parameters. The optimizer state that
+# the layout gives to a rank has as many bytes as the rank measured.
 layout = run["layout"]
 elements = sum(n for group in layout["groups"] for bucket in group["buckets"]
                for _, _, n in bucket["parameters"])
