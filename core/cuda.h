@@ -124,7 +124,7 @@ void synchronize(int index);
 ///  - It never lets the host wait (Tensor::item, to, copy_from, values; synchronize).
 ///  - Before it uses another stream, it makes that stream wait for an Event of the captured stream.
 ///    At its end, it makes the captured stream wait for an Event of each other stream.
-///  - It does not change the dropout_state() between dropouts.
+///  - At each of its dropouts, dropout_state() is the one with which the capture began.
 /// The capture throws if the body breaks one of these rules.
 class Graph {
  public:

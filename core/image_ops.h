@@ -21,8 +21,8 @@ struct BatchNormOptions {
   bool relu = false;  // applied last, after the residual is added
 };
 
-/// A batch that is split into parts of equally many rows, such as one part per rank. Each part has
-/// its own call of batch_norm, which normalises with the statistics of the whole batch.
+/// A batch that is split into parts of equal size, such as one part per rank. Each part has its own
+/// call of batch_norm, which normalises with the statistics of the whole batch.
 struct BatchParts {
   int64_t count = 1;
   /// Replaces a tensor by its sum over all parts. Not called if there is one part.

@@ -19,7 +19,8 @@ struct TableRun {
   int64_t users = 700;
   int64_t items = 90;
   int64_t distinct_users = 12;
-  bool all_rows = false;  // every micro-batch looks up every row
+  /// Every micro-batch looks up every row. 7 must not divide `users` or `items`.
+  bool all_rows = false;
   bool freeze_items = false;
   bool recompute = false;  // forward is computed again in backward
   int64_t steps = 4;
