@@ -1,4 +1,5 @@
-// Inspects and compares checkpoints, exports their weights, and imports weights as checkpoints:
+// Inspects, verifies and compares checkpoints, exports their weights, and imports weights as
+// checkpoints:
 //
 //   checkpoint inspect runs/a
 //   checkpoint export runs/a out/model.safetensors

@@ -136,8 +136,8 @@ Examples:
     at_most("--step", *import.step, int64_t{1} << 40);
   }
   if (shard_bytes) {
-    // A file has at least one block of the digest: 256 elements (core/block_digest.h), each of up
-    // to 8 bytes.
+    // Tensors are divided among files in whole blocks of the digest, so a file must have room for
+    // one block: 256 elements (core/block_digest.h), each of up to 8 bytes.
     at_least("--shard-bytes", *shard_bytes, 2048);
     at_most("--shard-bytes", *shard_bytes, int64_t{1} << 40);
     import.shard_bytes = *shard_bytes;

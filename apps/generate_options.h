@@ -24,11 +24,11 @@ struct GenerateCommandLine {
   std::string help;  // if not empty: print this text and exit
 };
 
-/// Throws InputError, with a one-line message, if a flag is invalid.
+/// Throws InputError, with a one-line message, if an argument or a flag is missing or invalid.
 GenerateCommandLine parse_generate_command_line(int argc, const char* const* argv);
 
-/// Returns the tokens of the prompt. Throws InputError if --prompt is given and the model's
-/// vocabulary is not bytes.
+/// Returns the tokens of the prompt, or train::default_prompt if no prompt is given. Throws
+/// InputError if --prompt is given and the model's vocabulary is not bytes.
 std::vector<int32_t> prompt_tokens(const GenerateOptions& options, const models::GptConfig& config);
 
 }  // namespace tessera::apps

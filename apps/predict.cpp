@@ -32,8 +32,8 @@ data::ImageView grey(const data::ImageView& image, std::vector<uint8_t>& pixels)
   return {{image.shape.height, image.shape.width, 1}, pixels.data()};
 }
 
-// Reads an image as the model's input, (1, side, side, channels). An image of another size is
-// resized as in the evaluation on folders of images.
+// Reads an image as the model's input, (1, side, side, channels). Converts it to grey for a model
+// of one channel. An image of another size is resized as in the evaluation on folders of images.
 Tensor read_input(const std::string& path, const models::ImageModel& model) {
   const auto [side, channels, classes] = model.sizes;
   const data::ImageShape shape{side, side, channels};

@@ -22,7 +22,7 @@ struct RecommendCommandLine {
   std::string help;  // if not empty: print this text and exit
 };
 
-/// Throws InputError, with a one-line message, if a flag is invalid.
+/// Throws InputError, with a one-line message, if an argument or a flag is missing or invalid.
 RecommendCommandLine parse_recommend_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

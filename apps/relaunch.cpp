@@ -124,7 +124,7 @@ class Relaunch {
   std::vector<Host> hosts_;
   SignalQueue signals_{{SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2}};
   Asked asked_;
-  std::set<std::tuple<int, int64_t, int>> seen_;  // rank, step, signal
+  std::set<std::tuple<int, int64_t, int>> seen_;  // rank (-1: a stall without one), step, signal
   bool comes_again_ = false;
 };
 

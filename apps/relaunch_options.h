@@ -10,7 +10,7 @@ namespace tessera::apps {
 
 struct RelaunchOptions {
   int ranks = 0;
-  std::vector<Host> hosts = {};  // empty: this host
+  std::vector<Host> hosts = {};  // empty: mpirun chooses the hosts
   int min_ranks = 1;
   int restarts = 10;
   std::vector<std::string> mpirun = {};   // the launcher and its arguments

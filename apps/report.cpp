@@ -1,4 +1,4 @@
-// Draws the logs of runs as a page for a browser.
+// Draws the logs of runs as a page for a browser, or converts one log to CSV or TensorBoard events.
 //
 //   report run.jsonl
 //   report stage0.jsonl stage3.jsonl --out stages.html

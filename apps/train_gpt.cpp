@@ -193,15 +193,16 @@ class Run {
  private:
   JsonObject header() const { return header_line(options_, world_, model_.parameter_count()); }
 
-  // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
+  // Evaluates the weights of --init or of the checkpoint, and prints the result and the sample on
+  // standard output.
   void evaluate_only() {
     const train::StepWork::Evaluation result = evaluation(resumed_.step());
     if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
     print_sample();
   }
 
-  // If there is a checkpoint, checks that it belongs to this run, and starts the loop at the
-  // checkpoint's step.
+  // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
+  // from a checkpoint, checks that it belongs to this run, and starts the loop at its step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
@@ -258,7 +259,8 @@ class Run {
                            [this](const std::string& path) { return open_weights(path); });
   }
 
-  // Throws before the run begins if a save would replace the file of another model.
+  // Throws before the run begins if a save could not be written, or would replace a config.json
+  // that is not a GPT-2's. --save-best must not replace one of a GPT with other sizes either.
   void check_destinations() const {
     if (world_.rank != 0 || options_.save.empty()) return;
     models::check_gpt_destination(options_.save);

@@ -11,7 +11,7 @@
 namespace tessera::apps {
 
 struct TrainOptions : RunOptions {
-  std::string val_data;  // empty: the last 10 % of data
+  std::string val_data;  // empty: the last 10 % of `data`
   std::string preset;    // gives the defaults of sizes and hyper-parameters
   std::string name;      // in the log: the preset with these sizes, else a name such as "gpt-2x128"
   models::GptConfig model;

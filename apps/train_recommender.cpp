@@ -226,8 +226,8 @@ class Run {
     if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
   }
 
-  // If there is a checkpoint, checks that it belongs to this run, and starts the loop at the
-  // checkpoint's step.
+  // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
+  // from a checkpoint, checks that it belongs to this run, and starts the loop at its step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);
@@ -313,7 +313,7 @@ class Run {
                         train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
       if (!options_.save.empty()) {
-        // Rank 0 alone writes the ids and histories beside the weights.
+        // Rank 0 alone writes the ids and histories, into the file of the weights.
         train::save_weights(options_.save, *model_, *optimizer_, world_,
                             world_.rank == 0 ? save_options() : train::SaveOptions{});
       }

@@ -51,7 +51,7 @@ struct RecommenderCommandLine {
 RecommenderCommandLine parse_recommender_command_line(int argc, const char* const* argv);
 
 /// Fills in the defaults for this number of training interactions and checks the options. Throws
-/// InputError if they do not fit the data.
+/// InputError if an option is invalid or does not fit the data.
 void complete(RecommenderCommandLine& line, int64_t interactions);
 
 }  // namespace tessera::apps

@@ -161,8 +161,8 @@ class Run {
     if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
   }
 
-  // If there is a checkpoint, checks that it belongs to this run, and starts the loop at the
-  // checkpoint's step.
+  // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
+  // from a checkpoint, checks that it belongs to this run, and starts the loop at its step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     const bool ranks_matter = options_.sync_bn || options_.reduction == optim::Reduction::fast;

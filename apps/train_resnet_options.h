@@ -16,7 +16,7 @@ namespace tessera::apps {
 
 struct ImageTrainOptions : RunOptions {  // `data` empty: the program draws pictures
   std::string model = "resnet20";
-  int64_t image_size = 0;  // 0: the size in the data; 224 for folders of images
+  int64_t image_size = 0;  // 0: the images' own size, or 224 for folders of images
   double epochs = 0;       // length of the run in epochs
   float label_smoothing = 0;
   bool augment = true;
@@ -39,10 +39,11 @@ struct ImageCommandLine {
 ImageCommandLine parse_image_command_line(int argc, const char* const* argv);
 
 /// Fills in the defaults for this number of training images and this format of data (image_data.h),
-/// and checks the options. Throws InputError if they do not fit the data.
+/// and checks the options. Throws InputError if an option is invalid or does not fit the data.
 void complete(ImageCommandLine& line, int64_t training_images, const std::string& format);
 
-/// Throws InputError if the options do not fit this number of ranks or images of `side` pixels.
+/// Throws InputError if the options do not fit this number of ranks or images of
+/// `side` x `side` pixels.
 void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks);
 
 /// Returns the options of training_run, with the learning rate's schedule and, if --sync-bn was

@@ -11,8 +11,8 @@
 namespace tessera::apps {
 
 /// True if the folder `path` is one checkpoint, whole or damaged: the folder is named like a
-/// checkpoint, or has a manifest. False if `path` is a folder of checkpoints. Throws InputError if
-/// there is no folder `path`.
+/// checkpoint, or has a manifest. False for any other folder, which is taken for a folder of
+/// checkpoints. Throws InputError if there is no folder `path`.
 bool is_one_checkpoint(const std::string& path);
 /// The steps of the checkpoints in a folder, the newest first. Throws InputError if there are none.
 std::vector<int64_t> steps_in(const std::string& folder);

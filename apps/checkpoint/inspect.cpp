@@ -90,7 +90,8 @@ ordered_json checkpoint_json(const std::string& path, const Manifest& manifest) 
   return json;
 }
 
-// Prints left-aligned columns, each as wide as its widest cell. Rows may have different lengths.
+// Prints left-aligned columns, each as wide as its widest cell. Rows may have different numbers
+// of cells.
 void print_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const std::vector<std::string>& row : rows) {

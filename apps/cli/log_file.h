@@ -6,13 +6,14 @@
 namespace tessera::apps {
 
 /// The report and the CSV table are made from the log. If --report or --csv is given without --log,
-/// sets options.log_implied, and derives options.log: run.jsonl from --report run.html.
+/// sets options.log_implied, and derives options.log: run.jsonl from --report run.html. If both are
+/// given, derives it from --report.
 void imply_log(RunOptions& options);
 
 /// Checks a file that exists at the path of the log. Throws InputError in these cases:
 ///
-///   - imply_log chose the path, and the file is not the log of an earlier run with the same report
-///     or table;
+///   - imply_log chose the path, and the file is not the log of an earlier run whose report (or
+///     table, without --report) had the same file name;
 ///   - the run resumes from a checkpoint, and the file is not a log of the checkpoint's model.
 void check_log_file(const RunOptions& options, const Resumed& resumed);
 

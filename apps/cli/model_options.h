@@ -1,6 +1,6 @@
-// Flags for a GPT and for how its training is divided over ranks. train_gpt trains the GPT, and
-// zero_plan estimates the memory and traffic of that training. Flags that are not given take the
-// defaults of the preset.
+// Flags for the sizes of a GPT, and flags that training programs share: batch, optimizer, buckets,
+// memory and device. train_gpt trains the GPT, and zero_plan estimates the memory and traffic of
+// that training. Sizes that are not given are those of the preset.
 //
 //   ModelOptions model;
 //   add_model_options(app, model);
@@ -31,10 +31,11 @@ void add_model_options(Flags& app, ModelOptions& options);
 /// Returns the name of the preset; "nano" if none was given.
 std::string preset_of(const ModelOptions& options);
 models::GptConfig model_config(const ModelOptions& options);
-/// Returns `options` with the model's sizes, read from a safetensors file of weights, so that the
-/// user need not give the sizes. Throws InputError if sizes in `options` differ from the
-/// file's. The message lists each size that differs. Throws InputError too if none of --heads,
-/// --preset and config.json says the number of heads.
+/// Returns `options` with the sizes of the model in a safetensors file of weights, so that the user
+/// need not give the sizes. Heads and epsilon come from config.json beside the file. If no preset
+/// is given, sets the preset that has these sizes, if there is one. Throws InputError if sizes in
+/// `options` differ from the file's. The message lists each size that differs. Throws InputError
+/// too if none of --heads, --preset and config.json says the number of heads.
 ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
 /// --global-batch (or --batch) and --micro-batch. The help of both flags names the unit `samples`.

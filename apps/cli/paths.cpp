@@ -83,9 +83,9 @@ int64_t step_of_folder(const fs::path& folder) {
   return name == train::checkpoint_name(step) ? step : 0;
 }
 
-// Returns the files that --save-best would write, and some of those that --save-every would write,
-// because all of these may be too many to list: the files of a save whose folder has the name of a
-// path on the command line, or of the folder that this path is in.
+// Returns the files that --save-best would write, and those files of --save-every that may clash
+// with a path on the command line. All files of --save-every may be too many to list. A clash needs
+// a path that is named like the folder of a save, step-..., or lies directly in a folder named so.
 std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   const auto& [file, others, every, best, checkpoints] = paths.saves;
   std::vector<std::string> folders;
@@ -117,8 +117,8 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
-// Refuses saves of weights in the folder of the checkpoints. Saves and checkpoints are both in
-// folders named step-..., so the removal of old checkpoints would remove saves too.
+// Refuses --save-every if its saves would be in the folder of --checkpoint. Saves and checkpoints
+// are both in folders named step-..., so the removal of old checkpoints would remove saves too.
 void check_step_folders(const GivenSaves& saves) {
   if (saves.every == 0 || saves.file.empty() || saves.checkpoints.empty()) return;
   const fs::path parent = fs::path(saves.file).parent_path();

@@ -1,5 +1,5 @@
-// Checks the files that a command line names: no input may be overwritten, and no two outputs may
-// be one file.
+// Checks the files that a command line names: no output may overwrite an input, unless
+// GivenPath::may_replace allows it, and no two outputs may be one file.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct GivenPath {
 /// Weights that --save-every and --save-best write, in folders beside the file of --save
 /// (train/weight_saves.h).
 struct GivenSaves {
-  std::string file = {};                 // of --save
+  std::string file = {};                 // the file of --save; empty: not given
   std::vector<std::string> others = {};  // names of files written beside the weights
   int64_t every = 0;                     // --save-every; 0: not given
   bool best = false;                     // --save-best
@@ -37,7 +37,7 @@ struct GivenPaths {
 ///     output;
 ///   - an output is the file that standard output or error is redirected to;
 ///   - a save during the run would replace an input or another output;
-///   - the saves share a folder with checkpoints.
+///   - the saves of --save-every would be in the folder of --checkpoint.
 ///
 /// Existing files are compared by device and inode, so that two links to one file count as equal.
 /// Files that do not exist yet are compared by name. Opens no file.

@@ -22,8 +22,9 @@ namespace {
 
 constexpr const char* threads_setting = "threads";
 
-// Members of a log header that are not compared as settings of the run. These members say where the
-// run is computed, or what the run reads, prints and writes.
+// Members of a log header that are not compared as settings of the run. These members say where and
+// how the run is computed, or what the run reads, prints and writes. "ranks" is compared
+// nevertheless if settings_of is called with `ranks_matter`.
 const std::set<std::string> not_of_the_run = {
     "type",    "program",   "version",     "data",         "val_data",     "ranks",
     "threads", "device",    "device_name", "communicator", "graph",        "stage",

@@ -37,9 +37,9 @@ void fill_checkpoints(CheckpointFlags& flags);
 
 /// Returns the settings in a log header that define the run: those of the model and the training.
 /// The number of ranks is included only with `ranks_matter`. The data is left out, because the
-/// caller adds the data's digest. Also left out are settings that say where the run is computed,
-/// what the run prints and what it writes. The member "layers" of the object "model" becomes
-/// "model.layers".
+/// caller adds the data's digest. Also left out are settings that say where and how the run is
+/// computed, and what else the run reads, prints and writes. The member "layers" of the object
+/// "model" becomes "model.layers".
 dist::Settings run_settings(const JsonObject& header, bool ranks_matter);
 
 /// Returns the settings that do not define the run, but change the bits of its results: the

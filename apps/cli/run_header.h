@@ -1,4 +1,4 @@
-// The header of a training application's log: its full configuration.
+// The header of a training application's log: the configuration of the run.
 #pragma once
 
 #include "apps/cli/run_options.h"
@@ -9,7 +9,7 @@ namespace tessera::apps {
 
 /// Returns the first members of the header: program, version and data.
 JsonObject header_begin(const char* program, const RunOptions& options);
-/// Adds the rest of the header: devices, distribution and training.
+/// Adds the other members that all applications share: devices, distribution, training and files.
 void add_run(JsonObject& header, const RunOptions& options, const dist::World& world);
 
 }  // namespace tessera::apps

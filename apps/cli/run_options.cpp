@@ -151,8 +151,8 @@ void check_eval_only(const RunOptions& options) {
   }
 }
 
-// Refuses --norms-every if no output would contain the norms. Only the log and TensorBoard's events
-// contain norms.
+// Refuses --norms-every if no output would contain the norms. Only the log, which --report and
+// --csv imply, and TensorBoard's events contain norms.
 void check_norms(const RunOptions& options) {
   if (options.norms_every == 0 || !options.log.empty() || !options.tensorboard.empty()) return;
   fail_input("--norms-every: nothing would show the norms; give --log, --report or --tensorboard");
@@ -318,7 +318,8 @@ void set_up_messages(const RunOptions& options, const dist::World& world) {
 
 train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
                           const dist::World& world) {
-  // Only rank 0 writes these files. Other ranks may have been started without the flags.
+  // Both checks need the path of the log, which only rank 0 writes. Other ranks may have been
+  // started without --log.
   if (world.rank == 0) {
     check_norms(options);
     check_log_file(options, resumed);

@@ -30,7 +30,7 @@ struct RunOptions {
   optim::Reduction reduction = optim::Reduction::ordered;
   dist::DeviceOptions devices;
   bool graph = false;
-  MemoryOptions memory;  // precision, gradient sums, offload
+  MemoryOptions memory;  // precision, gradient sums, offload; of a GPT also recompute, loss rows
 
   int64_t steps = 0;
   Batch batch;
@@ -50,7 +50,7 @@ struct RunOptions {
 
   CheckpointFlags checkpoints;
   std::string save;
-  std::optional<int64_t> save_every;  // steps
+  std::optional<int64_t> save_every;  // steps between saves; nullopt: none
   bool save_best = false;
   std::string init;
   std::string tuned;  // a table that tune wrote
@@ -63,7 +63,7 @@ struct RunOptions {
   bool quiet = false;
   std::string color = "auto";  // auto, on, off
   bool eval_only = false;
-  int64_t norms_every = 0;  // steps; 0: never
+  int64_t norms_every = 0;  // steps between log lines with norms; 0: none
   bool plan = false;
 };
 
@@ -94,11 +94,12 @@ struct RunFlags {
 /// and "Checkpoints".
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
 
-/// Completes `options` from the given flags and from `defaults`. The defaults must be those of the
-/// chosen optimizer. Throws InputError, with a one-line message, if a value is invalid.
+/// Completes `options` from the given flags and from `defaults`. The defaults must be those for the
+/// chosen model and optimizer. Throws InputError, with a one-line message, if a value is invalid.
 void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options);
 
-/// Returns the paths for check_paths: all paths in the options, and the file of --config.
+/// Returns the paths for check_paths: the paths in the options, except --resume's, and the file of
+/// --config.
 GivenPaths paths_of(const RunOptions& options, const std::string& config_file);
 
 optim::UpdateRule update_rule(const RunOptions& options);
@@ -110,9 +111,10 @@ optim::ZeroOptions zero_options(const RunOptions& options);
 bool nothing_left(const RunOptions& options, const Resumed& resumed);
 /// Sets up messages as --quiet and --color ask for. Only rank 0 prints.
 void set_up_messages(const RunOptions& options, const dist::World& world);
-/// Returns the files that a run writes. If a checkpoint was found, the log continues after the
-/// checkpoint's step. Throws InputError on rank 0 if the log must not replace or continue an
-/// existing file (log_file.h), or if no file would show the norms of --norms-every.
+/// Returns the files that a run writes, except weights and checkpoints. If a checkpoint was found,
+/// the log continues after the checkpoint's step. Throws InputError on rank 0 if the log must not
+/// replace or continue an existing file (log_file.h), or if no file would show the norms of
+/// --norms-every.
 train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
                           const dist::World& world);
 /// Returns the update rule, the optimizer's options and the training loop's options.

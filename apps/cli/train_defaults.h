@@ -1,4 +1,4 @@
-// Hyper-parameters that train each preset well.
+// The defaults of a training run, and those with which each preset of a GPT trains well.
 #pragma once
 
 #include <cstdint>

@@ -35,16 +35,16 @@ struct CommSizes {
 };
 
 struct Bandwidth {
-  double algorithm = 0;  // in GB/s (10^9 bytes per second)
-  double bus = 0;
+  double algorithm = 0;  // algbw in GB/s (10^9 bytes per second)
+  double bus = 0;        // busbw in GB/s
 };
 
 /// The factor from algbw to busbw. Throws for a barrier and a split, which move no data.
 double bus_factor(dist::Collective collective, int64_t ranks);
 Bandwidth bandwidth(dist::Collective collective, int64_t bytes, int64_t ranks, double seconds);
 
-/// Returns the "count" of nccl-tests: the elements of one piece if each rank has its own piece,
-/// else the elements of the buffer.
+/// Returns the "count" of nccl-tests, a number of elements: of one piece if each rank has its own
+/// piece (of the mean piece, if lengths differ), else of the whole buffer.
 int64_t argument_elements(dist::Collective collective, int64_t elements, int64_t ranks);
 
 /// The middle value, or the mean of the two middle values. There must be at least one value.

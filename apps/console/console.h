@@ -24,7 +24,8 @@ int run_alone(const std::function<void()>& body);
 int run_tool(const std::function<int()>& body);
 
 /// The two steps of run_alone, run_tool and run_job: prepare_streams sets up the standard streams,
-/// then run_and_check runs the body and calls check_output.
+/// and makes writes beyond the file size limit fail with an error. Then run_and_check runs the body
+/// and calls check_output.
 void prepare_streams();
 int run_and_check(const std::function<int()>& body);
 

@@ -82,7 +82,8 @@ std::vector<std::string> split(const std::string& text, char delimiter) {
   return parts;
 }
 
-// Edit distance: how many inserted, deleted, replaced or swapped letters turn `a` into `b`.
+// Edit distance: the least number of steps that turn `a` into `b`. A step inserts, deletes or
+// replaces a letter, or swaps two neighbouring letters.
 int64_t edits(const std::string& a, const std::string& b) {
   const size_t width = b.size() + 1;
   std::vector<int64_t> table((a.size() + 1) * width);
@@ -248,8 +249,8 @@ Flag* Flags::find(const std::string& name) const {
   return nullptr;
 }
 
-// Returns the known flag that is nearest to the unknown flag `name`; "" if none is near. Both begin
-// with dashes.
+// Returns the known flag that is nearest to the unknown flag `name`; "" if none is near. `name` and
+// the result begin with dashes.
 std::string Flags::nearest(const std::string& name) const {
   constexpr size_t longest = 40;  // longer than every flag's name
   std::string best;

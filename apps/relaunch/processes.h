@@ -34,8 +34,8 @@ class SignalQueue {
 
 struct StartOptions {
   int death_signal = 0;    // sent to the child when this process dies
-  bool own_group = false;  // signals to this process's group do not reach the child
-  int error_output = -1;   // the child's standard error; negative: inherited
+  bool own_group = false;  // true: signals to this process's group do not reach the child
+  int error_output = -1;   // descriptor for the child's standard error; negative: inherited
 };
 /// Starts a command, which is looked up in PATH. Throws InputError if it cannot be started.
 pid_t start_process(const std::vector<std::string>& command, const SignalQueue& signals,
