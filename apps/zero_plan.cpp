@@ -1,11 +1,12 @@
 // Estimates the memory, the traffic and the time of training a GPT with ZeRO, without any training.
+// With --table, estimates the memory and the traffic of training one large table instead.
 //
 //   zero_plan --preset gpt2-xl --ranks 64 --precision bf16 --memory 24GiB
 //   zero_plan --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --stage 3 --flops 150T
 //             --bandwidth 12GB --node-bandwidth 200GB --latency 5us --json plan.json
 //   zero_plan --table 1000000x64 --lookups 4096 --zipf 1.05 --ranks 8
 //
-// zero_plan only calculates: one process plans for any number of ranks, and no GPT is built.
+// zero_plan only calculates: one process plans for any number of ranks, and allocates no weights.
 #include <cstdio>
 
 #include <fmt/format.h>

@@ -13,8 +13,8 @@ namespace {
 
 constexpr int64_t most_ranks = 1'000'000;
 
-// The flags as given. An empty value stands for the preset's default, or means that a part of the
-// plan is left out.
+// The flags as given. An empty value stands for a default, or means that a part of the plan is left
+// out.
 struct Given {
   ModelOptions model;
   BatchOptions batch;

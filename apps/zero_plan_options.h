@@ -1,5 +1,5 @@
-// Parses and checks the command line of zero_plan. Flags that are not given take the preset's
-// defaults.
+// Parses and checks the command line of zero_plan. Flags that are not given take defaults. The
+// preset decides those of the model, the batches and the buckets.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 // A pass of AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter. The limit is the
 // fastest of these copy loops: plain, memcpy and, in a build for AVX-512, non-temporal stores. A
 // copy moves 8 bytes an element. With the default of --parameters, all buffers are larger than the
-// caches. Passes and copies are timed alternately, after one untimed round. Prints medians as one
+// caches. Passes and copies are timed alternately, after a warm-up round. Prints medians as one
 // JSON object.
 #include <algorithm>
 #include <chrono>
@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
       kernels::adam_update(current_context({}), p, m, v, g, std::span(&segment, 1),
                            std::span(&hyper, 1));
     });
-    if (i > 0) update_ms.push_back(ms);  // the first round is not timed
+    if (i > 0) update_ms.push_back(ms);  // the first round warms up
     for (size_t c = 0; c < std::size(copies); ++c) {
       const double time =
           milliseconds([&] { copies[c].loop(g.data<float>(), p.data<float>(), n); });

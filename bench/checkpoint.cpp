@@ -3,9 +3,10 @@
 //
 //   mpirun -n 2 bench_checkpoint --preset gpt2 --folder /dev/shm/run --rounds 5
 //
-// Rank 0 prints one JSON object: the bytes of a checkpoint, and the milliseconds of each round's
-// save and load. Times run from barrier to barrier. A save ends when the checkpoint has its final
-// name. A load ends when the checkpoint is verified and the optimizer has its state.
+// Rank 0 prints one JSON object: the bytes in the folder, which keeps only the newest checkpoint,
+// and the milliseconds of each round's save and load. With --loads, rounds save nothing, and the
+// folder stays as it is. Times run from barrier to barrier. A save ends when the checkpoint has its
+// final name. A load ends when the checkpoint is verified and the optimizer has its state.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>

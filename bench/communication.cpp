@@ -114,7 +114,7 @@ int measure(dist::World& world, int64_t payload_bytes, int runs) {
   for (int run = -1; run < runs; ++run) {
     for (Subject& subject : subjects) {
       const double seconds = benchmark.time(subject.body);
-      if (run >= 0) subject.seconds.push_back(seconds);  // the first round warms up
+      if (run >= 0) subject.seconds.push_back(seconds);  // run -1 warms up
     }
   }
   if (world.rank != 0) return 0;

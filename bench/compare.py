@@ -5,11 +5,12 @@
     bench/compare.py gpt-micro-1 adamw     # some of them
     bench/compare.py --list
 
-Tessera and the peer run alternately, --rounds times each. A row is the median over rounds of the
-median that each process printed. The peer is PyTorch on the CPU: bench/peers/README.md says how to
-install it, and --python names its interpreter. The question sharded-peers compares stages 2 and 3
-only if PyTorch has fully_shard. Both sides begin with the same weights and the same batches, and
-the script stops if their losses differ by more than a tolerance.
+The programs that a row compares run alternately, --rounds times each (start: at least five times;
+communication: once). A row is the median over rounds of what each process printed. The peer is
+PyTorch on the CPU: bench/peers/README.md says how to install it, and --python names its
+interpreter. The question sharded-peers compares stages 2 and 3 only if PyTorch has fully_shard. If
+the peer trains, both sides begin with the same weights and read the same batches, and the script
+stops if their losses differ by more than a tolerance.
 """
 import argparse
 import contextlib

@@ -2,7 +2,7 @@
 //
 //   bench_conv --net resnet20 --batch 128 --threads 1 --dtype f32
 //   bench_conv --net resnet18 --batch 16 --dtype bf16 > ours.json; bench/peers/conv.py ours.json
-//   bench_conv --tiny                      two images, one call each
+//   bench_conv --tiny                      batches of two images, one timed call for each figure
 //
 // Prints one JSON object with a row for each kind of layer. `count` is the number of such layers in
 // the network. Times are medians over samples; a sample is a loop of calls. backward computes the
@@ -32,7 +32,7 @@ namespace {
 using namespace tessera;
 
 struct Layer {
-  int64_t pixels, channels, out_channels, kernel, stride;  // pixels: side of the image
+  int64_t pixels, channels, out_channels, kernel, stride;  // pixels: side of the input
   int64_t count;
   bool is_first = false;
 

@@ -99,8 +99,8 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Returns the preset's sizes, with a context of at most 256, as in bench/peers/gpt_step.py. Sizes
-// given as flags replace the preset's.
+// Returns the model's sizes, and sets `batch` to the sequences of a micro-batch. Both are those of
+// the preset in bench/peers/gpt_step.py, whose contexts are at most 256, unless flags replace them.
 models::GptConfig sizes(const Options& options, int64_t& batch) {
   models::GptConfig config = models::GptConfig::preset(options.preset);
   const bool large = config.context > 256;
@@ -242,8 +242,8 @@ optim::ZeroOptions zero_options(const Options& options) {
           .groups = {{.weight_decay = 0.0f}}};
 }
 
-// Returns the memory ledger's peaks as JSON members such as "activation_peak_bytes": one for each
-// category that a step may change, and one for the total.
+// Returns the memory ledger's peaks as JSON members such as "activation_peak_bytes": the peaks of
+// activations, workspace, parameters and the total.
 std::string peaks() {
   const MemoryLedger& ledger = memory_ledger();
   return fmt::format(

@@ -9,15 +9,16 @@
 #   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: our side, then the peer
 #   bench/gpu.sh --tests                 the tests, and every way of running the programs
 #   bench/gpu.sh --sanitize              compute-sanitizer over the operations' tests and a step
-#   bench/gpu.sh --build                 only builds
+#   bench/gpu.sh --build                 builds the programs that the other parts run
 #
-#   --peer PYTHON     the peer's interpreter, or none; default TESSERA_PYTHON or else python3, if it
-#                     has torch
-#   --report FOLDER   for logs and table.md; default build/gpu/report. Later calls add to it
+#   --peer PYTHON     the peer's interpreter, or none; default TESSERA_PYTHON or else python3. An
+#                     interpreter without torch counts as none
+#   --report FOLDER   for logs and table.md; default: report in the build's folder. Later calls add
+#                     to it
 #   --emulated        tiny, on the emulated device: to try this script
 #   TESSERA_DEPS=deps bench/gpu.sh       where no packages can be installed; see docs/cuda.md
 #   TESSERA_GPU_SECONDS=900              time of a call; default 570
-#   TESSERA_GPU_BUILD=FOLDER             for the build; default build/gpu
+#   TESSERA_GPU_BUILD=FOLDER             for the build; default build/gpu, or build/gpu_emulated
 #
 # The requested parts of a call run in this order: build, measure, test, sanitize. Every part has a
 # time limit. If the programs to measure cannot be built, the call ends; any other failed part does
@@ -101,8 +102,9 @@ if [[ -d $cudnn/lib ]]; then
 fi
 
 # part NAME SECONDS COMMAND...: runs the command for at most SECONDS, or for the rest of the call's
-# time if that is shorter. The output is in NAME.log, and the result in NAME.part. Exit code 77
-# means skipped; the last line of the log says why.
+# time if that is shorter. The output is in NAME.log, and the result in NAME.part. A command that
+# exits with 77 counts as skipped; the last line of the log says why. Returns 1 if the command
+# failed.
 part() {
   local name=$1 limit=$2 log=$report/$1.log begin=$SECONDS status=0 result
   shift 2
@@ -149,7 +151,8 @@ build_all() {
       configure+=("-DTESSERA_CUDNN_INCLUDE=$cudnn/include")
     fi
   fi
-  # The programs that the first call measures are built first, in case the build runs out of time.
+  # The programs that a call without flags measures are built first, in case the build runs out of
+  # time.
   measured=(bench_kernels bench_gpt_step tune)
   rest=(bench_resnet_step comm_bench train_gpt train_resnet train_recommender test_core
     test_optim_kernels test_dist test_models test_dist_mpi test_optim_mpi)

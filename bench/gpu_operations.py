@@ -7,10 +7,10 @@
 
 Launches are counted: train_gpt runs on the emulated device with one and with two layers. The
 difference is the number of launches of a layer. The floating-point operations of matrix products
-are counted too, and must equal this program's formulas. Bytes are computed: each operation reads
-and writes each of its tensors in memory once. The least time is that of an H100 (SXM) at the rates
-of its data sheet: 3.35 TB/s, and 989 TFLOPS of dense bf16 products. No operation reaches these
-rates; the largest square products reach about 70 %.
+outside attention are counted too, and must equal this program's formulas. Bytes are computed from
+the tensors that each pass over memory reads and writes (the function costs says which). The least
+time is that of an H100 (SXM) at the rates of its data sheet: 3.35 TB/s, and 989 TFLOPS of dense
+bf16 products. No operation reaches these rates; the largest square products reach about 70 %.
 
 Exit code: 0; 1 if --check finds another table; 2 for any other failure.
 """

@@ -7,10 +7,10 @@
 // Prints one JSON object with a row for each operation. ms is the median time of a call over
 // samples; a sample is a loop of calls that ends with waiting for the device. tflops_per_s counts
 // the FLOPs of matrix products; for attention, only the half that the causal mask leaves. gb_per_s
-// counts, once, every byte of the tensors that must be read or written. The comment at each row
-// names these tensors.
+// counts each tensor's bytes once if it must be read, and once if it must be written. The comment
+// at each row names the tensors that count; tensors too small to matter do not.
 //
-// B batch, T tokens, C channels, H heads, R rows, V vocabulary.
+// B batch, T tokens of a sequence, C channels, D channels of a head, R rows, V vocabulary.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -123,8 +123,8 @@ class Bench {
     add(name, seconds, "gb_per_s", 1e-9 * static_cast<double>(bytes));
   }
 
-  // Returns values of about unit size that repeat after a prime number of elements. Products of
-  // zeros would take less power, and run faster, than the products of a model.
+  // Returns values from -1.7 to 1.7 that repeat after a prime number of elements. Products of zeros
+  // would take less power, and run faster, than the products of a model.
   static Tensor values(const Shape& shape, DType dtype = DType::bf16) {
     constexpr size_t period = 65521;
     std::vector<float> some(period);

@@ -122,8 +122,8 @@ class Trial:
     def end_of(self, job, name):
         """Waits until no process of a job is left. Returns the standard error of the job.
 
-        Counts and kills processes that do not end, and prints their state. Other tests check that
-        jobs end by themselves (tests/hostile).
+        If processes are left after 20 seconds, counts that in `helped_to_end`, prints their kernel
+        stacks and kills them. Other tests check that jobs end by themselves (tests/hostile).
         """
         patience = 20  # seconds
         deadline = time.monotonic() + patience
@@ -173,7 +173,7 @@ class Trial:
 
 
 def stragglers(program, name):
-    """Returns the ranks of a killed mpirun that are still running."""
+    """Returns the process ids of the ranks of run `name` that are still running."""
     found = subprocess.run(["pgrep", "-f", f"^{re.escape(program)} .*/{name}.jsonl"],
                            capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]

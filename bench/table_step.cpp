@@ -4,6 +4,7 @@
 //   bench_table_step --rows 1000000 --width 64 --batch 4096 --zipf 1.05
 //   mpirun -n 2 bench_table_step --stage 2
 //   bench_table_step --dense                          the same table, dense
+//   bench_table_step --rowwise                        row-wise Adagrad in place of Adam
 //
 // The loss of a micro-batch is the sum of the squares of its looked-up values. A step's loss is the
 // mean over its micro-batches. Prints one JSON object on rank 0: the losses of all steps, the
@@ -85,7 +86,7 @@ class Rows {
       cumulative_[i] = sum += std::pow(static_cast<double>(i + 1), -options.zipf);
     }
   }
-  /// Returns the rows of samples [first, first + count), i32 (count).
+  /// Returns the rows of lookups [first, first + count), i32 (count).
   Tensor draw(int64_t first, int64_t count) const {
     std::vector<int32_t> rows;
     for (int64_t i = first; i < first + count; ++i) rows.push_back(row(static_cast<uint32_t>(i)));

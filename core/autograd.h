@@ -12,17 +12,18 @@
 //   }
 //
 // Accumulation rules, for every operation:
-//  - a kernel overwrites its destination; if a tensor has several uses, autograd adds up the
-//    gradients of its uses;
+//  - a kernel overwrites the memory that InputGradients::destination returns; if a tensor has
+//    several uses, autograd adds up the gradients of its uses;
 //  - a gradient given to InputGradients::pass may share memory with other tensors: autograd adds to
 //    the gradient in place only if no other tensor uses that memory;
 //  - the first contribution to a parameter's gradient is written straight into the buffer that the
-//    parameter's Leaf provides;
+//    parameter's Leaf provides; only to a row-sparse table's buffer, which begins as zeros, is it
+//    added;
 //  - each later contribution of the same backward is added once per element, from scratch memory or
 //    by a kernel that accumulates;
 //  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history, so
-//    its memory is freed as soon as backward has visited its node, and long graphs are released
-//    without recursion.
+//    its memory is freed as soon as backward has visited the closure's node, and long graphs are
+//    released without recursion.
 //
 // A parameter may have no memory between its uses (in ZeRO stage 3): memory is guaranteed only
 // while an `InUse` of the parameter lives. So an operation and its closure each make an `InUse`
@@ -122,8 +123,9 @@ class InputGradients {
 
   bool wanted(int input) const { return node_.inputs[static_cast<size_t>(input)].wanted(); }
 
-  /// Returns memory of the input's shape, which the closure must overwrite completely. Throws if
-  /// the gradient of the input is not wanted.
+  /// Returns memory of the input's shape, which the closure must overwrite completely. For a
+  /// row-sparse table, the shape is that of the looked-up rows. Throws if the gradient of the input
+  /// is not wanted.
   Tensor destination(int input);
 
   struct Sum {
@@ -150,7 +152,7 @@ class InputGradients {
   /// recorded operations, from the gradients of the node's outputs to those of its inputs.
   ///
   /// Throws if there are not as many results as outputs. Throws too if the operations use a
-  /// trainable parameter that is not an input of the node.
+  /// trainable parameter that is an input neither of this node nor of a node still to be visited.
   using Operations = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
   void differentiate_through(const Operations& operations, std::vector<Tensor> inputs);
 

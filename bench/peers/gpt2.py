@@ -91,7 +91,10 @@ class Gpt(nn.Module):
 
 
 def init(model, std=0.02, seed=1337):
-    """Initialize: normal(std), residual projections / sqrt(2 layers), biases 0, LN weights 1."""
+    """Initialize matrices from a normal distribution, biases as 0 and layer norms' weights as 1.
+
+    The deviation is `std`, or std / sqrt(2 layers) for the projections that a residual is added to.
+    """
     generator = torch.Generator().manual_seed(seed)
     residual = std / math.sqrt(2 * len(model.h))
     with torch.no_grad():

@@ -4,7 +4,8 @@
     hf_roundtrip.py FOLDER --tokens 3,1,4,1,5,9          # one sequence
     hf_roundtrip.py out/weights.safetensors --tokens 3,1,4 --tokens 2,7,1
 
-FOLDER holds config.json, and either model.safetensors or one .safetensors file of another name.
+FOLDER holds config.json, and either model.safetensors or one .safetensors file of another name. A
+file that is given itself needs a config.json in its folder.
 The loss is the mean over all predictions of a token from the tokens before it. Prints {"loss",
 "tensors"} as JSON; exits 1 if keys are missing or unexpected, 77 if torch or transformers is
 absent.

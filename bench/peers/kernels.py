@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time what bench_kernels times, in PyTorch on a GPU: attention, a product and a copy.
+"""Time a part of what bench_kernels times, in PyTorch on a GPU: attention, a product and a copy.
 
     kernels.py                        # JSON; attention by two backends of PyTorch's
     kernels.py --device cpu --tiny    # to see that it works

@@ -35,7 +35,10 @@ def arguments():
 
 
 def models(torch):
-    """Return the models' classes. A model returns scores (B, K) and the embedding rows it read."""
+    """Return the models' classes, by name.
+
+    A model returns scores (B, K), of K items for each of B users, and the embedding rows it read.
+    """
     nn = torch.nn
 
     def table(rows, width, deviation):

@@ -1,4 +1,4 @@
-"""Read and write .safetensors files with numpy alone, one tensor in memory at a time.
+"""Read and write .safetensors files with numpy alone, without ever loading a whole file.
 
     for name, array in safetensors_io.read("model.safetensors"): ...
     safetensors_io.write("out.safetensors", {"wte.weight": array})
@@ -31,7 +31,8 @@ def read(path):
 def write(path, tensors, metadata=None):
     """Write `tensors`, a dict from names to arrays, or to functions that return arrays.
 
-    Each function is called twice, for the header and for the data, so one array exists at a time.
+    Each function is called twice, for the header and for the data, so that only one of the
+    functions' arrays exists at a time.
     """
     header, offset = {}, 0
     if metadata:

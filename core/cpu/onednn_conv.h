@@ -1,7 +1,7 @@
 // Convolutions by oneDNN. Images are (N, H, W, C), weights (O, C / groups, kh, kw) as torch stores
 // them. oneDNN is 2 to 4 times as fast if it may choose another layout for the weights. Winograd's
-// algorithm also needs another layout for the images. Every call reorders its inputs to these
-// layouts and its result back, in the workspace.
+// algorithm also needs another layout for the images. Every call reorders the tensors that need it:
+// inputs to these layouts, and the result back to the caller's. The copies are in the workspace.
 #pragma once
 
 #include <cstdint>

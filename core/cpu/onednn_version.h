@@ -8,7 +8,7 @@ namespace tessera::cpu::onednn {
 struct Library {
   std::string version;       // "2.6.3"
   std::string instructions;  // the widest set that oneDNN may use: "avx512_core_bf16"
-  std::string math_mode;     // "strict", or the dtype that f32 may be rounded to
+  std::string math_mode;     // "strict", or what f32 may be rounded to: "bf16", "f16", "any"
 };
 /// The oneDNN of this process. The environment variables ONEDNN_MAX_CPU_ISA and
 /// ONEDNN_DEFAULT_FPMATH_MODE change its instructions and its math mode.

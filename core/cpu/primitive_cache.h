@@ -1,6 +1,6 @@
 // A cache of oneDNN primitives. Making a primitive often takes longer than the product that it
 // computes, so all primitives of a training step must stay cached. The cache is bounded, because
-// sampling has new sizes for every token, and each primitive takes memory for generated code.
+// generating text has new sizes for every token, and each primitive takes memory for its code.
 #pragma once
 
 #include <cstdint>
