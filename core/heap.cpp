@@ -21,7 +21,8 @@ namespace {
 constexpr int64_t small_page = 4096;
 constexpr int64_t huge_page = int64_t{2} << 20;
 
-// Each block ends with a poisoned gap, so that the address sanitizer reports writes beyond the end.
+// With the address sanitizer, each block ends with a poisoned gap. The sanitizer reports accesses
+// to the gap.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int64_t gap = 64;
 #else
@@ -55,8 +56,8 @@ void* Heap::take(int64_t bytes) {
   // Reserves capacity for every range that give() may add later.
   const auto room = free_.size() + static_cast<size_t>(blocks_) + 2;
   if (free_.capacity() < room) free_.reserve(2 * room);
-  // The peak is raised before grow(), because the limit of grow() depends on the peak. If grow()
-  // fails, the old peak is restored.
+  // The peak is raised before grow(), because grow() may hold as many bytes as the peak allows
+  // (most_held). If grow() fails, the old peak is restored.
   live_bytes_ += bytes;
   const int64_t peak_before = std::exchange(peak_bytes_, std::max(peak_bytes_, live_bytes_));
   auto found = best_fit(bytes);

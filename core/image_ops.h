@@ -1,5 +1,6 @@
-// The operations on images, each with a short contract; core/ops.h has the other operations. Images
-// are (N, H, W, C): N images of H rows and W columns of pixels, C channels (torch's channels_last).
+// The operations that models for images need, each with a short contract; core/ops.h and
+// core/table_ops.h have the other operations. Images are (N, H, W, C): N images, H pixels high and
+// W pixels wide, with C channels (torch's channels_last).
 #pragma once
 
 #include <cstdint>
@@ -31,12 +32,13 @@ struct BatchParts {
 
 struct BatchNorm {
   Tensor y;
-  Tensor mean;      // f32 (C), of the whole batch; no gradient
+  Tensor mean;      // f32 (C), of the whole batch
   Tensor variance;  // f32 (C), biased (divided by the number of rows), without epsilon
 };
-/// Normalises each channel over all rows of the batch: (..., C) -> (..., C). x is the whole batch,
-/// or one part of the batch if there are several `parts`. weight and bias are (C). residual has x's
-/// shape and is added to the result; residual may be undefined.
+/// Normalises each channel over all rows of the batch: (..., C) -> (..., C), where a row has one
+/// value per channel. x is the whole batch, or one part of the batch if there are several `parts`.
+/// weight and bias are (C). residual has x's shape and is added to the result; residual may be
+/// undefined. No gradient flows from the returned mean and variance.
 BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& residual = {}, BatchNormOptions options = {},
                      const BatchParts& parts = {});

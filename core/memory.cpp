@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t most_bytes = int64_t{1} << 56;  // more than any machine can address
+constexpr int64_t most_bytes = int64_t{1} << 56;  // more than any machine has
 
 struct DeviceMemory {
   MemoryLedger ledger;

@@ -1,6 +1,10 @@
-// The operations, each with a short contract. Every operation checks the shapes of its tensor
-// arguments and is differentiable in them unless its comment says otherwise. If shapes do not fit,
-// the operation throws `Error` with the expected and the actual shape.
+// The operations, each with a short contract; core/image_ops.h and core/table_ops.h have more.
+// Every operation checks the shapes of its tensor arguments. It is differentiable in those that are
+// not i32, unless its comment says otherwise. If shapes do not fit, the operation throws `Error`
+// with the expected and the actual shape. Where a comment says that values of a tensor throw, such
+// as an index outside a range, the operation throws on the CPU. On CUDA, the next synchronisation
+// throws (core/cuda/fault.h).
+//
 // In shapes, B is the batch, T tokens, C channels, V the vocabulary and H heads. (..., C) has any
 // number of leading dimensions, and R is their product.
 #pragma once
@@ -31,9 +35,10 @@ Tensor less(const Tensor& a, const Tensor& b);
 Tensor less_equal(const Tensor& a, const Tensor& b);
 Tensor greater(const Tensor& a, const Tensor& b);
 Tensor greater_equal(const Tensor& a, const Tensor& b);
-/// Chooses the element of a where the mask is not zero, else the element of b. mask, a and b are
-/// broadcast. An element that is not chosen may be infinite or NaN: it does not affect the result,
-/// and its gradient is zero. A chosen -0 becomes +0.
+/// Chooses the element of a where the mask is not zero, else the element of b. mask, a and b have
+/// one dtype and are broadcast. The gradient of the mask is zero. An element that is not chosen may
+/// be infinite or NaN: it does not affect the result, and its gradient is zero. A chosen -0 becomes
+/// +0.
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b);
 
 /// Elementwise, for any shape. core/ops/expressions.h says which of these operations keep x or the
@@ -78,7 +83,7 @@ Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itsel
 /// reshape and slice share the memory of x. If x is a parameter they copy it, because a parameter
 /// may have no memory between its uses (core/autograd.h).
 Tensor reshape(const Tensor& x, const Shape& shape);        // equal number of elements
-Tensor slice(const Tensor& x, int64_t begin, int64_t end);  // rows of the leading dimension
+Tensor slice(const Tensor& x, int64_t begin, int64_t end);  // [begin, end) of dimension 0
 
 /// Returns a copy of x whose dimension i is dimension dims[i] of x; -1 is the last dimension.
 Tensor permute(const Tensor& x, const std::vector<int>& dims);
@@ -128,7 +133,8 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads);
 /// [offsets[b], offsets[b + 1]). y[b] is the f32 sum of these rows, in order of i, times scale[b]
 /// if `scale` is given. The sum of an empty bag is zero. indices are i32 (L), offsets i32 (B + 1).
 /// scale is f32 (B) and has no gradient. indices[i] with i >= offsets[B] are never read, so the
-/// indices of all batches can be padded to one L. Throws for a read index outside [0, V).
+/// indices of all batches can be padded to one L. Throws for a read index outside [0, V), and for
+/// offsets that decrease or are outside [0, L].
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale = {});
 
@@ -167,10 +173,11 @@ struct AttentionOptions {
 /// (B, H, T), but no (T, S) scores. core/ops/attention.h says how much workspace it takes.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options = {});
 
-/// Zeroes elements with `probability` in [0, 1), and scales all other elements by
-/// 1 / (1 - probability). The mask is a function of (seed, step, sample, layer, element).
-/// `dropout_state()` gives the seed, the step and the sample of row 0 of x; each row is one sample.
-/// If `probability` is 0, returns x itself. Otherwise throws if `dropout_state()` is not set.
+/// Zeroes each element with a probability of `probability`, which is in [0, 1), and scales all
+/// other elements by 1 / (1 - probability). The mask is a function of (seed, step, sample, layer,
+/// element). `dropout_state()` gives the seed, the step and the sample of row 0 of x; each row is
+/// one sample. If `probability` is 0, returns x itself. Otherwise throws if `dropout_state()` is
+/// not set.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);
 
 /// mse_loss, bce_with_logits and hinge_loss return f32 scalars []: the means of the losses below
@@ -186,7 +193,7 @@ Tensor hinge_loss(const Tensor& scores, const Tensor& targets);
 /// a's dtype and is computed in f32.
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim = -1, float epsilon = 1e-8f);
 /// The mean of the rows' losses for a and b (..., C) and targets (...), all of one dtype. The
-/// cosine is over the last dimension. The loss of a row is
+/// cosine is over the last dimension. targets get no gradient. The loss of a row is
 ///   1 - cos(a, b)               if its target is 1,
 ///   max(0, cos(a, b) - margin)  if its target is -1.
 Tensor cosine_loss(const Tensor& a, const Tensor& b, const Tensor& targets, float margin = 0);

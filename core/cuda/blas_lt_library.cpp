@@ -16,8 +16,8 @@ constexpr uint64_t workspace_limit = uint64_t{32} << 20;
 
 // The allowed ways to add partial sums, for algorithms that split k. COMPUTE_TYPE keeps the partial
 // sums in f32 in the workspace, and adds them in a fixed order in a second step. INPLACE and
-// OUTPUT_TYPE would round each partial sum to c's dtype. INPLACE would also add the partial sums as
-// blocks finish, in an undocumented order.
+// OUTPUT_TYPE would round each partial sum to c's dtype. INPLACE would also add the partial sums in
+// an order that is not documented.
 constexpr uint32_t allowed_reductions =
     CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
@@ -30,7 +30,8 @@ cudaDataType library_type(DType dtype) {
   }
 }
 
-/// Returns the largest power of two that divides the address, but at most 256, as in cuBLASLt.
+/// Returns the largest power of two that divides the address, but at most 256, the alignment that
+/// cuBLASLt assumes by default. Returns 256 for nullptr.
 uint32_t alignment_of(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data) | 256u;
   return static_cast<uint32_t>(address & (~address + 1));
@@ -90,7 +91,7 @@ ConstMatrix matrix_of(const ProductShape::Matrix& x) {
           x.batch_stride};
 }
 
-/// Throws if the algorithm needs better aligned addresses than the shape has. cuBLASLt itself
+/// Throws if the algorithm needs better aligned a, b or c than the shape has. cuBLASLt itself
 /// checks the alignment only when it gets the addresses, in the middle of a run.
 void check_alignments(const ProductShape& shape, const cublasLtMatmulAlgo_t& algorithm) {
   const struct {

@@ -36,7 +36,8 @@ void check_cudnn(cudnnStatus_t status, const char* call) {
 // other algorithms are as fast.
 constexpr size_t workspace_limit = size_t{512} << 20;
 
-/// An algorithm for one pass. `number` is its value in cuDNN's enumeration for that pass.
+/// An algorithm for one pass (Conv2dPass). `number` is its value in cuDNN's enumeration for that
+/// pass.
 struct Algorithm {
   int number = 0;
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;
@@ -77,7 +78,7 @@ struct Destroy {
 template <class Desc>
 using Owned = std::unique_ptr<std::remove_pointer_t<Desc>, Destroy>;
 
-/// cuDNN's descriptors of a convolution, and its algorithm.
+/// cuDNN's descriptors of a convolution, and the algorithm for one of its passes.
 struct Convolution {
   Owned<cudnnTensorDescriptor_t> x, y;
   Owned<cudnnFilterDescriptor_t> filter;
@@ -245,8 +246,8 @@ void choose_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c
       describe_text(args), workspace_limit >> 20, refused.empty() ? "none" : refused);
 }
 
-/// cuDNN's handle for one device, and all convolutions that were used on it. Safe to use from any
-/// thread: a mutex lets one thread at a time use the handle.
+/// cuDNN's handle for one device, and all convolutions for which an algorithm was chosen or given
+/// (use()). Safe to use from any thread: a mutex lets one thread at a time use the handle.
 class Library {
  public:
   Library() { TESSERA_CUDNN(cudnnCreate(&handle_)); }

@@ -25,11 +25,12 @@ struct ConvMemory {
   void* x = nullptr;        // or dx
   void* filter = nullptr;   // or its gradient
   void* y = nullptr;        // or dy
-  bool accumulate = false;  // add the result to the destination, in f32 before rounding it once
+  bool accumulate = false;  // add the f32 result to the destination, then round the sum once
 };
 
 /// Computes the pass on the context's stream. Throws if an address in `memory` is not a multiple of
-/// 16 bytes, if cuDNN cannot be loaded, or if cuDNN refuses the convolution.
+/// 16 bytes, if cuDNN cannot be loaded or refuses the convolution, or if none of the algorithms
+/// that cuDNN proposes may be used (core/convolution_choices.h).
 void convolve(const Context& context, const ConvArgs& args, const ConvMemory& memory);
 
 /// Returns the bytes of workspace that convolve allocates for these arguments.

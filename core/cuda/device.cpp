@@ -190,8 +190,8 @@ void Event::wait() const {
 void Event::synchronize() const {
   refuse_in_capture("Event::synchronize");
   TESSERA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(event_.get())));
-  // A kernel after the event may still be writing the fault's record. synchronize() waits until the
-  // record is complete, and then throws the fault.
+  // A kernel that follows the event on its stream may still be writing the fault's record.
+  // synchronize() waits for the current stream, and then throws the fault.
   if (state_of(index_).fault->claimed != 0) cuda::synchronize(index_);
 }
 

@@ -73,10 +73,11 @@ inline constexpr int map_threads = 256;
 // thread, enough for every expression. 8 blocks would leave 32, and some expressions would spill.
 inline constexpr int map_resident = 5;
 
-// The number of times that a thread loads n neighbours. All loads come before the first store, to
-// keep enough loads in flight. Two 16-byte loads of each of 1,280 threads (5 blocks) are 41 KB per
-// multiprocessor. An H200 needs only 29 KB in flight: 4.8 TB/s times a latency of about 0.8 us,
-// divided by 132 multiprocessors.
+// The number of times that a thread loads n neighbours of each source. n is 1 if some address is
+// not aligned. All loads come before the first store (except in a block that reaches beyond the
+// last element), to keep enough loads in flight. Two 16-byte loads of each of 1,280 threads (5
+// blocks) are 41 KB per multiprocessor. An H200 needs only 29 KB in flight: 4.8 TB/s times a
+// latency of about 0.8 us, divided by 132 multiprocessors.
 template <int n>
 inline constexpr int map_turns = n == 1 ? 8 : 2;
 

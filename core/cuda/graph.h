@@ -1,4 +1,5 @@
-// The state of a running capture (cuda::Graph in core/cuda.h), for the other files of core/cuda/.
+// The state of a running capture (cuda::Graph in core/cuda.h), for the other files of core/cuda/
+// and for dropout's kernels.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,8 @@ namespace tessera::cuda {
 struct Capture {
   // Counts the memory that the captured function (the body) has allocated and not freed.
   std::shared_ptr<MemoryLedger> memory = std::make_shared<MemoryLedger>();
-  // Memory that was allocated before the capture and freed by the body, each with its stream.
+  // Allocations that were made before the capture and freed by the body: the address and the
+  // stream.
   std::vector<std::pair<void*, void*>> freed;
   DropoutState dropout = dropout_state();
   std::shared_ptr<Storage> draws;  // a DropoutDraws on the device
@@ -29,8 +31,8 @@ void check_captured(void* stream, const char* name);
 
 /// In a capture, returns the device memory from which dropout kernels read their DropoutDraws. Each
 /// launch of the graph writes new draws to this memory. Outside of a capture, returns nullptr.
-/// `samples` is the tensor's number of rows. Throws if `state` is not the state at the capture's
-/// beginning.
+/// `samples` is the number of rows of dropout's input. Throws if `state` is not the dropout state
+/// with which the capture began.
 const DropoutDraws* captured_dropout(const DropoutState& state, int64_t samples);
 
 /// Writes `draws` to `to` in the stream's order. Defined in core/ops/dropout.cu.

@@ -1,4 +1,4 @@
-// Launches kernels, sums over warps and blocks, and defines 16-byte accesses, for every .cu file.
+// For .cu files: launches of kernels, sums and maxima over warps and blocks, and 16-byte accesses.
 // nvcc compiles this file. In a build with emulated CUDA, the host compiler compiles it against the
 // headers in emulated/include.
 //

@@ -88,7 +88,7 @@ __device__ inline void copy_async_16(SharedAddress to, const void* from, bool wa
                "l"(__cvta_generic_to_global(from)), "r"(wanted ? 16 : 0)
                : "memory");
 }
-/// Like copy_async_16, for 4 bytes.
+/// Like copy_async_16, for 4 bytes at addresses that are multiples of 4.
 __device__ inline void copy_async_4(SharedAddress to, const void* from, bool wanted) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to.value()),
                "l"(__cvta_generic_to_global(from)), "r"(wanted ? 4 : 0)

@@ -55,7 +55,7 @@ inline Sizes sizes_of(const Tensor& qkv, int64_t heads) {
 
 inline int tiles_of(const Sizes& s, int rows) { return (s.tokens + rows - 1) / rows; }
 
-/// One head's part (T, D) of a wider matrix.
+/// One head's part of a wider matrix: D columns of the row of each token.
 template <class T>
 struct Slice {
   T* data;
@@ -89,8 +89,8 @@ __device__ Head<T> head_of(T* qkv, const Sizes& s, int pair) {
   return {{q, stride}, {q + s.channels, stride}, {q + 2 * s.channels, stride}};
 }
 
-/// The work of a block: a tile of tokens of one head. The blocks of a head have consecutive
-/// indices, so that blocks which run at the same time read the same keys from the cache.
+/// The work of a thread block: a tile of tokens of one head. The thread blocks of a head have
+/// consecutive indices, so that those which run at the same time read the same keys from the cache.
 struct Work {
   int pair;   // index of the pair of a sequence and a head
   int first;  // first token of the tile
@@ -98,8 +98,8 @@ struct Work {
 
 enum class Order { first_tile_first, last_tile_first };
 
-/// Returns the work of this block. Under the causal mask, some tiles take longer than others.
-/// `order` must let long tiles start first, so that short tiles fill the gaps at the end.
+/// Returns the work of this thread block. Under the causal mask, some tiles take longer than
+/// others. `order` must let long tiles start first, so that short tiles fill the gaps at the end.
 __device__ inline Work work_of_block(const Sizes& s, int rows, Order order) {
   const int tiles = (s.tokens + rows - 1) / rows;
   const int tile = static_cast<int>(blockIdx.x) % tiles;
@@ -128,8 +128,9 @@ inline bool on_tensor_cores(const Sizes& s, std::initializer_list<const Tensor*>
 /// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit values and 16
 /// bytes of padding. The padding shifts each row by four banks, so the eight rows that ldmatrix
 /// reads at one column are in different banks. Every address is one offset per lane plus a
-/// constant. Permuting the chunks of a row would need no padding, but a register per lane for each
-/// column's offset. Registers are scarcer than shared memory in these kernels.
+/// constant. Permuting the 16-byte chunks of each row instead would need no padding, but would need
+/// a register per lane for each column's offset. Registers are scarcer than shared memory in these
+/// kernels.
 template <int D>
 inline constexpr uint32_t pitch = D * 2 + 16;
 
@@ -157,8 +158,8 @@ __device__ void load_tile(SharedAddress tile, Slice<const T> from, int first, in
   }
 }
 
-/// Blocks of `keys` keys, each followed by the values of these keys. Blocks are double-buffered:
-/// while warps work on one block, the next block is copied.
+/// Blocks of `keys` keys in shared memory, each followed by the values of these keys. Blocks are
+/// double-buffered: while warps work on one block, the next block is copied.
 template <class T, int D, int keys>
 struct KeyBlocks {
   static constexpr uint32_t half = keys * pitch<D>;

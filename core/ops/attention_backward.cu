@@ -4,12 +4,12 @@
 //   dq = ds k,  dk = ds^T q,  dv = p^T dy.
 //
 // Two kernels recompute p from the scores and logsumexp (Dao et al., arXiv:2205.14135; Dao,
-// arXiv:2307.08691). In the kernel of dq, a block owns a tile of queries and loops over keys. In
-// the kernel of dk and dv, a block owns a tile of keys and loops over queries. The two kernels
-// compute seven products of T x T x D, while a single kernel would compute five. But with two
-// kernels, every sum stays in the registers of one warp and has one order. A single kernel would
-// have to add up dq across blocks. With float atomics, the order of addition would vary. Without
-// atomics, blocks would have to wait for one another.
+// arXiv:2307.08691). In the kernel of dq, a thread block owns a tile of queries and loops over
+// keys. In the kernel of dk and dv, a thread block owns a tile of keys and loops over queries. The
+// two kernels compute seven products of T x T x D, while a single kernel would compute five. But
+// with two kernels, every sum stays in the registers of one warp and has one order. A single kernel
+// would have to add up dq across blocks. With float atomics, the order of addition would vary.
+// Without atomics, blocks would have to wait for one another.
 //
 // Workspace: delta, f32 (B, H, T): 4 B H T bytes.
 #include <algorithm>
@@ -197,9 +197,9 @@ struct QueryBlocks {
 
 /// Tiles of the kernel of dk and dv. The rows of the products are keys, so that p^T and ds^T are
 /// already laid out as operands of the next products. A warp has 32 keys if D is 64. It has only 16
-/// keys if D is 128, because dk and dv of a key are twice as large. A block loads 64 queries at a
-/// time. A warp processes only `step` of these queries at a time, so that p^T, ds^T, dk and dv fit
-/// into registers.
+/// keys if D is 128, because dk and dv of a key are twice as large. A thread block loads 64 queries
+/// at a time. A warp processes only `step` of these queries at a time, so that p^T, ds^T, dk and dv
+/// fit into registers.
 template <class T, int D>
 struct KeyShape {
   static constexpr int M = D == 64 ? 2 : 1;
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(threads, 2) key_gradients(Backward<T> x, Sizes
     if ((b + 1) * queries < s.tokens) blocks.load(b + 1);
     for (int query = 0; query < queries; query += Shape::step) {
       const int token = b * queries + query;
-      if (token + Shape::step - 1 < first_key) continue;  // none of them sees the warp's keys
+      if (token + Shape::step - 1 < first_key) continue;  // these queries see no key of the warp
       const SharedAddress q = SharedAddress(blocks.block(b)) + chunk_offset<D>(query, 0);
       const SharedAddress dy = q + Shape::Blocks::tile_bytes;
       const float* const logsumexp = blocks.rows(b) + query;

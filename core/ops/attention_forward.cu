@@ -16,15 +16,15 @@ using namespace attention;
 
 /// Tiles of the forward: 128 query rows, 32 per warp. With 32 rows, a warp reads each part of the
 /// keys and values from shared memory once and uses it in two products. Shared memory then keeps up
-/// with the tensor cores. A block copies 64 keys at a time, and a warp processes 32 at a time.
+/// with the tensor cores. A thread block copies 64 keys at a time; a warp processes 32 at a time.
 /// The warp's scores and rows of y then fill 96 registers per thread (D = 64) or 160 (D = 128), and
 /// no register is spilled.
 template <class T, int D>
 struct ForwardShape {
   static constexpr int M = 2;
   static constexpr int rows = warps * 16 * M;
-  static constexpr int keys = 64;  // of a copy
-  static constexpr int part = 32;  // of a product
+  static constexpr int keys = 64;  // copied at a time
+  static constexpr int part = 32;  // multiplied at a time
   static constexpr int N = part / 8;
   /// Thread blocks that a multiprocessor runs at the same time: one block computes exponentials
   /// while another block multiplies.
@@ -37,8 +37,8 @@ struct ForwardShape {
   static constexpr uint32_t shared_bytes = tile_bytes + Blocks::bytes;
 };
 
-/// Running maximum and sum of the rows (m, half) that a lane has in its warp's tile. The sums cover
-/// only the lane's own columns.
+/// Running maximum and sum of the rows that a lane has: [m][half] is for row
+/// 16 m + 8 half + lane / 4 of its warp. The sums cover only the lane's own columns.
 template <int M>
 struct RunningRows {
   float maximum[M][2];

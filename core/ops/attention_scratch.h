@@ -1,5 +1,5 @@
-// The workspace of one thread of attention or causal_attention, and the matrices and products of
-// one head.
+// For attention and causal_attention on the CPU: the workspace of one thread, and the matrices and
+// products of one head.
 //
 //   const attention::Sizes s = ...;
 //   const int64_t floats = attention::Scratch<T>::floats(s, backward);  // for each thread
@@ -47,7 +47,7 @@ struct Sizes {
   int64_t visible(int64_t t) const { return causal ? t + 1 + kv.tokens - q.tokens : kv.tokens; }
 };
 
-/// One head's part (T, D) of a wider matrix.
+/// One head's part of a wider matrix: D columns of the row of each token.
 template <class T>
 struct Slice {
   T* data;
@@ -102,8 +102,8 @@ void for_each_block(const Sizes& s, int64_t row, const Body& body) {
   }
 }
 
-// The arguments of a block's products, which have operands in T and results in f32. The addresses
-// may be null if the caller only needs the workspace's size.
+// The arguments of a block's products, which have operands of type T and results in f32. The
+// addresses may be null if the caller only needs the workspace's size.
 
 /// to (rows, keys) = a (rows, D) b (keys, D)^T
 template <class T>

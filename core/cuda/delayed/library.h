@@ -1,6 +1,6 @@
 // A shared library that is loaded at the first call of one of its functions. If the library is
-// missing, a program still starts, and only calls into the library fail. The wrappers have the
-// names of the library's functions, so that callers and headers do not change:
+// missing, a program still starts, and only calls into the library fail. A function of the library
+// is called through a wrapper of the same name, so that callers and headers do not change:
 //
 //   int library_version() TESSERA_DELAYED(library, library_version, ())
 #pragma once
