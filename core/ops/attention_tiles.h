@@ -1,6 +1,7 @@
 // The loops of attention and causal_attention on the CPU. A thread processes a tile of query rows
 // of one head, and loops over the keys block by block. The tiles (forward) or the heads of k and v
-// (backward) are divided among a team of threads.
+// (backward) are divided among a team of threads. In shapes, B is the batch, H heads and T the
+// queries of a sequence.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ void convert_row(T* to, const float* from, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = rounded<T>(from[i]);
 }
 
-/// Rounds `rows` rows of D values, which are contiguous in `from`.
+/// Rounds `rows` rows of `head` values. The rows are contiguous in `from`.
 template <class T>
 void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from + r * head, head);
@@ -41,9 +42,10 @@ inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r
   return end;
 }
 
-/// Replaces the scores of one row by exp(scale * score - maximum), or by zero from `end` on.
-/// Updates the row's running maximum and sum. Returns the factor by which the results of earlier
-/// blocks must be multiplied, because they were computed with an earlier maximum.
+/// Updates the row's running `maximum` of scale * score and the row's running `sum`. Replaces the
+/// scores of the row by exp(scale * score - maximum), with the updated maximum, or by zero from
+/// `end` on. Returns the factor by which the results of earlier blocks must be multiplied, because
+/// they were computed with an earlier maximum.
 inline float softmax_row(float* scores, int64_t end, int64_t keys, float scale, float& maximum,
                          float& sum) {
   float highest = -infinity;
@@ -82,7 +84,8 @@ void forward_block(const Sizes& s, const Head<const T>& head, const Block& x,
   scratch.multiply(rows_product<T>(s, x, scratch.probabilities, head.v.rows(x.key), scratch.out));
 }
 
-/// Computes y and logsumexp (T) for the tile of one head that starts at `row`.
+/// Computes the tile's rows of y and of logsumexp, for the tile of one head that starts at `row`.
+/// logsumexp has one element for each query of the head.
 template <class T>
 void forward_tile(const Sizes& s, const Head<const T>& head, int64_t row, Slice<T> y,
                   float* logsumexp, const Scratch<T>& scratch) {
@@ -144,12 +147,12 @@ template <class T>
 struct HeadGradients {
   Slice<T> dq;
   Slice<const T> dy, y;
-  const float* logsumexp;  // (T)
-  bool first_head;         // true for the first of the heads that share k and v
+  const float* logsumexp;  // one element for each query of the head
+  bool first_head;         // true for the first of the heads of q that share a head of k and v
 };
 
 /// Computes dq for the tile of one head that starts at `row`, and adds the tile's contribution to
-/// dk and dv.
+/// scratch.dk and scratch.dv. The last tile of the first head overwrites them (keys_product).
 template <class T>
 void backward_tile(const Sizes& s, const Head<const T>& head, int64_t row,
                    const HeadGradients<T>& g, const Scratch<T>& scratch) {
@@ -234,7 +237,8 @@ void backward(const Context& context, const Sizes& s, const Operands<const T>& x
           head_of(dx, s, sequence, h).q, slice_of(results.dy, s.y, s, sequence, h),
           slice_of(results.y, s.y, s, sequence, h),
           results.logsumexp + (sequence * s.heads + h) * s.q.tokens, h == first};
-      // The last tile comes first, because it overwrites the sums of dk and dv (keys_product).
+      // The last tile comes first, because in the first head it overwrites the sums of dk and dv
+      // (keys_product).
       for (int64_t tile = s.tiles() - 1; tile >= 0; --tile) {
         backward_tile(s, head_of(x, s, sequence, h), tile * tile_rows, g, scratch);
       }

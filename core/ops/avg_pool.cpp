@@ -59,8 +59,9 @@ struct PixelRange {
   int64_t row, row_end, column, column_end, width;
 };
 
-/// to (count) = factor * sum over the range's pixels, added row by row. `from` is the first pixel
-/// of the image.
+/// to (count) = factor * sum over the range's pixels, added row by row, for `count` of the pixels'
+/// `channels` channels. `from` points to the first of these `count` channels in the image's first
+/// pixel.
 template <class T>
 void write_sum(T* to, const T* from, PixelRange range, int64_t channels, int64_t count,
                float factor) {

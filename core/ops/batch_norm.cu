@@ -106,8 +106,9 @@ struct Sums {
   }
 };
 
-/// Merges, in pairs, the parts of a block's threads with equal x. The thread with y = 0 gets the
-/// result. blockDim.y must be a power of two. `parts` is shared memory for one part per thread.
+/// Merges, in pairs, the parts of those threads of a block that have the same threadIdx.x. Of these
+/// threads, the one with threadIdx.y = 0 gets the result. blockDim.y must be a power of two.
+/// `parts` is shared memory for one part per thread.
 template <class Part>
 __device__ inline void merge_rows(Part& own, Part* parts) {
   const unsigned at = threadIdx.y * blockDim.x + threadIdx.x;
@@ -134,7 +135,7 @@ template <class T>
 struct BackwardSums {
   float* partial;  // (chunks, 2, C): the sums of each chunk
   const T* dy;
-  const T* y;  // null without relu, where g is dy
+  const T* y;  // null if there is no relu; g is then dy
   const T* x;
   const float* mean;
 };
@@ -144,7 +145,7 @@ struct Backward {
   T* dx;         // or null
   T* dresidual;  // or null
   const T* dy;
-  const T* y;  // null without relu, where g is dy
+  const T* y;  // null if there is no relu; g is then dy
   const T* x;
   const float* mean;
   const float* rstd;

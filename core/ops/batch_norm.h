@@ -22,9 +22,9 @@ TESSERA_KERNEL(batch_norm_backward_sums, const Tensor& sum_g, const Tensor& sum_
                const Tensor& dy, const Tensor& y, const Tensor& x, const Tensor& mean,
                const Tensor& rstd)
 /// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g. n and g are
-/// those of batch_norm_backward_sums. dx and dresidual may be undefined. `factor` is 0 if the
-/// statistics do not depend on x, and sum_g and sum_gn may then be undefined. Otherwise `factor` is
-/// 1 divided by the number of rows from which the statistics were computed.
+/// those of batch_norm_backward_sums. dx and dresidual may be undefined. `factor` is 0 if dx is
+/// undefined or the statistics do not depend on x, and sum_g and sum_gn may then be undefined.
+/// Otherwise `factor` is 1 divided by the number of rows from which the statistics were computed.
 TESSERA_KERNEL(batch_norm_backward, const Tensor& dx, const Tensor& dresidual, const Tensor& dy,
                const Tensor& y, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                const Tensor& weight, const Tensor& sum_g, const Tensor& sum_gn, float factor)

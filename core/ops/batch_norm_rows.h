@@ -33,7 +33,8 @@ struct WideRows {
   int64_t chunk_rows;  // wide rows in a chunk
   int64_t chunks;
 
-  /// Returns the number of wide rows in `some` chunks from `chunk` on.
+  /// Returns the number of wide rows in `some` chunks from `chunk` on, or in all chunks from
+  /// `chunk` on if these are fewer. `chunk` must be less than `chunks`.
   int64_t rows_of(int64_t chunk, int64_t some) const {
     return std::min(count, (chunk + some) * chunk_rows) - chunk * chunk_rows;
   }
@@ -108,10 +109,10 @@ struct Moments {
     }
   }
 
-  /// Merges `more` rows of x, block by block. A block fits into a core's cache and is read twice:
-  /// first for its mean, then for the squared distances from the mean. So the variance does not
-  /// suffer from cancellation. The mean is summed as distances from the first row, which keeps bits
-  /// that a sum of large values would lose.
+  /// Merges `more` rows of x, in blocks of WideRows::block rows. A block fits into a core's cache
+  /// and is read twice: first for its mean, then for the squared distances from the mean. So the
+  /// variance does not suffer from cancellation. The mean is summed as distances from the block's
+  /// first row, which keeps bits that a sum of large values would lose.
   template <class T>
   void merge_rows(const T* x, int64_t more, int64_t columns, Moments scratch) {
     for (int64_t first = 0; first < more; first += WideRows::block) {

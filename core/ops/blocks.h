@@ -1,7 +1,7 @@
 // Loops over flat data on the CPU, in blocks of 256 elements. One thread processes a whole block.
 // So a loop's split into whole vectors and a remainder never depends on the number of threads.
 //
-// The loops over a block use `omp simd`, which promises the compiler that elements are independent.
+// Loops over blocks may use `omp simd`, which promises the compiler that elements are independent.
 // The promise also holds if the destination is one of the sources, which operations allow.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Broadcasting: shapes, walks, and two CPU kernels. sum_to adds up the elements along repeated
-// dimensions. copy_walk copies elements in the order of a walk.
+// dimensions. copy_walk copies elements, times a factor, in the order of a walk.
 #include "core/ops/broadcast.h"
 
 #include <algorithm>
@@ -128,7 +128,7 @@ void sum_to(const Context&, const Tensor& y, const Tensor& x, float factor) {
     stride *= walk.sizes[dim];
   }
   const int64_t rows = x.elements() == 0 ? 0 : summed.count();
-  const int64_t width = sums_rows ? 1 : inner;  // neighbouring elements of y
+  const int64_t width = sums_rows ? 1 : inner;  // elements of y along the walk's last dimension
   const int64_t chunks = (width + columns_at_once - 1) / columns_at_once;
   visit_float(x.dtype(), "sum", [&]<class T>() {
     T* out = y.data<T>();

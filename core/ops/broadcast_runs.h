@@ -9,8 +9,9 @@
 
 namespace tessera::cpu {
 
-/// Calls body(at, a, b, count) for runs of neighbouring elements [at, at + count) of the walk's
-/// last dimension. `a` and `b` are the offsets of the run's first element in the two tensors.
+/// Splits the walk's elements into runs [at, at + count), and calls body(at, a, b, count) for each
+/// run, in parallel. The elements of a run are neighbours along the walk's last dimension. `a` and
+/// `b` are the offsets of the run's first element in the two tensors.
 template <class Body>
 void parallel_runs(const BroadcastWalk& walk, int64_t cost_per_element, Body&& body) {
   const auto last = static_cast<size_t>(walk.rank - 1);

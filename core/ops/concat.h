@@ -7,9 +7,8 @@
 
 namespace tessera {
 
-/// Rows of `width` elements to copy from one tensor to another. In the destination, the first row
-/// begins at element `to`, and rows are `to_stride` elements apart. In the source, the first row
-/// begins at element `from`, and rows are `from_stride` elements apart.
+/// Rows of `width` elements to copy from one tensor to another. In the destination, row i begins at
+/// element to + i * to_stride. In the source, row i begins at element from + i * from_stride.
 struct RowCopy {
   int64_t rows = 0;
   int64_t width = 0;
@@ -19,8 +18,8 @@ struct RowCopy {
   int64_t from_stride = 0;
 };
 
-/// Copies rows of x into y, and leaves the elements of y between these rows untouched. x and y have
-/// the same dtype, of 2 or 4 bytes.
+/// Copies rows of x into y, and leaves all other elements of y untouched. x and y have the same
+/// dtype, of 2 or 4 bytes.
 TESSERA_KERNEL(copy_rows, const Tensor& y, const Tensor& x, const RowCopy& copy)
 
 }  // namespace tessera

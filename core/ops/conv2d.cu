@@ -1,8 +1,9 @@
 // conv2d on CUDA, by cuDNN. cuDNN needs the weight with its channels last: (O, kh, kw, C / groups).
 // This layout differs from (O, C / groups, kh, kw) in memory if a filter has more than one pixel
-// and a group has more than one channel. In this case the weight is transposed into the workspace.
-// The weight's gradient is computed in the workspace and transposed back. If there is a bias, y is
-// first filled with the bias. The convolution is then added to y in f32, so that y is rounded once.
+// and a group has more than one channel. In this case the weight is transposed into the workspace,
+// and the weight's gradient is computed in the workspace and transposed back. If there is a bias, y
+// is first filled with the bias. The convolution is then added to y in f32, so that y is rounded
+// once.
 #include "core/ops/conv2d.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// copy: y = x, equal numbers of elements of one dtype. There is only a launcher, no operation.
+// copy: y = x, where x and y have the same dtype and equally many elements. There is only a
+// launcher, no operation.
 #include <cstring>
 
 #include "core/ops/blocks.h"

@@ -7,6 +7,8 @@
 // and stride. If the stride is not a multiple of the number of elements in one access, the rows are
 // read element by element. Such reads cost little, because neighbouring lanes read neighbouring
 // elements, and the exponentials take longer than the loads.
+//
+// The backward of weighted_cross_entropy is also in this file.
 #include <cmath>
 #include <limits>
 
@@ -22,7 +24,9 @@ namespace {
 constexpr int threads = 256;
 /// Number of elements that a thread loads at once: 64 bytes of f32.
 constexpr int batch = 16;
-/// Number of elements of the longest row that one warp handles; a block handles a longer row.
+/// In the forward and in cross_entropy_in_place, one warp handles a row of at most this many
+/// elements, and a block handles a longer row. The backward chooses the shape of its blocks by this
+/// number.
 constexpr int64_t warp_columns = 1024;
 constexpr int block_threads = 512;
 
@@ -62,7 +66,8 @@ struct RunningSum {
 
 /// Loads a batch: n elements of x from `first` on, the next n from first + step on, and so on.
 /// Values past the end of the row become -inf. If `whole`, the caller promises that no element is
-/// past the end. The padding of a row is not read, because it may never have been written.
+/// past the end. The padding between `columns` and the row's stride is not read, because it may
+/// never have been written.
 template <bool whole, int n, bool aligned, class T>
 __device__ inline void load_batch(float (&values)[batch], const T* x, int64_t first, int64_t step,
                                   int64_t columns) {
@@ -149,18 +154,18 @@ struct Backward {
   int64_t stride;  // of the rows of logits and dlogits
 };
 
-/// A row of logits, and what its gradient depends on.
+/// What the gradient of a row of logits depends on, besides the logits.
 struct GradientRow {
   float logsumexp;
   float factor;
-  bool zero;  // the gradient is 0 even where `factor` times the slope is NaN
+  bool zero;  // true: the gradient is 0, even where `factor` times the slope is NaN
   int64_t target;
   int64_t columns;
 };
 
-/// Writes the gradient for a thread's elements of a row. The thread reads all of its elements
-/// before it writes, so `out` may be `x`. If `whole`, the caller promises that no element is past
-/// the end of the row.
+/// Writes the gradient for one batch of a thread's elements of a row (load_batch). The thread reads
+/// the whole batch before it writes, so `out` may be `x`. If `whole`, the caller promises that no
+/// element is past the end of the row.
 template <bool whole, int n, bool aligned, class D, class T>
 __device__ inline void write_gradient(D* out, const T* x, const GradientRow& row, int64_t first,
                                       int64_t step) {

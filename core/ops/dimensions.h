@@ -1,5 +1,5 @@
-// Checks arguments that name dimensions. A number from 0 on counts from the first dimension. A
-// negative number counts from the last dimension, which is -1.
+// Helpers for arguments that name dimensions. An argument from 0 on counts from the first
+// dimension. A negative argument counts from the last dimension, which is -1.
 #pragma once
 
 #include <algorithm>

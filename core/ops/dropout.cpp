@@ -1,14 +1,15 @@
 // dropout: x (S, ...) -> y (S, ...). Zeroes elements with a probability p and scales all other
 // elements by 1 / (1 - p). Dimension 0 is the sample; a scalar is one sample. The backward calls
-// the same launcher with the same arguments: the mask is drawn again, not kept.
+// the same launcher with the same DropoutArgs: the mask is drawn again, not kept.
 //
-// The decision to keep an element is a function of (seed, step, sample, layer, element) alone. Each
-// call of philox(counter, key) draws the random words of four elements:
+// The random word that decides whether an element is kept is a function of (seed, step, sample,
+// layer, element) alone. Each call of philox(counter, key) draws the words of four elements:
 //   key      is two words of philox((step, purpose), seed), so that each step of each seed has its
 //            own stream of random numbers, unless two of these 64-bit keys are equal by chance;
 //   counter  is (element / 4, sample, layer low, layer high). Word element % 4 of the result
 //            decides whether the element is kept.
-// The counter holds all bits of its four parts, so that no counter is used twice within a step.
+// The counter holds all bits of element / 4, sample and layer. So within a step, no two groups of
+// four elements have the same counter, unless they belong to dropouts with the same `layer`.
 #include <cmath>
 
 #include "core/autograd.h"

@@ -1,9 +1,9 @@
 // embedding: tokens i32 (B, T), table (V, C), positions (P, C) with P >= T
 //   -> y (B, T, C):  y[b, t] = table[tokens[b, t]] + positions[t].   R = B T.
-// Without positions, tokens may have any shape, with R elements in all.
+// Without positions, tokens may have up to four dimensions, with R elements in all.
 //
-// In the table's gradient, the row of a token is the sum of the rows of dy at the token's
-// positions, added in order.
+// In the table's gradient, the row of a token is the sum of the rows of dy for the token's
+// occurrences in `tokens`, added in order.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/embedding.h"

@@ -4,7 +4,8 @@
 // steps:
 //  - A counting sort with integer atomics leaves each token's positions in any order.
 //  - A second sort orders the positions of each token.
-// Then a warp sums the rows of a token. If the token is frequent, a block sums its rows.
+// Then a warp sums the rows of a token. If the token is frequent, a block sums its rows. The
+// function sum_rows also serves other sums of rows, such as the forward of embedding_bag.
 #pragma once
 
 #include <algorithm>
@@ -227,7 +228,8 @@ struct TableGradient {
 constexpr int block_rows = 64;
 
 /// Sums columns [column, column + warp_size * n) of one token with a whole block. The rows are
-/// divided among the warps, which load them into shared memory. Then each thread sums one column.
+/// divided among the warps, which load them into shared memory. Then each of the first
+/// `warp_size * n` threads sums one column.
 template <bool aligned, int n, class T, bool weighted>
 __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args, int64_t token,
                                           int64_t column) {

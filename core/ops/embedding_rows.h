@@ -1,5 +1,5 @@
-// Shared by embedding and embedding_bag on the CPU: sums of rows, the sort of positions by token,
-// and the gradient of the table.
+// Shared by embedding, embedding_bag and row_products on the CPU: sums of rows, the sort of
+// positions by token, and the gradient of the table.
 #pragma once
 
 #include <algorithm>
@@ -17,16 +17,16 @@ struct WeightedRow {
   float weight = 1.0f;
 };
 
-/// Row counts for sum_rows, which adds up the first `added` rows. The rows from `added` up to
-/// `known` belong to the next sums and are only prefetched. row_of must accept the numbers of all
-/// `known` rows.
+/// Row counts for sum_rows, which adds up row_of(i) for 0 <= i < added. The rows row_of(i) for
+/// added <= i < known belong to the next sums, and sum_rows only prefetches the first few of them.
+/// row_of must accept every i < known.
 struct RowCount {
   int64_t added;
   int64_t known;
 };
 
-/// A row is prefetched this many rows before it is used. Rows are scattered over the table, so the
-/// processor cannot predict the next row.
+/// A row is prefetched this many rows before it is used. Rows are scattered over their matrix, so
+/// the processor cannot predict the next row.
 constexpr int64_t rows_ahead = 8;
 
 template <class T>
@@ -121,8 +121,8 @@ TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t voca
   std::fill_n(start, vocabulary + 1, 0);
   for_each([=](int32_t token, int64_t) { ++start[token + 1]; });
   for (int64_t v = 0; v < vocabulary; ++v) start[v + 1] += start[v];
-  // Writing a row advances the start of the row's token. start[v] is then the beginning of token
-  // v + 1, so the last loop restores `start`.
+  // Writing a row advances start[token]. After all rows, start[v] is where the rows of token v + 1
+  // begin, so the last loop moves each value to the next token.
   for_each([=](int32_t token, int64_t row) { order[start[token]++] = static_cast<int32_t>(row); });
   for (int64_t v = vocabulary; v > 0; --v) start[v] = start[v - 1];
   start[0] = 0;

@@ -65,9 +65,9 @@ void check_index(const Tensor& index, const Lines& lines) {
   }
 }
 
-/// Computes a scatter_add in f32. begin(context, wide) writes the initial values to `wide`. Then
-/// the elements of `source` are added by index. The result is in `sum`, rounded once if `sum` is
-/// not f32.
+/// Computes a scatter_add in f32. begin(context, wide) must write the initial values to `wide`, an
+/// f32 tensor. Then the elements of `source` are added to `wide` by index. The result is in `sum`,
+/// rounded once if `sum` is not f32.
 template <class Begin>
 void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const Lines& lines,
              const Begin& begin) {

@@ -1,14 +1,13 @@
 // layer_norm on CUDA. The forward is in layer_norm.cuh.
 //
-// The backward reads a row once, for dx and for the sums over rows, dweight and dbias. Rows are
-// divided into chunks. The number of chunks depends only on the number of rows. Sums are computed
-// in this order:
+// The backward computes dx, and dweight and dbias, which are sums over rows. Rows are divided into
+// chunks. The number of chunks depends only on the number of rows. Sums are computed in this order:
 //   1. within a chunk, warp w sums rows w, w + 8, ...;
 //   2. the warps' sums are added in order;
 //   3. norm_finish_kernel adds up the chunks.
-// norm_backward_kernel does steps 1 and 2 and computes dx. If rows do not fit into a warp's
-// registers, or are not aligned, norm_input_kernel computes dx and norm_columns_kernel does steps 1
-// and 2. The sums have the same bits either way.
+// norm_backward_kernel does steps 1 and 2 and computes dx, and reads each row once. If rows do not
+// fit into a warp's registers, or are not aligned, norm_input_kernel computes dx and
+// norm_columns_kernel does steps 1 and 2. The sums have the same bits either way.
 #include "core/ops/layer_norm.cuh"
 #include "core/ops/layer_norm.h"
 
@@ -40,8 +39,8 @@ namespace {
 
 constexpr int warps = norm_threads / warp_size;
 
-// A block sums a chunk. There are at most two blocks for each of an H200's 132 multiprocessors. All
-// blocks then run at the same time, and norm_finish_kernel reads little.
+// In norm_backward_kernel, a block sums a chunk. There are at most two blocks for each of an H200's
+// 132 multiprocessors. All blocks then run at the same time, and norm_finish_kernel reads little.
 constexpr int64_t max_chunks = 264;
 
 struct RowChunks {

@@ -1,4 +1,4 @@
-// The forward of layer_norm and residual_layer_norm on CUDA.
+// The forward of layer_norm and residual_layer_norm on CUDA. rms_norm uses visit_norm_rows too.
 //
 // A warp processes a row of up to 4 KiB (2,048 elements of 16 bits), without a barrier. A block
 // processes a longer row. A row of at most 16 KiB whose 16-byte accesses are aligned is read from
@@ -21,7 +21,7 @@ bool norm_row_is_a_warps(int64_t channels) {
 }
 
 /// Calls body.operator()<turns>() with the first of the given ascending numbers that is at least
-/// `needed`, or with the last number.
+/// `needed`, or with the last number if all are smaller.
 template <int first, int... rest, class Body>
 void visit_turns(int64_t needed, Body&& body) {
   if constexpr (sizeof...(rest) == 0) {
@@ -43,7 +43,8 @@ void visit_warp_turns(int64_t channels, Body&& body) {
 
 /// Calls body.operator()<threads, n, aligned, turns>() for rows of `channels` elements. A row is
 /// shared by `threads` threads. Each thread makes at most `turns` accesses of n elements and keeps
-/// them in registers. If `turns` is 0, the number of accesses is not limited, and nothing is kept.
+/// these elements in registers. If `turns` is 0, the number of accesses is not limited, and nothing
+/// is kept. n, `aligned` and `data` are those of visit_access.
 template <class T, class Body, class... Data>
 void visit_norm_rows(int64_t channels, Body&& body, const Data*... data) {
   constexpr int wide = neighbours<T>;

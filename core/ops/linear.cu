@@ -12,10 +12,10 @@ namespace tessera::cuda {
 
 namespace {
 
-/// sums (chunks, C): row i is the sum of rows [i * chunk, (i + 1) * chunk) of x (R, C), by columns.
-/// A block sums 32 * width columns of one chunk. Thread (i, j) sums rows j, j + lanes, ... of
-/// `width` columns. Then the parts of all j are added in order. `width` changes the memory
-/// accesses, not the order of addition.
+/// Row c of sums (chunks, C) is the sum of rows [c * chunk, (c + 1) * chunk) of x (R, C), by
+/// columns. A block sums 32 * width columns of one chunk. Thread (i, j) sums rows j, j + lanes, ...
+/// of the chunk, in `width` columns. Then the parts of all j are added in order. `width` changes
+/// the memory accesses, not the order of addition.
 template <class T, class Sum, int width, int lanes>
 __global__ void column_sums_kernel(Sum* sums, const T* x, int64_t rows, int64_t columns,
                                    int64_t chunk) {
