@@ -10,7 +10,8 @@ namespace tessera {
 RandomStream::RandomStream(uint64_t seed, std::string_view purpose, uint64_t index)
     : key_(philox_key(seed)) {
   const uint64_t hash = stable_hash(purpose);
-  // Word 0 counts the blocks drawn. Word 1 is a hash of the purpose, words 2 and 3 are the index.
+  // Word 0 counts the blocks of four numbers drawn so far. Word 1 is a hash of the purpose, words 2
+  // and 3 are the index.
   counter_ = {0, static_cast<uint32_t>(hash) ^ static_cast<uint32_t>(hash >> 32),
               static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)};
 }

@@ -8,8 +8,8 @@
 //   });
 //
 // Losses and gradients have the same bits as without checkpointing, and a parameter's gradient is
-// complete at the same point of backward. Between forward and backward only the segments' inputs
-// stay in memory. During backward, the activations of one segment at a time are in memory.
+// complete at the same point of backward. Between forward and backward a segment keeps only its
+// inputs in memory. During backward, the activations of one segment at a time are in memory.
 #pragma once
 
 #include <functional>

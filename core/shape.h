@@ -41,7 +41,8 @@ class Shape {
   }
 
   /// Returns the number of elements. Throws for more than max_elements, because sizes in bytes
-  /// could then overflow. Also throws if the extents before an extent of 0 have a larger product.
+  /// could then overflow. Also throws if the product of the extents before an extent of 0 is above
+  /// max_elements.
   int64_t elements() const {
     int64_t product = 1;
     for (const int64_t extent : *this) {

@@ -10,7 +10,7 @@ namespace tessera::ops {
 /// Rows of a table, selected by index. Each row may have a bias, one number.
 struct Lookup {
   Tensor table;         // (V, C)
-  Tensor indices = {};  // i32; undefined: all rows, in order
+  Tensor indices = {};  // i32; undefined (left side only): all rows, in order
   Tensor bias = {};     // (V, 1), or undefined
 };
 
@@ -24,9 +24,10 @@ struct RowProducts {
 ///   right[b, k]    row right.indices[b, k] of the right table; indices (B, K)
 /// With `squares` also returns the penalty of a factorization: the sum of the squares of all
 /// looked-up rows and biases, each added once per lookup. Products are summed in f32 and rounded
-/// once. The penalty adds up the rows' squares in f64.
+/// once. For the penalty, each row's squares are summed in f32, and these sums are added in f64.
 /// Right indices (1, K) are shared by all b, and are allowed only if no gradient is recorded. A
-/// left side without indices has no bias. Throws for an index outside [0, V).
+/// left side without indices has no bias. Throws for an index outside [0, V) of its table; on CUDA
+/// at the host's next synchronisation with the device.
 RowProducts row_products(const Lookup& left, const Lookup& right, bool squares = false);
 
 }  // namespace tessera::ops

@@ -5,8 +5,9 @@
 //   Tensor x = Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5, 6});
 //   float* values = x.data<float>();
 //
-// Autograd records the operations in core/ops.h, and no member function of Tensor. For example,
-// `view` and `rows` return tensors that share memory with x and have no history.
+// Autograd records the operations of namespace ops (such as those in core/ops.h), and no member
+// function of Tensor. For example, x.view and x.rows return tensors that share memory with x and
+// have no history.
 #pragma once
 
 #include <algorithm>
@@ -65,7 +66,8 @@ class Tensor {
 
   /// Returns the address of the first element. Throws if the tensor has no memory.
   void* raw() const;
-  /// Returns the address of the first element. Throws if the dtype does not store T.
+  /// Returns the address of the first element. Throws if the dtype does not store T, or if the
+  /// tensor has no memory.
   template <class T>
   T* data() const;
   /// Returns the elements, for the host to read and write. Throws for a tensor on CUDA, unless CUDA

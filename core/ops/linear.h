@@ -24,7 +24,8 @@ void linear_backward(const Context& context, const Tensor& dx, const Tensor& dwe
 }  // namespace kernels
 
 /// sums (C) = the sum of each column of x (..., C). If x is the gradient of linear's result, `sums`
-/// is the gradient of the bias. The order of addition depends only on the number of rows.
+/// is the gradient of the bias. On each device, the order of addition depends only on the number of
+/// rows.
 TESSERA_KERNEL(column_sums, const Tensor& sums, const Tensor& x)
 
 /// Returns R, the number of rows of x (..., C).

@@ -32,7 +32,7 @@ inline DType logits_dtype(DType dtype, Device device) {
 }
 
 /// Returns the number of rows in a chunk: `asked` if it is not 0. Otherwise the number depends on
-/// the device and the size of a logit, and is at least one:
+/// the device, the vocabulary and the dtype of the logits, and is at least one:
 ///   on a CPU   as many rows as fit into 64 MiB, enough for products at full speed;
 ///   on a GPU   8,192 rows of f32 logits or 16,384 rows of bf16 logits, so that the GPU does not
 ///              wait for launches; fewer if these rows need more than 2 GiB; more if more rows fit

@@ -1,4 +1,4 @@
-// Losses that are made of other operations.
+// Losses and cosine_similarity, which are made of other operations.
 #include <limits>
 
 #include "core/image_ops.h"
@@ -43,7 +43,8 @@ Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim, float epsilo
                 epsilon);
   const Tensor x = convert(a, DType::f32);
   const Tensor y = convert(b, DType::f32);
-  // The vectors are divided by their lengths before they are multiplied, so no product overflows.
+  // The vectors are divided by their lengths before they are multiplied, so that the products of
+  // their elements do not overflow.
   const auto unit = [&](const Tensor& v) {
     return v * rsqrt(clamp(sum(square(v), {from_last}, true), smallest, infinity));
   };

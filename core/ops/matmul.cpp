@@ -7,7 +7,7 @@
 // With C = op(A) op(B) and dC the gradient of C, each gradient is a product again:
 //   dA = dC op(B)^T, or op(B) dC^T if A is stored transposed;
 //   dB = op(A)^T dC, or dC^T op(A) if B is stored transposed.
-// The gradient of a matrix used more than once is summed over its uses, in their order and in f32.
+// The gradient of a matrix used more than once is summed over its uses in f32.
 #include <vector>
 
 #include "core/autograd.h"
@@ -95,7 +95,7 @@ void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, Matmul
   if (separate) kernels::convert(context, db, sum);
 }
 
-/// The `count` matrices of one operand in a run. If `step` is 1, the matrices are contiguous and
+/// The `count` matrices of one tensor in a run. If `step` is 1, the matrices are contiguous and
 /// begin with matrix `first`. If `step` is 0, matrix `first` is used `count` times.
 struct Run {
   int64_t first;
@@ -143,7 +143,8 @@ class RepeatedSums {
     if (uses == 0) kernels::fill(context_, sum_, 0.0f);
   }
 
-  /// Calls product(destination, accumulate, i) for a run of the operand. If the run repeats one
+  /// Calls product(destination, accumulate, i) for a run of the operand, to write the gradient of
+  /// the run's matrices to `destination`, or to add it if `accumulate`. If the run repeats one
   /// matrix, there is a call for each use i of the matrix. Otherwise one call, with i = -1, covers
   /// all matrices of the run.
   template <class Product>

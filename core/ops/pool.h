@@ -1,4 +1,5 @@
-// The checks of max_pool and avg_pool, and the pixels that a window covers.
+// Shared by max_pool and avg_pool: the checks, which pixels a window covers, which windows cover a
+// pixel, and the loop over pixels on the CPU.
 #pragma once
 
 #include <algorithm>

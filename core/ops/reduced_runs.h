@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-/// Run (o, i) is the elements (o, 0, i), (o, 1, i), ...; its number is o * inner + i.
+/// Run (o, i) is the elements (o, 0, i), (o, 1, i), ...; its index is o * inner + i.
 struct ReducedRuns {
   int64_t outer = 1;
   int64_t reduced = 1;
@@ -36,7 +36,8 @@ inline ReducedDims reduced_dims(const char* name, const Shape& shape,
   ReducedDims result{.shapes = reduced_shapes(name, shape, dims), .runs = {}, .order = {}};
   ReducedRuns& runs = result.runs;
   std::vector<int> kept_order, reduced_order;
-  bool neighbours = true;  // false if a kept dimension of size > 1 is between reduced ones
+  // False if a kept dimension is between reduced ones. Dimensions of size 1 do not count.
+  bool neighbours = true;
   for (int dim = 0; dim < shape.rank(); ++dim) {
     const int64_t size = shape[dim];
     const bool goes = std::find(reduced.begin(), reduced.end(), dim) != reduced.end();

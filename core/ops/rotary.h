@@ -1,4 +1,5 @@
-// The launchers of rotary. B batch, T tokens, H heads, D size of a head, P positions: T or B T.
+// The launchers of rotary. B batch, T tokens, H heads, D size of a head. P is the number of
+// positions: T if all sequences share them, else B T.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 namespace tessera {
 
 /// table f32 (P, 2, D/2) = the cosines and sines of the angles (positions[p] + offset)
-/// base^(-2i/D), computed in f64. positions is i32 (P), or undefined for 0, 1, ...
+/// base^(-2i/D), computed in f64. positions is i32 (T) or (B, T), or
+/// undefined for 0, 1, ...
 TESSERA_KERNEL(rotary_table, const Tensor& table, const Tensor& positions, float base,
                int64_t offset)
 

@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Writes squares (places). Each element is the sum of the squares of the row and the bias that one
-/// lookup of a side reads. A left row is looked up once per b, so `places` is B for the left side.
+/// Writes squares (places) for one side, where `places` is the side's number of lookups. Each
+/// element is the sum of the squares of the row and the bias that one lookup reads.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     row_squares_kernel(float* squares, Rows<T> rows, int64_t places, int64_t channels) {

@@ -4,11 +4,11 @@
 // lanes vectorises for both kinds of piece:
 //
 //   parallel_pieces(runs, cost, [&](const RunPiece& piece) {
-//     Lanes<double> sums = {};
+//     Lanes<float> sums = {};
 //     piece.each([&](int64_t at, int64_t width) {
 //       for (int64_t c = 0; c < width; ++c) sums[c] += x[at + c];
 //     });
-//     piece.join(sums, [](double a, double b) { return a + b; });  // adds lanes if it is one run
+//     piece.join(sums, [](float a, float b) { return a + b; });  // if one run: adds up the lanes
 //     piece.store(y, sums);
 //   });
 //

@@ -21,8 +21,8 @@ inline constexpr int64_t warp_run = 1024;
 /// One of the `threads` that share a run.
 template <int threads>
 struct RunThread {
-  int64_t index;    // number of the run
-  int64_t first;    // first element of the run
+  int64_t index;    // index of the run (core/ops/reduced_runs.h)
+  int64_t first;    // index of the run's first element in the tensor
   int64_t step;     // distance between neighbouring elements of the run
   int64_t reduced;  // number of elements of the run
   int thread;
@@ -32,8 +32,8 @@ struct RunThread {
   __device__ void each(const Body& body) const {
     for (int64_t i = thread; i < reduced; i += threads) body(first + i * step);
   }
-  /// Returns the sum over the threads that share the run. All of these threads must call sum, and
-  /// all get the result.
+  /// Returns the sum of `value` over the threads that share the run. All of these threads must call
+  /// sum, and all get the result.
   __device__ float sum(double value) const {
     if constexpr (threads == 1) {
       return static_cast<float>(value);
@@ -41,8 +41,8 @@ struct RunThread {
       return row_sum<threads>(static_cast<float>(value));
     }
   }
-  /// Returns the maximum over the threads that share the run, ignoring NaN as fmaxf does. All of
-  /// these threads must call max, and all get the result.
+  /// Returns the maximum of `value` over the threads that share the run, ignoring NaN as fmaxf
+  /// does. All of these threads must call max, and all get the result.
   __device__ float max(float value) const {
     if constexpr (threads == 1) {
       return value;

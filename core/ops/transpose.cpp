@@ -1,4 +1,4 @@
-// transpose: y (..., n, m) = x (..., m, n), a copy. L is the product of the leading dimensions.
+// transpose: y (..., n, m) = x (..., m, n), a copy.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/transpose.h"
@@ -53,7 +53,7 @@ void transpose(const Context&, const Tensor& y, const Tensor& x) {
   const int64_t m = x.size(-2);
   const int64_t n = x.size(-1);
   const int64_t tile_rows = (m + tile - 1) / tile;
-  const int64_t matrices = x.elements() / (m * n);  // L
+  const int64_t matrices = x.elements() / (m * n);  // product of leading dimensions
   visit_float(x.dtype(), "transpose", [&]<class T>() {
     T* out = y.data<T>();
     const T* in = x.data<T>();

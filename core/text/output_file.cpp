@@ -21,8 +21,9 @@
 namespace tessera {
 namespace {
 
-// Follows the links of a path, because a rename would replace the link itself. Refuses folders,
-// devices and write-protected files, which a rename must not replace.
+// Follows the links of a path, because a rename would replace the link itself. Only a link to a
+// missing file is not followed, and a rename replaces it. Refuses folders, devices and
+// write-protected files, which a rename must not replace.
 std::string destination(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);

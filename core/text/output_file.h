@@ -17,7 +17,7 @@ namespace tessera {
 class OutputFile {
  public:
   /// Removes temporary files for `path` that processes of this host have left behind. Throws
-  /// InputError, with the system's reason, if `path` cannot be written.
+  /// InputError, with the reason, if `path` cannot be written.
   explicit OutputFile(const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -44,7 +44,7 @@ class OutputFile {
 /// Makes a write beyond the file size limit (ulimit -f) fail with an error, "File too large". By
 /// default the signal SIGXFSZ would end the process without a message. A handler that the program
 /// has set for this signal is kept. All code that writes files calls this function first, except
-/// the course.
+/// the course and the programs in bench/ and emulated/.
 void fail_beyond_file_size_limit();
 
 /// Throws InputError if no OutputFile can be written to `path`. With this check a program fails
