@@ -25,7 +25,7 @@ constexpr std::string_view track_name(Track track) {
   return names[static_cast<size_t>(track)];
 }
 
-// Returns the thread number of a track in the file. Each rank has its own thread numbers. Perfetto
+// Returns the thread number of a track in the trace. Each rank has its own thread numbers. Perfetto
 // would merge threads of two processes that have the same number, and drop spans that overlap.
 int thread_of(int rank, Track track) {
   constexpr int tracks = 4;

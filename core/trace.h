@@ -1,6 +1,6 @@
 // Records the times of the program's scopes, as a trace in the Chrome/Perfetto format. A scope has
 // a name, and is also a range of an attached profiler. If tracing is off and no profiler is
-// attached, a scope costs two predictable branches.
+// attached, a scope costs only a few predictable branches.
 //
 //   trace::Scope scope("linear");                                 // on the compute track
 //   trace::Scope scope("reduce", trace::Track::communication, {bucket}, [&] { return "..."; });
@@ -47,7 +47,8 @@ void record(Event event);
 /// Returns the events recorded since the last call, in order of recording.
 std::vector<Event> take_events();
 
-/// Returns a copy of the recorded events that overlap the time from `begin_ns` to `end_ns`.
+/// Returns copies of the events that overlap the time from `begin_ns` to `end_ns`. Events that
+/// take_events() has returned are left out.
 std::vector<Event> events_within(int64_t begin_ns, int64_t end_ns);
 
 /// Returns one rank's elements of the Chrome JSON array ("ph":"X" ...), separated by commas,

@@ -25,8 +25,8 @@ struct Layer {
   int depth = 1;  // number of layers from the outermost one to this one
 };
 
-/// Returns the innermost layer whose forward runs on this thread. Returns nullptr outside of
-/// layers, and if tracing was off when the layer's forward began.
+/// Returns the innermost layer whose forward runs on this thread. Layers whose forward began while
+/// tracing was off do not count. Returns nullptr if there is no such layer.
 const Layer* current_layer();
 
 /// The forward of a layer. A whole model has an empty name, and gets no span. `name` must outlive

@@ -50,7 +50,7 @@ std::string wrong_element(const Tensor& buffer, int64_t ranks, const Expected& e
   return "";
 }
 
-// Calls the student's collective on one buffer, which begins with the values of `input`.
+// Calls the student's collective on a new buffer, whose element i is input(i) before the call.
 Called call(Grade& grade, int64_t size, const Collective& collective, const Expected& expected,
             const Expected& input) {
   Events events;
@@ -80,7 +80,7 @@ Called call(Grade& grade, int64_t size, const Collective& collective, const Expe
   return called;
 }
 
-// Returns a message if the reduce-scatter has completed a piece other than this rank's own.
+// Returns a message if the reduce-scatter has completed another piece instead of this rank's own.
 std::string shifted_message(Grade& grade) {
   grade.at("ring_reduce_scatter");
   const int64_t ranks = grade.world().size;
@@ -177,8 +177,9 @@ void check_ring(Grade& grade) {
            }});
 }
 
-// Returns the number of transfers between a rank and higher ranks in one direction of the tree.
-// Every rank except 0 also has one transfer with a lower rank.
+// Returns the number of transfers that a rank has with higher ranks in a tree reduce. A tree
+// broadcast has as many. In each of them, every rank except 0 also has one transfer with a lower
+// rank.
 int64_t above(int64_t rank, int64_t ranks) {
   int64_t count = 0;
   for (int64_t d = 1; d < ranks && rank % (2 * d) == 0; d *= 2) count += rank + d < ranks ? 1 : 0;

@@ -13,7 +13,7 @@ def draw(folder):
 def ring(path):
     figure = Figure(720, 270, "Reduce-scatter on a ring of three ranks: before, after one and "
                               "after two rounds; at the end rank r has the sum of piece r")
-    # [round][r][p]: the ranks whose values are in the sum in piece p of rank r, after each round.
+    # [k][r][p]: the ranks whose values are in piece p of rank r after k rounds.
     states = [
         [[{r} for _ in range(3)] for r in range(3)],
         [[{0}, {2, 0}, {0}], [{1}, {1}, {0, 1}], [{1, 2}, {2}, {2}]],

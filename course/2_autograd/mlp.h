@@ -106,7 +106,8 @@ inline Tensor library_linear(const Tensor& x, const Tensor& weight, const Tensor
   return ops::linear(x, weight, bias, {.layout = WeightLayout::in_out});
 }
 
-/// Returns a message if the hook was not called exactly once for each of the expected parameters.
+/// Returns a message unless the hook was called exactly once for each expected parameter, for no
+/// other parameter, and only in backward.
 inline std::string once_message(const Told& told, const std::vector<std::string>& expected) {
   if (told.in_forward > 0) {
     return fmt::format("it is called {} times in the forward, first for '{}'", told.in_forward,

@@ -1,5 +1,5 @@
-// Grades lesson 3: averaged gradients, equal weights, bits, one call for each bucket, overlap,
-// races.
+// Grades lesson 3: averaged gradients, equal weights on all ranks, the bits of the losses, one call
+// for each bucket, overlap, traffic, races.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -102,7 +102,7 @@ std::string calls_message(const Trial& trial, int64_t ranks) {
 
 // Returns a message if a bucket is sent too late to overlap with backward. Bucket b must be sent
 // before backward has completed the gradients of bucket b + 2. (Not b + 1, because buckets b and
-// b + 1 may have the weight and the bias of one layer.)
+// b + 1 may have the weight and the bias of one layer.) Buckets of tied parameters are exempt.
 std::string overlap_message(const Trial& trial) {
   const auto& buckets = trial.layout->buckets();
   for (int b = 0; b + 2 < std::ssize(buckets); ++b) {

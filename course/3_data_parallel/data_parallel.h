@@ -6,8 +6,8 @@
 //   its shards     | rank 0 | rank 1 | ... | rank N-1 |
 //
 // dist::ShardLayout computes this layout. Rank r owns shard r of every bucket: rank r adds up the
-// gradients of this shard. The classes of lessons 4 to 8 are derived from DataParallel. Each stage
-// replaces the virtual functions in which it differs from the previous stage.
+// gradients of this shard. The classes of lessons 4 to 8 are derived from DataParallel. Each class
+// replaces the virtual functions in which it differs from its base class.
 #pragma once
 
 #include <string>

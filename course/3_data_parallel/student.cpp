@@ -5,7 +5,8 @@
 
 namespace course {
 
-// Given: a rank has all values, gradients and moments, but only the sums of its own shards.
+// The first five functions are written already. A rank has all values, gradients and moments, but
+// only the sums of its own shards.
 void DataParallel::allocate_values() {
   values_ = buffer(layout_.flat_elements(), Category::parameters);
 }
@@ -28,7 +29,7 @@ void DataParallel::place() {
   }
 }
 
-// Given: autograd calls gradient_buffer before it writes a gradient, and gradient_complete when the
+// Autograd calls gradient_buffer before it writes a gradient, and gradient_complete when the
 // gradient is complete.
 void DataParallel::set_hooks() {
   for (int p = 0; p < static_cast<int>(parameters_.size()); ++p) {
@@ -54,10 +55,10 @@ void DataParallel::complete(int) { todo("lesson 3: DataParallel::complete"); }
 
 // Sends a bucket's gradient, opened_[bucket], to the owners of its shards. Call
 // communicator_.exchange with contributors_ and a function. The communicator calls this function
-// with each piece that arrives on this rank, in ascending order of source. The function adds the
-// piece to this rank's shard of the sums (shard_of(sums_, bucket)) by `accumulate`. The first piece
-// of a step begins the sum. Keep the Work in sent_. The function runs later, on another thread, so
-// it must capture copies of everything that it needs.
+// with each chunk that arrives on this rank, in ascending order of source. The function adds the
+// chunk to its place in this rank's shard of the sums (shard_of(sums_, bucket)) by `accumulate`.
+// The chunks of rank 0 in the first micro-step of a step begin the sum. Keep the Work in sent_. The
+// function runs later, on another thread, so it must capture copies of everything that it needs.
 void DataParallel::send(int) { todo("lesson 3: DataParallel::send"); }
 
 // sum = (first ? 0 : sum) + gradient, element by element.

@@ -1,4 +1,4 @@
-// Grades lesson 4: bytes of state, waits, bits, traffic.
+// Grades lesson 4: bytes of state, waits, the bits of the losses, traffic, overlap.
 #include <algorithm>
 #include <cmath>
 #include <map>

@@ -1,4 +1,5 @@
-// Grades lesson 5: bytes of gradients, races, bits, traffic, order.
+// Grades lesson 5: bytes of gradients, races, the bits of the losses, traffic, and when buckets are
+// sent and waited for.
 #include <fmt/format.h>
 
 #include "course/5_zero2/zero2.h"
@@ -45,7 +46,7 @@ std::string memory_message(const Trial& trial, int64_t ranks) {
 }
 
 // Returns a message if a tied parameter is the only one with a wrong gradient. The likely cause is
-// that another bucket got its memory during backward.
+// that open() gave the memory of the tied parameter's bucket to another bucket during backward.
 std::string tied_message(const Trial& trial, const std::vector<std::string>& wrong) {
   for (const nn::NamedParameter& named : trial.named) {
     if (wrong.size() != 1 || wrong[0] != named.name || !named.shared) continue;
@@ -87,7 +88,7 @@ std::string adjacent_wait(const Trial& trial) {
   for (size_t i = 0; i + 1 < list.size(); ++i) {
     if (list[i].kind != "exchange" || list[i + 1].kind != "wait") continue;
     if (list[i + 1].bucket != list[i].bucket) continue;
-    // The waits for the last two buckets may follow directly, because the step ends.
+    // The waits for the last two buckets may follow directly, because backward ends.
     if (list[i].bucket + 1 >= std::ssize(trial.layout->buckets()) - 1) continue;
     return fmt::format(
         "the exchange of bucket {} is waited for as soon as it has started: wait when "
@@ -97,8 +98,8 @@ std::string adjacent_wait(const Trial& trial) {
   return "";
 }
 
-// Returns a message if a bucket is sent too late. Bucket b must be sent before the first gradient
-// of bucket b + 3 is complete.
+// Returns a message if a bucket is sent too late. Bucket b must be sent before the gradient of the
+// first parameter of bucket b + 3 is complete. Buckets of tied parameters are exempt.
 std::string order_message(const Trial& trial) {
   const auto& buckets = trial.layout->buckets();
   const auto sends = [&](int bucket) {

@@ -1,7 +1,8 @@
 """The figures of lesson 5. course/figures.py calls draw()."""
 from drawing import BLUE, GREEN, ORANGE, PALE, PURPLE, SKY, Figure, bars
 
-# Numbers of elements of the lesson's model on 5 ranks, from a run of the solution.
+# Elements of the lesson's model on 5 ranks, with padding: of all buckets, of the largest untied
+# bucket, and of the tied bucket. From a run of the solution.
 ELEMENTS, LARGEST, TIED = 80640, 5120, 2560
 
 

@@ -6,8 +6,8 @@
 
 namespace course {
 
-// Returns the number of the slot that a bucket uses. layout_.buckets()[b].shared is true if bucket
-// b has a tied parameter. Two buckets that fill at the same time must not share a slot.
+// Returns the index in slots_ of the slot that a bucket uses. layout_.buckets()[b].shared is true
+// if bucket b has a tied parameter. Two buckets that fill at the same time must not share a slot.
 int Zero2::slot_of(int) const { todo("lesson 5: Zero2::slot_of"); }
 
 // Stage 1 allocates gradients_ for all buckets. Allocate sums_ as stage 1 does (f32_buffer), and

@@ -1,4 +1,5 @@
-// Grades lesson 6: bytes between steps and at the peak, waits, bits, traffic, order of gathers.
+// Grades lesson 6: bytes of parameters between steps and at the peak, waits, the bits of the
+// losses, traffic, order of gathers.
 #include <set>
 
 #include <fmt/format.h>

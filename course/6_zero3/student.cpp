@@ -5,8 +5,8 @@
 
 namespace course {
 
-// Given: the units. Each unit has the buckets of one block of the model. In this lesson buckets do
-// not span blocks (ByBlock).
+// Written already: makes the units. Each unit has the buckets of one block of the model. In this
+// lesson buckets do not span blocks (ByBlock).
 Zero3::Zero3(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
              int64_t bucket_bytes)
     : Zero2(model, rule, communicator, bucket_bytes, ByBlock{}) {
@@ -24,8 +24,9 @@ Zero3::Zero3(nn::Module& model, const optim::AdamW& rule, dist::Communicator& co
 // values_ has only this rank's shards.
 void Zero3::allocate_values() { todo("lesson 6: Zero3::allocate_values"); }
 
-// Given: parameters have no memory until they are used. In forward and in backward, an operation
-// calls about_to_be_used before it reads a value, and no_longer_used afterwards.
+// Written already: sets the hooks. Parameters have no memory until they are used. In forward and in
+// backward, an operation calls about_to_be_used before it reads a value, and no_longer_used
+// afterwards.
 void Zero3::place() {
   for (int b = 0; b < buckets(); ++b) {
     initialize(b, own_range(b), shard_of(values_, b));
@@ -66,14 +67,15 @@ void Zero3::gather(int) { todo("lesson 6: Zero3::gather"); }
 // must count as not gathered (works).
 void Zero3::release(int) { todo("lesson 6: Zero3::release"); }
 
-// Given: releases every unit. Resets last_, so that the next use counts as the use of a new unit.
+// Written already: releases every unit. Resets last_, so that the next use counts as the use of a
+// new unit.
 void Zero3::release_all() {
   for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) release(unit);
   last_ = -1;
 }
 
-// Given: backward has its own order. Resetting last_ makes the first use in backward count as the
-// use of a new unit.
+// Written already: selects backward's own order. Resetting last_ makes the first use in backward
+// count as the use of a new unit.
 void Zero3::begin_backward() {
   order_ = &backward_;
   last_ = -1;

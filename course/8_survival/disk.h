@@ -43,8 +43,8 @@ class Disk {
   void crash_at(int64_t operation) { crash_at_ = operation; }
   /// Returns the writes, renames and removals in order, as texts such as "write latest".
   const std::vector<std::string>& operations() const { return operations_; }
-  /// Ends a save on this rank, and tells the other ranks if this rank has crashed. Collective: the
-  /// other ranks call barrier() or finish(). Returns true if any rank has crashed.
+  /// Ends a save on this rank, and tells the other ranks whether this rank has crashed. Collective:
+  /// the other ranks call barrier() or finish(). Returns true if any rank has crashed.
   bool finish(bool crashed);
 
  private:

@@ -12,7 +12,7 @@ import pathlib
 ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE, GREY = (
     "#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#bbbbbb")
 INK, PALE = "#1f2328", "#f3f4f6"
-# Ranks 0 to 4.
+# The colours of ranks 0 to 4.
 RANKS = (SKY, ORANGE, GREEN, PURPLE, YELLOW)
 DARK = (BLUE, RED, GREEN)  # fills on which text is white
 

@@ -114,7 +114,8 @@ int grade(int argc, char** argv, const std::string& title,
       // Every rank throws NotMet, so the job ends without an abort.
       return 1;
     } catch (const std::exception&) {
-      // course/check prints this line before the error, which dist::run prints.
+      // dist::run prints the error after this line. course/check shows both as a requirement that
+      // is not met.
       if (!grade.at().empty()) std::printf("  at  %s\n", grade.at().c_str());
       std::fflush(stdout);
       throw;

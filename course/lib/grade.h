@@ -1,6 +1,6 @@
-// Grading. A check is a list of requirements, in the order in which a student meets them. The check
-// stops at the first requirement that is not met, and prints a message: the values that were found,
-// the rank, and the mistake that has this effect.
+// Grading. A check is a list of requirements, in the order in which a student's code is expected to
+// fulfil them. The check stops at the first requirement that is not met, and prints a message: the
+// values that were found, the rank, and the mistake that has this effect.
 //
 //   int main(int argc, char** argv) {
 //     return course::grade(argc, argv, "lesson 4: ZeRO-1", [](course::Grade& grade) {

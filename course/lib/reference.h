@@ -1,6 +1,6 @@
 // The results of Tessera's own optimizer, for comparison bit by bit. The optimizer runs on one
-// rank, because its bits depend neither on the number of ranks nor on the stage. The checks require
-// the same of the student's optimizer.
+// rank, because its results have the same bits on any number of ranks and at any stage. The checks
+// require these bits of the student's optimizer.
 #pragma once
 
 #include <string>

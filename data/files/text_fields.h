@@ -18,14 +18,15 @@ namespace tessera::data {
 
 class FieldSplitter {
  public:
-  /// `separator` has one or two characters. A space matches one or more spaces. Throws if
-  /// `separator` is empty.
+  /// `separator` may have several characters, such as "::". The separator " " matches one or more
+  /// spaces. Throws if `separator` is empty.
   explicit FieldSplitter(std::string_view separator);
 
   /// Returns the fields without spaces and tabs around them. The fields are valid until the next
   /// call or the next line. If the separator is a comma or a semicolon, a field may be quoted, with
-  /// "" for a quote inside (RFC 4180). Throws InputError if a quoted field does not end in its
-  /// line, or if there is anything but spaces and tabs between the closing quote and the separator.
+  /// "" for a quote inside (RFC 4180). Spaces and tabs inside the quotes are kept. Throws
+  /// InputError if a quoted field does not end in its line, or if there is anything but spaces and
+  /// tabs between the closing quote and the separator.
   std::span<const std::string_view> split(std::string_view line, const TextLines& lines);
 
   const std::string& separator() const { return separator_; }

@@ -27,7 +27,7 @@ class TextLines {
   static constexpr size_t most_line_bytes = size_t{1} << 16;
 
   enum class Encoding { utf8, unknown };
-  /// Throws InputError if the file does not exist or is not a regular file. With Encoding::utf8
+  /// Throws InputError if the file cannot be opened or is not a regular file. With Encoding::utf8
   /// next() refuses lines that are not UTF-8.
   explicit TextLines(const std::string& path, Encoding encoding = Encoding::utf8);
 
@@ -37,7 +37,7 @@ class TextLines {
   ///   - a line has a NUL byte,
   ///   - a line is not UTF-8, with Encoding::utf8,
   ///   - a line is empty and other lines follow,
-  ///   - compressed data is damaged, or
+  ///   - the file cannot be read, or its compressed data is damaged or cut short, or
   ///   - compressed data has over 64 MiB of contents and over a hundred times its own size. No real
   ///     table grows so much, and the contents could exhaust the memory of callers.
   bool next(std::string_view& line);

@@ -1,6 +1,6 @@
 // Turns images into a model's input: cuts them to size, shifts and mirrors them at random in
-// training, and normalises them. The random choices for an image are a function of (seed, epoch,
-// sample) alone.
+// training, and normalises them. The random choices for an image depend only on (seed, epoch,
+// sample) and on the image's size.
 //
 //   images of one size
 //     training     a random crop of the image, after 4 pixels with the mean value are added on each
@@ -8,7 +8,8 @@
 //     evaluation   the image as it is
 //   images of any size
 //     training     a random part with 8 to 100 % of the area and an aspect ratio of 3:4 to 4:3,
-//                  resized (Szegedy et al., arXiv:1409.4842)
+//                  resized (Szegedy et al., arXiv:1409.4842); if ten random parts do not fit into
+//                  the image, a part in its middle
 //     evaluation   the middle of the image, after the image is resized so that it just covers
 //                  256 / 224 of the input's height and width
 //   In training, images of both kinds are also mirrored at random.

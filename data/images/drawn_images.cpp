@@ -19,7 +19,7 @@ constexpr int turn = 1024;
 using Color = std::array<int, 3>;
 
 // Returns sin(2 pi angle / turn) in units of 1 / 4096, in integers, by the formula of Bhaskara I
-// (7th century). The error is at most 0.0017.
+// (7th century). The error of the sine is at most 0.0017, which is 7 units.
 int sine(int angle) {
   constexpr int half = turn / 2;
   angle &= turn - 1;

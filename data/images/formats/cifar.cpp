@@ -19,7 +19,7 @@ constexpr int64_t names_limit_bytes = int64_t{1} << 20;
 
 struct Part {
   std::string file;   // name without the folder
-  int64_t first = 0;  // index in the set of the file's first record
+  int64_t first = 0;  // the first record of the file has this index in the set
 };
 
 void append(const std::string& path, const CifarFormat& format, std::vector<uint8_t>& pixels,

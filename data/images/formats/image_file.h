@@ -1,6 +1,6 @@
 // Reads JPEG and PNG files as RGB. The format is recognized by a file's contents, not by its name.
-// As in torchvision's loader, grey becomes three equal channels, 16 bits become 8, transparency is
-// dropped without changing the colours, and the camera's orientation (EXIF) is ignored.
+// As in torchvision's loader, grey becomes three equal channels, transparency is dropped without
+// changing the colours, and the camera's orientation (EXIF) is ignored. 16 bits are scaled to 8.
 #pragma once
 
 #include <cstdint>
