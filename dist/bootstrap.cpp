@@ -37,7 +37,7 @@ std::atomic<int64_t> running_step{-1};
 std::atomic<int64_t> finished_step{-1};
 std::atomic<bool> said_last_words{false};
 std::atomic<bool> line_open{false};
-std::atomic_flag ending;
+std::atomic_flag ending;  // not for handlers: set by the first thread in end_job
 struct sigaction program_handler;  // the program's own handler of SIGTERM
 // Over this communicator, ranks tell each other that their body has returned.
 MPI_Comm ending_ranks = MPI_COMM_NULL;
@@ -72,7 +72,7 @@ bool started_by_launcher() {
   return found.variable != nullptr && found.size != "1";
 }
 
-// Throws if the launcher has started N processes that MPI does not connect. Each process would
+// Throws if the launcher has started several processes that MPI does not connect. Each would
 // train alone, and all would write the same files.
 void check_launcher(const World& world) {
   const auto [variable, size] = launched();
@@ -100,8 +100,9 @@ void announce_end() {
   TESSERA_MPI(MPI_Ibarrier(ending_ranks, &all_ended));
 }
 
-// Prints the last finished step. Runs when this rank gets SIGTERM or SIGINT, because another rank
-// has died or the user has ended the job. Makes only async-signal-safe calls.
+// Prints the last finished step, once, if a step has begun. Runs when this rank gets SIGTERM or
+// SIGINT, because another rank has died or the user has ended the job. Makes only async-signal-safe
+// calls.
 void say_last_words() {
   const int64_t step = finished_step.load();
   const bool trains = step >= 0 || running_step >= 0;
@@ -344,8 +345,8 @@ void end_unless_all_end(int result) {
 }  // namespace
 
 int run(int argc, char** argv, const std::function<int(World&)>& body) {
-  // Declared outside of `try`: the communicator must not be destroyed before a handler below has
-  // reported the error and ended the job.
+  // Declared outside of `try`: the communicator must not be destroyed before a catch block below
+  // has reported the error and ended the job.
   World world;
   try {
     world = init(argc, argv);

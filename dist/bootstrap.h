@@ -50,7 +50,8 @@ World init(int& argc, char**& argv);
 void finish(World& world);
 
 /// Calls init, body and finish; returns the process's exit code. If the body returns a code other
-/// than 0 while other ranks go on, the job ends with that code.
+/// than 0 and other ranks still go on 5 s later, the job ends on all ranks with this code (with 1
+/// if the code's low 8 bits are 0).
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
 /// Prints `text`, with rank and step, and ends the job on all ranks. Meant for threads whose

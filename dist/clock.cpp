@@ -46,7 +46,7 @@ class Ranks {
   }
 
  private:
-  /// Sleeps between polls, because other ranks may need the core.
+  /// Polls with Backoff's pauses, because other ranks may need the core.
   void wait_for(int from) const {
     Backoff backoff;
     for (;;) {
@@ -66,9 +66,9 @@ class Ranks {
   double timeout_s_;
 };
 
-// Runs on rank 0, and compares rank 0's clock with the clock of `rank`. The other rank reads its
-// clock between two readings of rank 0's clock. So the offset's error is at most half of the time
-// between the two readings.
+// Runs on rank 0, and compares rank 0's clock with the clock of `rank`. Rank `rank` reads its clock
+// between two readings of rank 0's clock. So the error of the measured offset is at most half of
+// the time between the two readings.
 ClockReading ask(const Ranks& ranks, int rank) {
   ClockReading best{.error_ns = std::numeric_limits<int64_t>::max()};
   for (int i = 0; i < questions; ++i) {

@@ -17,13 +17,14 @@ namespace tessera::dist {
 struct ClockReading {
   int64_t at_ns = 0;      // the time of the comparison, on this rank's clock
   int64_t offset_ns = 0;  // rank 0's time minus this rank's
-  int64_t error_ns = 0;   // upper bound of the offset's error: half of a message's round trip
+  int64_t error_ns = 0;   // bound on the measured offset's error: half of a round trip
 };
 
 /// Compares clocks. Rank 0 asks each rank in turn for its time, several times, and takes the answer
-/// with the shortest round trip. The offset is set to 0 if it is not larger than its error, as on
-/// rank 0's own host. Sends a few hundred bytes for each rank over MPI; the traffic ledger does not
-/// count these bytes. Throws if a rank does not answer for World::comm_timeout_s. Collective.
+/// with the shortest round trip. If the measured offset is at most error_ns in size, as on rank 0's
+/// own host, offset_ns is set to 0; on another host it is then wrong by up to 2 * error_ns. Sends a
+/// few hundred bytes for each rank over MPI; the traffic ledger does not count these bytes. Throws
+/// if a rank does not answer for World::comm_timeout_s. Collective.
 ClockReading compare_clocks(const World& world);
 
 /// Converts a time of this rank's clock to rank 0's clock, with the offset interpolated linearly

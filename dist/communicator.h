@@ -220,8 +220,9 @@ class Communicator {
   TrafficLedger traffic_;
 };
 
-/// Creates the communicator of a job of one rank, whose buffers are on `device`. A call is done
-/// when it returns; on CUDA it has then been launched in the caller's stream.
+/// Creates the communicator of a job of one rank, whose buffers are on `device`. On the CPU, the
+/// work of a call is done when the call returns. On CUDA, the work has then been launched in the
+/// caller's stream.
 std::shared_ptr<Communicator> single_communicator(Device device = {});
 
 /// Creates the communicator over MPI_COMM_WORLD (MPI must be initialised with MPI_THREAD_MULTIPLE).
@@ -283,7 +284,8 @@ int64_t text_exchange_bytes(int64_t ranks);
 std::string broadcast_text(Communicator& communicator, const std::string& text);
 
 /// Nanoseconds that the calling thread has been blocked in waits for calls since the process
-/// started. Over NCCL only all_gather_host counts, because Work::wait does not block the host.
+/// started. Over NCCL only all_gather_host counts: Work::wait does not block the host, and barrier
+/// and split block it without being counted.
 int64_t waited_ns();
 
 }  // namespace tessera::dist

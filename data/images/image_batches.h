@@ -33,8 +33,8 @@ class ImageBatches {
   virtual void prepare(int64_t batch, int64_t row, ImageMemory& memory,
                        const ImageBatch& into) const = 0;
 
-  /// Allocates host memory for `images` images. The memory must be pinned if a GPU will copy from
-  /// it.
+  /// Allocates host memory for `images` images. The memory must be pinned if cuda::copy will copy
+  /// from it.
   ImageBatch allocate(int64_t images, bool pinned) const;
   /// Allocates memory for `images` images on the default device.
   ImageBatch allocate_input(int64_t images) const;
@@ -55,8 +55,9 @@ class ImageBatches {
 /// The micro-batches that one rank reads in a run. An epoch visits each image at most once, in an
 /// order that depends on (seed, epoch). The last images of this order are left out if they do not
 /// fill a step.
-/// The images of a micro-batch and their augmentation do not depend on the rank. They depend only
-/// on the seed, the step and the index of the micro-batch in the step.
+/// The images of a micro-batch and their augmentation do not depend on the rank. For a given set,
+/// transform and batch size, they depend only on the seed, the step and the index of the
+/// micro-batch in the step.
 class TrainingBatches : public ImageBatches {
  public:
   struct Schedule {
@@ -75,8 +76,8 @@ class TrainingBatches : public ImageBatches {
   int64_t epoch(int64_t step) const { return step / steps_per_epoch_; }
   /// Returns the index, in the set, of the image that is sample `sample` of a step's global batch.
   int64_t index_of(int64_t step, int64_t sample) const;
-  /// Returns the number of a micro-batch in the order in which this rank reads. Throws for a
-  /// micro-batch of another rank.
+  /// Returns which of this rank's batches a micro-batch is, counted from 0 in reading order. Throws
+  /// for a micro-batch of another rank.
   int64_t number_of(const MicroBatch& micro) const;
   /// Prepares a micro-batch of any rank on the calling thread, and copies it to the default device.
   ImageBatch read(const MicroBatch& micro) const;
@@ -100,7 +101,7 @@ class TrainingBatches : public ImageBatches {
 
 /// One pass over a set in the set's order, in batches of `size`. The last batch may be smaller.
 /// Rank r of N reads batches r, r + N, ... All ranks must run equally many forward passes, so a
-/// rank that has one batch less than other ranks reads the set's last batch again.
+/// rank that has one batch less than other ranks repeats the set's last batch.
 class EvaluationBatches : public ImageBatches {
  public:
   struct Share {
@@ -113,7 +114,7 @@ class EvaluationBatches : public ImageBatches {
 
   int64_t total() const { return total_; }  // batches of all ranks
   /// Converts this rank's batch number to a number among the batches of all ranks. A result of
-  /// total() or more stands for the set's last batch, which this rank reads again.
+  /// total() or more means that this rank repeats the set's last batch, number total() - 1.
   int64_t number_of(int64_t batch) const { return batch * share_.ranks + share_.rank; }
 
   int64_t count() const override { return (total_ + share_.ranks - 1) / share_.ranks; }

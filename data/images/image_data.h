@@ -44,7 +44,8 @@ struct ImageData {
 
 /// Throws InputError
 ///  - if none of the formats above is found (the message names the files looked for),
-///  - if a file is malformed,
+///  - if a format's files are incomplete, or a file is malformed (JPEG and PNG files are not
+///    checked here: ImageSet::read throws for them),
 ///  - if image_size is out of range,
 ///  - if image_size differs from the images' size, except for folders, whose images are resized.
 ImageData open_image_data(const ImageDataOptions& options);

@@ -1,6 +1,6 @@
-// Bilinear resizing with antialiasing, as Pillow and torchvision do by default. If an image becomes
-// smaller, each new pixel is a weighted mean of old pixels. The weights form a triangle that is two
-// new pixels wide.
+// Bilinear resizing with antialiasing, as Pillow's filter BILINEAR and, by default, torchvision do.
+// If an image becomes smaller, each new pixel is a weighted mean of old pixels. The weights form a
+// triangle that is two new pixels wide.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ class Histories {
   /// a user has an item twice.
   Histories(const Ratings& ratings, int64_t users, int64_t items);
   /// Takes existing lists: the items of user u are items[offsets[u]] to items[offsets[u + 1] - 1],
-  /// ascending. Throws InputError if offsets or items break this rule. The message begins with
-  /// `source`, the file that has the lists.
+  /// ascending, each once and in [0, item_count). Throws InputError if offsets or items break this
+  /// rule. The message begins with `source`, the file that has the lists.
   Histories(std::vector<int32_t> items, std::vector<int64_t> offsets, int64_t item_count,
             const std::string& source);
 

@@ -37,7 +37,7 @@ struct RatingBatchSizes {
   int64_t bytes() const;
 };
 
-/// Allocates a batch in host memory. The memory must be pinned if a GPU will copy from it.
+/// Allocates a batch in host memory. The memory must be pinned if cuda::copy will copy from it.
 RatingBatch allocate_rating_batch(const RatingBatchSizes& sizes, bool pinned);
 /// Allocates a batch on the default device.
 RatingBatch allocate_rating_input(const RatingBatchSizes& sizes);
@@ -64,12 +64,13 @@ class RatingBatches {
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
   int64_t epoch(int64_t step) const { return step / steps_per_epoch_; }
   RatingBatchSizes sizes() const;
-  /// Returns the interaction that is sample `sample` of a step's global batch. An epoch visits each
-  /// interaction at most once, in an order that depends on seed and epoch. The last interactions in
-  /// this order are left out if they do not fill a step.
+  /// Returns the index of the interaction that is sample `sample` of a step's global batch. An
+  /// epoch visits each interaction at most once, in an order that depends on seed and epoch. The
+  /// last interactions in this order are left out if they do not fill a step.
   int64_t index_of(int64_t step, int64_t sample) const;
   /// Returns the item that is drawn as a negative of an interaction: an item that the user does not
-  /// have in training. `number` is in [0, negatives). Each epoch draws new negatives.
+  /// have in training. `interaction` is an index, as from index_of(); `number` is in
+  /// [0, negatives). Each epoch draws new negatives.
   int32_t negative(int64_t epoch, int64_t interaction, int64_t number) const;
 
   /// Reads a micro-batch into host memory `into`.

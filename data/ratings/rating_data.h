@@ -1,7 +1,7 @@
 // Opens the ratings that a recommender trains on and is evaluated on: which user rated, bought or
 // looked at which item. The files at the path tell the format:
 //
-//   u.data, ratings.dat, ratings.csv    MovieLens: tabs, '::', or commas below a header
+//   u.data, ratings.dat, ratings.csv    MovieLens: tabs; '::'; commas, below a header
 //   NAME.inter                          RecBole's interactions: tabs below a header of NAME:TYPE
 //   any text, with `columns`            fields in the order of `columns`
 //   a folder                            exactly one of its files has one of the names above
@@ -61,6 +61,7 @@ struct RatingData {
 /// Throws InputError
 ///  - if none of the formats above is found,
 ///  - if a line is malformed (the message has file and line),
+///  - if `columns` is invalid or has no path, or a number in `drawn` is out of range,
 ///  - if the split is invalid, or needs times but the ratings have none,
 ///  - if the split leaves nothing to train on or, unless it is "none", nothing to validate.
 RatingData open_rating_data(const RatingDataOptions& options);

@@ -51,7 +51,7 @@ class RatingParser {
     for (size_t i = 0; i < fields.size(); ++i) take(layout_.fields[i], fields[i]);
   }
 
-  // Returns the ratings, with the ids sorted and the ratings renumbered accordingly.
+  // Sorts the ids, renumbers the ratings' users and items accordingly, and returns the ratings.
   RatingData finish() {
     RatingData data{.format = layout_.format, .train = std::move(ratings_)};
     renumber(data.train.users, users_.sort());
@@ -97,8 +97,8 @@ class RatingParser {
   Ratings ratings_;
 };
 
-// Returns the path of the ratings in a folder. Throws InputError unless there is exactly one such
-// file.
+// Returns the path of a folder's file of ratings. Throws InputError unless the folder has exactly
+// one such file.
 std::string file_in(const std::string& folder) {
   std::vector<std::string> found;
   std::error_code error;

@@ -1,4 +1,4 @@
-// Ratings, or interactions, as arrays of equal length.
+// Ratings, or interactions, as arrays of equal length; only `times` may be empty instead.
 #pragma once
 
 #include <cstdint>

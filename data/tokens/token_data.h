@@ -5,7 +5,8 @@
 //
 // A sequence is context + 1 consecutive tokens: the first `context` tokens are the input, the last
 // `context` the targets. An epoch cuts the training part into windows and visits each window once,
-// in a shuffled order. Sample i of a step is a function of (seed, step, i) alone.
+// in a shuffled order. For given data, context and global batch, sample i of a step depends only on
+// (seed, step, i).
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ struct TokenRange {
 
   int64_t size() const { return end - begin; }
   /// Returns the number of positions at which a sequence of `context` tokens and the token after it
-  /// fit.
+  /// fit. The result is 0 or negative if the range is too short for one sequence.
   int64_t starts(int64_t context) const { return size() - context; }
 };
 

@@ -13,7 +13,7 @@ namespace tessera::data {
 
 /// Decodes a grey, YCbCr, RGB, CMYK or YCCK image to u8 (H, W, 3) in `pixels`. Throws InputError if
 /// libjpeg cannot read the file, if data is damaged or missing, or if the image has too many
-/// pixels. The message begins with `name`.
+/// pixels or scans. The message begins with `name`.
 ImageView decode_jpeg(const std::string& name, std::span<const uint8_t> file,
                       std::vector<uint8_t>& pixels);
 

@@ -28,7 +28,7 @@ struct Reader {
   png_longjmp(png, 1);
 }
 
-void on_warning(png_structp, png_const_charp) {}  // ignored: warnings do not change the pixels
+void on_warning(png_structp, png_const_charp) {}  // ignored: libpng decodes the image all the same
 
 void read_bytes(png_structp png, png_bytep out, size_t count) {
   auto* reader = static_cast<Reader*>(png_get_io_ptr(png));
