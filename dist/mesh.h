@@ -11,7 +11,7 @@
 //   "data"      0 1 2 3   0 1 2 3     two groups of four
 //   "replica"   0 0 0 0   1 1 1 1     four groups of two: 0 4, 1 5, 2 6, 3 7
 //
-// A group is a World of its own: code that gets a group sees only its ranks.
+// A group is a World of its own: code that gets a group sees only the ranks of this group.
 #pragma once
 
 #include <string>
@@ -29,8 +29,9 @@ class Mesh {
     int size = 1;
   };
 
-  /// Splits world.communicator once for each axis that is not the whole job. Collective. Throws if
-  /// names are empty or occur twice, or the product of the sizes is not the number of ranks.
+  /// Splits world.communicator once for each axis that is shorter than the whole job. Collective.
+  /// Throws if a name is empty or occurs twice, if a size is less than 1, or if the product of the
+  /// sizes is not the number of ranks.
   Mesh(const World& world, std::vector<Axis> axes);
 
   /// Returns the group of the ranks that differ from this rank only along `axis`, in the order of

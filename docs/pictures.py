@@ -58,7 +58,7 @@ def ownership(path, _programs):
     for i, title in enumerate(titles):
         figure.text(160 + i * 145, 24, title, 13, weight="bold")
     # For each stage and each title, the part that a rank holds: 1 is the whole, 0 is its own shard,
-    # and 2 is the whole for a short time.
+    # and 2 is the whole for a short time. (Of the parameters, a rank always holds its own shard.)
     held = ((1, 1, 0, 1), (1, 1, 0, 0), (1, 2, 0, 0), (2, 2, 0, 0))
     for stage in STAGES:
         top = 38 + stage * 68
@@ -115,8 +115,8 @@ def ring(path, programs):
 # The parts of the model nano, with their numbers of operations in forward. h.3 includes the final
 # norm.
 PARTS = {"emb": 1, "h.0": 7, "h.1": 7, "h.2": 7, "h.3": 8, "head": 1}
-# A bucket of 1 MiB holds one block. Below stage 3, buckets 0, 1 and 2 also hold one parameter of
-# the next bucket's block: the bias of the last operation of that block.
+# A bucket of 1 MiB holds one block of the model. Below stage 3, buckets 0, 1 and 2 also hold one
+# parameter of the next bucket's block: the bias of the last operation of that block.
 BUCKET = {"h.3": 0, "h.2": 1, "h.1": 2, "h.0": 3}
 EMBEDDINGS = (4, 3), (4, 3), (4, 3), (4, 5)  # the buckets of the embeddings at each stage
 TIED = (4, 4, 4, 5)  # the bucket of the tied table at each stage
@@ -231,7 +231,8 @@ class Timeline:
                     self.call("exchange", "gradients", b)
 
     def before(self, parts, i, ring):
-        """Returns the calls that part i waits for before it begins. At stage 3, starts gathers."""
+        """Returns the calls that part i waits for before it begins. At stage 3, also starts the
+        gathers of the buckets that this part and the next part read, unless they are held."""
         reads, following = (self.reads(name) for name in (parts[i], parts[min(i + 1, 11)]))
         if self.stage == 3:
             if parts[i] in BUCKET:

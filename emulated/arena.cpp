@@ -168,9 +168,9 @@ void Arena::report_faults() {
   (void)sigaction(SIGSEGV, &action, nullptr);
 }
 
-// Prints an error and restores the earlier action. After the return, the access faults again, and
-// the earlier action ends the process. A signal handler may call only a few functions; write() is
-// one of them.
+// Prints an error if the address is in the arena, and restores the earlier action. After the
+// return, the access faults again, and the earlier action ends the process. A signal handler may
+// call only a few functions; write() is one of them.
 void Arena::on_fault(int, siginfo_t* info, void*) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (address - arena().begin_ < address_bytes) {

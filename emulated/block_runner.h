@@ -26,8 +26,9 @@ class BlockRunner {
   std::string run(const Launch& launch);
 
   // The running CUDA thread calls these two functions. block_barrier returns when all threads of
-  // the block have arrived, warp_meeting when all lanes of the mask have arrived. If a thread or
-  // lane never arrives, the launch fails and the call does not return.
+  // the block have arrived, warp_meeting when all lanes of the mask have arrived. (Lanes that
+  // a short last warp does not have are not awaited.) If a thread or lane never arrives, the launch
+  // fails and the call does not return.
   void block_barrier(Site site);
   void warp_meeting(const char* name, unsigned mask, void* mine,
                     void (*compute)(void* const* lanes), Site site);
@@ -97,7 +98,7 @@ class BlockRunner {
 
   std::vector<Thread> threads_;       // the running block's threads, by number
   std::vector<Warp> warps_;
-  std::vector<uint16_t> arranged_;    // the threads in the order in which they begin
+  std::vector<uint16_t> arranged_;    // threads, in order of beginning or going on after a barrier
   size_t begun_ = 0;
   size_t ended_ = 0;
   bool waiting_first_ = true;  // Order::waiting_first() for the running block

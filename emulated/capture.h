@@ -44,7 +44,8 @@ cudaError_t check_not_captured(const CapturedPoint& point, const char* call);
 /// captured.
 CapturedPoint point_of(cudaStream_t stream);
 /// Orders the stream's next captured work after the point. If only the point belongs to a capture,
-/// the stream joins this capture. Does nothing if neither belongs to a capture.
+/// the stream joins this capture. Does nothing if neither belongs to a capture. It is an error if
+/// the stream is captured and the point does not belong to the same capture.
 cudaError_t wait_for_point(cudaStream_t stream, const CapturedPoint& point);
 
 /// Record nodes that allocate and free memory of the graph.

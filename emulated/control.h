@@ -54,7 +54,8 @@ void keep_nvtx_ranges(bool on);
 std::vector<NvtxRange> take_nvtx_ranges();
 
 /// While on, counts the operations that are given to streams outside of captures: kernels,
-/// products, convolutions, copies, fills, host functions and graphs. Each counts as one.
+/// products, convolutions, copies, fills, host functions and graphs. Each counts as one. Calls of
+/// NCCL count only while streams are deferred.
 void count_launches(bool on);
 /// Returns the counts so far and clears them. The keys are the NVTX ranges that were open on the
 /// launching thread, from the outermost on: "backward/linear".

@@ -81,7 +81,8 @@ Problem problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLt
   return problem;
 }
 
-/// Returns an FNV-1a hash of the properties that an algorithm may depend on, without addresses.
+/// Returns a hash of the properties that an algorithm may depend on, without addresses. The hash is
+/// computed as FNV-1a, but from 64-bit numbers instead of bytes.
 uint64_t hash_of(const Problem& problem) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&](int64_t value) {

@@ -84,7 +84,8 @@ void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int
   }
 }
 
-/// Like sum_tile, but for any number of terms, which are summed in parts of `part_terms`.
+/// Like sum_tile, but divides the terms into parts of `part_terms`, computes the sum of each part
+/// with sum_tile, and adds these sums in order.
 void sum_parts(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms,
                int64_t part_terms, uint32_t rotation) {
   sum_tile(sums, a, b, rows, columns, std::min(part_terms, terms), rotation);

@@ -36,7 +36,8 @@ struct Step {
 
 }  // namespace
 
-// Point and Queue are changed only while the mutex of Device is held.
+// Once other threads can see a Point or a Queue, it is changed only while the mutex of Device is
+// held.
 
 struct Point {
   SharedQueue queue;    // null once the point is passed
@@ -61,7 +62,8 @@ class Queue {
 
 namespace {
 
-/// Runs the steps of all queues on a thread of its own.
+/// Runs the steps of all queues on a thread of its own. A step that waits for other ranks gets
+/// another thread, so that it does not hold up the other queues.
 class Device {
  public:
   uint64_t seed() const { return seed_; }

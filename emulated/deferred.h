@@ -47,9 +47,9 @@ SharedPoint point_behind(cudaStream_t stream);
 /// Makes later work of the stream wait for the point.
 cudaError_t defer_behind(cudaStream_t stream, const SharedPoint& point);
 
-/// True if the work before a point, or all work of a stream, is done. Otherwise the emulator runs
-/// some of this work in the background, as a GPU would between two queries. `when` receives the
-/// time at which the point was passed.
+/// True if the work before a point, or all work of a stream, is done. If it is not done, the
+/// emulator runs some of this work in the background, as a GPU would between two queries. If the
+/// point was passed, `when` receives the time.
 bool passed(const SharedPoint& point, std::chrono::steady_clock::time_point* when = nullptr);
 bool is_idle(cudaStream_t stream);
 

@@ -21,7 +21,8 @@ struct CallHeader {
   /// The meaning depends on the collective:
   ///  - exchange, reduce_scatter: the number of contributors;
   ///  - broadcast: the root's rank in the job;
-  ///  - exchange_v, all_gather_v, send_receive: code_of() for the data expected from the peer.
+  ///  - exchange_v, all_gather_v, send_receive: code_of() for the data expected from the peer;
+  ///  - all others: 0.
   int32_t ranks = 0;
   Collective collective = Collective::barrier;
   Traffic purpose = Traffic::other;
@@ -48,11 +49,13 @@ struct CallHeaders {
 };
 
 /// Returns a code for a number of bytes of a dtype. A receiver sends the code of the data that it
-/// expects, so that the sender of the data notices a difference.
+/// expects, so that the sender of the data notices a difference. (Rarely, different numbers and
+/// dtypes have equal codes. Then only the receiver notices the difference.)
 int32_t code_of(int64_t bytes, DType dtype);
 
-/// Throws an error that names the calls of both ranks. To be called if the header of `peer`, a rank
-/// of the channel, differs from the expected header.
+/// Throws an error that names the calls of both ranks. If the calls differ only in the data that
+/// one rank sends to the other, the error names the call once, and this data. To be called if the
+/// header of `peer`, a rank of the channel, differs from the expected header.
 [[noreturn]] void fail_disagreeing(const Channel& channel, const CallHeaders& headers, int peer);
 
 }  // namespace tessera::dist

@@ -5,10 +5,10 @@
 
 namespace tessera::dist {
 
-// Staging has one chunk of 1 to 8 MiB for each rank. Each chunk costs a launch of NCCL and one
-// kernel launch per contribution. These launches take some tens of microseconds, in which NVLink
-// moves about 8 MiB. All chunks together take at most about 64 MiB, except with chunks of the least
-// size.
+// Staging has one chunk for each rank. The options may set the size of a chunk; by default it is 1
+// to 8 MiB. Each chunk costs a launch of NCCL and one kernel launch per contribution. These
+// launches take some tens of microseconds, in which NVLink moves about 8 MiB. By default, all
+// chunks together take at most 64 MiB, except with chunks of 1 MiB.
 int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options) {
   constexpr int64_t unit = 256 * 8;
   constexpr int64_t MiB = 1024 * 1024;

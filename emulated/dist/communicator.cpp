@@ -92,7 +92,7 @@ void Communicator::check_buffer(const Operation& operation, const char* name, co
 void Communicator::fail(ncclResult_t failure) {
   ncclResult_t none = ncclSuccess;
   if (!failure_.compare_exchange_strong(none, failure)) return;
-  if (in_use_.test_and_set()) return;  // another thread's call is under way and uses the messages
+  if (in_use_.test_and_set()) return;  // another thread's call is under way and uses peers_
   peers_.say_goodbye();
   in_use_.clear();
 }

@@ -2,8 +2,8 @@
 // order the streams:
 //  - the communication stream waits for earlier launches on the caller's stream;
 //  - a stream on which wait() is called waits for the call's work.
-// nccl_communicator.cpp launches all calls, and implements the calls that need only NCCL's
-// collectives. nccl_pieces.cpp implements the calls that consist of sends and receives.
+// nccl_communicator.cpp launches all calls, and implements all calls except those that consist of
+// sends and receives. Those are in nccl_pieces.cpp.
 #pragma once
 
 #include <nccl.h>

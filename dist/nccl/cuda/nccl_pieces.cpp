@@ -1,5 +1,6 @@
-// The calls of the communicator over NCCL that consist of sends and receives: reductions whose
-// pieces are sent unsummed, pieces of any length, and transfers between two ranks.
+// The calls of the communicator over NCCL that consist of sends and receives: exchange and
+// reduce_scatter (which leaves the cases that it can to NCCL's own reduction), calls with pieces of
+// any length, and transfers between two ranks.
 #include <algorithm>
 #include <utility>
 

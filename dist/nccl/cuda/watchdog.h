@@ -1,5 +1,5 @@
-// Ends a job in which a collective does not finish. Otherwise a GPU would wait for its peer for
-// ever, without an error.
+// Ends a job in which a collective does not finish. Without a watchdog, a GPU would wait for its
+// peer for ever, without an error.
 #pragma once
 
 #include <condition_variable>
