@@ -11,7 +11,7 @@ namespace emulated {
 /// cudaGetErrorString gives. Returns `error`.
 cudaError_t failed(cudaError_t error, const std::string& why);
 
-/// Returns the device that the calling OS thread has set.
+/// Returns the calling OS thread's current device: the last one that it has set, at first 0.
 int current_device();
 int device_count();
 

@@ -30,9 +30,10 @@ constinit thread_local Fiber* arriving = nullptr;
 }  // namespace
 
 #if defined(__x86_64__)
-// emulated_switch_stacks(void** from, void* to): saves the callee-saved registers on the running
-// stack and stores the stack pointer in *from. Then restores the registers from the stack `to`.
-// Vector registers are caller-saved, so they need no saving. swapcontext would make a system call.
+// emulated_switch_stacks(void** from, void* to): saves the callee-saved general registers on the
+// running stack and stores the stack pointer in *from. Then restores the registers from the stack
+// `to`. Vector registers are caller-saved, so they need no saving. swapcontext would make a system
+// call.
 extern "C" void emulated_switch_stacks(void** from, void* to);
 asm(R"(
   .pushsection .text

@@ -15,8 +15,8 @@ class Fiber {
   /// Represents the calling OS thread's own stack.
   Fiber() = default;
   /// Creates a stack. The first switch to this fiber starts `entry`, which must never return.
-  /// `number` shifts the top of the stack. Otherwise the tops of all stacks would compete for the
-  /// same cache sets.
+  /// `number` shifts the top of the stack. Without the shift, the tops of all stacks would compete
+  /// for the same cache sets.
   Fiber(void (*entry)(), int number);
   ~Fiber();
   Fiber(const Fiber&) = delete;
@@ -26,8 +26,8 @@ class Fiber {
   /// fiber.
   void switch_to(Fiber& to);
 
-  /// Discards this fiber's frames, so that its entry starts anew at the next switch. The fiber must
-  /// not be running.
+  /// Discards this fiber's frames, so that the next switch to this fiber starts its entry anew. The
+  /// fiber must not be running.
   void restart();
 
  private:

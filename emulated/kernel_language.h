@@ -79,10 +79,10 @@ void* dynamic_shared_memory();
 
 void block_barrier(Site site);
 
-/// Waits until every lane of `mask` that the block has made this call with the same name, mask,
-/// compute and site. The last lane to arrive runs compute(lanes). lanes[i] is the `mine` of lane i,
-/// or null if lane i is not in the mask or not in the block. `name` and `compute` are compared by
-/// address.
+/// Waits until all lanes that are in `mask` and in the block have made this call with the same
+/// name, mask, compute and site. The last lane to arrive runs compute(lanes). lanes[i] is the
+/// `mine` of lane i, or null if lane i is not in the mask or not in the block. `name` and `compute`
+/// are compared by address.
 void warp_meeting(const char* name, unsigned mask, void* mine, void (*compute)(void* const* lanes),
                   Site site);
 

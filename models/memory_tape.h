@@ -4,7 +4,7 @@
 //
 //   MemoryTape tape(true);
 //   Value y = tape.empty(shape, dtype);                       // an operation's output
-//   tape.record(y, {x.memory}, {{&x}});                       // kept for backward; inputs
+//   tape.record(y, {x.memory}, {{&x}});                       // keeps x for backward; input x
 //   tape.backward();
 //   tape.peak();
 //
@@ -67,7 +67,8 @@ class MemoryTape {
   Value empty(const Shape& shape, DType dtype);
 
   /// An input of an operation. If `handed_on` is true, the input's gradient is the output's
-  /// gradient itself. Otherwise the input's gradient gets new memory.
+  /// gradient itself. Otherwise the input's gradient gets new memory, unless
+  /// write_gradient_in_place() is called.
   struct Input {
     const Value* value;  // gets no gradient if it is nullptr or has no producer
     bool handed_on = false;

@@ -9,7 +9,8 @@
 //   - every send has a receive of the same count and dtype;
 //   - two ranks divide the transfers between them into groups in the same way, and have the same
 //     order of these transfers within a group. NCCL is less strict;
-//   - a rank that has ended or does not arrive in time causes an error, not an endless wait;
+//   - if a rank has ended or does not arrive in time, the collectives and transfers of the other
+//     ranks fail. Only ncclCommInitRank and ncclCommSplit wait without a time limit;
 //   - registered memory is deregistered before it is freed;
 //   - buffers are in memory of the communicator's device. Send and receive buffer are either
 //     disjoint or exactly in place;

@@ -77,9 +77,9 @@ class Activations {
     if (!recorded && l > 0) end(l, "sum_1");
   }
 
-  /// Frees the residual stream that entered block l: the stream's update and, if `sum` is true, the
-  /// residual sum. `sum` is false while a backward closure still needs the residual sum. The stream
-  /// that enters block 0 has no update.
+  /// Frees the residual stream that entered block l, or the final norm if l is the number of
+  /// layers: the stream's update and, if `sum` is true, the residual sum. `sum` is false while a
+  /// backward closure still needs the residual sum. The stream that enters block 0 has no update.
   void end_input(int64_t l, bool sum) {
     if (l == 0) {
       if (sum) alive_.end("x");

@@ -1,6 +1,6 @@
 // Reads the sizes of a GPT from a file of weights, so that a model of these sizes can be built.
-// Most sizes are read from the tensors' shapes. Heads and epsilon are read from config.json beside
-// the file.
+// Most sizes are read from the names and shapes of the tensors. Heads and epsilon are read from
+// config.json beside the file.
 #pragma once
 
 #include <cstdint>

@@ -82,8 +82,8 @@ class GptWriter {
 std::string_view without_gpt_prefix(std::string_view name);
 
 /// Throws InputError if config.json beside `path` describes a GPT whose sizes or epsilon differ
-/// from the model's. GptWriter replaces config.json and the weights by two renames. If their sizes
-/// changed, a crash between the renames would leave files that disagree.
+/// from the model's. GptWriter replaces config.json and the weights by two renames. If the old
+/// files are of a model with other sizes, a crash between the renames leaves files that disagree.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
 /// Throws InputError if GptWriter could not write to `path`, or if GptWriter would replace a

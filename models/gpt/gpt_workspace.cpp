@@ -39,8 +39,8 @@ class CpuKernels : public Kernels {
 
   // Each thread has:
   //   - a tile of scores in f32 and, if the dtype is not f32, a second tile in the dtype;
-  //   - a tile of the output, and the maxima and sums of its rows;
-  //   - in backward, as many tiles again, for the gradients of the scores;
+  //   - in backward, as many tiles again for the gradients of the scores;
+  //   - a tile of the output (in backward, of dq), and the maxima and sums of its rows;
   //   - in backward, dk and dv;
   //   - the workspace of a product.
   int64_t attention(bool backward) const override {
@@ -151,7 +151,7 @@ class Workspace {
                           .c = {nullptr, out}, .bias = at(aligned), .c_dtype = s_.dtype}));
   }
   // `input`: bytes of the layer's input if backward recomputes it, else 0. `gradient`: bytes of the
-  // gradient of the activation's input, or 0 without an activation.
+  // gradient of the layer's output if an activation function follows the layer, else 0.
   void linear_backward(int64_t in, int64_t out, int64_t input, int64_t gradient) {
     const int64_t dx =
         kernels_.product({.m = s_.n, .n = in, .k = out, .a = {nullptr, out},

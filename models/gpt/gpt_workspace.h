@@ -12,7 +12,8 @@
 
 namespace tessera::models {
 
-/// A micro-batch's sizes. `n` and `chunk` are numbers of rows. The members from `element` on are in
+/// A micro-batch's sizes. `n` is the number of its rows, one for each token. `chunk` is the number
+/// of rows of logits that the head computes at once. The other integers from `element` on are in
 /// bytes unless noted. nn/transformer.h explains the letters.
 struct GptSizes {
   GptConfig config;

@@ -1,4 +1,3 @@
-// Letters: N images, H and W pixels, C channels.
 #include "models/image/image_memory.h"
 
 #include <algorithm>

@@ -64,10 +64,10 @@ struct RecommenderInput {
 
 struct Scores {
   Tensor scores;  // (B, K): a rating, or a logit
-  /// `rows` and `squares` are for an L2 penalty, which sums the squares of all table rows that were
-  /// read. `rows` holds the rows that were copied. `squares`, f32 [], is the sum of the squares of
-  /// the rows that were read in place. `squares` is undefined if the input is not penalized or if
-  /// the model reads no rows in place.
+  /// `rows` and `squares` are for the L2 penalty of recommender_loss. `rows` holds table rows that
+  /// score() has copied out of their tables. `squares`, f32 [], is the sum of the squares of both
+  /// sides' rows in ops::row_products, which copies no table rows. `squares` is undefined if the
+  /// input is not penalized or if the model does not use row_products.
   std::vector<Tensor> rows;
   Tensor squares = {};
   bool penalized = false;  // as in the input
@@ -89,8 +89,9 @@ class Recommender : public nn::Module {
 std::unique_ptr<Recommender> recommender(const RecommenderConfig& config);
 
 /// A table with a row for each user or item. The row's index is the number of the user or item. In
-/// each step an optimizer sends and updates all rows of a dense table. Of a row-sparse table, the
-/// optimizer sends and updates only the rows that were looked up.
+/// each step an optimizer updates all rows of a dense table, and sends all of them if there are
+/// several processes. Of a row-sparse table, the optimizer updates and sends only the rows that
+/// were looked up.
 using RecommenderTable = nn::Embedding;
 
 /// Returns the options of a row-sparse table, of which a micro-batch looks up at most `distinct`

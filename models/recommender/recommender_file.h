@@ -1,7 +1,7 @@
 // Describes a recommender in its file of weights, so that `recommend` can build the model from the
-// file (docs/formats.md). The metadata hold the name and the sizes. Extra tensors hold the ids of
-// users and items, and the items that each user has in training. The weights themselves have the
-// names of the model's parameters.
+// file (docs/formats.md). The metadata hold the model's name and sizes, the objective, and the mean
+// and range of the ratings. Extra tensors hold the ids of users and items, and the items that each
+// user has in training. The weights themselves have the names of the model's parameters.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Letters: B samples of K items, F factors.
+// Letters: B samples of K items each. A place (b, k) is item k of sample b.
 #include "models/recommender/recommender_memory.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace tessera::models {
 namespace {
 
 /// Returns the bytes of a set of row numbers: the numbers, and a hash table of at least twice as
-/// many places.
+/// many slots.
 int64_t row_set_bytes(int64_t rows) {
   return 4 * (rows + static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * rows))));
 }
@@ -210,9 +210,10 @@ class Tape {
   }
   bool fetches(const Entries& table) const { return table.distinct > 0 && micro_.fetches; }
   /// Allocates the memory of a lookup in a row-sparse table:
-  ///   - in training, the places of the rows, which the gradient's closure keeps;
-  ///   - in an evaluation that fetches rows, the places and the rows, and during the lookup also a
-  ///     set of the row numbers.
+  ///   - in training, for each index, the position of its row among the copied rows. The gradient's
+  ///     closure keeps these positions;
+  ///   - in an evaluation that fetches rows, the positions and the rows, and during the lookup also
+  ///     a set of the row numbers.
   void look_up(const Entries& table, const Shape& indices, int64_t width,
                std::vector<Memory>& kept, std::vector<Value>& looked_up) {
     if (tape_.training() && table.distinct > 0) {
@@ -228,7 +229,7 @@ class Tape {
     }
   }
   /// Allocates the memory of two lookups with the same indices: in a table, and in the table's
-  /// bias. The places of the bias are compared with the places of the table, and then freed.
+  /// bias. The positions in the bias are compared with the positions in the table, and then freed.
   void look_up_with_bias(const Entries& table, const Shape& indices, int64_t width,
                          std::vector<Memory>& kept, std::vector<Value>& looked_up) {
     look_up(table, indices, width, kept, looked_up);

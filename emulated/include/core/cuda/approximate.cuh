@@ -1,5 +1,6 @@
-// The emulated twin of the CUDA file core/cuda/approximate.cuh. As on a GPU, a subnormal power
-// becomes zero, and so does a finite number divided by a number whose magnitude is above 2^126.
+// The emulated twin of the CUDA file core/cuda/approximate.cuh. As on a GPU, a subnormal result of
+// exp2_approximate becomes zero. So does a finite number divided by a number whose magnitude is
+// above 2^126.
 // Other results have the precision of the host's functions.
 #pragma once
 

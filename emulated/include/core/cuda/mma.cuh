@@ -85,7 +85,7 @@ void multiply(Product* const* lanes) {
   }
 }
 
-/// A lane's operands of load_matrices.
+/// A lane's result `r` and address `row` in load_matrices and load_matrices_transposed.
 struct Rows {
   uint32_t* r;
   const char* row;
@@ -120,11 +120,12 @@ struct Copy {
 };
 
 /// The pending asynchronous copies of one CUDA thread, in groups. New copies join the last group
-/// until commit_copies() starts another group.
+/// until commit_copies() starts another group. If `shared` or `block` changes, a new block has
+/// begun, and the pending copies are dropped.
 struct Copies {
   std::deque<std::vector<Copy>> groups;
   const void* shared = nullptr;  // the shared memory of the block that made the copies
-  unsigned block = 0;            // the block's index; a new block drops pending copies
+  unsigned block = 0;            // that block's blockIdx.x
 
   static Copies& of_this_thread() {
     static thread_local std::vector<Copies> threads(1024);
