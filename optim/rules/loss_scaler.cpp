@@ -37,7 +37,8 @@ void LossScaler::restore(float scale, int64_t good_steps) {
 }
 
 void LossScaler::step(bool overflow, int64_t step) {
-  constexpr float largest = 0x1p60f;  // small enough that loss * scale does not overflow f32
+  // Small enough that loss * scale does not overflow f32 for any loss below 2^68.
+  constexpr float largest = 0x1p60f;
   if (overflow) {
     TESSERA_CHECK(
         scale_ >= 2,

@@ -11,7 +11,7 @@ namespace tessera::optim {
 
 struct LossScaling {
   float initial = 65536;  // 2^16
-  // The scale doubles after this many steps without overflow, unless it has reached 2^60.
+  // The scale doubles after this many steps in a row without overflow, unless it has reached 2^60.
   int64_t growth_interval = 1000;
 };
 
@@ -20,7 +20,7 @@ class LossScaler {
   explicit LossScaler(const LossScaling& options);
 
   float scale() const { return scale_; }
-  /// Steps without an overflow so far in the current growth interval.
+  /// The number of steps since the last overflow or the end of the last growth interval.
   int64_t good_steps() const { return good_steps_; }
   /// Sets scale and good steps from a checkpoint. Throws InputError unless the scale is a power of
   /// two of at least 1 and good_steps is in [0, growth_interval).

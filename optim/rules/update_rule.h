@@ -1,13 +1,13 @@
 // Update rules. A rule updates weights and state in place, on flat ranges. The result depends only
-// on the old weights, the gradients, the state and the hyper-parameters. A rule is a plain struct
-// of hyper-parameters:
+// on the old weights, the gradients, the state, the hyper-parameters and the scalars of the step
+// (StepScalars). A rule is a plain struct of hyper-parameters:
 //
 //   optim::AdamW{.learning_rate = 3e-4f, .weight_decay = 0.1f}
 //
 // `UpdateRule` holds any rule. A new rule needs `state_names()`, `hyper(...)` and `update(...)`
 // with the signatures below. A rule with `update_rows(...)` can also update the looked-up rows of
-// row-sparse tables. A rule with `static constexpr bool value_per_row = true` has one value of
-// state for each row of a table, and needs no `update(...)`.
+// row-sparse tables. A rule with `static constexpr bool value_per_row = true` has state tensors
+// with one value for each row of a table, and needs no `update(...)`.
 #pragma once
 
 #include <cstdint>

@@ -59,8 +59,8 @@ class OffloadedRows {
   int64_t rows_at_once_;
   Device device_;
   UpdateOnHost place_;
-  // Each f32 [rows_at_once_, C] on the device. On a GPU, there are two if there are several chunks,
-  // which use them in turn.
+  // Buffers on the device, each f32 [rows_at_once_, C]. On a GPU with several chunks, there are two
+  // buffers, and consecutive chunks use them in turn. Otherwise there is one.
   std::vector<Tensor> sums_;
   Tensor values_;             // [rows_at_once_, C] on the device
 };

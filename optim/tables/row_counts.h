@@ -5,18 +5,18 @@
 
 namespace tessera::optim {
 
-/// Counts of one rank, summed over all steps since the optimizer was made. From these counts
-/// optim/plan/plan_tables.h computes the exact number of bytes sent. For a frozen table, only
-/// `asked` and `served` are counted.
+/// Counts of one rank, summed over all steps since the optimizer was made. Evaluations are not
+/// counted. From these counts optim/plan/plan_tables.h computes the exact number of bytes that
+/// steps have sent. For a frozen table, only `asked` and `served` are counted.
 struct RowCounts {
   int64_t looked_up = 0;  // distinct rows of each micro-batch of this rank, summed
   int64_t sent = 0;       // gradient rows that this rank sent to other ranks
   int64_t asked = 0;      // stage 3: rows that this rank requested from other ranks
   int64_t served = 0;     // stage 3: rows whose values this rank sent to other ranks
-  int64_t touched = 0;    // rows of this rank that any rank looked up; a row counts once per step
-  int64_t updated = 0;    // the part of `touched` in steps with an update
-  int64_t blocks = 0;     // blocks of 256 elements with such rows; a block counts once per step
-  int64_t updates = 0;    // steps with an update
+  int64_t touched = 0;    // rows owned by this rank that any rank looked up, once per step
+  int64_t updated = 0;    // the part of `touched` in the steps that `updates` counts
+  int64_t blocks = 0;     // blocks of 256 elements with rows counted in `touched`, once per step
+  int64_t updates = 0;    // steps whose update was launched, even if the device then skipped it
 };
 
 }  // namespace tessera::optim

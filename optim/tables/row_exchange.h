@@ -2,7 +2,7 @@
 // First, the hosts of all ranks exchange counts: the number of rows of each owner that each rank
 // sends or requests. Then the ranks send row numbers to the owners. Last, gradients are sent to the
 // owners, or parameter values are sent by the owners. In a step, counts and row numbers are
-// Traffic::rows.
+// Traffic::rows. RowGather takes known counts, and sends rows from their owners to all ranks.
 #pragma once
 
 #include <vector>
@@ -84,8 +84,9 @@ class RowFetch {
   dist::Work arrived_;
 };
 
-/// Gathers the rows that a step has changed, and their values, from all ranks. A gather allocates
-/// buffers if there are none yet, or if `most` exceeds their size.
+/// Gathers the rows that a step has touched from their owners on every rank: the row numbers, and
+/// for each row its gradient sum or its updated values. A gather allocates buffers if there are
+/// none yet, or if `most` exceeds their size.
 class RowGather {
  public:
   RowGather(const TableInfo& info, dist::Communicator& communicator)
@@ -93,14 +94,14 @@ class RowGather {
 
   struct Gathered {
     Tensor rows;        // i32 [rows of all ranks], ascending
-    Tensor values;      // [rows of all ranks, elements per row]
+    Tensor values;      // [rows of all ranks, elements per row]: sums or values, as in `from`
     int64_t begin = 0;  // this rank's own rows are rows[begin, end)
     int64_t end = 0;
     dist::Work arrived;
   };
-  /// `changed`: i32, the changed rows of this rank, ascending; `from`: their values. Rank r has
-  /// counts[r] changed rows, and all ranks together have at most `most`. The previous gather must
-  /// be complete. Collective.
+  /// `changed`: i32, the rows that this rank sends, ascending; `from`: their gradient sums or
+  /// values. Rank r sends counts[r] rows, and all ranks together send at most `most`. The previous
+  /// gather must be complete. Collective.
   Gathered gather(const Tensor& changed, const RowList& from, const std::vector<int64_t>& counts,
                   int64_t most, dist::Traffic purpose);
 

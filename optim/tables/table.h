@@ -1,7 +1,7 @@
-// A row-sparse table under ZeRO (nn::Parameter::set_row_sparse): only the rows that micro-batches
-// look up are sent, counted in the norm, and by default updated. Each rank owns a range of rows
-// (dist/row_layout.h). A table belongs to no partition, but takes part in the same steps as the
-// partitions of dense parameters.
+// A row-sparse table under ZeRO (nn::Parameter::set_row_sparse). Gradients are sent and counted in
+// the norm only for the rows that micro-batches look up. By default, only these rows are updated.
+// Each rank owns a range of rows (dist/row_layout.h). A table belongs to no partition, but takes
+// part in the same steps as the partitions of dense parameters.
 //
 //   parts     TableValues      the rows that operations read; stage 3 fetches rows
 //             TableGradients   the gradient rows of a micro-batch, and their sums at the owners
@@ -113,7 +113,8 @@ class Table {
   TableInfo info_;
   int64_t number_;
   TableValues values_;
-  std::optional<TableGradients> gradients_;  // not for frozen tables
+  // Frozen tables have neither of these two.
+  std::optional<TableGradients> gradients_;
   std::optional<TableUpdate> update_;
   int64_t micro_batches_ = 1;
   int64_t updates_ = 0;

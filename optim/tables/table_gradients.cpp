@@ -106,7 +106,7 @@ Tensor TableGradients::open() {
                 "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
                 info_.name());
   opened_ = true;
-  // Rows of gradient_ from looked_up_ on are neither written nor sent, so they need no zeros.
+  // Rows of gradient_ from index looked_up_ on are neither written nor sent, so they need no zeros.
   const Tensor rows = gradient_.rows(0, looked_up_);
   if (looked_up_ > 0) kernels::fill(current_context(rows.device()), rows, 0.0f);
   return gradient_;

@@ -68,7 +68,8 @@ class TableGradients {
   // After close():
   const SortedRows& touched() const { return sorted_; }
   const Tensor& sums() const { return touched_->sums(); }
-  /// The counts of rows looked up, sent and touched since the optimizer was made.
+  /// The counts of rows looked up, sent and touched, and of touched blocks, since the optimizer was
+  /// made. The other counts stay 0.
   const RowCounts& counts() const { return total_; }
   /// The blocks of 256 elements with touched rows, for the norm.
   const TouchedBlocks& blocks() const { return blocks_; }

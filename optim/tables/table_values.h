@@ -31,36 +31,39 @@ class TableValues {
   /// The values of `range` of rows, which this rank must hold.
   Tensor values_of(const dist::Range& range) const;
 
-  /// Begins a micro-batch, which has looked up no rows yet.
+  /// Begins a micro-batch. If rows were prefetched for it, waits for their values and puts these
+  /// rows into looked_up(). Otherwise looked_up() is empty at first.
   void begin_forward();
-  /// Ends the forward. Until end_backward(), only rows that the forward has looked up may be looked
-  /// up again.
+  /// Ends the forward. Until end_backward(), only rows of looked_up() may be looked up again.
   void begin_backward();
   void end_backward();
   /// True from begin_forward() to end_backward().
   bool running() const { return phase_ != Phase::evaluation; }
-  /// Looks up rows, as Leaf::look_up describes. Collective at stage 3, in a forward and in an
-  /// evaluation. Throws InputError for an index outside the table, and for more than n distinct
-  /// rows in a micro-batch.
+  /// Looks up rows, as Leaf::look_up describes. Collective at stage 3 in an evaluation, and in a
+  /// forward whose rows were not prefetched. Throws InputError for more than n distinct rows in a
+  /// micro-batch, and for an index outside the table. An evaluation checks indices only if it
+  /// fetches rows (stage 3 with several ranks).
   TableRows look_up(const Tensor& indices, int64_t used);
   /// Takes part in the collective calls of another rank's look_up().
   void follow_look_up();
-  /// The rows that the current micro-batch has looked up, by slot.
+  /// The rows that the current micro-batch has looked up or that were prefetched for it, by slot.
   const RowSlots& looked_up() const { return current_.slots; }
   /// If the rows were prefetched: for each row of looked_up(), 1 if the micro-batch has really
   /// looked the row up, else 0. Empty if the rows were not prefetched.
   std::span<const uint8_t> used() const;
 
-  /// The numbers of rows that this rank has requested from other ranks and served to them so far.
+  /// The numbers of rows that this rank has requested from other ranks and served to them so far,
+  /// without evaluations.
   const RowCounts& counts() const { return counts_; }
 
   /// Fetches rows for the next micro-batch (ZeroOptimizer::prefetch). `updates_next`: true if the
-  /// step's update comes before the next micro-batch; the fetch then starts in updated().
+  /// step's update comes before the next micro-batch. The fetch then starts in updated(), else in
+  /// begin_backward().
   void prefetch(const Tensor& indices, bool updates_next);
 
   /// Sends the rows that this rank has updated, `changed`, to all ranks (stages 1 and 2). Rank r
-  /// has updated counts[r] rows, and all ranks together at most `most`. The next look_up() waits
-  /// for the rows of the other ranks. Collective.
+  /// has updated counts[r] rows, and all ranks together at most `most`. The next lookup
+  /// or prefetch that reads values() waits for the rows of the other ranks. Collective.
   void gather_updated(const Tensor& changed, const std::vector<int64_t>& counts, int64_t most);
   /// Gathers all rows from their owners into values(). Collective.
   void gather_all();
@@ -103,14 +106,16 @@ class TableValues {
   Tensor values_;  // [held rows, width]
   Phase phase_ = Phase::evaluation;
   Looked current_;
-  Tensor device_rows_;             // on a GPU: i32 [n]
+  Tensor device_rows_;             // on a GPU: i32 [n], a copy of the rows that are being looked up
   std::optional<RowFetch> fetch_;  // fetches for current_ and for evaluations
   dist::HostBuffer rounds_;        // i64 [ranks]: number of fetches for each rank's evaluation
-  // Rows of the next micro-batch. next_, next_fetch_ and used_ are empty until the first prefetch.
+  // Rows prefetched for the next micro-batch. next_, next_fetch_ and used_ are empty until the
+  // first prefetch.
   std::optional<Looked> next_;
   std::optional<RowFetch> next_fetch_;
   Ahead ahead_ = Ahead::none;
-  Tensor used_;  // u8 [n] on the host
+  Tensor used_;  // u8 [n] on the host: 1 for each slot that the current micro-batch has looked up;
+                 // written only if its rows were prefetched
   RowCounts counts_;         // only `asked` and `served` are used
   bool prefetched_ = false;  // true if the current micro-batch's rows were prefetched
   RowGather updated_rows_;

@@ -55,7 +55,7 @@ ParameterEvent event_of(int64_t number, int64_t parameters) {
 
 std::vector<StateTensor> ZeroEngine::state_tensors() const {
   std::vector<StateTensor> list;
-  // The list depends on the model, the update rule and loss scaling, never on stage or ranks.
+  // The list depends on the model, the update rules and loss scaling, never on stage or ranks.
   for (const StagedPartition* partition : partitions()) partition->list_state(list);
   for (const auto& table : tables_) table->list_state(list);
   for (const auto& partition : trainable_) {

@@ -2,8 +2,9 @@
 // its parameters. A ReductionPolicy sends the gradient to the owners of its shards.
 //
 // The reducer (optim/zero/reducer.h) opens a bucket when the first gradient of its parameters is
-// written. The reducer sends the bucket when all its gradients are complete, and then passes the
-// collective to sent(). The memory belongs to the communicator until the collective is done.
+// written. The reducer sends the bucket when all gradients of this bucket and of earlier buckets
+// are complete, and then passes ReductionPolicy::Sent::left to sent(). The memory may be reused
+// when this work is done.
 #pragma once
 
 #include <array>
@@ -32,7 +33,7 @@ class GradientPolicy {
   virtual void follow(const std::vector<int>&) {}
 };
 
-/// Stages 0 and 1: a buffer as large as the model, with a place for every bucket.
+/// Stages 0 and 1: a buffer as large as the partition, with a place for every bucket.
 class FullGradients : public GradientPolicy {
  public:
   FullGradients(const Partition& partition, dist::Communicator& communicator);
@@ -56,9 +57,9 @@ class FullGradients : public GradientPolicy {
 ///   | bucket 6 -->   |                          after bucket 4 has been sent
 ///
 /// The bucket of a tied parameter opens first and closes last, so it has memory outside the ring.
-/// If the ring has no free memory for another bucket, this bucket gets a slot outside the ring.
-/// This happens in the first micro-step if the model does not complete its buckets in reverse order
-/// of registration. Afterwards the ring follows the order of the model.
+/// Any other bucket gets a slot outside the ring only if buckets that still fill leave no room for
+/// it in the ring. This happens in the first micro-step if the model does not complete its buckets
+/// in reverse order of registration. Afterwards the ring follows the order of the model.
 class RingGradients : public GradientPolicy {
  public:
   RingGradients(const Partition& partition, dist::Communicator& communicator);
@@ -104,7 +105,9 @@ class ReductionPolicy {
  public:
   struct Sent {
     dist::Work left;     // done when the gradient's memory is free
-    dist::Work arrived;  // done when all ranks' gradients are in the sum of this rank's shard
+    // Done when all ranks' gradients are in the sum of this rank's shard. With LocalSums, only the
+    // last micro-step of a step adds to this sum, and `arrived` is empty before.
+    dist::Work arrived;
   };
   virtual ~ReductionPolicy() = default;
 

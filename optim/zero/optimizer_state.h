@@ -34,7 +34,7 @@ struct StatePiece {
   StateTensor of;
   int64_t begin = 0;  // in the flattened tensor, a multiple of 256
   int64_t end = 0;
-  Tensor values;            // flat; a view of memory that the next step changes, unless is_copy
+  Tensor values;            // flat; a view of memory that the next step may change, unless is_copy
   bool is_copy = false;     // true: `values` is a copy
   bool of_forward = false;  // true for running statistics: observed in a forward, not trained
 };

@@ -33,13 +33,14 @@ struct ZeroOptions {
   Reduction reduction = Reduction::ordered;
   /// If true, each rank first sums the gradients of its micro-batches of a step. The sums are
   /// reduced once, at the end of the step. This sends fewer bytes, but keeps a full gradient on
-  /// every rank, and the order of additions depends on the number of ranks.
+  /// every rank, and the order of additions depends on the number of ranks. Row-sparse tables
+  /// ignore this option: they send gradients in every micro-step.
   bool no_sync = false;
   float clip = 0;  // maximum of the global gradient norm; 0: no clipping
   Schedule schedule = constant_schedule();
   uint64_t seed = 0;  // of initial weights and dropout
-  /// Dtype of the gradient sums of 16-bit parameters: f32 or bf16. A bf16 sum is rounded after
-  /// every addition.
+  /// Dtype of the gradient sums of dense 16-bit parameters: f32 or bf16. A bf16 sum is rounded
+  /// after every addition. All other sums are f32.
   DType grad_shard = DType::f32;
   /// nullopt: LossScaling{} if a parameter is f16, else no loss scaling.
   std::optional<LossScaling> loss_scaling = std::nullopt;
@@ -53,7 +54,8 @@ struct ZeroOptions {
   /// The rule of row-sparse tables; nullopt: the rule of the other parameters.
   std::optional<UpdateRule> table_rule = std::nullopt;
   /// Update all rows of row-sparse tables. The gradient of a row that no micro-batch looked up is
-  /// zero. Both the result and the time of an update are those of a dense table.
+  /// zero. As for a dense table, weight decay and moments then change every row, and the time of an
+  /// update grows with the whole table.
   bool update_all_rows = false;
   /// Returns the group of a parameter: 0 for the rule's own hyper-parameters, i for groups[i - 1].
   std::function<int(const nn::NamedParameter&)> group_of = nullptr;

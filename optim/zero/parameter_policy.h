@@ -68,7 +68,8 @@ class GatheredParameters : public ParameterPolicy {
 ///                           model has shown the order of units
 ///   units that running      stay gathered
 ///   operations read
-///   tied units              stay gathered until backward ends
+///   tied units              stay gathered until backward ends, or after an evaluation until the
+///                           next forward of a micro-batch or the next update
 ///   all remaining units     are released, unless the unit being entered is tied
 ///
 /// Gathers are collective, so all ranks must start them in the same order. The order depends only

@@ -89,7 +89,8 @@ class Partition {
   void fill(const Tensor& target, int bucket, const dist::Range& range,
             const nn::ParameterSource& source) const;
 
-  /// Elements [begin, end) of a parameter. Element `begin` is at `offset` in the bucket's range.
+  /// Elements [begin, end) of a parameter. Element `begin` is element `offset` of the range that
+  /// parts() was given.
   struct Part {
     int parameter = 0;
     int64_t begin = 0;

@@ -12,7 +12,8 @@
 namespace tessera::optim {
 namespace {
 
-// Returns a parameter's index in its bucket, which is in descending order of registration.
+// Returns a parameter's index in its bucket. The parameters of a bucket have consecutive numbers in
+// descending order.
 size_t position(const Partition& partition, int parameter) {
   const auto& bucket = partition.bucket(partition.layout().slot(parameter).bucket);
   return static_cast<size_t>(bucket.parameters.front() - parameter);

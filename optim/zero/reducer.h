@@ -112,7 +112,7 @@ class Reducer {
 
     Bucket& bucket(int index) { return buckets[static_cast<size_t>(index)]; }
   };
-  /// A bucket's place in the order of collectives.
+  /// Names a bucket: the buckets of one partition, and an index among them.
   struct Turn {
     Filling* filling;
     int bucket;
@@ -148,7 +148,7 @@ class Reducer {
   std::vector<ParameterPolicy*> parameters_;  // of all partitions, frozen ones included
   std::vector<StagedPartition*> frozen_;
   std::vector<Table*> tables_;
-  std::vector<Turn> order_;      // the order in which collectives start, the same on every rank
+  std::vector<Turn> order_;      // all buckets in the order of sending, the same on every rank
   size_t next_ = 0;              // index in order_ of the next bucket to send
   bool agreed_ = false;          // true once order_ is rank 0's order of completion
   std::vector<Turn> completed_;  // until agreed_: buckets of this micro-step in order of completion
