@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks that TensorBoard's own reader finds what the log has. Without the Python package
-# tensorboard, the test is skipped with a message. TESSERA_PYTHON may name another Python that has
-# the package.
+# Checks that TensorBoard's own reader finds the log's losses, learning rates, step times and
+# gradient norms, and the run's settings. They must be in the events that the run writes, and in
+# those that `report` makes from the log. Without the Python package tensorboard, the test is
+# skipped with a message. TESSERA_PYTHON may name another Python that has the package.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 python=${TESSERA_PYTHON:-python3}
 "$python" -c 'import tensorboard' 2> /dev/null ||

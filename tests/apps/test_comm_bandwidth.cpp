@@ -24,7 +24,8 @@ CommOptions parse(std::vector<const char*> arguments) {
 
 TEST_CASE("bandwidth is counted as nccl-tests does") {
   // 4 ranks move 4 MB in 1 ms, which is 4 GB/s. The data has one piece for each rank, and a rank
-  // must send 3 of the 4 pieces. In an all-reduce it sends 3 pieces twice.
+  // must send 3 of the 4 pieces. In an all-reduce it sends 3 pieces twice. In a broadcast or a
+  // send_receive all the data counts once.
   const auto bus = [](Collective collective) {
     const Bandwidth speed = bandwidth(collective, 4'000'000, 4, 1e-3);
     CHECK(speed.algorithm == Approx(4.0));

@@ -13,7 +13,8 @@ using dist::Collective;
 
 namespace {
 
-// Corrupts one element of each collective's result.
+// Makes one element of each collective's result wrong. An exchange delivers its chunk without the
+// first element.
 class SpoilingCommunicator : public test::ForwardingCommunicator {
  public:
   SpoilingCommunicator() : ForwardingCommunicator(dist::single_communicator()) {}

@@ -1,5 +1,5 @@
 // Tests the parts on which relaunch bases its decisions: records within a stream of text, verdicts
-// on jobs, and remaining hosts.
+// on jobs, and remaining hosts. Also tests relaunch's command line.
 #include "apps/relaunch/hosts.h"
 #include "apps/relaunch/rank_record.h"
 #include "apps/relaunch/verdict.h"
@@ -52,7 +52,7 @@ RelaunchOptions parse(std::vector<const char*> arguments) {
   return parse_relaunch_command_line(static_cast<int>(arguments.size()), arguments.data()).options;
 }
 
-// Returns the error message that refuses the command line.
+// Returns the error message that refuses the command line, or "nothing" if it is accepted.
 std::string refusal(const std::vector<const char*>& arguments) {
   try {
     parse(arguments);
@@ -142,8 +142,8 @@ TEST_CASE("ranks for which a collective waits in vain are lost") {
   // Before MPI has started, a stalled rank does not know which ranks it waits for. So the stopped
   // rank is lost.
   CHECK(lost_in(of_four({exited(0, 1, stalled({})), told(1), stopped})) == std::vector{2});
-  // The job stalled without a known reason if the absent ranks are not ranks of the job, or if no
-  // ranks are named.
+  // The job stalled without a known reason if none of its ranks is named as absent, and none is
+  // stopped.
   CHECK(of_four({exited(0, 1, stalled({4, -1}))}).kind == Kind::stalled);
   CHECK(of_four({exited(0, 1, stalled({}))}).kind == Kind::stalled);
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests train_gpt as users run it: an equal log for any number of ranks, the log's lines, the plan,
-# the trace, and weights that are saved and loaded again.
+# Tests train_gpt as users run it: equal losses and weights for any number of ranks and at every
+# stage, the log's lines, the plan, the trace, weights that are saved and loaded again (also by
+# generate), and files of tokens as data.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=(--data text.txt "${tiny[@]}" --steps 6 --eval-every 3 --dropout 0.1 --bucket-bytes 4096)
 

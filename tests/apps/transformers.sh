@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests that the transformers package loads the files that --save wrote: no key is missing or
-# unexpected, and the loaded model computes a loss. The python3 that TESSERA_PEER_PYTHON names
-# (default: python3) needs PyTorch and transformers.
+# unexpected, and the loaded model computes a loss. The Python that TESSERA_PEER_PYTHON names
+# (default: python3) needs PyTorch and transformers, else the test is skipped.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 python=${TESSERA_PEER_PYTHON:-python3}
 mkdir out

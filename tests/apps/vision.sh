@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests train_resnet and predict as users run them: an equal log for any number of ranks at any
-# stage, the log's lines, the plan, weights that are saved and loaded again, labels of files, and
-# bad input.
+# Tests train_resnet and predict as users run them: equal losses and weights for one to three ranks
+# at stages 2 and 3, the log's lines, the plan, weights that are saved and loaded again, labels of
+# files, and bad input.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 train_gpt=$TESSERA_BIN/train_resnet  # the program that `alone` and `ranks` run
 predict=$TESSERA_BIN/predict

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests zero_plan without mpirun: tables, and JSON to a file and to standard output. Its figures
-# must equal those of train_gpt. It must plan for a million ranks, and refuse bad input in one line
-# with exit code 2.
+# Tests zero_plan without mpirun: tables, and JSON to a file and to standard output. The memory that
+# it plans must equal that in train_gpt's plan. It must plan for a million ranks, add the cost of
+# saves if asked, and refuse bad input in one line with exit code 2.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 zero_plan=$TESSERA_BIN/zero_plan
 

@@ -1,5 +1,6 @@
 // Tests backward over all kinds of graphs: several uses, several outputs, aliases, very long
-// chains, and reused graphs. test_autograd_hooks.cpp tests the hooks of parameters.
+// chains, and reused graphs. Also tests NoGrad, saved(), recomputation of single operations, and
+// observers of outputs. test_autograd_hooks.cpp tests the hooks of parameters.
 #include <string>
 #include <vector>
 

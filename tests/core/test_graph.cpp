@@ -36,8 +36,9 @@ Tensor tokens_of(uint64_t seed) {
   return Tensor::from({batch, length}, values);
 }
 
-/// A transformer block with gradient buffers, as an optimizer provides them. All inputs and outputs
-/// of its step live as long as this object, so a graph may be launched again.
+/// A transformer with one block. Its parameters have gradient buffers, as an optimizer provides
+/// them. All inputs and outputs of a step live as long as this object, so a graph of the step may
+/// be launched again.
 class Model {
  public:
   explicit Model(DType dtype) : dtype_(dtype) {

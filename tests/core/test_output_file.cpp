@@ -94,7 +94,7 @@ TEST_CASE("what a killed process has left goes when the file is written again, n
   const std::string own = folder.file(fmt::format("{}.{}.tmp", begin, ::getpid()),
                                       "of one that had this process's number");
   // These files must stay: a temporary file that is locked, temporary files of other hosts, files
-  // with other names, and a pipe, which must not be opened.
+  // with other names, and a pipe, which must not be opened. Only `a` itself is replaced.
   const int written = ::open(folder.file(begin + ".124.tmp", "").c_str(), O_WRONLY);
   REQUIRE(::flock(written, LOCK_EX) == 0);
   for (const char* name : {"a.another-host.123.tmp", "ab.123.tmp", "a.123.tmp", "a"}) {

@@ -1,5 +1,5 @@
-// Tests that products on CUDA use the measured algorithms of a table instead of the heuristic's
-// first choice.
+// Tests the measurement of algorithms for products on CUDA. Products that use a table of measured
+// algorithms, instead of the heuristic's first choice, must stay correct.
 #ifdef TESSERA_WITH_CUDA
 #include "core/product_tuning.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t m = 12, n = 20, k = 28;
 
-/// A batch of two products. Their operands begin `offset` elements after an aligned address.
+/// A batch of two products. a and b begin `offset` elements after an aligned address.
 struct Operands {
   explicit Operands(int64_t offset)
       : a(random_tensor_of(DType::f32, {2 * m * k + offset}, 1).flat(offset, offset + 2 * m * k)),

@@ -1,4 +1,5 @@
-// Tests Philox with its authors' test vectors, and the functions that are built on Philox.
+// Tests Philox with its authors' test vectors, the functions that are built on Philox, stable_hash,
+// and dropout's state.
 #include <algorithm>
 #include <array>
 #include <cmath>

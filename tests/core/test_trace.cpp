@@ -153,7 +153,7 @@ TEST_CASE("arrows lead from a gradient to its exchange and its update") {
     return Event{name, track, begin, end, "", {bucket, group, station}};
   };
   // Bucket 1 of group 0 has two micro-steps. The first exchange begins after the second gradient is
-  // ready. Bucket 1 of group 9 has an update without an exchange, as with one rank. Both buckets
+  // ready. Bucket 1 of group 9 has an update without an exchange, as without mpirun. Both buckets
   // must have arrows.
   const std::vector<Event> events{
       at("ready", Track::buckets, 10'000, 10'000, 1, 0, Station::ready),

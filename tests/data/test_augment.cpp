@@ -196,7 +196,8 @@ TEST_CASE("resizing") {
   REQUIRE(resized({8, 1, 1}, dot, {0, 0, 8, 1}, 4, 1) == std::vector<int>{0, 96, 32, 0});
   dot = {0, 0, 70, 0, 0, 0, 0, 0};
   REQUIRE(resized({1, 8, 1}, dot, {0, 0, 1, 8}, 1, 4) == std::vector<int>{10, 26, 0, 0});
-  // At double size, a pixel is the sum of two neighbours with weights 3/4 and 1/4.
+  // At double size, a pixel is the sum of two neighbours with weights 3/4 and 1/4. At the edge it
+  // is a copy of its only neighbour.
   REQUIRE(resized({1, 2, 1}, {100, 200}, {0, 0, 1, 2}, 1, 4) ==
           std::vector<int>{100, 125, 175, 200});
 }
@@ -205,7 +206,8 @@ TEST_CASE("an evaluated image is the middle of the one whose shorter side was re
   data::ImageTransformOptions options = plain({14, 14, 3});
   options.resizes = true;
   const data::ImageTransform transform(options);
-  // A 16 x 32 image needs no resizing, so the result is its middle 14 x 14 pixels.
+  // For a result of 14 x 14, the shorter side is resized to 16. A 16 x 32 image needs no resizing,
+  // so the result is its middle 14 x 14 pixels.
   const data::ImageShape shape{16, 32, 3};
   const auto pixels = counting(shape);
   data::ImageMemory memory;

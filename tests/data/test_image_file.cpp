@@ -35,7 +35,7 @@ std::string refusal(const std::string& file) {
       [&] { data::decode_image("a file", bytes_of(file), pixels); });
 }
 
-// Returns a pattern without sharp edges, which JPEG preserves almost exactly.
+// Returns a gradient, which JPEG preserves almost exactly if no value exceeds 255.
 std::vector<uint8_t> waves(int width, int height, int channels) {
   std::vector<uint8_t> pixels;
   for (int y = 0; y < height; ++y) {

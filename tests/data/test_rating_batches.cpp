@@ -156,8 +156,9 @@ TEST_CASE("negatives are items that the user has not, drawn anew in each epoch")
       equal_seeds += item == other.negative(0, interaction, number) ? 1 : 0;
     }
   }
-  // Each count compares 1015 draws with the draws for another epoch, another number of the
-  // negative, or another seed. By chance alone about one pair in twenty is equal.
+  // Each count compares 1015 draws with others: with those of the next epoch, with the next
+  // negatives of the same interactions, or with those of another seed. By chance alone about one
+  // pair in twenty is equal.
   CHECK(equal_epochs < 150);
   CHECK(equal_numbers < 150);
   CHECK(equal_seeds < 150);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 1
-# Tests jobs in which a rank throws, dies or is told to end in the middle of a run. The job must end
-# with the expected code. The error, or the last messages of the other ranks, must name the step. A
-# job that has not ended after a minute counts as hanging. (A busy machine may need almost a
-# minute.)
+# Tests jobs in which a rank throws, dies, stops, makes a different call or is told to end in the
+# middle of a run. The job must end with the expected code. The error, or the last messages of the
+# other ranks, must name the step, except if a rank just returns a code. A job that has not ended
+# after a minute counts as hanging. (A busy machine may need almost a minute.)
 set -euo pipefail
 program=$TESSERA_BIN/failing_rank
 output=$(mktemp)
@@ -97,8 +97,8 @@ alone none 0 '^all steps finished'
 alone throw 1 '^rank 0, step 6: something went wrong$'
 alone input 2 '^error: the file is empty \(step 6\)$'
 
-# A launcher that this MPI does not know is refused. Otherwise each process would be a job of its
-# own.
+# If a launcher that this MPI does not know has started several processes, they are refused. Without
+# the refusal, each process would be a job of its own.
 unknown() {
   local status=0
   env "$1=4" "$program" none > "$output" 2>&1 < /dev/null || status=$?

@@ -78,7 +78,7 @@ int64_t chunk_elements() {
 inline bool many_ranks() { return job().size() > 8; }
 
 /// Returns sizes of a piece in elements: 0, 1, and sizes around a block (256 elements), a thousand
-/// elements, and one or more chunks.
+/// elements, and half a chunk to more than two chunks. If `few` is set, returns fewer sizes.
 template <class T = float>
 std::vector<int64_t> piece_sizes(bool few = many_ranks()) {
   const int64_t chunk = chunk_elements<T>();

@@ -30,7 +30,8 @@ int64_t sum(const std::vector<int64_t>& counts) {
 /// Returns the header bytes of a call with this many peers.
 int64_t headers_to(int64_t peers) { return over_nccl() ? 0 : mpi_header_bytes * peers; }
 
-/// The traffic of send_receive calls since this object was made: calls, data and headers.
+/// Remembers what the ledger has counted. check() checks what it has counted since then: calls of
+/// send_receive, bytes of gradients, and headers to `peers` ranks.
 struct Sent {
   Sent()
       : calls(job().traffic().calls(Collective::send_receive)),

@@ -15,7 +15,7 @@ TEST_CASE("times on rank 0's clock follow an offset that changes evenly") {
 }
 
 TEST_CASE("a clock that is rank 0's keeps every nanosecond") {
-  const int64_t late = int64_t{400} * 86'400 * 1'000'000'000 + 7;  // a host that runs for a year
+  const int64_t late = int64_t{400} * 86'400 * 1'000'000'000 + 7;  // a host that runs for 400 days
   const ClockReading first{.at_ns = late - 1'000'000'000};
   const ClockReading last{.at_ns = late + 1'000'000'000};
   CHECK(on_rank_0(late, first, last) == late);

@@ -1,6 +1,6 @@
 // Checks properties that every layout has, over random parameters, model blocks, ranks and bucket
-// sizes. A model block is the LayoutParameter::block of consecutive parameters. Any other block is
-// 256 elements. Layouts derived by hand are in test_shard_layout.cpp.
+// sizes. A model block is a run of consecutive parameters with equal LayoutParameter::block. Any
+// other block is 256 elements. Layouts derived by hand are in test_shard_layout.cpp.
 #include <algorithm>
 #include <random>
 
@@ -186,7 +186,7 @@ TEST_CASE("a layout with blocks is its blocks' layouts in a row") {
   std::mt19937_64 random(8);
   for (int round = 0; round < 400; ++round) {
     RandomLayout r(random);
-    const int64_t changes = 1 + r.below(6);  // about one parameter in `changes` draws anew
+    const int64_t changes = 1 + r.below(6);  // about one parameter in `changes` draws a block
     int64_t block = -1;
     for (LayoutParameter& parameter : r.parameters) {
       if (r.below(changes) == 0) block = r.below(4) - 1;

@@ -1,5 +1,5 @@
-// Compares batch_norm's results and gradients with float64, also for a batch in several parts. The
-// bits must depend neither on threads nor on alignment.
+// Compares batch_norm's results and gradients with float64, also for a batch whose rows are divided
+// into two parts. The bits must depend neither on threads nor on alignment.
 #include <cmath>
 #include <utility>
 
@@ -65,8 +65,9 @@ struct Reference {
   Values y, mean, variance, dx, dweight, dbias, dresidual;
 };
 
-/// Computes results and gradients in float64. Rounding may decide whether relu's result is zero. So
-/// an element's gradient is zero if the element is zero in the actual result `y`.
+/// Computes results and gradients in float64. With relu, rounding may decide whether a result is
+/// zero. So the gradient of an element is zero if the element is zero in the actual result `y`.
+/// Without relu, `y` is not read.
 Reference reference(const Inputs& in, Form form, const Values& y) {
   const auto rows = static_cast<size_t>(in.x.size(0));
   const auto channels = static_cast<size_t>(in.x.size(1));
@@ -268,7 +269,7 @@ TEST_CASE("batch_norm's bits depend neither on threads nor on alignment", "[batc
   const Form form = GENERATE(Form{}, Form{.residual = true, .relu = true});
   const Inputs in(rows, channels, dtype);
   REQUIRE(same_bits_for_any_threads([&] { return run(in, form).all(); }));
-  // The bits must be equal if all inputs begin one element after an aligned address.
+  // The bits must be equal if x, residual and dy begin one element after an aligned address.
   Inputs moved = in;
   for (Tensor* tensor : {&moved.x, &moved.residual, &moved.dy}) {
     const Tensor room = Tensor::empty({tensor->elements() + 1}, dtype);

@@ -1,5 +1,6 @@
 // Compares conv2d's results and gradients with float64. Bits must be equal in every call and at any
-// address. The workspace must have exactly the announced size.
+// address (on CUDA: at any multiple of 16 bytes). The workspace must have exactly the announced
+// size.
 #include "core/ops/conv2d.h"
 
 #include "core/check_gradient.h"

@@ -1,5 +1,5 @@
-// Tests that dropout's mask for a given probability is a function of (seed, step, sample, layer,
-// element) alone.
+// Tests dropout. For a given probability, its mask must be a function of (seed, step, sample,
+// layer, element) alone. The gradient must use the forward's mask.
 #include <cmath>
 
 #include "core/check_gradient.h"

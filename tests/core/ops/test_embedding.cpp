@@ -1,5 +1,5 @@
-// Compares embedding's result bit by bit with plain loops, and both gradients with float64. Bits
-// must not depend on threads.
+// Compares embedding's result bit by bit with plain loops, and the gradients of the table and of
+// the positions with float64. Bits must not depend on threads.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "core/ops/add.h"
@@ -104,8 +104,8 @@ TEST_CASE("embedding's table gradient, overwriting and accumulating", "[embeddin
   kernels::embedding_backward(context, dtable, dy, tokens, false);
   REQUIRE(same_bits(dtable, rounded_to(dtype, sums)));
 
-  // With accumulation, the sum of an element is computed in fp32 and then added once. So the result
-  // must have the bits of a separate fp32 addition.
+  // With accumulation, the sum for each element of the table is computed in fp32, and then added to
+  // the old value once. So the result must have the bits of a separate fp32 addition.
   const Tensor before = random_tensor_of(dtype, {c.vocabulary, c.channels}, 3);
   kernels::add(context, sums, sums, widened(before));
   kernels::embedding_backward(context, before, dy, tokens, true);

@@ -13,9 +13,9 @@
 namespace tessera::test {
 namespace {
 
-/// Describes bags of the given sizes. The first bag begins at index `first`, and `behind` indices
-/// follow the last bag. Indices outside of the bags are invalid tokens, so an operation that reads
-/// them fails.
+/// Describes bags of the given sizes. `first` indices precede the first bag, and `behind` indices
+/// follow the last bag. These indices outside of the bags are invalid tokens, so an operation that
+/// reads them fails.
 struct Case {
   std::vector<int32_t> sizes;
   int64_t vocabulary, channels;

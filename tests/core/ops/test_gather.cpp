@@ -14,7 +14,7 @@ struct Case {
   int dim;
   int64_t count;
 
-  /// outer() and inner() are the products of the sizes before and after the dimension.
+  /// outer() and inner() are the products of the sizes before and after dimension `dim`.
   int64_t outer() const {
     int64_t product = 1;
     for (int d = 0; d < at(); ++d) product *= shape[d];
@@ -41,9 +41,9 @@ Case any_case() {
                   Case{{0, 3}, 1, 2}, Case{{3, 0}, 0, 2});
 }
 
-/// Calls body(i, j) for each element i of the result (outer, count, inner). j is the element of x
-/// that the index chooses for i. An index of one dimension applies to all outer and inner
-/// positions.
+/// Calls body(element, chosen) for each element of a tensor of shape c.picked(), which is (outer,
+/// count, inner). `chosen` is the element of a tensor of shape c.shape that the index chooses for
+/// it. An index of one dimension applies to all outer and inner positions.
 template <class Body>
 void each_picked(const Case& c, const Tensor& index, const Body& body) {
   const bool shared = index.rank() == 1 && c.shape.rank() > 1;

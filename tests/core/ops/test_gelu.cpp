@@ -63,7 +63,8 @@ TEST_CASE("gelu far from the origin", "[gelu]") {
 }
 
 TEST_CASE("gelu keeps the small values of its negative tail", "[gelu]") {
-  // At -6.5, 1 + tanh(u) rounds to zero, but -6.5 * sigmoid(2u) does not.
+  // gelu(x) is x / 2 * (1 + tanh(u)) = x * sigmoid(2u), with u = root * (x + 0.044715 x^3). At
+  // x = -6.5, 1 + tanh(u) is zero in f32, but sigmoid(2u) is not.
   const double u2 = 2 * root * (-6.5 + 0.044715 * -6.5 * 6.5 * 6.5);
   const double expected = -6.5 / (1 + std::exp(-u2));
   REQUIRE(std::abs(gelu_f32(-6.5f) / expected - 1) < 1e-5);

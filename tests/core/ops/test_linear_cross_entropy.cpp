@@ -58,8 +58,8 @@ TEST_CASE("linear_cross_entropy and its gradients equal float64") {
 }
 
 TEST_CASE("linear_cross_entropy keeps under a loss scale what f16 alone would lose") {
-  // Each probability is about 1e-5. The gradient of a logit is its probability divided by the 100
-  // rows: about 1e-7, which f16 cannot represent precisely without a loss scale.
+  // Each probability is about 1e-5. The gradient of a logit, except a target's, is its probability
+  // divided by the 100 rows: about 1e-7, which f16 cannot represent precisely without a loss scale.
   const int64_t rows = 100, channels = 3, vocabulary = 80000;
   const Tensor x = as_parameter(random_tensor_of(DType::f16, {rows, channels}, 1));
   const Tensor weight = as_parameter(random_tensor_of(DType::f16, {vocabulary, channels}, 2));
@@ -76,7 +76,8 @@ TEST_CASE("linear_cross_entropy keeps under a loss scale what f16 alone would lo
   const Values exact = product(expected.dlogits, values_of(x), vocabulary, channels, rows, true);
   const auto error = [&](const Values& values) {
     double largest = 0, difference = 0;
-    for (size_t i = static_cast<size_t>(channels); i < values.size(); ++i) {  // skips the target
+    // Skips the weight's row of token 0, which is the target of all rows.
+    for (size_t i = static_cast<size_t>(channels); i < values.size(); ++i) {
       largest = std::max(largest, std::fabs(exact[i]));
       difference = std::max(difference, std::fabs(values[i] - exact[i]));
     }
@@ -147,7 +148,7 @@ TEST_CASE("linear_cross_entropy's rows of logits are padded, in chunks that suit
     CHECK(ops::logits_chunk_rows(256, dtype, Device{}) == 65536);
     CHECK(ops::logits_chunk_rows(50257, dtype, Device{}) == 333);
     CHECK(ops::logits_chunk_rows(20'000'000, dtype, Device{}) == 1);
-    const int64_t per_row = dtype == DType::bf16 ? 2 : 1;  // logits are f32, except bf16's
+    const int64_t per_row = dtype == DType::bf16 ? 2 : 1;  // logits are bf16, else f32
     CHECK(ops::logits_chunk_rows(256, dtype, gpu) == 65536 * per_row);
     CHECK(ops::logits_chunk_rows(50257, dtype, gpu) == 8192 * per_row);
     const int64_t rows_of_2_gib = (int64_t{1} << 29) * per_row / 151936;

@@ -1,5 +1,5 @@
-// Compares rotary's results and gradients with float64 for both pairings. The product of a query
-// and a key must depend only on the distance between their positions.
+// Compares rotary's results and gradients with float64 for both ways to pair the values of a head.
+// The product of a query and a key must depend only on the distance between their positions.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -12,8 +12,8 @@ namespace {
 using ops::RotaryOptions;
 using ops::RotaryPairs;
 
-/// Returns x (B, T, H, D) with its pairs rotated in float64. position(b, t) is the position of
-/// token t in sequence b.
+/// Returns x (B, T, H, D) with its pairs rotated in float64, backwards if `sign` is -1.
+/// position(b, t) is the position of token t in sequence b.
 template <class Position>
 Values turned(const Tensor& x, const RotaryOptions& options, double sign,
               const Position& position) {

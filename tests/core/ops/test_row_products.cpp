@@ -34,7 +34,7 @@ constexpr std::array all_sizes{Sizes{4, 1, 3, 7, 3},     Sizes{5, 3, 9, 2, 16},
                                Sizes{400, 1, 3, 2, 40},  Sizes{130, 2, 300, 40, 257}};
 
 /// Holds the operands of row_products. If `looked_up` is false, the left table is the (B, C) tensor
-/// of left rows itself, without a lookup.
+/// of left rows itself, without a lookup, and there are no left biases.
 struct Operands {
   bool looked_up;
   Tensor left_indices, right_indices;
