@@ -1,5 +1,6 @@
-// Tests jobs whose ranks have different GPUs or libraries, or whose cuDNN proposes algorithms in
-// another order.
+// Tests that a difference between the ranks' GPUs or libraries is named, and that all ranks use
+// rank 0's algorithms for convolutions, even if their cuDNN libraries propose algorithms in
+// different orders.
 #include "core/convolution_choices.h"
 #include "core/ops/conv2d.h"
 #include "dist/device_choice.h"

@@ -1,5 +1,6 @@
-// Tests that emulated NCCL finds violations of NCCL's contract. The tests of the NCCL communicator
-// (tests/dist) check the results of the collectives.
+// Tests that emulated NCCL finds violations of NCCL's contract. Also tests groups of calls,
+// captured calls, aborts and registered memory. The tests of the NCCL communicator (tests/dist)
+// check the results of the collectives.
 #include <atomic>
 #include <chrono>
 #include <thread>

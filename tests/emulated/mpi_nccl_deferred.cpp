@@ -136,7 +136,7 @@ TEST_CASE("an abort ends deferred calls that wait for other ranks") {
   const Stream stream;
   if (world.rank == 0) {
     CHECK(sum(buffer, 1, 2, comm, stream) == ncclSuccess);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the call begins by itself
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the call begins meanwhile
     CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
     comm.abort();
     CHECK(cudaStreamSynchronize(stream) == cudaSuccess);

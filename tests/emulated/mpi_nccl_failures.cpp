@@ -29,7 +29,7 @@ TEST_CASE("a failure sticks to its communicator, and to no other one") {
     CHECK(ncclCommRegister(comm, memory, 64, &handle) == ncclInvalidArgument);
     CHECK(comm.failure() == ncclInvalidArgument);
   } else {
-    // These ranks wait for rank 0, which has left.
+    // These ranks wait for rank 0, which has left the communicator because its call failed.
     CHECK(reduce(comm, ncclSum) == ncclRemoteError);
     CHECK(comm.failure() == ncclRemoteError);
   }

@@ -1,5 +1,5 @@
-// Tests the execution model of the emulated device: barriers, missing barriers, indices, shared
-// memory, atomics, and launches from several OS threads.
+// Tests the execution model of the emulated device: barriers, missing barriers, indices,
+// parameters, the order of threads, shared memory, atomics, and launches from several OS threads.
 #include <algorithm>
 #include <array>
 #include <cmath>

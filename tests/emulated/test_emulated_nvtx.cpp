@@ -1,4 +1,5 @@
-// Tests that a profiler sees trace scopes as NVTX ranges.
+// Tests that a profiler sees trace scopes as NVTX ranges, and that emulated NVTX refuses wrong
+// calls.
 #include <nvtx3/nvToolsExt.h>
 
 #include <stdexcept>

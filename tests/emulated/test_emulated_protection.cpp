@@ -1,4 +1,5 @@
-// Tests that host code cannot access device memory, while kernels, copies and the runtime can.
+// Tests that host code cannot access device memory, while kernels, copies and the runtime can. Also
+// tests that freed device memory is not used again at once.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ struct Faulted {
   std::string says;
 };
 
-/// Runs `body` in a process of its own.
+/// Runs `body` in a process of its own. Returns how the process ended, and what it printed.
 template <class Body>
 Faulted fault_of(const Body& body) {
   int ends[2];

@@ -41,7 +41,7 @@ void check_refused(cudaError_t error, cudaError_t expected, const char* why) {
   CHECK_THAT(cudaGetErrorString(error), ContainsSubstring(why));
 }
 
-// Sets the number of devices; restores the defaults at the end of a test.
+// Sets the number of devices. The destructor restores the defaults.
 struct Devices {
   explicit Devices(int count) { emulated::set_device_count(count); }
   ~Devices() {

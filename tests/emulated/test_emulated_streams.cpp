@@ -60,7 +60,7 @@ struct Setup {
   }
 };
 
-/// Calls `wrong` with each of the stream seeds 1 to 8. Returns how often the result was true.
+/// Calls `wrong` under each of the stream seeds 1 to 8. Returns how often the result was true.
 template <class Wrong>
 int seeds_deferred_where(const Wrong& wrong) {
   int found = 0;

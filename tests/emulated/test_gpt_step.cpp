@@ -86,11 +86,12 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
       // bucket's gradients to their sums.
       {"backward", 4},
       {"", 2},  // setting the losses to zero, and copying a micro-batch's loss
-      // The norm takes three launches. One computes the step's scalars, and one copies them to the
-      // host. For each bucket, one launch copies the sums to where the update reads them.
+      // The gradient norm takes three launches. One computes the step's scalars, and one copies
+      // them to the host. For each bucket, one launch copies the sums to where the update reads
+      // them.
       {"end of step", 7},
-      // For each of two buckets, one launch stores its segments and groups, one runs AdamW, and one
-      // rounds the weights.
+      // For each of two buckets, one launch stores its UpdateSegments and the hyper-parameters of
+      // the parameter groups, one runs AdamW, and one rounds the weights.
       {"end of step/update", 6},
   };
 }

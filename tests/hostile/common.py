@@ -216,7 +216,8 @@ class Bench:
             time.sleep(0.02)
 
     def changed_inputs(self):
-        """Returns the names of inputs that a run has changed. If any have, restores all inputs."""
+        """Returns the names of inputs that a run has changed. If there are any, restores all
+        inputs."""
         now = state_of(self.input)
         now.pop("pipe", None)
         changed = sorted(name for name in now.keys() | self.inputs.keys()
@@ -233,8 +234,9 @@ class Bench:
 
 
 def check_log(kind, path, complete=True):
-    """Returns the lines of a log, which must be JSON with finite numbers. A complete log must have
-    a line for each step, and a summary which says that the measured bytes equal the planned."""
+    """Returns the lines of a log, which must be JSON with finite numbers. If
+    `complete`, a log that is not empty must have a line for each step, and a summary which says
+    that the measured bytes equal the planned."""
     lines = []
     for line in path.read_text("utf-8", "replace").splitlines():
         try:

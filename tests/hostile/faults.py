@@ -2,8 +2,10 @@
 that shrinks, folders that go away, closed descriptors.
 
 Expected: the run ends in bounded time, either with exit code 0 and the weights of an undisturbed
-run, or with a nonzero code and a message about what happened. Inputs are unchanged, and no process
-of the job is left. Once the next run has saved under the same name, no temporary file is left."""
+run, or with a nonzero code and a message about what happened. (A killed launcher, or a run that
+is killed while it saves, need not leave a message. Data that changes may change the weights.)
+Inputs are unchanged. At most 20 s after its launcher was killed, no rank is left. Once the next run
+has saved under the same name, no temporary file is left."""
 import os
 import pathlib
 import re
@@ -53,7 +55,7 @@ class Run:
         self.process = self.bench.start(self.command(), **settings)
 
     def wait_for_steps(self, count):
-        """Waits until `count` steps are done, or the run has ended."""
+        """Waits until `count` steps are done, or the run has ended, but at most LIMIT_S."""
         end = time.monotonic() + LIMIT_S
         while time.monotonic() < end and self.process.poll() is None:
             try:
@@ -289,8 +291,8 @@ def missing_folder(bench, draw):
 
 
 def unreadable(bench, draw):
-    """Passes a path that cannot be read as a file: a file without permissions. Root can read such a
-    file, so root gets a path that no user can read as a file."""
+    """Passes a file without permissions. Root can read such a file, so root gets a path that no
+    user can read as a file."""
     run = Run(bench, draw, "unreadable", ranks=draw.choice([1, 2]))
     path = draw.choice(["/proc/self/mem", "in/folder", "in/dangling", "in/loop", "in/pipe"])
     if os.getuid() != 0:

@@ -2,7 +2,8 @@
 files, misspelled, repeated and contradictory flags, and nonsense in --config files.
 
 Expected: exit code 0 after a run that did what was asked, or 1 or 2 with a message that names the
-flag, its value or the file."""
+flag, its value or the file. Two other messages are allowed: that a number is not finite, and, from
+`tune`, that there is no usable GPU."""
 import os
 import re
 import shlex
@@ -69,8 +70,8 @@ CONTRADICTIONS = {
     "comm_bench": ["--min-bytes 1MB --max-bytes 1KB", "--factor 1", "--iterations 0",
                    "--collective all_reduce --dtype bf16"],
 }
-# Line of a --config file -> True if it must be refused, False if it must be accepted, None if both
-# are allowed.
+# Text of a --config file -> True if it must be refused, False if it should be accepted (which no
+# check tests), None if both are allowed.
 LINES = {
     "stpes = 3": True, "recompute = 7": True, "seed = 2\nseed = 3": True, "no sense here": True,
     "seed =": True, "= 3": True, "warmup = 2 3": True, "{": True, "lr = \"": True,

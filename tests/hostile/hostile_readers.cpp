@@ -1,6 +1,7 @@
 // Gives damaged files to every reader. The reader must read each file to its last value, or refuse
-// the files with a tessera::Error that says which file is damaged. Anything else is a failure:
-// another exception, a crash, more memory than the reader may take, or no end within 10 s.
+// the files with a tessera::Error that says where the fault is (Reader::says_where). Anything else
+// is a failure: another exception, a crash, more memory than the reader may take, or no end within
+// 10 s.
 //
 //   hostile_readers --seed 1 --cases 10000                 every reader, a process for each
 //   hostile_readers --seed 1 --reader idx --case 17        one case, with what happens in it
@@ -107,9 +108,9 @@ void print_failure(const Options& options, const Reader& reader, int64_t number,
   return pages * ::sysconf(_SC_PAGESIZE);
 }
 
-// Limits the address space of the process to `bytes` more than its current size. Sanitizers reserve
-// terabytes of addresses and have their own limits (ASAN_OPTIONS). So this function sets no limit
-// in builds with sanitizers.
+// Limits the address space of the process to `bytes` more than its current size, and turns core
+// dumps off. Sanitizers reserve terabytes of addresses and have their own limits (ASAN_OPTIONS). So
+// builds with sanitizers get no limit of the address space.
 void limit_memory([[maybe_unused]] int64_t bytes) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   const auto most = static_cast<rlim_t>(address_space_bytes() + bytes);
@@ -230,8 +231,8 @@ int run(int argc, char** argv) {
     failed += bad;
     ++run;
     // If there are 200 cases or more, at least two must be read and at least two refused. If fewer
-    // are refused, the damage has no effect. If fewer are read, the damage is so large that the
-    // reader never gets to the last value.
+    // are refused, the damage has hardly any effect. If fewer are read, the damage is so large that
+    // the reader hardly ever gets to the last value.
     if (cases < 200 || (read >= 2 && refused >= 2)) continue;
     ++failed;
     fmt::print("FAILED {}: of {} cases {} are read, expected some of each\n", reader.name, cases,

@@ -62,8 +62,8 @@ ONE_SIDED = {
 }
 ENVIRONMENT = {"OMP_NUM_THREADS=2": ("OMP_NUM_THREADS", "threads"),
                "ONEDNN_MAX_CPU_ISA=SSE41": ("instruction set", "ONEDNN_MAX_CPU_ISA", "ISA")}
-# Arguments that may differ: another path to the same bytes, a file that only one rank writes, and
-# values that are equal to the other ranks'.
+# Arguments that may differ: another path to the same bytes, the path of a file that only rank 0
+# writes, and values that are equal to the other ranks'.
 OWN = [("--data", "out/copy.txt"), ("--log", "out/other.jsonl"), ("--config", "out/same.ini"),
        ("--seed", "1"), ("--lr", "1e-2"), ("--threads", "1")]
 PROGRAMS = {"train_gpt": GPT, "train_resnet": IMAGES, "train_recommender": RANKING,
@@ -89,7 +89,8 @@ def differing(draw, program):
 
 def contexts(bench, draw, program, common, more):
     """Returns an mpirun command of two groups of ranks. `more` has two lists of arguments, which
-    the groups get in random order."""
+    the groups get in random order. Instead of arguments, a list may hold "env" and a variable, or
+    the name of another program to run."""
     sides = draw.sample(more, 2)
     command = ["mpirun"]
     for number, side in enumerate(sides):

@@ -146,7 +146,8 @@ std::string mutate_safetensors(std::string& bytes, Random& random) {
   return what + (of_header ? " in the header" : " in the tensors");
 }
 
-// Damages the data of a chunk, and corrects the chunk's checksum.
+// Damages the data of a chunk, and corrects the chunk's length and checksum. Damages the whole file
+// if it has no complete chunk.
 std::string mutate_png(std::string& bytes, Random& random) {
   std::vector<size_t> chunks;
   for (size_t at = 8; at + 12 <= bytes.size();) {

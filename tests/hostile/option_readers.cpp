@@ -32,7 +32,8 @@ bool has_word(const std::string& text, const std::string& word) {
   return false;
 }
 
-// A refusal of a value must name its option. A refusal of text that is no option names the file.
+// A refusal must name the file or an option of the undamaged file: a refusal of a value names its
+// option, a refusal of text that is no option names the file.
 auto says_option_or_file(const std::string& options) {
   return [names = names_in(options)](const std::string& text, const FileContents& files) {
     return text.find(files[0].name) != std::string::npos ||

@@ -41,8 +41,8 @@ std::vector<Piece> strings_in(const std::string& text) {
   return found;
 }
 
-// Returns the members of a JSON text ("key": value, up to the next comma), or the lines of another
-// text.
+// Returns the members of a JSON text ("key": value, up to the next comma or closing bracket), or
+// the lines of another text.
 std::vector<Piece> members_in(const std::string& text) {
   std::vector<Piece> found;
   const bool json = text.find('{') != std::string::npos;

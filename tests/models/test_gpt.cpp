@@ -1,5 +1,6 @@
-// Compares GPT with a float64 reference, and its sizes with the published ones. Also tests the
-// memory that a training step leaves allocated.
+// Compares GPT with a float64 reference, and its sizes with the published ones. Also tests errors,
+// dropout, when parameters are reported as used, and the memory that a training step leaves
+// allocated.
 #include <cmath>
 #include <map>
 #include <string>

@@ -1,5 +1,6 @@
-// Tests that peaks of activations and workspace equal the formula to the byte. Varies precision,
-// recompute, dropout, depth, threads, and whether logits are kept or computed again.
+// Tests that a GPT's peaks of activations and workspace equal the predictions of
+// models/gpt/gpt_memory.h to the byte. Varies precision, recompute, dropout, depth, threads, and
+// the chunks of rows in which logits are computed.
 #include "core/autograd.h"
 #include "core/context.h"
 #include "core/cpu/onednn.h"

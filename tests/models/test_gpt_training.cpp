@@ -66,7 +66,8 @@ Step step_of(GptConfig config, bool recompute) {
   return step;
 }
 
-/// Returns the mean loss of some batches.
+/// Returns the mean loss of four batches. Checks that the gradients have the dtype of the model and
+/// are finite.
 double loss_of(DType dtype, bool recompute = false) {
   GptConfig config = small;
   config.recompute = recompute;

@@ -1,4 +1,5 @@
-// Tests that the sizes of the models and the names of their parameters equal torchvision's.
+// Tests that the numbers of parameters of the image classifiers, and the names of these parameters,
+// equal torchvision's. Also tests the shape of their results, and errors.
 #include <algorithm>
 #include <map>
 #include <set>

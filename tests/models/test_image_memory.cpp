@@ -1,6 +1,6 @@
-// Tests that peaks of activations and workspace equal the formula to the byte, in training and in
-// evaluation. Varies blocks, projections, stems, precision, sizes of images and batches, threads
-// and label smoothing.
+// Tests that an image model's peaks of activations and workspace equal the predictions of
+// models/image/image_memory.h to the byte, in training and in evaluation. Varies blocks,
+// projections, stems, precision, sizes of images and batches, threads and label smoothing.
 #include "models/image/image_memory.h"
 
 #include <array>
@@ -96,7 +96,7 @@ void check(const ImageConfig& config, const ImageMicroBatch& micro) {
   check_evaluation(config, micro);
 }
 
-/// Calls check() with 1 and 2 threads, with and without label smoothing.
+/// Calls check() with 1 and 2 threads (on a GPU only with 1), with and without label smoothing.
 void check_all(const ImageConfig& config, DType dtype, int64_t images) {
   const ThreadCountRestorer restore;
   for (const int threads : {1, 2}) {

@@ -1,5 +1,5 @@
-// Compares the recommenders with their formulas, which are computed in f64 for one pair of user and
-// item at a time.
+// Compares the scores and losses of the recommenders with their formulas, which are computed in f64
+// for one pair of user and item at a time. Also tests gradients, files and errors.
 #include "models/recommender/recommender.h"
 
 #include <cmath>
@@ -112,7 +112,7 @@ double factorized(const Weights& w, const std::vector<double>& p, int32_t user, 
 }
 
 /// Returns the factors p_u of a user. svd++ adds the factors of the items in the user's history,
-/// divided by the root of their number.
+/// divided by the root of the number of these items. In example(), only user 4 has a history.
 std::vector<double> user_row(const std::string& name, const Weights& w, int32_t user) {
   std::vector<double> p = w.row("user_factors.weight", user);
   if (name != "svd++" || user != 4) return p;

@@ -1,5 +1,6 @@
-// Tests that peaks of activations and workspace equal the formula to the byte, in training and in
-// evaluation. Varies models, objectives, precision, numbers of items and threads.
+// Tests that a recommender's peaks of activations and workspace equal the predictions of
+// models/recommender/recommender_memory.h to the byte, in training and in evaluation. Varies
+// models, objectives, precision, numbers of items and threads.
 #include "models/recommender/recommender_memory.h"
 
 #include <array>

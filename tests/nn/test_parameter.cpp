@@ -93,7 +93,8 @@ TEST_CASE("an element's value is a function of seed, name and element alone") {
     CHECK(drawn(initializer, count, 2) != whole);
     CHECK(drawn(initializer, count, 1, "bias") != whole);
 
-    // Drawing values in ranges of any length, also from odd elements on, gives the same values.
+    // Drawing values in ranges of several lengths, also from odd elements on, gives the same
+    // values.
     std::vector<float> pieces;
     for (int64_t begin = 0, length = 1; begin < count; begin += length, length = length * 3 % 17) {
       const int64_t size = std::min(length, count - begin);

@@ -1,8 +1,8 @@
 // Tests models that do not use their layers in the order of registration. After the first
 // micro-step, all ranks must send buckets in the order in which rank 0 completed them. After each
-// step, gradients must take exactly the bytes that optim::plan predicts. At stages 2 and 3, the
-// plan counts only the ring that contains the buckets. So no slot beside the ring may remain
-// (optim/zero/gradient_policy.h).
+// step, gradients must take exactly the bytes that optim::plan predicts. At stages 2 and 3, buckets
+// take their memory from a ring, and a bucket that finds no free memory there gets a slot beside it
+// (optim/zero/gradient_policy.h). The plan counts only the ring, so no slot may remain.
 #include <utility>
 
 #include "optim/plan/plan.h"

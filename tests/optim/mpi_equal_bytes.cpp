@@ -1,5 +1,5 @@
 // Tests that the measured memory and traffic of the ledgers equal the plan to the byte. The plan
-// shares no code with the optimizer except the layout.
+// shares no code with the optimizer except the layout of buckets and shards.
 #include <initializer_list>
 #include <memory>
 #include <utility>

@@ -1,5 +1,6 @@
-// Tests training in groups of ranks. An optimizer knows only the group of its data axis, so
-// independent runs can share a job. Each run must have the same bits as a run of one rank.
+// Tests training in groups of ranks. An optimizer knows only the ranks of the group that it is
+// given, so independent runs can share a job. Each run must have the same bits as a run of one
+// rank.
 #include "dist/mesh.h"
 #include "tests/support/catch.h"
 #include "tests/support/tiny_training.h"

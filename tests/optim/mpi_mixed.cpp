@@ -78,7 +78,7 @@ TEST_CASE("frozen parameters have neither gradients nor state") {
     TrainingResult result;
     train_step(optimizer, training, 0, result);
     CHECK(memory.current(Category::parameters) == 2 * 4 * (stage == 3 ? shard : flat));
-    CHECK(memory.peak(Category::gradients) == 4 * (flat + shard));  // a bucket and its sum
+    CHECK(memory.peak(Category::gradients) == 4 * (flat + shard));  // a bucket, and a shard of sums
     CHECK(memory.peak(Category::optimizer_state) == 2 * 4 * (stage == 0 ? flat : shard));
     CHECK(optimizer.state().count("0.weight") == 0);
   }

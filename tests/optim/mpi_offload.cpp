@@ -134,7 +134,8 @@ TEST_CASE("row-sparse tables: offload changes no bit, in any chunks") {
       const TrainingResult expected = train_tables(run, adamw, lone_world(), options);
       options.offload = optim::Offload::optimizer;
       for (const int stage : {0, 1, 2, 3}) {
-        // A chunk has one row of items, a few rows, or all rows.
+        // The rows of a table are updated in chunks. A chunk has one row of items, a few rows, or
+        // all rows.
         for (const int64_t bucket : {80, 700, 1 << 20}) {
           CAPTURE(dtype_name(dtype), all_rows, stage, bucket);
           options.stage = stage;

@@ -88,7 +88,8 @@ TEST_CASE("groups: a learning rate of zero keeps its parameters") {
   }
 }
 
-// Two linear layers with separate inputs: the gradient of one does not depend on the other.
+// Two linear layers that both read the same input: the gradient of one does not depend on the
+// other.
 struct Branches : nn::Module {
   Branches() {
     first = add("first", nn::Parameter({12, 40}, nn::Initializer::normal(0.5f)));
@@ -137,8 +138,9 @@ TEST_CASE("a parameter without gradient keeps weights and state, as if the step 
                                                 .weight_decay = 0.5f}};
   using Names = std::vector<std::vector<std::string>>;
   for (const auto& rule : rules) {
-    // The reference trains only steps 1 and 3. The other runs have steps in between that do not use
-    // `second`. Momentum, decay and Adam's bias correction must still count only steps 1 and 3.
+    // The reference trains only steps 1 and 3. The other runs also have steps 0, 2 and 4, which do
+    // not use `second`. Momentum, decay and Adam's bias correction must still count only steps 1
+    // and 3.
     Trained expected = train_second(rule, lone_world(), 0, {1, 3}, {1, 3});
     CHECK(expected.without_gradient == Names{{}, {}});
     expected.without_gradient = {{"second"}, {}, {}, {}, {}};  // reported once

@@ -1,7 +1,7 @@
 // Tests that communication overlaps with computing. Reductions and gathers take a known time. The
-// trace must show that a bucket is reduced before backward ends, and that a block is gathered while
-// the previous block computes. Without overlap, backward must wait for each reduction, and a block
-// must be gathered only when it is read.
+// trace must show that the first reduction begins before backward ends, and that the gather of a
+// block begins before the computation of the previous block ends. Without overlap, backward must
+// wait for each reduction, and a block must be gathered only when it is read.
 #include <algorithm>
 #include <chrono>
 #include <map>

@@ -1,5 +1,5 @@
-// Tests weights that cannot be written to their path. They must be written to another place, on any
-// number of ranks.
+// Tests weights that cannot be written to their path, on any number of ranks. They must be written
+// to another place. If no place can be written, the error must say why each failed.
 #include <stdlib.h>
 
 #include <filesystem>

@@ -1,5 +1,6 @@
-// Tests stage 3: what is gathered, and when. The bits of a run must not depend on the order in
-// which a model reads its parameters, nor on what happens between two steps.
+// Tests stage 3: what is gathered, and when. A run must have the bits of the same run on one rank,
+// in whatever order the model reads its parameters, and even if the model is evaluated between or
+// within steps.
 #include <algorithm>
 #include <utility>
 
@@ -252,8 +253,8 @@ struct Evaluated {
   bool operator==(const Evaluated&) const = default;
 };
 
-// Trains. If `evaluating`, evaluates before each step, between its micro-batches, before its
-// update, and at the end.
+// Trains. If `evaluating`, evaluates before each step, before and after the forward and backward of
+// its first two micro-steps, before its update, and at the end.
 Evaluated train_and_evaluate(const dist::World& world, int stage, DType dtype, bool evaluating) {
   const TinyRun run{.steps = 3, .dtype = dtype};
   models::Gpt model(run.model);

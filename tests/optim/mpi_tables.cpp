@@ -1,5 +1,6 @@
 // Tests row-sparse tables beside dense parameters. Bits must be equal for any number of ranks, any
 // stage and any bucket size. Some cases compare with a dense table, which must have the same bits.
+// Memory and traffic must equal the plan.
 #include <functional>
 
 #include "optim/plan/plan.h"
@@ -158,7 +159,8 @@ TEST_CASE("row-sparse tables: recompute gives the same bits") {
 
 bool missing(const MicroBatch& micro) { return micro.step > 0 && micro.index % 3 == 1; }
 
-// Returns the rank's micro-batch of the next micro-step, in this step or in the next step.
+// Returns the rank's micro-batch of the next micro-step, in this step or in the next step. If the
+// rank has none there, returns the step's last micro-batch.
 MicroBatch after(const MicroBatch& micro, const TableRun& run, const dist::World& world) {
   MicroBatch next = micro;
   const int64_t last = run.batch.micro_batches() - 1;

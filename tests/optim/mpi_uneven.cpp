@@ -74,7 +74,8 @@ TEST_CASE("ranks that run out of data, with recompute and rounded gradient sums"
 
 TEST_CASE("the loss and the gradient are means over the micro-batches that had data") {
   // Only the first 4 of 8 micro-batches have data. The result must equal that of a step with only
-  // these 4 micro-batches.
+  // these 4 micro-batches. Stage 3 runs on one rank, because it refuses ranks whose first
+  // micro-batch has no data.
   const auto run = [](int64_t global, int64_t with_data, int stage) {
     LayeredModel model;
     const Training training{
@@ -160,9 +161,10 @@ MicroBatch begun(optim::ZeroOptimizer& optimizer) {
   return *optimizer.micro_batches(0, {.global = 10, .micro = 2}).begin();
 }
 
-// Calls skip() at stage 3 before the rank has had data for the current parameters. With several
-// ranks this must throw, because the rank does not know the order in which the other ranks gather
-// parameters. A single rank may skip, because it has no other ranks to match.
+// Calls skip() at stage 3 before the rank has had data with the optimizer's present set of
+// parameters. With several ranks this must throw, because the rank does not know the order in which
+// the other ranks gather parameters. A single rank may skip, because it has no other ranks to
+// match.
 void check_skip_refused(optim::ZeroOptimizer& optimizer) {
   if (job_world().size > 1) {
     CHECK_THROWS_WITH(optimizer.skip(),

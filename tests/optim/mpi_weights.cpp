@@ -1,5 +1,6 @@
-// Tests the weights of a model under an optimizer. Weights can be saved at any time, but loaded
-// only through the optimizer. set_parameters sets them, and resets or keeps the optimizer's state.
+// Tests the weights of a model under an optimizer. nn::save_weights waits until updated weights
+// have arrived, and nn::load_weights is refused. set_parameters sets the weights, and resets or
+// keeps the optimizer's state.
 #include "core/ops.h"
 #include "nn/layers.h"
 #include "nn/weights_file.h"

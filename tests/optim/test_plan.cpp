@@ -99,8 +99,8 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
 
 // Over MPI, a header of 32 bytes goes to each other rank before every call.
 TEST_CASE("plan: headers by numbers of calls") {
-  // Three ranks, a bucket for each parameter; M = 4, k = 2. In each sum below, 3 stands for the
-  // calls at the end of a step: norms, losses and flags.
+  // Three ranks, a bucket for each parameter; M = 4, k = 2. In each sum below, the summand 3 stands
+  // for the calls at the end of a step: norms, losses and flags.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
                   .ranks = 3,
                   .bucket_bytes = 2000,
@@ -130,7 +130,7 @@ TEST_CASE("plan: headers by numbers of calls") {
   input.batch_norms = 2;
   CHECK(calls(2) == 2 + 1 + 3 + 1);
   input.sync_batch_norm = true;
-  CHECK(calls(2) == 2 + 1 + 3 + 2 * 3);
+  CHECK(calls(2) == 2 + 1 + 3 + 2 * 3);  // 3 calls for each of the 2 batch norms
   input.header_bytes = 0;  // as over NCCL
   CHECK(calls(2) == 0);
 }

@@ -22,8 +22,8 @@ PlanInput buckets(int64_t count, int stage, int64_t micro_steps = 1) {
 // Sending 1024 bytes takes a second. One operation takes a second, too.
 constexpr MachineRates slow{.flops = 1, .bandwidth = 1024};
 
-// Returns the seconds of communication at the end of a step with `count` buckets. The ranks send
-// block sums (8 bytes each), a loss (4 bytes) per micro-step, and flags.
+// Returns the seconds of communication at the end of a step with `count` buckets. A rank sends a
+// block sum (8 bytes) per bucket, a loss (4 bytes) per micro-step, a byte of notes, and flags.
 double end(int64_t count, int64_t micro_steps = 1) {
   const int64_t flags = 1 + (micro_steps + count + 7) / 8;
   return static_cast<double>(8 * count + 4 * micro_steps + flags) / 1024;

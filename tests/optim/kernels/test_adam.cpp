@@ -1,4 +1,5 @@
-// Compares adam_update with the formulas of torch.optim.Adam and AdamW in float64.
+// Compares adam_update with the formulas of torch.optim.Adam and AdamW in float64. Also tests that
+// its bits do not depend on shards or threads.
 #include <cmath>
 
 #include "optim/kernels/update.h"

@@ -1,6 +1,6 @@
 // Compares the launchers for rows of tables with those for whole ranges. The bits must be equal,
 // and rows that are not in a list must not change. Adagrad is compared with PyTorch's formulas in
-// float64.
+// float64. Also tests fold_rows.
 #include <cmath>
 
 #include "optim/kernels/rows.h"
@@ -216,7 +216,7 @@ TEST_CASE("sums of touched blocks have the bits of the whole gradient's", "[rows
   auto* const of_whole = static_cast<double*>(expected.raw());
   kernels::block_square_sums(test_context(), std::span(of_whole, static_cast<size_t>(all)), whole);
   // `blocks` gets the numbers of the blocks with elements of touched rows. For each of these
-  // blocks, `first` gets the index in `rows` of the first touched row.
+  // blocks, `first` gets the index in `rows` of the first touched row with elements in the block.
   std::vector<int64_t> blocks;
   std::vector<int32_t> first;
   for (int64_t block = 0; block < all; ++block) {

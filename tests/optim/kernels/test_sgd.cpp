@@ -1,4 +1,5 @@
-// Compares sgd_update with the formulas of torch.optim.SGD in float64.
+// Compares sgd_update with the formulas of torch.optim.SGD in float64. Also tests that its bits do
+// not depend on shards or threads.
 #include "optim/kernels/update.h"
 #include "tests/support/catch.h"
 #include "tests/support/precision.h"

@@ -1,5 +1,5 @@
 // Compares block_square_sums with float64, and tests that the sum of a block does not depend on the
-// shard that holds the block.
+// shard that holds the block, or on the number of threads.
 #include <cmath>
 #include <cstring>
 
