@@ -23,7 +23,7 @@ dist::Settings processor_settings(const dist::World& world);
 /// Returns the size and digest of the file at `path`. `flag` is the flag with which the user gave
 /// the path. If `whole` is true, the digest covers the whole file. Otherwise it covers 64 blocks of
 /// the file (core/digest.h). Returns "no file" if `path` is empty. Throws InputError if the file
-/// cannot be read.
+/// cannot be opened or is not a regular file, and Error if reading fails.
 dist::Setting file_setting(const std::string& flag, const std::string& path, bool whole);
 
 }  // namespace tessera::train

@@ -55,8 +55,8 @@ grep -qx '60,000 ratings of 600 items by 1,000 users: 48,000 to train on, 12,000
 if build/ratings missing.txt 2> error.txt; then fail "missing ratings were taken"; fi
 grep -q 'missing.txt: cannot be opened' error.txt || fail "$(< error.txt)"
 
-# Builds the same programs with pkg-config instead of CMake. Each .pc file must list the static
-# libraries in an order that links.
+# Builds tokens, images and ratings with pkg-config instead of CMake. Each .pc file must list the
+# static libraries in an order that links.
 if command -v pkg-config > /dev/null; then
   export PKG_CONFIG_PATH=$(dirname "$(find "$work/installed" -name tessera.pc)")
   for part in tokens: images:-images ratings:-ratings; do

@@ -1,4 +1,5 @@
-// Trains the transformer of this file on the tokens of a file, on any number of ranks.
+// Trains a small transformer (Decoder, below) on the tokens of the file that the first argument
+// names, on any number of ranks.
 #include "tessera.h"
 
 using namespace tessera;

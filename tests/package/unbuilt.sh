@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests `cmake --install` twice: when nothing is built, and when all libraries are built, but of the
-# programs only those that run.sh builds. Both times it must fail before it installs anything. The
-# error must name the command that builds the missing targets.
+# Tests `cmake --install` twice: when nothing is built, and when all libraries are built but only
+# some programs, namely those that run.sh builds. Both times the install must fail before it
+# installs anything. The error must name the command that builds the missing targets.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -15,7 +15,8 @@ refused() {
   grep -qF -- "$text" "$work/output" || fail "not '$text' from $*: $(cat "$work/output")"
 }
 
-# make_bundle FOLDER: packs the dependencies into FOLDER.
+# make_bundle FOLDER: packs the dependencies into FOLDER. Skips the test if this machine does not
+# have them as Debian packages.
 make_bundle() {
   command -v dpkg-query > /dev/null || skip "no Debian packages to pack"
   dpkg-query -W libopenmpi-dev libdnnl-dev catch2 > /dev/null 2>&1 ||
@@ -23,8 +24,8 @@ make_bundle() {
   "$bundle_script" "$1"
 }
 
-# hide_system_packages COMMAND...: runs COMMAND in a mount namespace in which the files of the
-# system's packages are hidden. Skips the test if mount namespaces are unavailable.
+# hide_system_packages COMMAND...: runs COMMAND in a mount namespace that hides most files of the
+# system's own copies of the packed libraries. Skips the test if mount namespaces are unavailable.
 hide_system_packages() {
   unshare --mount --map-root-user true 2> /dev/null || skip "no mount namespaces here"
   unshare --mount --map-root-user bash -ec '

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: LABELS full TIMEOUT 1800
 # Packs the dependencies with scripts/bundle_dependencies.sh, moves the folder, and hides the
-# packages of this machine. Then builds train_gpt and an MPI test with only the moved folder, and
-# runs both.
+# system's own copies of the packed libraries. Then builds train_gpt and an MPI test with the moved
+# folder, and runs both.
 set -euo pipefail
 . "$TESSERA_SOURCE_DIR/tests/scripts/bundle.bash"
 

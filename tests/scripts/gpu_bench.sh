@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests bench/gpu.py on the CPU: runs all measurements except those of PyTorch at tiny sizes, and
-# checks the sum of idle time. Also tests the error of bench/gpu.sh on a machine without a GPU.
+# Tests bench/gpu.py on the CPU: runs Tessera's measurements at tiny sizes (without PyTorch's, and
+# without `gaps`, which needs a GPU), and checks the function that adds up a GPU's idle time. Also
+# tests the error of bench/gpu.sh on a machine without a GPU.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)

@@ -29,8 +29,8 @@ fi
 for source in core/no_cuda/*.cpp dist/nccl/no_cuda/*.cpp; do
   "$CXX" -std=c++20 -O0 -DFMT_SHARED -I. -c "$source" -o "$work/$(echo "$source" | tr / _).o"
 done
-# symbols FLAG FILE...: lists the symbols that the objects need (--undefined-only) or define
-# (--defined-only). Leaves out the weak symbols (W, V) of headers.
+# symbols FLAG FILE...: lists the symbols of namespace tessera that the objects need
+# (--undefined-only) or define (--defined-only). Leaves out the weak symbols (W, V) of headers.
 symbols() {
   local flag=$1
   shift

@@ -1,6 +1,7 @@
 // A communicator that imitates a slow network. It adds a known delay to each exchange and
 // reduce_scatter, and optionally to each all_gather. The communicator's own thread sleeps and makes
-// all calls in order, so the caller does not wait for the delay.
+// the collective calls in order, so these three calls return at once, and the delay
+// counts towards their Work::wait().
 //
 //   auto slow = std::make_shared<DelayedCommunicator>(world.communicator, 20ms, 5ms);
 #pragma once

@@ -1,5 +1,5 @@
-// Limits the size of the files that this process writes, as long as the object exists. Tests use
-// the limit to imitate a full disk. The limit applies even to root.
+// As long as a FileSizeLimit exists, it limits the size of each file that this process writes.
+// Tests use the limit to imitate a full disk. The limit applies even to root.
 #pragma once
 
 #include <sys/resource.h>

@@ -11,7 +11,8 @@ namespace tessera::test {
 
 class MemoryUse {
  public:
-  /// Waits for the communicator's earlier calls, which may still use memory. Collective.
+  /// Waits for the communicator's earlier calls, which may still use memory. Then resets the
+  /// ledger's peaks. Collective.
   explicit MemoryUse(dist::Communicator& communicator, Device device = {})
       : ledger_(memory_ledger(device)) {
     communicator.barrier();

@@ -1,5 +1,5 @@
-// A temporary folder that exists as long as its object. This file also has functions that return
-// the messages of exceptions and the paths of fixtures.
+// A temporary folder that exists as long as its TemporaryFolder object. This file also has
+// functions that return the messages of exceptions and the paths of fixtures.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // A training run that is small enough to repeat in many configurations. It trains a GPT with a tied
-// embedding and dropout, on batches of 12 micro-batches.
+// embedding and dropout. By default, a step has 12 micro-batches.
 #pragma once
 
 #include "models/gpt/gpt.h"

@@ -22,8 +22,8 @@ inline NamedValues parameter_values(const nn::Module& module) {
   return values;
 }
 
-/// Sets random values that differ from the initial ones. A forgotten bias or norm weight then
-/// shows.
+/// Sets all parameters to random values. Initial values, such as a bias of 0 or a norm weight of 1,
+/// would hide that a layer ignores this parameter.
 inline void randomize(const nn::Module& module, uint64_t seed, float bound = 0.5f) {
   for (const auto& named : module.named_parameters()) {
     const Tensor values = random_tensor(named.parameter.shape(), seed++, -bound, bound);

@@ -1,6 +1,7 @@
 // Tests that a saved and resumed run has the same bits as an uninterrupted run. The run may resume
 // in another layout (number of ranks, ZeRO stage, buckets). The digest of a checkpoint must not
-// depend on the layout of the run that wrote the checkpoint.
+// depend on the layout of the run that wrote the checkpoint. Also tests checkpoints that are
+// written while steps go on, a checkpoint of version 0.1.0, refused checkpoints, and failed writes.
 #include <filesystem>
 #include <fstream>
 

@@ -1,5 +1,6 @@
 // Tests resuming at ZeRO stage 3 when some ranks have no data in their first micro-batch. These
-// ranks must gather parameters in the order that the checkpoint recorded.
+// ranks must gather parameters in the order that the checkpoint recorded. Also tests that this
+// order is the same at every stage, and that invalid orders are refused.
 #include <filesystem>
 
 #include "core/error.h"

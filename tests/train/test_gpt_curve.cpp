@@ -33,7 +33,7 @@ constexpr int64_t last = 20;
 // fp32 and bf16.
 constexpr double tolerance = 0.02;
 
-/// Returns the first tokens of the stream that make_curve_fixture.py describes.
+/// Returns the first `tokens` tokens of the text that stream() of make_curve_fixture.py describes.
 std::vector<int32_t> stream(int64_t tokens) {
   std::vector<int32_t> result{0, 0};
   uint64_t state = 1;

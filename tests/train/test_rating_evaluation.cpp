@@ -1,4 +1,5 @@
-// Compares evaluations of recommenders with plain loops over users, items and ratings, in f64.
+// Compares evaluations of recommenders with plain loops over users, items and ratings. Also tests
+// batch sizes, the choice of sampled items, and rankings by popularity.
 #include "train/ratings/rating_evaluation.h"
 
 #include <algorithm>
@@ -304,7 +305,7 @@ TEST_CASE("all that is left may be sampled, and no more") {
 }
 
 TEST_CASE("popularity ranks by how many users have an item, and leaves out what a user has") {
-  // Three users have item 2, two have item 0, one each has items 1 and 3, and none has item 4.
+  // Three users have item 2, two have item 0, one has item 1, one has item 3, and none has item 4.
   const Histories training(pairs({{0, 2}, {1, 2}, {2, 2}, {1, 0}, {2, 0}, {0, 1}, {1, 3}}), 4, 5);
   CHECK(RankingTask(training, pairs({{3, 2}}), {}).popularity().mrr == 1);
   // For user 3, items 2, 0 and 1 rank before item 3. (Items 1 and 3 have one user each, so the

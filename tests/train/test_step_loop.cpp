@@ -1,5 +1,6 @@
 // Tests StepLoop on one rank: the functions that it calls, the arguments that it refuses, and the
-// lines that it logs. tests/package and tests/apps run StepLoop on several ranks.
+// lines that it logs. Also tests saving and loading of weights, and the files that begin_run
+// refuses. tests/package and tests/apps run StepLoop on several ranks.
 #include "train/step_loop.h"
 
 #include <cmath>

@@ -1,6 +1,6 @@
-// Tests the table that `tune` writes. A written table can be read again. Invalid files are refused
-// with an error that names the file. tests/emulated/emulated_training.sh tests that training uses
-// the algorithms of a table.
+// Tests the table that `tune` writes: the fastest measured algorithm of each matrix product. A
+// written table can be read again. Invalid files are refused with an error that names the file.
+// tests/emulated/emulated_training.sh tests that training uses the algorithms of a table.
 #include "train/tuned_file.h"
 
 #include <functional>

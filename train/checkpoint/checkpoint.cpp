@@ -69,8 +69,8 @@ std::string verify_together(const std::string& path, const dist::World& world,
   } catch (const std::exception& error) {
     why = error.what();
   }
-  // Only the lowest failing rank's reason is reported. A damaged manifest or a missing file gives
-  // all ranks the same reason.
+  // If several ranks failed, only the reason of the lowest of them is reported. A damaged manifest
+  // or a missing file gives all ranks the same reason.
   const std::vector<std::string> all = dist::gather_text(*world.communicator, why);
   const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
   return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);

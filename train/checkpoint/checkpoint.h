@@ -47,8 +47,9 @@ bool names_checkpoint(const std::string& path);
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
 
 /// Writes a checkpoint and returns its digest. Must be called between steps. If a rank cannot
-/// write, throws on every rank, with that rank's reason. In this case, no file of the checkpoint
-/// remains, and earlier checkpoints are unchanged. Collective.
+/// write, throws on every rank, with the reason of the lowest rank that failed. In this case, no
+/// file under the temporary name remains, and checkpoints of earlier steps are unchanged.
+/// Collective.
 BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& optimizer,
                             const dist::World& world, const CheckpointInfo& info);
 

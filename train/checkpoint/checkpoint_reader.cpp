@@ -90,7 +90,7 @@ void CheckpointReader::verify_range(const CheckpointRange& range,
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = *files_[static_cast<size_t>(range.file)];
   const int64_t element = dtype_size(of.dtype);
-  // Pieces have whole blocks, because the digest of a range is the sum of its blocks' digests.
+  // Each read begins at a block, because the digest of a range is the sum of its blocks' digests.
   const int64_t piece = most_bytes / element / digest_block * digest_block;
   const std::string path = of.path();
   BlockDigest digest;

@@ -44,7 +44,7 @@ std::string value_text(DType dtype, const std::byte* at) {
   return "";
 }
 
-// Returns the bytes in hexadecimal, as one little-endian number.
+// Returns the value of a little-endian number of `bytes` bytes, in hexadecimal.
 std::string bits_text(const std::byte* at, int64_t bytes) {
   std::string text = "0x";
   for (int64_t i = bytes - 1; i >= 0; --i)

@@ -121,7 +121,8 @@ struct Part {
   int64_t end = 0;
 };
 
-// Divides the tensors among files of at most `shard_bytes`, in whole blocks of 256 elements.
+// Divides the tensors among files. A file has at most `shard_bytes` bytes of elements. Tensors are
+// cut only between blocks of 256 elements.
 std::vector<std::vector<Part>> divide(const std::vector<ImportedTensor>& tensors,
                                       int64_t shard_bytes) {
   std::vector<std::vector<Part>> shards(1);
@@ -222,8 +223,8 @@ ImportedCheckpoint import_checkpoint(const ImportOptions& options) {
                     .imported = fs::path(weights.path).filename().string()};
   const std::vector<ImportedTensor> tensors = all_tensors(weights, moments, std::move(counts));
   for (const ImportedTensor& tensor : tensors) manifest.tensors.push_back(tensor.of);
-  // The folder is claimed after all checks, because claiming it makes the folder and removes
-  // unfinished checkpoints.
+  // The folder is claimed after the checks above, because claiming it makes the folder and removes
+  // unfinished checkpoints. Elements are checked later, when write_checkpoint reads them.
   const CheckpointFolder claimed(options.folder);
   write_checkpoint(options, tensors, manifest);
   return {(fs::path(options.folder) / checkpoint_name(step)).string(), manifest};

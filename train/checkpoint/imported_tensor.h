@@ -39,7 +39,9 @@ struct ImportedWeights {
 ///  - a file that train_resnet or train_recommender saved;
 ///  - any file of F32, F16 and BF16 tensors. Its tensors become parameters of the same names,
 ///    except running statistics, which are recognised by their names.
-/// Throws an InputError that names file and tensor if the file cannot be imported.
+/// Throws an InputError that names the file if it cannot be imported, and the tensor if one tensor
+/// is the reason. Running means and variances are checked later, when ImportedTensor::read reads
+/// them.
 ImportedWeights open_imported_weights(const std::string& path);
 
 /// The state that an optimizer keeps for the parameters.
@@ -54,8 +56,9 @@ struct ImportedMoments {
 ///  - Adam and AdamW: NAME.exp_avg, NAME.exp_avg_sq and NAME.step;
 ///  - SGD: NAME.momentum_buffer. NAME.step is optional, because PyTorch's SGD does not count steps.
 /// NAME is the parameter's name in the weights file. For a GPT, NAME may have the prefix
-/// "transformer.". If a tensor is missing, unknown, or has a wrong shape or invalid values, throws
-/// an InputError that names the tensor.
+/// "transformer.". Throws an InputError that names the tensor if a tensor is missing or unknown,
+/// has a wrong shape, or is an invalid NAME.step. The elements of the other tensors are checked
+/// later, when ImportedTensor::read reads them.
 ImportedMoments open_imported_moments(const std::string& path, const ImportedWeights& weights);
 
 }  // namespace tessera::train

@@ -112,7 +112,8 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   // notes, and call it after the first step whose notes report no busy thread.
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
-  // Every rank clears its request to save, because the notes have told all ranks of the request.
+  // Every rank clears its request to save. The request is answered below, by a checkpoint or by a
+  // line of the log. This is also true for a request that was too late for this step's notes.
   asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
   if (phase_ != Phase::idle) {
