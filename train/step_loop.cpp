@@ -149,13 +149,15 @@ void StepLoop::train() {
 
 int64_t StepLoop::run_steps() {
   for (int64_t step = options_.first_step; step < options_.steps; ++step) {
-    // Notes are sent to all ranks during the step, so they must be set before the launch.
+    // The notes of checkpoints (run_checkpoints.h) are sent to all ranks during the step, so they
+    // must be set before the launch.
     if (checkpoints_) optimizer_.set_notes(checkpoints_->notes());
     launch(step);
     const int64_t done = step + 1;
     const bool last = done == options_.steps;
     const bool evaluates = options_.eval_every > 0 && (last || done % options_.eval_every == 0);
-    // The notes of all ranks are known without waiting for the step, and are equal on every rank.
+    // The combined notes of all ranks. They are known without waiting for the step, and are equal
+    // on every rank.
     const uint8_t notes = running_->launched.notes();
     const bool saves = checkpoints_ && checkpoints_->saves(done, notes);
     const bool saves_weights = saves_ && saves_->due(done, evaluates);
@@ -303,7 +305,7 @@ void report_run(const optim::Plan& planned, const StepCount& count, const dist::
                 .add("skipped", count.skipped)
                 .add("equal", all.differing.empty())
                 .raw("ranks", fmt::format("[{}]", fmt::join(all.json, ","))));
-  trace::enable(false);  // the trace covers the run, not the calls of before_tables()
+  trace::enable(false);  // the trace covers the run, not what before_tables() does
   before_tables();
   if (world.rank != 0 || (all.differing.empty() && !shows_messages())) return;
   fmt::print("{}", report.table());

@@ -99,8 +99,8 @@ class StepLoop {
 
   /// Runs the steps from first_step on, until the last one or until a signal ends the run after a
   /// step. Writes the last checkpoint if checkpoints are wanted. Throws, and so ends the whole job,
-  /// in two cases: the last checkpoint cannot be written, or a loss or gradient is not finite and
-  /// losses are not scaled. Collective.
+  /// if the last checkpoint cannot be written, if a loss or gradient is not finite and losses are
+  /// not scaled, or if a function of StepWork throws. Collective.
   void train();
   /// Returns the numbers of logged steps, of skipped steps among these, and of saves, all since
   /// first_step.
@@ -148,9 +148,10 @@ class StepLoop {
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 
-/// Compares the memory and traffic of all ranks with the plan. Writes a summary line to the log,
-/// and before it the timeline of a step if one was recorded (StepCount::timeline). Then calls
-/// `before_tables` on every rank, and prints tables on rank 0's standard output. Collective.
+/// Compares the memory and traffic of each rank with the rank's plan. Writes a summary line to the
+/// log, and before it the timeline of a step if one was recorded (StepCount::timeline). Then calls
+/// `before_tables` on every rank, and prints tables on rank 0's standard output. If
+/// shows_messages() is false, prints tables only if a rank differs from its plan. Collective.
 void report_run(
     const optim::Plan& planned, const StepCount& count, const dist::World& world, RunLog& log,
     const std::function<void()>& before_tables = [] {});

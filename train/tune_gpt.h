@@ -12,7 +12,7 @@
 
 namespace tessera::train {
 
-/// The products of a micro-step.
+/// The settings that determine the matrix products of a micro-step.
 struct GptProducts {
   models::GptConfig model;
   DType dtype = DType::f32;

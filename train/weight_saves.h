@@ -34,16 +34,17 @@ class WeightSaves {
   using Open = std::function<WeightsSink(const std::string& path, int64_t updates)>;
 
   /// World, optimizer and log must outlive this object. `best` is the best evaluation that the
-  /// resumed checkpoint records. If WeightSaveOptions::best is set and the file of the best weights
-  /// is missing, the recorded evaluation is dropped with a warning. Collective.
+  /// resumed checkpoint records, or nullopt. If WeightSaveOptions::best is set and the file of the
+  /// best weights is missing, the recorded evaluation is dropped with a warning. Collective.
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);
 
   /// True if weights may be saved after step `done`. `evaluated` is true if the model is evaluated
   /// after this step, so that the best weights may be saved.
   bool due(int64_t done, bool evaluated) const;
-  /// Saves the weights if `score` is the best so far. Returns true if the weights were written. If
-  /// writing fails, the earlier file and its score are kept. Collective.
+  /// Saves the weights if WeightSaveOptions::best is set and `score` is the best so far. Returns
+  /// true if the weights were written. If writing fails, the earlier file and its score are kept.
+  /// Collective.
   bool keep_best(int64_t done, int64_t updates, const std::optional<Score>& score);
   /// Saves the weights if `done` is a multiple of WeightSaveOptions::every. Collective.
   void after_step(int64_t done, int64_t updates);

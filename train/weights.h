@@ -1,6 +1,6 @@
 // Saves and loads the weights of a model under a ZeroOptimizer, at every ZeRO stage. The weights
-// are in a safetensors file. No rank needs memory for the whole model, because tensors are
-// processed one after the other.
+// are in a safetensors file. No rank needs additional memory for the whole model, because tensors
+// are processed one after the other.
 //
 //   train::load_weights("pretrained.safetensors", model, optimizer);
 //   ... steps ...

@@ -1,4 +1,5 @@
-// Runs an image classifier over images that it was not trained on. All evaluations use this pass.
+// Runs an image classifier over images that it was not trained on, and collects results of
+// each batch. Every evaluation of an image classifier uses this pass.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,10 @@ using JudgeBatch =
     std::function<void(const Tensor& logits, const Tensor& labels, std::span<float> results)>;
 
 /// Runs the model, without gradients and in evaluation mode, over all of `set` in batches that are
-/// divided among the ranks. A batch has `values` results. If `per_image`, it has work.batch *
-/// values results, and a smaller last batch leaves the rest 0. Returns all results in order, with
-/// the same bits on every rank and for any number of ranks. Collective.
+/// divided among the ranks. If `per_image` is false, a batch has `values` results. If it is true, a
+/// batch has work.batch * values results, and those without an image in a smaller last batch are 0.
+/// Returns the results of all batches in order, with the same bits on every rank and for any number
+/// of ranks. Collective.
 std::vector<float> evaluation_pass(nn::Module& model, std::shared_ptr<const data::ImageSet> set,
                                    const data::ImageTransformOptions& transform,
                                    const EvaluationWork& work, const dist::World& world,

@@ -10,7 +10,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t counted = evaluation_counts;  // sum of losses, top-1 hits and top-5 hits
+constexpr int64_t counted = evaluation_counts;  // per batch: summed loss, top-1 hits, top-5 hits
 
 struct BatchResult {
   float loss = 0;  // mean over the batch
@@ -40,7 +40,7 @@ int64_t place_of_target(std::span<const float> logits, int32_t target) {
   int64_t before = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     const bool earlier = logits[i] == logits[index] && i < index;
-    const bool larger = !(logits[i] <= logits[index]);  // also true for a NaN
+    const bool larger = !(logits[i] <= logits[index]);  // also true if either logit is NaN
     before += i != index && (larger || earlier) ? 1 : 0;
   }
   return before;

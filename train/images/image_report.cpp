@@ -18,15 +18,15 @@ namespace tessera::train {
 namespace {
 
 constexpr int64_t most_mistakes = 24;
-constexpr int64_t most_side = 64;  // longest side of a thumbnail in pixels
+constexpr int64_t most_side = 64;  // greatest width or height of a thumbnail, in pixels
 
 struct Prediction {
   int32_t guess = 0;
   float probability = 0;
 };
 
-// Returns the class of the largest logit, and its softmax probability. Of equal logits, takes the
-// first.
+// Returns the class of the largest logit, and the softmax probability of this class. Of equal
+// logits, takes the first.
 Prediction prediction_of(std::span<const float> logits) {
   const auto largest = std::ranges::max_element(logits);
   double sum = 0;
@@ -62,8 +62,9 @@ std::string base64(std::span<const uint8_t> bytes) {
   return text;
 }
 
-// Returns an image as JSON. Shrinks a large image: each square of pixels becomes one pixel with
-// their mean value.
+// Returns an image as JSON. Shrinks a large image: each square of `factor` x `factor` pixels
+// becomes one pixel with their mean value. Pixels beyond the last whole square are left out. If the
+// image is lower or narrower than a square, the squares are cut to the image.
 JsonObject thumbnail(const data::ImageView& image) {
   const auto& [height, width, channels] = image.shape;
   const int64_t factor = (std::max(height, width) + most_side - 1) / most_side;

@@ -1,5 +1,5 @@
-// Writes log lines for the report of a classifier on the validation images: the confusion matrix,
-// and the wrong predictions with the highest probabilities.
+// Logs a classifier's predictions for the validation images, so that a report can show them: the
+// confusion matrix, and the wrong predictions with the highest probabilities.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace tessera::train {
 
-/// Evaluates the model once more, and writes the lines "confusion" and "mistakes" (docs/formats.md)
+/// Evaluates the model on `set`, and writes the lines "confusion" and "mistakes" (docs/formats.md)
 /// to the log of rank 0. Collective.
 void log_predictions(nn::Module& model, const std::shared_ptr<const data::ImageSet>& set,
                      const data::ImageTransformOptions& transform,

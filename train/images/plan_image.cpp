@@ -43,7 +43,7 @@ class ImageRun {
   }
 
   /// Returns the host memory of a rank with a GPU: images read ahead for steps, plus images read
-  /// ahead for an evaluation.
+  /// ahead for an evaluation. Returns 0 for a rank on the CPU, whose images memory() includes.
   int64_t on_host() const {
     if (device_.is_cpu()) return 0;
     const int64_t evaluated =
@@ -71,7 +71,7 @@ class ImageRun {
   int64_t batch_bytes(int64_t images) const {
     return data::ImageBatches::bytes(images, images_.shape, images_.dtype);
   }
-  /// Returns the number of micro-batches that this rank computes in the whole run.
+  /// Returns the number of micro-batches that this rank computes in all steps that are left.
   int64_t micro_batches() const {
     return run_.loop.steps_left() * run_.loop.batch.micro_steps(ranks_);
   }
@@ -82,7 +82,7 @@ class ImageRun {
   }
 
   // batches() is the number of evaluation batches of all ranks together. own_batches() is the
-  // number of each rank.
+  // number of forward passes that each rank runs for them.
   int64_t batches() const {
     return (images_.validation + run_.loop.batch.micro - 1) / run_.loop.batch.micro;
   }

@@ -15,7 +15,8 @@ struct PlanDevice {
   int64_t staging_bytes(int64_t ranks) const;
   /// True if GPUs communicate through the host.
   bool staged() const { return !device.is_cpu() && !nccl; }
-  /// Returns the bytes of the header that a call sends to every other rank in addition to the data.
+  /// Returns the bytes of the header that a collective call sends to every other rank in
+  /// addition to the data.
   int64_t header_bytes() const { return nccl ? 0 : dist::mpi_header_bytes; }
   /// Returns a text for a headline: empty for the CPU, else for instance ", on GPUs over NCCL".
   std::string text() const;

@@ -31,7 +31,8 @@ struct PlannedRun {
   int64_t ranks = 1;
   optim::Plan plan = {};
 };
-/// Returns the bytes on device and host that all ranks of a node use together.
+/// Returns the bytes on device and host that the ranks of a node use together, if every rank has
+/// the plan `plan`. The node has ranks_per_node ranks, or all ranks of a smaller job.
 int64_t node_bytes(const optim::Plan& plan, int64_t ranks, int64_t ranks_per_node);
 /// Returns a table of memory. Some columns, such as those for activations, host and node, appear
 /// only if a run has such bytes. If a run's workspace is unknown, a line below the table says so.

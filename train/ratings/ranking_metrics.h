@@ -15,7 +15,7 @@ struct RankingQuality {
   float hit_rate = 0;  // 1 if a held-out item is among the first k, else 0
   float ndcg = 0;      // discounted gain in the first k, divided by the best possible gain
   float recall = 0;    // fraction of the held-out items that are among the first k
-  float mrr = 0;       // 1 / (1 + the best place of a held-out item), not limited to k
+  float mrr = 0;       // 1 / (1 + the best place of a held-out item), even beyond the first k
 };
 
 /// Returns the quality for one user whose held-out items have these places. Throws if `places` is

@@ -52,9 +52,9 @@ RatingEvaluationSizes rating_evaluation_sizes(const models::RecommenderConfig& c
                                               const data::Ratings& validation, int64_t samples);
 
 /// Evaluates all ratings of `validation` in batches of `samples`. `histories` are the users'
-/// training interactions. A user or item without training interactions is predicted with its
-/// initial parameters. Predictions are clamped to `range`. The batches are divided among the ranks.
-/// Every rank gets the same bits, for any number of ranks. Collective.
+/// training interactions. Ratings of a user or item without training interactions are predicted
+/// too, with parameters that no rating has trained. Predictions are clamped to `range`. The batches
+/// are divided among the ranks. Every rank gets the same bits, for any number of ranks. Collective.
 RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories& histories,
                               const data::Ratings& validation, const RatingRange& range,
                               int64_t samples, const dist::World& world);
@@ -65,7 +65,7 @@ class RankingTask {
   struct Options {
     int64_t k = 10;
     int64_t sampled = 0;  // number of sampled candidates; 0: all but the user's training items
-    uint64_t seed = 0;    // sampled candidates depend on (seed, user, item) alone
+    uint64_t seed = 0;    // with (user, item), seeds the random choice of candidates
   };
   /// `training` must outlive this object. With sampled candidates, throws InputError if a user has
   /// too few items to sample from, or more than one held-out item.

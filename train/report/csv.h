@@ -1,6 +1,7 @@
 // Writes the log of a run as comma-separated values (RFC 4180). Each step has a row, with the
-// results of the evaluation after the step. The columns are the members of the log's step and
-// evaluation lines, in order of appearance. If a step does not have a value, its cell is empty.
+// results of the evaluation after the step, if there was one. The columns are the members of the
+// log's step and evaluation lines, in order of first appearance, without "type", lists and objects.
+// If a step has no value for a column, the cell is empty.
 #pragma once
 
 #include <string>

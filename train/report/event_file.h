@@ -1,7 +1,8 @@
 // TensorBoard's event files: records of TensorFlow's TFRecord format, each a protocol buffer
-// `Event` with a summary. The two formats are small and fixed, so EventFile writes them without the
-// formats' libraries. Sources: tensorflow/core/lib/io/record_writer.h, and event.proto and
-// summary.proto in tensorboard/compat/proto.
+// `Event`. An event with values holds them in a `Summary`. Both formats, TFRecord and protocol
+// buffers, are small and fixed, so EventFile writes them without the formats' libraries. Sources:
+// tensorflow/core/lib/io/record_writer.h, and event.proto and summary.proto in
+// tensorboard/compat/proto.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ class EventFile {
   // Each of these functions writes one record at once, so that TensorBoard can follow a run. The
   // first failed write prints a warning, and later records are not written.
   void scalar(std::string_view tag, int64_t step, double value);
-  /// Writes a histogram of the finite values.
+  /// Writes a histogram of the finite values. Writes no record if no value is finite.
   void histogram(std::string_view tag, int64_t step, std::span<const double> values);
   /// Writes Markdown text.
   void text(std::string_view tag, int64_t step, std::string_view markdown);

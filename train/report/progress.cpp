@@ -160,8 +160,8 @@ void Progress::step(const StepLine& step) {
   if (done == steps_) clear_line();
 }
 
-// The bar gets the columns that the text leaves free. On a narrow terminal, parts of the text are
-// left out, because a line that wraps cannot be rewritten.
+// The bar gets the columns that the text leaves free, but at most 30. On a narrow terminal, parts
+// of the text are left out, because a line that wraps cannot be rewritten.
 void Progress::rewrite_line(const StepLine& step, const std::string& left) {
   const int64_t done = step_number(step.step);
   const double share = static_cast<double>(done) / static_cast<double>(steps_);

@@ -17,7 +17,8 @@ class Progress {
   using Clock = std::chrono::steady_clock;
 
   /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. Lines
-  /// of piped output are at most `silence` apart, or one step apart if a step takes longer.
+  /// of piped output are at most `silence` apart, or one step apart if a step takes longer. They
+  /// may be further apart if a step takes longer than the step before.
   Progress(int64_t steps, bool shows, std::string unit,
            Clock::duration silence = std::chrono::minutes(1));
 
@@ -53,7 +54,9 @@ bool on_terminal();
 
 struct Messages {
   bool shows = true;   // false: nothing is printed; true on one rank only
-  bool quiet = false;  // true: only warnings and errors; no progress, and no tables after a run
+  /// true: only warnings and errors; no progress. Tables after a run only if measured and planned
+  /// bytes differ.
+  bool quiet = false;
   bool color = false;  // true: warnings and the progress bar have colours
 };
 /// Sets up the logger (spdlog), which prints messages to stderr without decoration.

@@ -13,7 +13,7 @@ namespace tessera::train {
 ///   layout        the owners of all parameters
 ///   steps         {count, series: {name: [[step, value], ...]}, medians: {name: value}}; there are
 ///                 medians of step_ms and of the speeds
-///   skipped       [step, ...] without an update
+///   skipped       [step, ...]: the steps without an update
 ///   evals         {name: [[step, value], ...]}
 ///   best          the step of the best evaluation
 ///   norms         {steps, names, values[step][name]}

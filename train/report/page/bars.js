@@ -1,11 +1,11 @@
-// Draws bytes as bars: memory by category and traffic by purpose. Each rank has a panel with its
-// measured and planned bytes.
+// Draws bytes as bars: memory by category and traffic by purpose. Each of the first 16 ranks has a
+// panel with its measured and planned bytes.
 "use strict";
 
 const mostPanels = 16;
 
-// `rows` is a list of {name, planned, measured}. `largest` is the largest value of all panels. All
-// panels have the same scale, so that ranks can be compared.
+// `rows` is a list of {name, planned (undefined: not planned), measured}. `largest` is the largest
+// value of all panels. All panels have the same scale, so that ranks can be compared.
 function barPanel(parent, title, rows, largest) {
   const figure = element("figure", parent);
   element("figcaption", figure, {}, title);

@@ -46,8 +46,8 @@ function drawAtWidth(node, draw) {
     draw(place, Math.max(width, 240));
   };
   redraw();
-  // Redraws in the next frame, because a redraw inside the callback changes the sizes that it
-  // observes.
+  // Redraws in the next frame, because a redraw inside the observer's callback may change the size
+  // that is observed.
   new ResizeObserver(() => requestAnimationFrame(() => {
     if (place.isConnected && place.clientWidth !== width) redraw();
   })).observe(place);
@@ -141,7 +141,7 @@ function onPointer(svg, text) {
   });
 }
 
-// Adds a table with the numbers that a picture shows, below the picture.
+// Adds a table behind a caption that unfolds it, for instance the numbers of the picture above.
 function tableOf(parent, caption, heading, rows) {
   const details = element("details", parent);
   element("summary", details, {}, caption);

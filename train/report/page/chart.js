@@ -25,7 +25,8 @@ function scaleOf(low, high, from, to, logarithmic) {
 }
 
 // Returns the ticks of a logarithmic axis: 1, 2, 5, 10, ... if at most seven of these are in the
-// range, else powers of ten. If fewer than three are in the range, returns evenly spaced numbers.
+// range, else powers of ten. If fewer than three of 1, 2, 5, 10, ... are in the range, returns
+// evenly spaced numbers.
 function logTicks(low, high) {
   const powers = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); ++power) {
@@ -63,8 +64,8 @@ function nearest(points, x) {
 }
 
 // Returns the points of a series. Adds a null for each step at which the longest series has a value
-// and this series has none. An example is the infinite norm of a skipped step. Thinned series get
-// no nulls.
+// and this series has none. For example, the norm of a skipped step is infinite, so it is missing.
+// Thinned series get no nulls.
 function withGaps({series, count}, name) {
   const points = series[name] ?? [];
   if (points.length === 0 || count > thinnedBeyond) return points;

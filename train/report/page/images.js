@@ -1,5 +1,5 @@
-// Draws the results of a classifier: the confusion matrix of the validation images, and the wrong
-// predictions with the highest probabilities.
+// Draws the results of a classifier on the validation images: the confusion matrix (for at most 40
+// classes), the most frequent confusions, and the wrong predictions with the highest probabilities.
 "use strict";
 
 const mostClassesDrawn = 40;

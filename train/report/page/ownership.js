@@ -1,10 +1,12 @@
 // Shows which rank stores which bytes. The top row is the flat memory of all parameters, to scale.
-// Below, each rank has rows with its parts of parameters, gradients and optimizer state.
+// Below, each of the first 16 ranks has rows with its parts of parameters, gradients, sums of
+// gradients and optimizer state.
 "use strict";
 
 const elementBytes = {f32: 4, bf16: 2, f16: 2};
 
-// Returns all elements as one sequence of parts: the buckets of parameters, then the tables.
+// Returns all elements as one sequence of parts: first the buckets of parameters, then the
+// row-sparse tables.
 function flatParts(layout, ranks) {
   const parts = [];
   let begin = 0;

@@ -1,5 +1,5 @@
-// Draws the timeline of one step: for each rank the computation, the waits for other ranks (exposed
-// communication), and the work of the communication thread.
+// Draws the timeline of one step: for each logged rank the computation, the waits for other ranks
+// (exposed communication), and the work of the communication thread.
 "use strict";
 
 const laneHeight = 12;
@@ -62,8 +62,8 @@ function drawRank(svg, rank, y, x, lanes, texts) {
   }
 }
 
-// Ranks begin a step at different times. Converts the times of all events to times since the
-// earliest start of a rank. `waits` and `sends` are the times that a rank spends on waits and
+// Ranks begin a step at different times. Converts the times of all events to times since the first
+// rank began the step. `waits` and `sends` are the times that a rank spends on waits and
 // communication within its own step.
 function alignedRanks({ranks}) {
   const first = Math.min(...ranks.map((rank) => rank.begin_us));
