@@ -3,8 +3,9 @@
 #  - The release build runs all tests except those on emulated CUDA.
 #  - The build with the address and undefined behaviour sanitizers runs the tests of core, dist and
 #    optim/kernels, and the MPI tests of optim and train, on the CPU and on emulated CUDA. On
-#    emulated CUDA it also runs the tests of models and some of the tests of applications.
-# Unit tests of code that only reads options or writes reports run in the release build alone.
+#    emulated CUDA it also runs the tests of models and some of the tests of applications. It also
+#    gives damaged files to the readers of files (tests/hostile).
+# Other tests, such as the unit tests of nn, data and train, run in the release build alone.
 # --full adds the long matrices and the thread sanitizer. Other arguments go to ctest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"

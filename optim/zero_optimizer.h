@@ -16,12 +16,12 @@
 //
 //   stage 0  plain data parallel: every rank holds and updates everything
 //   stage 1  optimizer state is sharded
-//   stage 2  gradients are sharded too: their buckets use a small ring, and are sent when full
+//   stage 2  gradients are sharded too: buckets share a small ring of slots, and are sent when full
 //   stage 3  parameters are sharded too: gathered before operations read them, then released
 //
-// Parameters may be f32, bf16 or f16, in any mixture. A 16-bit parameter has f32 master weights
-// beside the optimizer's state, a 16-bit gradient in each micro-batch, and by default an f32 sum of
-// these gradients.
+// Parameters may be f32, bf16 or f16, in any mixture. A trained 16-bit parameter has f32 master
+// weights beside the optimizer's state, a 16-bit gradient in each micro-batch, and by default an
+// f32 sum of these gradients.
 #pragma once
 
 #include <cstdint>
@@ -142,21 +142,22 @@ class ZeroOptimizer {
     int64_t micro_steps_;
   };
   /// Returns the micro-batches of a step. Throws if the previous step is not finished, or if the
-  /// batch does not fit the options. Always throws with options.graph: call micro_steps() instead.
+  /// batch is invalid or does not fit the options. Always throws with options.graph: call
+  /// micro_steps() instead.
   MicroBatches micro_batches(int64_t step, const Batch& batch);
 
   /// Runs all micro-steps of a step. `load` writes a micro-batch's values to the memory that `loss`
   /// reads. `loss` returns the mean loss, or an undefined tensor for no data. With options.graph,
   /// `loss` and its backward are captured in CUDA graphs and replayed (cuda::Graph lists the
-  /// conditions). `load` then runs in every micro-step. `loss` runs only while a graph is captured,
-  /// in the run's first micro-step, and in the first one after add_param_group. Every micro-batch
-  /// must then have data.
+  /// conditions). `load` then runs in every micro-step. `loss` runs only when a graph is captured,
+  /// and in two micro-steps that run without a graph: the optimizer's first one, and the first one
+  /// after add_param_group. Every micro-batch must then have data.
   void micro_steps(int64_t step, const Batch& batch,
                    const std::function<void(const MicroBatch&)>& load,
                    const std::function<Tensor()>& loss);
 
   /// Runs backward of the current micro-batch's mean loss, scaled by the micro-batch's share. Sends
-  /// gradients to their owners as buckets fill.
+  /// gradients to their owners as buckets fill; with options.no_sync, only in the last micro-batch.
   void backward(const Tensor& loss);
 
   /// Replaces forward and backward if this rank has no data for the current micro-batch. The rank
@@ -202,11 +203,11 @@ class ZeroOptimizer {
   /// steps, on an event that only one rank has noticed, such as a signal or a finished file.
   void set_notes(uint8_t notes);
 
-  /// Returns the step's gradient of a parameter, summed over micro-batches, in f32 and whole on
+  /// Returns a parameter's gradient of the step's mean loss, before clipping, in f32 and whole on
   /// every rank. Throws unless called between the last backward and step(). Collective.
   Tensor gradient(const std::string& name);
-  /// Returns the norm of each parameter's gradient, summed over micro-batches, before clipping.
-  /// Throws unless called between the last backward and step(). Collective.
+  /// Returns the norm of gradient(name) for each trainable parameter, by name. Throws unless called
+  /// between the last backward and step(). Collective.
   std::map<std::string, float> gradient_norms();
 
   /// Adds the parameters of another module as a new group with hyper-parameters `group`. Throws
@@ -251,7 +252,7 @@ class ZeroOptimizer {
   /// Restores the state of state_tensors(). The next steps then have the same bits as in the run
   /// that saved the state. Every rank reads the ranges that it holds. Throws if a step is not
   /// finished. Exceptions of `source` propagate. After such an exception the optimizer holds a
-  /// mixture of both states, and the job should end.
+  /// mixture of its previous state and the restored one, and the job should end.
   void restore_state(const StateSource& source);
 
   /// Returns this rank's shards of the parameters' optimizer state, by parameter name.

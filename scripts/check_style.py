@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Checks the rules of the house style that a script can check: sizes, whitespace, headers, and
-includes between folders. Also checks that the sources still have the lines that docs/ quote.
+"""Checks the rules of the house style that a script can check: sizes, whitespace, headers, marks of
+unfinished work, includes between folders, and the word "rank" in nn/ and models/. Also checks that
+the sources still have the lines that docs/ quote.
 
 Usage: scripts/check_style.py [ROOT]. Prints a line per finding, and exits with 1 if there is any.
 """

@@ -32,8 +32,8 @@ scripts/bundle_dependencies.sh made"
 }
 if [[ -n ${TESSERA_DEPS:-} ]]; then use_dependencies; fi
 
-# quietly LOG COMMAND...: writes the output to build/LOG. Shows the last lines only if the command
-# fails.
+# quietly LOG COMMAND...: writes the output to build/LOG. If the command fails, shows the last lines
+# and ends the script.
 quietly() {
   local log=build/$1
   shift
@@ -81,8 +81,8 @@ install_packages() {
   quietly apt-install.log "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "${install[@]}"
 }
 
-# The value of TESSERA_CUDA for the release build: AUTO, ON or OFF (cmake/cuda.cmake). If it is
-# empty, the build keeps its earlier value.
+# The CMake variable TESSERA_CUDA of the release build: AUTO, ON or OFF (cmake/cuda.cmake). If a
+# script sets `cuda` to the empty string, the build keeps its earlier value.
 cuda=${TESSERA_CUDA:-AUTO}
 
 has_gpu() {

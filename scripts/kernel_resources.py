@@ -9,7 +9,8 @@ for sm_90 with the flags of the build. No kernel runs, so no GPU is needed. A ke
 keeps values in memory instead of registers, which costs time in every launch. Such kernels are
 listed.
 
-Exit code: 0 equal, 1 different or spilling, 2 bad arguments, 77 no nvcc, or another version.
+Exit code: 0 equal, or written; 1 different or spilling; 2 bad arguments, or a kernel that does not
+compile; 77 no nvcc, or another version.
 """
 import argparse
 import concurrent.futures
@@ -37,7 +38,7 @@ def stop(code, text):
 
 
 def sources(build):
-    """Returns [(file, nvcc's command line without inputs and outputs)] of the build."""
+    """Returns [(file, nvcc's command line without inputs, outputs and targets)] of the build."""
     path = build / "compile_commands.json"
     if not path.is_file():
         stop(2, f"error: {path} does not exist; configure the build first")

@@ -230,8 +230,8 @@ void TrainablePartition::update_and_gather(const UpdateChoice& choice) {
   // first. All collectives of prepare() start before the first update, so that updates overlap with
   // these collectives.
   for (int b = partition_.buckets() - 1; b >= 0; --b) updates_->prepare(b);
-  // Each bucket's gather starts right after the bucket's update. With options.overlap, the gather
-  // is in flight during the next update.
+  // At stages 1 and 2 a bucket's gather starts right after the bucket's update. With
+  // options.overlap, the gather is in flight during the next update.
   for (int b = partition_.buckets() - 1; b >= 0; --b) {
     update(b, choice);
     gather(b);

@@ -20,8 +20,8 @@ struct StepReport {
   float loss_scale = 1;  // the loss scale of this step
   /// True if no weight was changed: gradients overflowed under loss scaling, or no rank had data.
   bool skipped = false;
-  /// Parameters without an update, because no micro-batch gave them a gradient. Each is listed once
-  /// in a run.
+  /// Parameters without an update, because no micro-batch gave them a gradient. An optimizer lists
+  /// a parameter only in the first such step.
   std::vector<std::string> without_gradient;
   uint8_t notes = 0;       // the bits that ZeroOptimizer::set_notes was given on any rank
   int64_t exposed_ns = 0;  // time spent waiting for communication in the step

@@ -43,7 +43,7 @@ class StepTrace {
     trace::record({std::move(name), trace::Track::compute, begin_ns, trace::now_ns()});
   }
 
-  // Start times; 0 if the span has not begun, or has begun while tracing was off.
+  // Start times of the open spans; 0 if the span is not open, or was opened while tracing was off.
   int64_t step_ns_ = 0;
   int64_t micro_batch_ns_ = 0;
   int64_t forward_ns_ = 0;

@@ -114,9 +114,10 @@ class ZeroEngine {
   void add_table(PlacedParameter placed);
   void add_counts(size_t parameters);
   GradientNorm norm_of_all() const;
-  /// Tells all ranks how many rows and blocks of each table were touched. Collective.
+  /// Tells all ranks how many rows of each table, and blocks of its elements, each rank has touched
+  /// in its shard (optim/tables/table.h). Collective.
   void gather_touched_counts();
-  /// The sizes to which add() rolls back if it fails.
+  /// What add() restores if it fails: the sizes of lists, and whether losses are scaled.
   struct Extent {
     size_t trainable;
     size_t frozen;
@@ -170,7 +171,7 @@ class ZeroEngine {
   std::vector<std::unique_ptr<StagedPartition>> frozen_;
   std::vector<std::unique_ptr<Table>> tables_;
   dist::HostBuffer touched_counts_;  // i64 [ranks * tables * 2]: touched rows and blocks
-  std::vector<GradientNorm::Part> norm_parts_;  // in the order in which block sums are added
+  std::vector<GradientNorm::Part> norm_parts_;  // in the order in which the norm adds their sums
   std::unique_ptr<Reducer> reducer_;  // destroyed before the partitions that it works on
   GradientNorm norm_;
 

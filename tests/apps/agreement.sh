@@ -134,7 +134,8 @@ differ '--augment: rank 0 has on, rank 1 has off' 1 "${images[@]}" : 1 "${images
 differ '--min-bytes: rank 0 has 1KiB, rank 1 has 2KiB' 1 "$TESSERA_BIN/comm_bench" : \
   1 "$TESSERA_BIN/comm_bench" --min-bytes 2KiB
 
-# Accepted differences: a file's path, files that only one rank writes, a number's notation.
+# Accepted differences: a file's path, files that only one rank writes, a number's notation, the way
+# in which the number of threads is set, and the number of --workers.
 cp text.txt b/text.txt
 agree 1 "${run[@]}" --lr 1e-3 --log run.jsonl --save out.safetensors : \
   1 env -u OMP_NUM_THREADS "${run[@]}" --lr 0.001 --threads 1 --data b/text.txt --save none/there

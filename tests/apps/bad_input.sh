@@ -137,7 +137,7 @@ expect 'unknown flag --foo; --help lists' mpirun -n 2 "$train_gpt" --foo
 
 # A token beyond the vocabulary ends the run when a rank reads the token, because files are not
 # scanned before training. Three steps read every training window of large.bin. In text.txt nearly
-# every window has a token beyond the vocabulary.
+# every window has a token beyond the vocabulary of 100.
 unread() {
   local status=0
   "$@" --steps 3 --eval-every 0 > stdout.log 2> stderr.log < /dev/null || status=$?

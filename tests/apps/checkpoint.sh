@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 600
 # A run that is stopped or killed and then resumed, on other numbers of ranks and at another stage,
-# has the losses, log and checkpoint digest of an uninterrupted run. Bad input is refused, and
-# damaged checkpoints are skipped.
+# has the losses and the checkpoint digest of an uninterrupted run, and logs each step once. Bad
+# input is refused, and damaged checkpoints are skipped.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=(--data text.txt "${tiny[@]}" --steps 12 --eval-every 5 --eval-batches 2 --threads 1)
 train_resnet=$TESSERA_BIN/train_resnet
@@ -144,6 +144,7 @@ expect 'loss_rows is 64, but nothing in the run that wrote' "$train_gpt" "${run[
   --resume-changed steps,warmup --loss-rows 64 --checkpoint on
 expect 'model.width is 32, but 16' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --width 32 --checkpoint on
+# Flags and folders that make no sense are refused.
 expect 'there is no such setting' "$train_gpt" "${run[@]}" --steps 20 --resume-changed stpes \
   --checkpoint on
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --checkpoint-every 2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `checkpoint import` refuses bad weights and moments, and names the tensors. Also tests counts of
-# updates that differ between parameters, and state that PyTorch saves with the code of
-# docs/checkpoints.md.
+# `checkpoint import` refuses bad arguments, weights and moments. Most errors about moments name a
+# tensor. Also tests moments without counts of updates, counts of updates that differ between
+# parameters, and state that PyTorch saves with the code of docs/checkpoints.md.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 . "$TESSERA_SOURCE_DIR/tests/apps/checkpoint_tool.bash"
 

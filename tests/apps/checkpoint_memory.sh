@@ -17,7 +17,7 @@ await() {
   done
   fail "only $(written) checkpoints: $(cat output.log)"
 }
-# resident: prints the resident KiB of all ranks.
+# resident: prints the resident memory of all ranks together, in KiB.
 resident() {
   local all=0 pid pages
   for pid in $(pgrep -f "^$train_gpt .*--log $work/run.jsonl"); do

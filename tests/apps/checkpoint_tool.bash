@@ -24,8 +24,9 @@ digest() {
   sed -nE "s/.*\"type\":\"checkpoint\",\"step\":$2,.*\"digest\":\"([0-9a-f]+)\".*/\1/p" "$1"
 }
 
-# moments.py CHECKPOINT FILE PREFIX: writes a checkpoint's optimizer state to a file. The tensors have
-# PyTorch's names, with PREFIX before each. Reads and writes without Tessera.
+# moments.py CHECKPOINT FILE PREFIX: writes a checkpoint's optimizer state to a file. The kinds of
+# state have PyTorch's names, such as exp_avg and step. PREFIX is put before each tensor's name.
+# Reads and writes without Tessera.
 cat > moments.py << 'PYTHON'
 import json, struct, sys
 folder, path, prefix = sys.argv[1:]

@@ -167,7 +167,8 @@ tool inspect recommender-ids --json
 expect 'it has no tensor "ids.users"' "$TESSERA_BIN/recommend" recommender-exported.safetensors \
   --user u1
 
-# Memory stays far below the model's size: 256 MiB of weights, in a sparse file that reads as zeros.
+# The tool's memory stays far below the model's size. The model has 256 MiB of weights, in a sparse
+# file that reads as zeros.
 mkdir large
 "$python" - << 'PYTHON'
 import json, struct

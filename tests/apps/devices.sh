@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests --device, --comm, --comm-timeout and --tuned with and without a GPU: the choice of device
-# and communicator, and values that are refused. The second half needs a GPU, real or emulated, and
-# is skipped without a GPU.
+# Tests --device, --comm, --comm-timeout, --tuned, --graph and the program `tune`, with and without
+# a GPU: the choice of device and communicator, and values that are refused. The second half needs a
+# GPU, real or emulated, and is skipped without a GPU.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 tune=$TESSERA_BIN/tune
 run=("${tiny[@]}" --data text.txt --steps 1 --eval-every 0 --log run.jsonl)

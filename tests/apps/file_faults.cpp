@@ -3,14 +3,16 @@
 //
 //   FAULT_FOLDER=/tmp/run FAULT_CALLS=fsync,rename FAULT_AT=3 FAULT=kill LD_PRELOAD=... train_gpt
 //
-// FAULT_FOLDER: only calls for paths that contain this text are counted.
-// FAULT_CALLS: the calls to count, one or more of write, fsync, rename and unlink.
+// FAULT_FOLDER: only calls for paths that contain this text are counted. For rename this is the new
+// path, for unlink the path of the folder.
+// FAULT_CALLS: the calls to count, one or more of write (pwrite included), fsync, rename and unlink
+// (only unlinkat).
 // FAULT_AT: the number, from 1, of the counted call that fails.
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC
 // for all later writes).
-// Without FAULT_AT the library only counts. When the program exits, the library writes the number
-// of counted calls to the file FAULT_COUNT, if this variable is set. With FAULT_DELAY_MS each write
-// in the folder takes that many milliseconds longer, as on a slow disk.
+// Without FAULT_AT, or if it is 0, the library only counts. When the program exits, the library
+// writes the number of counted calls to the file FAULT_COUNT, if this variable is set. With
+// FAULT_DELAY_MS each write in the folder takes that many milliseconds longer, as on a slow disk.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>

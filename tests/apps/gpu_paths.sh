@@ -68,7 +68,7 @@ for stage in 2 3; do
   same bf16 2 --precision bf16 --stage "$stage" --offload optimizer --comm mpi
 done
 for graph in off on; do same dropped "$most" --dropout 0.1 --graph "$graph"; done
-# Computes padded rows of logits in several chunks.
+# Computes logits in several chunks of rows. The size of the vocabulary is odd, so rows are padded.
 for graph in off on; do
   same padded "$most" --precision bf16 --vocab 1009 --loss-rows 24 --graph "$graph"
 done

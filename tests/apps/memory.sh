@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# A process uses little more memory than the memory ledger counts. Its heap of blocks holds at most
-# 5/4 of the ledger's peak plus two huge pages: the heap keeps to this bound. All other memory
-# (code, libraries, generated kernels, malloc) takes 20 to 50 MiB on Debian 12 (docs/memory.md, "A
-# process"), and must stay below 64 MiB. Stage 3 with recomputation holds far less than plain data
-# parallelism. On CPUs that do not multiply bf16, ledger and plan count the f32 copies of operands.
+# A process uses little more memory than the memory ledger counts. Its heap (core/heap.h) holds at
+# most 5/4 of the ledger's peak plus two huge pages. All other memory (code, libraries, generated
+# kernels, malloc) takes 20 to 50 MiB on Debian 12 (docs/memory.md, "A process"), and must stay
+# below 64 MiB. Stage 3 with recomputation holds far less than plain data parallelism. On CPUs that
+# do not multiply bf16, ledger and plan count the f32 copies of operands.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 micro=(--preset micro --steps 3 --global-batch 8 --micro-batch 4 --eval-every 0)
 
-# check LOG LEAST MOST: the ledger's peak must be between LEAST and MOST MiB.
+# check LOG LEAST MOST: the ledger's peak must be between LEAST and MOST MiB, and the heap and all
+# other memory must keep to the bounds above.
 check() {
   python3 - "$@" << 'PYTHON'
 import json, sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Paths that are not regular files, a file that shrinks, and limits on file sizes and threads are
-# each reported in one line, and no program hangs.
+# Paths that are not regular files, a file that shrinks, a limit on file sizes, and too many threads
+# or evaluation batches are each reported in one line, and no program hangs.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" "${tiny[@]}" --data text.txt --steps 1 --eval-every 0)
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2 --eval-every 0)

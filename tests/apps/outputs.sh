@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# No output overwrites an input or another output. A program refuses such flags before it opens any
+# No output overwrites an input or another output. A program refuses such flags before it writes any
 # file, with an error that names the flags. The paths may be links.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" "${tiny[@]}" --steps 1 --eval-every 1)

@@ -79,8 +79,8 @@ says 'relaunch: rank 1 was killed by SIGSEGV in step [0-9]+; starting again with
 [[ $(digest_of killed.jsonl) == "$expected" ]] || fail "other bits after two kills"
 losses killed.jsonl | diff <(losses untouched.jsonl) - > /dev/null || fail "other losses in the log"
 
-# A rank is stopped. The other ranks wait for --comm-timeout, and the job continues without that
-# rank.
+# A rank is stopped. The other ranks wait for it as long as --comm-timeout allows, and the job
+# continues without that rank.
 in_background "$relaunch" -n 3 -- "$train_gpt" "${run[@]}" --steps $steps --stage 3 \
   --comm-timeout 2 --checkpoint stopped --log "$work/stopped.jsonl"
 await_steps stopped.jsonl 20
@@ -139,7 +139,8 @@ must_work "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoi
   --log "$work/told.jsonl"
 [[ $(digest_of told.jsonl) == "$expected" ]] || fail "other bits after SIGTERM"
 
-# After failures that would happen again, relaunch does not restart the job.
+# relaunch does not restart the job after failures that would happen again, if too few ranks are
+# left, or if --restarts allows no restart.
 ended() {
   local code=$1 pattern=$2 status=0
   shift 2

@@ -176,7 +176,7 @@ digest() {
 }
 few=("${run[@]}" --steps 4 --warmup 1 --checkpoint-every 2)
 alone "${few[@]}" --checkpoint all --log all.jsonl
-# copied LOG: prints the largest planned copy of any rank.
+# copied LOG: prints the largest staging copy that is planned for any rank, in bytes.
 copied() {
   grep -oE '"checkpoint":\{"planned":[0-9]+' "$1" | grep -oE '[0-9]+$' | sort -n | tail -1
 }
