@@ -29,7 +29,8 @@ class Conv2d : public Module {
   Conv2dOptions options_;
 };
 
-/// Normalises each channel over the batch in training, and with running statistics in evaluation.
+/// Normalises each channel: in training over the micro-batch, or over a larger batch of which the
+/// micro-batch is a part (RunningStatistics::parts); in evaluation with the running statistics.
 class BatchNorm2d : public Module {
  public:
   struct Options {

@@ -42,7 +42,7 @@ class Embedding : public Module {
  public:
   struct Options {
     Initializer initializer = Initializer::normal(1);
-    /// If true, an optimizer sends and updates only the rows that are looked up
+    /// If true, an optimizer by default sends and updates only the rows that are looked up
     /// (Parameter::set_row_sparse).
     bool sparse = false;
     /// If sparse: the largest number of distinct rows that a micro-batch looks up.
@@ -88,8 +88,8 @@ class Gelu : public Module {
   Tensor forward(const Tensor& x) override { return ops::gelu(x); }
 };
 
-/// Runs modules in order. Each module gets the output of the previous module. The names are "0",
-/// "1", ...
+/// Runs modules in order. Each module gets the output of the previous module. The modules are named
+/// "0", "1", ...
 class Sequential : public Module {
  public:
   template <class M, class... Args>

@@ -80,9 +80,11 @@ class Module {
   void add(const std::string& name, Module& child);  // child must live as long as this module
   /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
-  /// Begins a block. All parameters that are registered until the next call belong to the block. A
-  /// block's parameters are used together, so ZeRO stage 3 gathers and frees them together. Blocks
-  /// are numbered from 0 over the whole model, in order of registration.
+  /// Begins a block of the model. In the order of named_parameters(), the block has all parameters
+  /// from the place of this call up to the place of the next call, which another module may make. A
+  /// child's parameters have the place at which the child is added, not made. A block's parameters
+  /// are used together, so ZeRO stage 3 gathers and frees them together. Blocks are numbered from 0
+  /// over the whole model.
   void begin_block();
 
  private:

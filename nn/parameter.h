@@ -77,23 +77,26 @@ class Parameter {
   BackwardReads backward_reads() const { return state_->backward_reads; }
 
   /// Makes a table (V, C) row-sparse: an optimizer then sends and updates only the rows that a
-  /// micro-batch looks up. A micro-batch may look up at most `distinct` different rows. Without an
-  /// optimizer the setting has no effect. Throws if the parameter is not two-dimensional, if
-  /// `distinct` is not in [1, V], or if an optimizer has the parameter.
+  /// micro-batch looks up. (With ZeroOptions::update_all_rows it updates all rows.) A micro-batch
+  /// may look up at most `distinct` different rows. Without an optimizer the setting has no effect.
+  /// Throws if the parameter is not two-dimensional, if `distinct` is not in [1, V], or if an
+  /// optimizer has the parameter.
   void set_row_sparse(int64_t distinct) const;
   /// The largest number of distinct rows that a micro-batch looks up; 0 for a dense parameter.
   int64_t distinct_rows() const { return state_->distinct_rows; }
 
   /// Sets the number of operations of a micro-batch that look up rows of this table. The number is
-  /// 0 for other parameters. At ZeRO stage 3, each of these operations fetches rows of a row-sparse
-  /// table from their owners. Only optim/plan reads the setting.
+  /// 0 for a parameter that is not a table. At ZeRO stage 3, each of these operations fetches rows
+  /// of a row-sparse table from their owners. Only optim/plan reads the setting.
   void set_lookups(int64_t lookups) const { state_->lookups = lookups; }
   int64_t lookups() const { return state_->lookups; }
 
   Leaf& leaf() const { return *tensor().leaf(); }
   /// Returns the gradient from the last backward that reached the parameter. Returns an undefined
   /// tensor if no backward has reached the parameter. Under an optimizer the gradient is a view of
-  /// the parameter's bucket. Later buckets and the step overwrite this memory.
+  /// the parameter's bucket, or for a row-sparse table has only the rows that the micro-batch
+  /// looked up. The gradients of later buckets or micro-batches, and the step, may overwrite this
+  /// memory.
   const Tensor& gradient() const { return leaf().gradient; }
 
   bool same(const Parameter& other) const { return state_ == other.state_; }

@@ -1,5 +1,6 @@
 // The residual blocks of ResNet (He et al., arXiv:1512.03385). A block adds a shortcut of its input
-// to the result of its convolutions. Parameters are named as in torchvision.
+// to the result of its convolutions. Parameters are named as in torchvision. The output's height
+// and width, H / stride and W / stride, are rounded up.
 #pragma once
 
 #include <cstdint>

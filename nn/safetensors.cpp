@@ -26,7 +26,8 @@ constexpr ElementType element_types[] = {
     {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
 };
 
-// The header is an object of objects that hold lists.
+// The header is an object of objects that hold lists: three levels. With a fourth level allowed, a
+// list within a list reaches parse_entry, whose error names the tensor.
 constexpr JsonLimits header_limits{.bytes = max_header_bytes, .depth = 4};
 
 // Refuses a file from torch.save: a zip of pickles, or from old versions a pickle (protocols 2 to
@@ -112,8 +113,8 @@ SafetensorsEntry parse_entry(const std::string& path, const std::string& name, c
   return entry;
 }
 
-// Throws unless the tensors cover the file's data exactly: without overlaps, without gaps, and up
-// to the end.
+// Sorts the tensors by their place in the file. Throws unless they cover the file's data exactly:
+// without overlaps, without gaps, and up to the end.
 void check_coverage(const std::string& path, std::vector<SafetensorsEntry>& entries,
                     int64_t data_bytes) {
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {

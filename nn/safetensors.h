@@ -91,7 +91,8 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 /// its element size.
 class SafetensorsWriter {
  public:
-  /// Throws InputError if `path` cannot be written, and Error if two tensors have the same name.
+  /// Throws InputError if `path` cannot be written. Throws Error if two tensors have the same name,
+  /// or if a tensor is called __metadata__.
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
                     const SafetensorsMetadata& metadata = {{"format", "pt"}});
 

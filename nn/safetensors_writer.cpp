@@ -87,7 +87,7 @@ void SafetensorsWriter::write_bytes(std::string_view name, DType dtype, int64_t 
 }
 
 // Throws if a part of the range was written before. Merges adjacent ranges, so a complete file has
-// one range.
+// one range, or none if all tensors are empty.
 void SafetensorsWriter::mark_written(const SafetensorsEntry& entry, int64_t begin, int64_t end) {
   auto next = written_.lower_bound(begin);
   const auto previous = next == written_.begin() ? written_.end() : std::prev(next);

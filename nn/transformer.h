@@ -13,8 +13,8 @@ struct TransformerOptions {
   int64_t heads = 0;    // H, divides C
   float dropout = 0;    // probability of the dropout after each sub-layer
   float epsilon = 1e-5f;
-  float deviation = 0.02f;           // standard deviation of the initial weights
-  float residual_deviation = 0.02f;  // deviation of projections into the residual stream
+  float deviation = 0.02f;           // standard deviation of the initial weights of c_attn and c_fc
+  float residual_deviation = 0.02f;  // the same for c_proj, whose output is added to the residual
   uint64_t index = 0;   // the block's number, from which its dropouts get their layer numbers
 };
 

@@ -61,8 +61,8 @@ void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
 
 void load_parameter(const NamedParameter& named, const ParameterSource& source) {
   Tensor tensor = named.parameter.tensor();
-  // An optimizer would overwrite the loaded values, because it continues from its own master
-  // weights.
+  // An optimizer that keeps its own master weights continues from them, so its next update would
+  // overwrite the loaded values.
   TESSERA_CHECK(!named.parameter.leaf().gradient_buffer,
                 "load_weights: parameter '{}' belongs to an optimizer; use its set_parameters, or "
                 "train::load_weights",

@@ -32,8 +32,8 @@ class WeightsFile {
   /// Throws InputError if
   ///   - a parameter, running mean or running variance of the model is absent, has another shape,
   ///     or is not F32, BF16 or F16;
-  ///   - the file has a tensor that is not in the model and not named in `others`. The tensors
-  ///     num_batches_tracked are allowed.
+  ///   - the file has a tensor that is not in the model and not named in `others`. The tensor
+  ///     num_batches_tracked of each batch norm of the model is allowed, and may be absent.
   WeightsFile(const std::string& path, const Module& model,
               const std::vector<std::string>& others = {});
 

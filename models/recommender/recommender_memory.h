@@ -20,7 +20,7 @@ namespace tessera::models {
 struct RecommenderMicroBatch {
   DType dtype = DType::f32;    // dtype of parameters
   int64_t samples = 1;         // B
-  int64_t items = 1;           // K
+  int64_t items = 1;           // K: items of each sample
   bool shared_items = false;   // true: items (1, K), shared by all samples
   int64_t history_places = 0;  // elements of RecommenderInput::history, if the model reads it
   RecommenderObjective objective = RecommenderObjective::rating;

@@ -28,8 +28,9 @@ TESSERA_KERNEL(copy_rows, const RowList& to, const RowList& from, int64_t count)
 /// distinct.
 TESSERA_KERNEL(fold_rows, const RowList& sums, int64_t fresh, const RowList& values, int64_t count)
 
-/// The touched rows of a table (those that got a gradient in the step), in ascending order, and the
-/// blocks of 256 table elements that contain elements of these rows.
+/// The touched rows of a table, in ascending order, and the blocks of 256 table elements that
+/// contain elements of these rows. A row is touched if this rank owns it, and a micro-batch of the
+/// step has sent a gradient for it, which may be zero.
 struct TouchedBlocks {
   Tensor sums;    // f32 (>= m, C): gradient sums
   Tensor slots;   // i32 (m): for each touched row, its row in `sums`

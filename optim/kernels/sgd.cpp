@@ -4,7 +4,8 @@
 //   g = gradient * gradient_scale + weight_decay * p
 //   b = first_step ? g : momentum * b + g                (b = g if momentum is 0)
 //   p = p - learning_rate * (nesterov ? g + momentum * b : b)
-// No autograd operation wraps this launcher.
+// sgd_update_rows applies these formulas to rows of a table (rows.h). No autograd operation wraps
+// these launchers.
 #include "core/cpu/vector_math.h"
 #include "optim/kernels/row_update.h"
 #include "optim/kernels/update.h"

@@ -1,5 +1,5 @@
 // sgd_update on CUDA: SGD with momentum on all segments in one launch, with the formulas of
-// sgd.cpp.
+// sgd.cpp. sgd_update_rows applies the formulas to rows of a table (rows.h).
 #include "optim/kernels/row_update.cuh"
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.cuh"

@@ -1,6 +1,6 @@
-// add_block_sums and end_step compute StepScalars, the scalars that a step's update reads. The
-// inputs are the block sums of squares of all ranks and the losses of all micro-batches. No
-// autograd operations wrap these launchers.
+// add_block_sums and end_step compute StepScalars. The step's update reads two of these scalars,
+// gradient_scale and skip. The inputs are the block sums of squares of all ranks and the losses of
+// all micro-batches. No autograd operations wrap these launchers. step_end.h explains skip.
 //   square_sum     = sum of all block sums, in parameter order
 //   loss           = correction * (share l_0 + share l_1 + ...), added in order of micro-batch
 //   norm           = sqrt(square_sum) * gradient_factor

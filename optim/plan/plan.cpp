@@ -163,10 +163,10 @@ class Planner {
     trainable_tables_ += table.trainable ? 1 : 0;
   }
 
-  // At every stage a checkpoint is written from a copy of this rank's shards. The shards have f32
-  // weights and state of trained parameters, and the values of frozen parameters. Shards in GPU
-  // memory are always copied. Shards in host memory are copied only as far as checkpoint_limit
-  // allows.
+  // At every stage a checkpoint has this rank's shards: f32 weights and state of trained
+  // parameters, and the values of frozen parameters. Staging copies the shards,
+  // and the checkpoint is written from the copies. Shards in GPU memory are always copied. Shards
+  // in host memory are copied as far as checkpoint_limit allows, else written without a copy.
   void add_staging(const PlanGroup& group) {
     const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
     const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);
@@ -186,7 +186,7 @@ class Planner {
     }
   }
 
-  // Adds the pieces in host memory that fit into the limit, the largest first.
+  // Adds the shards in host memory whose copies fit into the limit, the largest first.
   void add_pieces() {
     std::sort(pieces_.rbegin(), pieces_.rend());
     for (const int64_t piece : pieces_) {
@@ -207,8 +207,8 @@ class Planner {
         CheckedInt(trainable_) * count_bytes + (scaled ? f32_bytes + count_bytes : 0));
   }
 
-  // A save holds one bucket at a time, whole and in f32. If a rank holds only its shard of the
-  // bucket, the save gathers the bucket.
+  // A save holds one bucket at a time, whole and in f32. It gathers a bucket whose weights are
+  // sharded: at stages 1 and 2 of trained parameters, at stage 3 of any parameters.
   void add_save(const PlanGroup& group) {
     const CheckedInt largest = CheckedInt(largest_bucket(group)) * f32_bytes;
     plan_.parts.saved = std::max(plan_.parts.saved, largest.value());
@@ -244,7 +244,7 @@ class Planner {
       add(plan_.parts.scattered, largest_shard * f32_bytes);
       largest_sum_ = std::max(largest_sum_, (largest_shard * f32_bytes).value());
     }
-    // A rank sends all shards except its own.
+    // Each time, a rank sends all shards of its gradient except its own shard.
     add(sent(dist::Traffic::gradients),
         CheckedInt(gradient_sends()) * (flat - shard) * (sums_locally() ? sum_bytes : bytes));
     const CheckedInt buckets_sent = std::ssize(group.layout.buckets());
@@ -304,7 +304,7 @@ class Planner {
     sent(dist::Traffic::flags) = (flags * others_).value();
     add(sent(dist::Traffic::headers), headers(3));  // norms, losses, flags
     if (trainable_tables_ > 0) {
-      // The hosts exchange the numbers of touched rows and blocks of each table.
+      // The hosts exchange how many rows and blocks of each table were touched.
       const CheckedInt counts = CheckedInt(trainable_tables_) * 2 * 8;
       add(sent(dist::Traffic::rows), counts * others_);
       add(sent(dist::Traffic::headers), headers(1));
@@ -382,7 +382,7 @@ class Planner {
   int64_t table_blocks_ = 0;      // number of block sums for row-sparse tables
   int64_t trainable_ = 0;         // number of trainable parameters
   int64_t parameter_blocks_ = 0;  // number of blocks of the dense trainable parameters
-  std::vector<int64_t> pieces_;   // bytes of each piece that may be copied for a checkpoint
+  std::vector<int64_t> pieces_;   // bytes of each shard in host memory, if checkpoint_limit is set
   int64_t largest_call_ = 0;      // bytes of the largest buffer of a collective on the device
   int64_t largest_sum_ = 0;       // bytes of the largest shard that a reduce_scatter returns
   Plan plan_;

@@ -1,6 +1,7 @@
 // Predicts the memory and traffic of a run, to the byte, before the run starts. A plan is computed
-// from ShardLayout and, for row-sparse tables, RowLayout. It shares no other code with the
-// optimizer, so a comparison of plan and measurements can find errors in both.
+// from Batch, ShardLayout and, for row-sparse tables, RowLayout. Besides these classes and the
+// sizes that core/ and dist/ declare, it shares no code with the optimizer. So a comparison of plan
+// and measurements can find errors in both.
 //
 //   Plan plan = optim::plan({.parameters = plan_parameters(model), .ranks = 64, .stage = 3,
 //                            .batch = {.global = 512, .micro = 4}}, 0);
@@ -61,7 +62,8 @@ struct Plan {
   /// Peaks that depend on the model's operations; nullopt if unknown. plan() leaves them empty.
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
-  /// Host memory of a rank that computes on a GPU: offloaded state, data that hosts exchange,
+  /// Host memory apart from the members above. With offload on any device: the offloaded state, and
+  /// copies of sums and weights. On a rank that computes on a GPU also data that hosts exchange,
   /// buffers that pass through the host to other ranks, and inputs that the GPU copies from the
   /// host.
   struct Host {

@@ -54,9 +54,9 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
     //  - blocks whose values backward does not read, such as frozen blocks at the beginning, or a
     //    block that has only an embedding table.
     blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
-    // This last block may be the bucket of a bias outside of the blocks that begin_block forms. The
-    // bucket of the layer's weight is then still gathered too, because one operation reads weight
-    // and bias.
+    // The group's last block in the model (i == 0) may be the bucket of a bias outside of the
+    // blocks that begin_block forms. The bucket of the same layer's weight (i == 1) is then still
+    // gathered too, because one operation reads weight and bias.
     const auto is_alone = [&](const PlanBlock& block) {
       return buckets[static_cast<size_t>(block.first_bucket)].block < 0;
     };

@@ -22,11 +22,11 @@ struct PlanParameter {
   DType dtype = DType::f32;
   bool trainable = true;
   nn::BackwardReads backward_reads = nn::BackwardReads::always;
-  // The next three members describe a row-sparse table [rows, elements / rows]. For a dense
-  // parameter, rows and distinct are 0.
+  // The next two members describe a row-sparse table [rows, elements / rows]. For a dense
+  // parameter, both are 0.
   int64_t rows = 0;
   int64_t distinct = 0;     // the largest number of different rows that a micro-batch looks up
-  int64_t lookups = 0;      // operations of a micro-batch that look up rows
+  int64_t lookups = 0;      // operations of a micro-batch that look up rows, also of a dense table
 
   bool row_sparse() const { return distinct > 0; }
   int64_t width() const { return elements / rows; }
@@ -55,7 +55,9 @@ struct PlanInput {
   bool graph = false;
   bool checkpoints = false;         // checkpoints are written
   bool checkpoint_staging = false;  // checkpoints are written from a copy of the rank's state
-  /// The most bytes of the copy for a checkpoint; nullopt: the whole state is copied.
+  /// State in host memory is copied only as long as the whole copy for a checkpoint has at most
+  /// this many bytes; nullopt: all of it is copied. Some state is always copied, such as all state
+  /// in GPU memory (train/checkpoint/state_copy.h).
   std::optional<int64_t> checkpoint_limit = std::nullopt;
   bool saves = false;               // weights are saved during the run
   bool loss_scaling = false;        // true: on, even without f16 parameters

@@ -1,7 +1,8 @@
 // The memory and traffic of row-sparse tables. Memory is known before a run: the sizes of buffers
 // depend on the largest number of distinct rows that a micro-batch may look up, and not on the
-// data. Traffic is linear in the numbers of rows. A run counts these numbers
-// (ZeroOptimizer::row_counts), and expected_counts() estimates them.
+// data. Traffic is linear in the counts of rows that a rank looks up, sends and updates
+// (RowCounts). A run counts these rows (ZeroOptimizer::row_counts), and expected_counts() estimates
+// the counts.
 #pragma once
 
 #include <array>
@@ -35,7 +36,8 @@ struct TableMemory {
 dist::RowLayout plan_row_layout(const PlanInput& input, const PlanParameter& table);
 TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int64_t rank);
 
-/// Returns the bytes of each piece of a table's state that a rank writes to a checkpoint.
+/// Returns the bytes of each tensor of a table that a rank writes to a checkpoint: its rows'
+/// weights, then, if the table is trained, each state tensor.
 std::vector<int64_t> table_pieces(const PlanInput& input, const PlanParameter& table, int64_t rank);
 
 /// Numbers of collectives that a rank starts for a table: in each micro-step, in each step, and in
@@ -59,8 +61,9 @@ std::array<int64_t, dist::traffic_count> table_traffic(const PlanInput& input,
 std::array<int64_t, dist::traffic_count> tables_traffic(
     const PlanInput& input, int64_t rank, const std::map<std::string, RowCounts>& counts);
 
-/// Returns advice if one dense table has more than half of all parameters, else an empty string. At
-/// every stage such a table is sent and updated whole, and stage 3 gathers it whole.
+/// Returns advice if one dense table that is not tied has more than half of all parameters, else an
+/// empty string. At every stage such a table is sent and updated whole, and stage 3 gathers it
+/// whole.
 std::string dense_table_advice(const PlanInput& input);
 
 /// How lookups are spread over the rows of a table.
