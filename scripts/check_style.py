@@ -57,7 +57,8 @@ def blank(match):
 def only_code(text):
     """Returns the text without strings, comments and directives, with the same line numbers.
 
-    Also removes macro calls at the beginning of a line that no semicolon ends.
+    Also replaces a macro call at the beginning of a line by a semicolon, unless a semicolon or the
+    brace of a body follows the call.
     """
     text = LITERALS.sub(blank, text)
     call = re.compile(r"^[ \t]*[A-Z][A-Z0-9_]+" + BALANCED + r"(?=\s*[\w}])", re.MULTILINE)
@@ -101,7 +102,7 @@ def functions(text):
     text = only_code(text)
     found, open_braces = [], []  # an open brace is (kind, start of its declaration)
     start = 0  # where the declaration being read begins
-    inside = 0  # number of open functions and initialisers
+    inside = 0  # number of open braces of functions and initialisers, and of braces inside these
     for match in re.finditer(r"[{};]", text):
         position, token = match.start(), match.group()
         if token == "{":

@@ -1,5 +1,5 @@
 // Tests that the measured memory and traffic of the ledgers equal the plan to the byte. The plan
-// shares no code with the optimizer except the layout of buckets and shards.
+// shares little code with the optimizer (optim/plan/plan.h).
 #include <initializer_list>
 #include <memory>
 #include <utility>

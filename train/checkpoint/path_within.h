@@ -11,9 +11,14 @@ namespace tessera::train {
 /// opened either.
 inline bool is_path_within(const std::string& path, const std::string& folder) {
   std::error_code error;
-  const std::filesystem::path whole = std::filesystem::weakly_canonical(path, error);
+  // weakly_canonical alone leaves a path relative if its first part does not exist.
+  const auto resolved = [&error](const std::string& name) {
+    const std::filesystem::path absolute = std::filesystem::absolute(name, error);
+    return error ? absolute : std::filesystem::weakly_canonical(absolute, error);
+  };
+  const std::filesystem::path whole = resolved(path);
   if (error) return false;
-  const std::filesystem::path other = std::filesystem::weakly_canonical(folder, error);
+  const std::filesystem::path other = resolved(folder);
   if (error) return false;
   const std::filesystem::path relative = whole.lexically_relative(other);
   return !relative.empty() && *relative.begin() != "..";

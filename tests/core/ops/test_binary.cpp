@@ -1,5 +1,5 @@
 // Tests the binary elementwise operations, which broadcast their inputs. Also tests comparisons,
-// where, operators such as +, and sums and means over dimensions.
+// ops::where, operators such as +, and sums and means over dimensions.
 #include "core/ops/binary.h"
 
 #include <cmath>
