@@ -98,7 +98,7 @@ void Fiber::restart() {
   // the address of start() as return address. The x86-64 ABI demands that a function begins with
   // the stack pointer 8 bytes below a multiple of 16.
   auto* const top = reinterpret_cast<uintptr_t*>(low + bytes_ - offset_);
-  top[-1] = 0;  // return address of start()
+  top[-1] = 0;  // start() never returns
   top[-2] = reinterpret_cast<uintptr_t>(&Fiber::start);
   for (int i = 3; i <= 8; ++i) top[-i] = 0;
   stack_pointer_ = top - 8;

@@ -19,7 +19,7 @@ std::vector<int64_t> steps_in(const std::string& folder);
 /// Opens the checkpoint at `path`, or the newest whole checkpoint in the folder `path`. Verifies
 /// every byte. Throws InputError if there is no whole checkpoint.
 std::unique_ptr<train::CheckpointReader> open_whole_checkpoint(const std::string& path);
-/// The size of all files of a checkpoint.
+/// The size of all shard files of a checkpoint, in bytes. The manifest's own file is not counted.
 int64_t total_bytes(const train::Manifest& manifest);
 
 /// Formats a name or value for printing. Plain ASCII of at most 100 bytes with nothing to escape is

@@ -13,7 +13,8 @@ Training has no dropout. Gradients are clipped at 1.0, and AdamW updates (betas 
 1e-8, decay 0.1 on matrices). Step s reads sequences s*B ... s*B+B-1 of a synthetic stream, or of
 --data; see gpt2.batch.
 Prints a line for each step, and a summary; with --json each is one JSON object. The summary has the
-losses of all steps, and the times of the steps after the warm-up.
+median time of the steps after the warm-up, and the peak memory. As JSON it also has the least time
+and the losses of all steps.
 """
 import argparse
 import contextlib

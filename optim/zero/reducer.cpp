@@ -244,8 +244,9 @@ void Reducer::skip() {
   } else {
     follow_events();
   }
-  // At stages 0 to 2 the log may be empty, so that the replay has not begun the tables' backward.
-  // If the replay has begun it, this second call changes nothing.
+  // At stages 0 to 2 there may be nothing to repeat, neither an earlier micro-step nor events of a
+  // resumed run. Then the tables' backward has not begun yet. If the replay above has begun the
+  // tables' backward, begin_backward() changes nothing here.
   for (Table* const table : tables_) table->begin_backward();
   send_rest();
   end_backward();

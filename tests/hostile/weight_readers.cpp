@@ -75,7 +75,7 @@ FileContents gpt_files() {
           {"model.safetensors", folder.read("model.safetensors"), Form::safetensors}};
 }
 
-// Reads a GPT as generate does.
+// Reads a GPT as the program `generate` does.
 void read_gpt(const std::string& folder) {
   const std::string path = models::gpt_weights_path(folder);
   models::Gpt model(models::read_gpt_config_of(path));
@@ -106,7 +106,7 @@ FileContents image_model_files() {
   return {{"model.safetensors", folder.read("a"), Form::safetensors}};
 }
 
-// Reads an image model as predict does.
+// Reads an image model as the program `predict` does.
 void read_image_model(const std::string& folder) {
   const std::string path = folder + "/model.safetensors";
   const models::ImageModel description = models::read_image_model(path);
@@ -137,7 +137,7 @@ FileContents recommender_files(const std::string& name) {
   return {{"model.safetensors", folder.read("a"), Form::safetensors}};
 }
 
-// Reads a recommender as recommend does.
+// Reads a recommender as the program `recommend` does.
 void read_recommender(const std::string& folder) {
   const std::string path = folder + "/model.safetensors";
   models::RecommenderFile file = models::read_recommender_file(path);

@@ -190,7 +190,7 @@ TEST_CASE("no_sync: close to the reference, reduced once a step") {
     CAPTURE(stage);
     CHECK(result.losses.back() == Catch::Approx(reference(dtype).losses[3]).epsilon(1e-3));
     // Stages 0 to 2 have a bucket for the tied table and one for all other parameters. Stage 3 has
-    // a bucket for the tied table and one for each of the layers + 1 blocks.
+    // a bucket for the tied table, one for the position table, and one for each transformer layer.
     const int64_t buckets = stage == 3 ? 2 + run.model.layers : 2;
     CHECK(world.communicator->traffic().calls(dist::Collective::exchange) == buckets * run.steps);
   }
