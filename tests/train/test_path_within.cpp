@@ -26,7 +26,7 @@ TEST_CASE("a path within a folder is found, however both are written and even if
   fs::create_directory(folder.path("there"));
   const WorkingDirectory in_folder(here);
   using train::is_path_within;
-  for (const std::string whole : {here, std::string("."), here + "/there/.."}) {
+  for (const std::string& whole : {here, std::string("."), here + "/there/.."}) {
     CAPTURE(whole);
     for (const char* inside : {"new", "./new", "there", "there/new", "new/deeper", "."}) {
       CAPTURE(inside);
