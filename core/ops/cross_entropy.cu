@@ -154,7 +154,7 @@ struct Backward {
   int64_t stride;  // of the rows of logits and dlogits
 };
 
-/// What the gradient of a row of logits depends on, besides the logits.
+/// The values from which the gradient of a row of logits is computed, besides the logits.
 struct GradientRow {
   float logsumexp;
   float factor;

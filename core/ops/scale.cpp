@@ -21,28 +21,26 @@ Tensor scale(const Tensor& x, float factor) {
 
 namespace tessera::cpu {
 
-void scale(const Context&, const Tensor& y, const Tensor& x, float factor) {
-  visit_float(y.dtype(), "scale", [&]<class T>() {
-    T* out = y.data<T>();
-    const T* in = x.data<T>();
-    parallel_blocks(y.elements(), 1, [=](int64_t begin, int64_t end) {
+namespace {
+template <class To, class From>
+void multiply(const Tensor& y, const Tensor& x, float factor) {
+  To* out = y.data<To>();
+  const From* in = x.data<From>();
+  parallel_blocks(y.elements(), 1, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-      for (int64_t i = begin; i < end; ++i) out[i] = rounded<T>(factor * float(in[i]));
-    });
+    for (int64_t i = begin; i < end; ++i) out[i] = rounded<To>(factor * float(in[i]));
   });
+}
+}  // namespace
+
+void scale(const Context&, const Tensor& y, const Tensor& x, float factor) {
+  visit_float(y.dtype(), "scale", [&]<class T>() { multiply<T, T>(y, x, factor); });
 }
 
 void scale_by(const Context&, const Tensor& y, const Tensor& x, const Tensor& factor) {
   const float value = *factor.data<float>();
   visit_float(x.dtype(), "scale_by", [&]<class From>() {
-    visit_float(y.dtype(), "scale_by", [&]<class To>() {
-      To* out = y.data<To>();
-      const From* in = x.data<From>();
-      parallel_blocks(y.elements(), 1, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-        for (int64_t i = begin; i < end; ++i) out[i] = rounded<To>(value * float(in[i]));
-      });
-    });
+    visit_float(y.dtype(), "scale_by", [&]<class To>() { multiply<To, From>(y, x, value); });
   });
 }
 

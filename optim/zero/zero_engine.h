@@ -117,7 +117,7 @@ class ZeroEngine {
   /// Tells all ranks how many rows of each table, and blocks of its elements, each rank has touched
   /// in its shard (optim/tables/table.h). Collective.
   void gather_touched_counts();
-  /// What add() restores if it fails: the sizes of lists, and whether losses are scaled.
+  /// The state that add() restores if it fails: the sizes of lists, and if losses are scaled.
   struct Extent {
     size_t trainable;
     size_t frozen;
