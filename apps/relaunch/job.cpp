@@ -11,9 +11,11 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <thread>
 
+#include "apps/relaunch/record_socket.h"
 #include "core/error.h"
 
 namespace tessera::apps {
@@ -60,17 +62,22 @@ class RunningJob {
       ended = ::waitpid(process_, &status, WNOHANG);
       TESSERA_CHECK(ended >= 0, "waitpid: {}", std::strerror(errno));
       constexpr int soon_ms = 50;
-      std::array<pollfd, 2> ready{{{.fd = open_ ? output_ : -1, .events = POLLIN, .revents = 0},
+      std::array<pollfd, 3> ready{{{.fd = open_ ? output_ : -1, .events = POLLIN, .revents = 0},
+                                   {.fd = records_.descriptor(), .events = POLLIN, .revents = 0},
                                    {.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}}};
       ::poll(ready.data(), ready.size(), soon_ms);
+      read_records();
       read_output();
       take_signals();
       pass_signals_on();
       end_hanging_launcher();
     }
+    if (WIFSIGNALED(status)) await_rank_parents();
+    read_records();
     read_output();
     filter_.finish();
     end_.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (WIFSIGNALED(status) && !end_.hung) end_.launcher_signal = WTERMSIG(status);
     return std::move(end_);
   }
 
@@ -86,6 +93,29 @@ class RunningJob {
       } else if (errno != EINTR) {
         return;
       }
+    }
+  }
+
+  void read_records() {
+    for (std::string text = records_.next(); !text.empty(); text = records_.next()) {
+      const auto record = parse_record(text);
+      if (!record) continue;
+      if (record->event == RankRecord::Event::started) living_.insert(record->rank);
+      if (record->event == RankRecord::Event::ended) living_.erase(record->rank);
+      filter_.take(*record);
+    }
+  }
+
+  // Waits until the ranks on this host have ended after mpirun was killed, so that they neither
+  // write to the run's files while the next job runs nor look silent. Rank parents check every
+  // second whether mpirun still runs.
+  void await_rank_parents() {
+    constexpr std::chrono::seconds patience(10);
+    const auto end = Clock::now() + patience;
+    while (!living_.empty() && Clock::now() < end) {
+      read_records();
+      read_output();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
 
@@ -128,8 +158,6 @@ class RunningJob {
     if (!died_ || Clock::now() - *died_ <= patience) return;
     end_.hung = true;
     ::kill(process_, SIGKILL);
-    // Gives the rank parents time: each checks every second whether mpirun still runs.
-    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   }
 
   void take(const RankRecord& record) {
@@ -143,6 +171,8 @@ class RunningJob {
   using Clock = std::chrono::steady_clock;
   SignalQueue& signals_;
   Asked& asked_;
+  RecordSocket records_;  // made before mpirun starts, because mpirun inherits its name
+  std::set<int> living_;  // ranks on this host that have not ended
   JobEnd end_;
   std::optional<Clock::time_point> told_;  // when this process was told to end the run
   // When the first death of a rank became known, or when mpirun was told to end because the ranks

@@ -15,6 +15,7 @@
 
 #include "apps/relaunch/processes.h"
 #include "apps/relaunch/rank_record.h"
+#include "apps/relaunch/record_socket.h"
 #include "core/error.h"
 #include "core/run_status.h"
 
@@ -36,9 +37,11 @@ int own_rank() {
 
 // Writes a record several times, because mpirun may split a line and put another rank's output in
 // between. RecordFilter drops repeated records.
-void report(const RankRecord& record) {
+void report(const RankRecord& record, const RecordSender& sender) {
   const std::string text = record_text(record);
+  bool sent = false;
   for (int i = 0; i < 3; ++i) {
+    if (!sent) sent = sender.send(text);
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -109,11 +112,15 @@ int run_as_rank(const std::vector<std::string>& command) {
   const RunStatusFile file;
   ::setenv(run_status_variable, file.number().c_str(), 1);
   RankRecord record{.rank = own_rank(), .host = host_name()};
+  const RecordSender sender;
   SignalQueue signals({SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2});
   // mpirun sends signals to process groups. The child has its own group, so that a request for a
   // checkpoint reaches only this process. pass_on forwards the request once the child handles it.
   const pid_t child = start_process(command, signals, {.death_signal = SIGKILL, .own_group = true});
-  report(record);
+  // Standard error has no reader if mpirun has crashed. The child has started, so that it does not
+  // inherit this.
+  ::signal(SIGPIPE, SIG_IGN);
+  report(record, sender);
 
   std::vector<int> waiting;
   ChildState state(child);
@@ -133,18 +140,20 @@ int run_as_rank(const std::vector<std::string>& command) {
       record.event = RankRecord::Event::told;
       record.stopped = state.was_stopped();
       record.status = file.read();
-      report(record);
+      report(record, sender);
       ::kill(child, SIGTERM);
     }
   }
   record.event = RankRecord::Event::ended;
   record.status = file.read();
+  // Without mpirun, MPI itself ends the child too.
+  if (::getppid() != launcher) record.was_told = true;
   if (WIFSIGNALED(state.status())) {
     record.signal = WTERMSIG(state.status());
   } else {
     record.code = WEXITSTATUS(state.status());
   }
-  report(record);
+  report(record, sender);
   return end_as(state.status());
 }
 

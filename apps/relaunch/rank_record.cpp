@@ -14,7 +14,11 @@ constexpr size_t longest_record = 4096;  // bytes; longer lines are text
 
 constexpr const char* event_names[] = {"started", "told", "ended"};
 
+}  // namespace
+
 std::optional<RankRecord> parse_record(std::string_view text) {
+  if (!text.starts_with(begin_record)) return std::nullopt;
+  text.remove_prefix(1);
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return std::nullopt;
   try {
@@ -37,8 +41,6 @@ std::optional<RankRecord> parse_record(std::string_view text) {
     return std::nullopt;
   }
 }
-
-}  // namespace
 
 bool RankRecord::operator==(const RankRecord& other) const {
   return record_text(*this) == record_text(other);
@@ -80,18 +82,19 @@ void RecordFilter::feed(std::string_view bytes) {
     }
     if (end == std::string_view::npos) return;
     bytes.remove_prefix(end + 1);
-    take(std::exchange(begun_, {}));
+    const std::string line = std::exchange(begun_, {});
+    if (const auto record = parse_record(line)) {
+      take(*record);
+    } else {
+      text_(line.substr(1) + "\n");
+    }
   }
 }
 
-void RecordFilter::take(const std::string& line) {
-  const auto record = parse_record(std::string_view(line).substr(1));
-  if (!record) {
-    text_(line.substr(1) + "\n");
-  } else if (std::ranges::find(taken_, line) == taken_.end()) {
-    taken_.push_back(line);
-    record_(*record);
-  }
+void RecordFilter::take(const RankRecord& record) {
+  if (std::ranges::find(taken_, record) != taken_.end()) return;
+  taken_.push_back(record);
+  record_(record);
 }
 
 void RecordFilter::finish() {

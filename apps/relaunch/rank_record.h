@@ -1,6 +1,7 @@
 // Each rank has a parent process (rank_parent.h), which reports to relaunch in records. A record is
 // a line on the parent's standard error, which mpirun forwards. No other channel leads from every
-// host to the host of mpirun. A record begins with a character that does not occur in text.
+// host to the host of mpirun. A record begins with a character that does not occur in text. Ranks
+// on relaunch's own host send their records over a socket too (record_socket.h).
 #pragma once
 
 #include <functional>
@@ -25,7 +26,7 @@ struct RankRecord {
   bool stopped = false;   // for told: true if a signal such as SIGSTOP had stopped the process
   int signal = 0;         // for ended: the signal that killed the process, or 0
   int code = 0;           // for ended without a signal: the exit code
-  bool was_told = false;  // for ended: true if mpirun had first told the parent to end
+  bool was_told = false;  // for ended: true if mpirun told the parent to end before, or was gone
   RunStatus status = {};  // for told and ended
 
   bool operator==(const RankRecord&) const;
@@ -33,6 +34,9 @@ struct RankRecord {
 
 /// Returns the record as a line that cannot be confused with a program's output.
 std::string record_text(const RankRecord& record);
+
+/// Returns the record that record_text has written; nullopt if the text is not a record.
+std::optional<RankRecord> parse_record(std::string_view text);
 
 /// Splits the output of mpirun into records and the text of the ranks.
 class RecordFilter {
@@ -45,16 +49,16 @@ class RecordFilter {
   /// on only once. A record that cannot be parsed, because other output is inside it, is passed on
   /// as text.
   void feed(std::string_view bytes);
+  /// Takes a record that did not arrive in the stream. A repeated record is not passed on.
+  void take(const RankRecord& record);
   /// Ends the stream. An unfinished record is passed on as text.
   void finish();
 
  private:
-  void take(const std::string& line);
-
   std::function<void(std::string_view)> text_;
   std::function<void(const RankRecord&)> record_;
-  std::string begun_;               // a record whose end has not arrived yet
-  std::vector<std::string> taken_;  // all records so far, to drop repeated ones
+  std::string begun_;              // a record whose end has not arrived yet
+  std::vector<RankRecord> taken_;  // all records so far, to drop repeated ones
 };
 
 }  // namespace tessera::apps

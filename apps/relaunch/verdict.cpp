@@ -81,22 +81,43 @@ std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled)
   return best == groups.end() ? std::vector<LostRank>() : *best;
 }
 
+// Returns the step that the job was in, from 1, as far as its records tell.
+int64_t step_of(const JobEnd& job) {
+  int64_t steps = 0;
+  for (const RankRecord& record : job.records) {
+    steps = std::max(steps, record.status.finished_steps);
+  }
+  return steps + 1;
+}
+
 // Returns the ranks that reported nothing after their start. Returns no ranks if all are silent.
 std::vector<LostRank> silent_ranks(const JobEnd& job) {
   std::set<int> heard;
-  int64_t steps = 0;
   for (const RankRecord& record : job.records) {
-    if (record.event == Event::started) continue;
-    heard.insert(record.rank);
-    steps = std::max(steps, record.status.finished_steps);
+    if (record.event != Event::started) heard.insert(record.rank);
   }
   std::vector<LostRank> silent;
   if (heard.empty()) return silent;
   for (int rank = 0; rank < job.ranks; ++rank) {
     if (!heard.contains(rank)) {
-      silent.push_back({.rank = rank, .why = "fell silent", .step = steps + 1});
+      silent.push_back({.rank = rank, .why = "fell silent", .step = step_of(job)});
     }
   }
+  return silent;
+}
+
+// Returns the silent ranks on the hosts of `absent`. After a crash of mpirun, ranks on healthy
+// hosts are silent too, because their reports go through mpirun.
+std::vector<LostRank> silent_beside(const JobEnd& job, const std::vector<LostRank>& absent) {
+  std::set<std::string> hosts;
+  for (const LostRank& rank : absent) {
+    if (const RankRecord* const last = last_of(job.records, rank.rank)) hosts.insert(last->host);
+  }
+  std::vector<LostRank> silent = silent_ranks(job);
+  std::erase_if(silent, [&](const LostRank& rank) {
+    const RankRecord* const last = last_of(job.records, rank.rank);
+    return last == nullptr || !hosts.contains(last->host);
+  });
   return silent;
 }
 
@@ -123,6 +144,12 @@ void name_hosts(const JobEnd& job, std::vector<LostRank>& ranks) {
   }
 }
 
+Verdict crash_of_launcher(const JobEnd& job) {
+  return {.kind = Verdict::Kind::stalled,
+          .why = "mpirun was killed by " + signal_name(job.launcher_signal),
+          .step = step_of(job)};
+}
+
 Verdict judge_records(const JobEnd& job) {
   if (job.code == 0) return {.kind = Verdict::Kind::finished};
   if (const RankRecord* const killed = first_killed(job.records)) {
@@ -144,10 +171,12 @@ Verdict judge_records(const JobEnd& job) {
     if (!stalled && !of_input && !gone.empty()) {
       return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(gone)};
     }
-    if (!stalled) return {.why = own_failure(*failed)};
+    if (!stalled && (of_input || job.launcher_signal == 0)) return {.why = own_failure(*failed)};
+    if (!stalled) return crash_of_launcher(job);
     std::vector<LostRank> absent = absent_ranks(job, *failed);
     // Ranks of a host that does not answer may have reached the collective before their host was
     // lost. Such ranks are silent, but not among the absent ranks, so they are added.
+    if (job.launcher_signal != 0) gone = silent_beside(job, absent);
     add_missing(gone, absent);
     // A rank that stalls in MPI_Init does not know which ranks it waits for. Then stopped ranks
     // are the cause.
@@ -157,6 +186,7 @@ Verdict judge_records(const JobEnd& job) {
             .why = own_failure(*failed),
             .step = failed->status.finished_steps + 1};
   }
+  if (job.launcher_signal != 0) return crash_of_launcher(job);
   std::vector<LostRank> silent = silent_ranks(job);
   if (!silent.empty()) return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(silent)};
   return {.why = job.records.empty()

@@ -14,6 +14,7 @@ struct JobEnd {
   int code = 0;                          // mpirun's exit code, or 128 + the signal that killed it
   int ranks = 0;                         // the number of ranks that mpirun was asked for
   bool hung = false;                     // mpirun had to be killed, as when a host does not answer
+  int launcher_signal = 0;               // the signal by which mpirun crashed, or 0
   std::vector<RankRecord> records = {};  // in the order of arrival
 };
 
@@ -29,7 +30,7 @@ struct Verdict {
   enum class Kind {
     finished,
     lost_ranks,  // the job may be started again without the lost ranks
-    stalled,     // no rank made progress, and no rank is known to be the reason
+    stalled,     // a collective stalled or mpirun crashed, and no rank is known to be the reason
     failed,      // for a reason that would occur again: bad input, a loss that is not finite
   };
   Kind kind = Kind::failed;
@@ -47,10 +48,12 @@ struct Verdict {
 ///     and mpirun hung and ranks fell silent
 ///   a rank failed in any other case          failed
 ///   a rank timed out in a collective         the ranks it waited for are lost; stalled if unknown
+///   mpirun crashed                           stalled
 ///   ranks fell silent                        the silent ranks are lost
 ///   none of these                            failed
 ///
-/// Ranks that mpirun ended because another rank failed are not lost.
+/// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun explains an
+/// MPI error, so that such an error then counts as the crash.
 Verdict judge(const JobEnd& job);
 
 }  // namespace tessera::apps

@@ -90,6 +90,16 @@ resumes stopped.jsonl 1
 says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of stopped.jsonl) == "$expected" ]] || fail "other bits after a stopped rank"
 
+# mpirun itself dies. Its ranks end, and the job continues with as many ranks.
+in_background "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --stage 1 \
+  --checkpoint crashed --log "$work/crashed.jsonl"
+await_steps crashed.jsonl 20
+kill -SEGV "$(pgrep -P "$job")"
+ends 0
+resumes crashed.jsonl 1
+says 'relaunch: mpirun was killed by SIGSEGV; starting again with 2 ranks'
+[[ $(digest_of crashed.jsonl) == "$expected" ]] || fail "other bits after mpirun was killed"
+
 # One rank is stopped before MPI starts. In another job, a rank is stopped while a checkpoint is
 # written.
 cat > stops.sh << 'END'

@@ -2,6 +2,7 @@
 // on jobs, and remaining hosts. Also tests relaunch's command line.
 #include "apps/relaunch/hosts.h"
 #include "apps/relaunch/rank_record.h"
+#include "apps/relaunch/record_socket.h"
 #include "apps/relaunch/verdict.h"
 #include "apps/relaunch_options.h"
 #include "core/error.h"
@@ -167,6 +168,56 @@ TEST_CASE("where mpirun hangs, silent ranks are lost together with those that we
   CHECK(lost_in(judge(error)) == std::vector{2, 3});
   error.records[2].status.failure = RunFailure::input;
   CHECK(judge(error).kind == Kind::failed);
+}
+
+TEST_CASE("after a crash of mpirun the job starts again, without ranks that are known to be lost") {
+  // Ranks 0 and 1 run on mpirun's host and report over the socket. Ranks 2 and 3 run on the host
+  // "b", rank 4 on a third host, and all of these are silent.
+  JobEnd job{.code = 139, .ranks = 5, .launcher_signal = 11};
+  for (const auto& [rank, host] :
+       {std::pair(0, "a"), {1, "a"}, {2, "b"}, {3, "b"}, {4, "c"}}) {
+    job.records.push_back(started(rank));
+    job.records.back().host = host;
+  }
+  CHECK(judge(job).kind == Kind::stalled);
+  const auto with = [&job](std::vector<RankRecord> more) {
+    JobEnd extended = job;
+    extended.records.insert(extended.records.end(), more.begin(), more.end());
+    return judge(extended);
+  };
+  const Verdict crash = with({killed(0, 9, 6, true), killed(1, 9, 7, true)});
+  CHECK(crash.kind == Kind::stalled);
+  CHECK(crash.why == "mpirun was killed by SIGSEGV");
+  CHECK(crash.step == 8);
+  CHECK(lost_in(with({exited(1, 1, stalled({2}, 5)), killed(0, 9, 5, true)})) ==
+        std::vector{2, 3});
+  CHECK(lost_in(with({killed(1, 11, 5), killed(0, 9, 5, true)})) == std::vector{1});
+  CHECK(with({exited(1, 1, {.failure = RunFailure::error})}).kind == Kind::stalled);
+  CHECK(with({exited(1, 2, {.failure = RunFailure::input})}).kind == Kind::failed);
+}
+
+TEST_CASE("records arrive over the socket, and are not taken twice") {
+  RecordSocket socket;
+  const RecordSender sender;
+  CHECK(socket.next().empty());
+  const RankRecord record = killed(1, 9, 5);
+  int taken = 0;
+  RecordFilter filter([](std::string_view) {}, [&](const RankRecord&) { ++taken; });
+  filter.feed(record_text(record));
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(sender.send(record_text(record)));
+    const auto arrived = parse_record(socket.next());
+    REQUIRE(arrived == record);
+    filter.take(*arrived);
+  }
+  CHECK(taken == 1);
+  // A full socket refuses, and loses nothing.
+  int sent = 0;
+  while (sender.send(record_text(record))) REQUIRE(++sent < 100000);
+  for (int i = 0; i < sent; ++i) REQUIRE(parse_record(socket.next()) == record);
+  CHECK(socket.next().empty());
+  setenv(record_socket_variable, "tessera-relaunch-nobody", 1);
+  CHECK(RecordSender().send(record_text(record)));
 }
 
 TEST_CASE("what would come again is no loss") {

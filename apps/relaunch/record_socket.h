@@ -1,0 +1,48 @@
+// A second way for records (rank_record.h) to relaunch, for ranks on relaunch's own host. It does
+// not lead through mpirun, so that relaunch hears from these ranks after mpirun has crashed.
+#pragma once
+
+#include <string>
+
+namespace tessera::apps {
+
+/// The environment variable with the name of relaunch's socket. mpirun hands it to the ranks on its
+/// own host only.
+inline constexpr const char* record_socket_variable = "TESSERA_RELAUNCH_SOCKET";
+
+/// relaunch's end: a datagram socket with an abstract name, which leaves no file behind.
+class RecordSocket {
+ public:
+  /// Makes the socket and publishes its name in this process's environment. Throws Error if the
+  /// system makes no socket.
+  RecordSocket();
+  ~RecordSocket();
+  RecordSocket(const RecordSocket&) = delete;
+  RecordSocket& operator=(const RecordSocket&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  /// Returns the next record, as record_text writes it; empty if none has arrived. Records from
+  /// other users' processes are dropped.
+  std::string next();
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// A rank parent's end of the socket.
+class RecordSender {
+ public:
+  RecordSender();
+  ~RecordSender();
+  RecordSender(const RecordSender&) = delete;
+  RecordSender& operator=(const RecordSender&) = delete;
+
+  /// Returns true if relaunch has the text, or if no relaunch on this host listens. Returns false
+  /// if relaunch must read other records first; the caller then tries again.
+  bool send(const std::string& text) const;
+
+ private:
+  int descriptor_ = -1;  // negative: no relaunch on this host listens
+};
+
+}  // namespace tessera::apps
