@@ -233,10 +233,7 @@ class Planner {
     pass(largest * (sums_locally() ? sum_bytes : bytes));
     const int64_t flat = group.layout.flat_elements();
     const int64_t shard = group.layout.shard_elements();
-    const CheckedInt buckets = input_.stage >= 2 ? ring_elements(group) : flat;
-    add(plan_.parts.buckets, buckets * bytes);
-    // At every stage the sum over micro-batches has its own buffer, because the next micro-batch
-    // overwrites the gradient.
+    add(plan_.parts.buckets, gradient_elements(input_, group) * bytes);
     add(plan_.parts.accumulators, CheckedInt(shard) * sum_bytes);
     if (sums_locally()) add(plan_.parts.local_sums, CheckedInt(flat) * sum_bytes);
     if (input_.reduction == Reduction::fast) {

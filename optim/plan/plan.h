@@ -25,7 +25,7 @@ struct PlanParts {
   int64_t looked_up = 0;      // row-sparse tables: rows of the current micro-batch
   int64_t gathered = 0;       // stage 3: the largest total of blocks gathered at the same time
   // gradients
-  int64_t buckets = 0;        // a micro-batch's gradients; stages 2 and 3: ring_elements()
+  int64_t buckets = 0;        // a micro-batch's gradients: gradient_elements()
   int64_t accumulators = 0;   // this rank's shard of the step's gradient sum
   int64_t local_sums = 0;     // no_sync with more than one micro-step: the rank's own sums
   int64_t gathered_sums = 0;  // stage 0, if dtypes of sums and gradients differ: buckets of sums

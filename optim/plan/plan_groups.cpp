@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "optim/zero/gradient_policy.h"
 
 namespace tessera::optim {
 namespace {
@@ -115,6 +116,23 @@ void check(const PlanInput& input) {
   }
 }
 
+// Stages 2 and 3 hold gradients in a ring for two neighbouring buckets, and in a slot for each tied
+// parameter.
+CheckedInt ring_elements(const PlanGroup& group) {
+  CheckedInt tied = 0;
+  int64_t neighbours = 0;
+  int64_t before = 0;
+  for (const dist::Bucket& bucket : group.layout.buckets()) {
+    if (bucket.shared) {
+      tied += bucket.elements;
+      continue;
+    }
+    neighbours = std::max(neighbours, (CheckedInt(before) + bucket.elements).value());
+    before = bucket.elements;
+  }
+  return tied + neighbours;
+}
+
 }  // namespace
 
 int64_t first_trainable(const PlanInput& input) {
@@ -131,21 +149,15 @@ int64_t largest_bucket(const PlanGroup& group) {
   return largest;
 }
 
-// Stages 2 and 3 hold gradients in a ring for two neighbouring buckets, and in a slot for each tied
-// parameter.
-CheckedInt ring_elements(const PlanGroup& group) {
-  CheckedInt tied = 0;
-  int64_t neighbours = 0;
-  int64_t before = 0;
-  for (const dist::Bucket& bucket : group.layout.buckets()) {
-    if (bucket.shared) {
-      tied += bucket.elements;
-      continue;
-    }
-    neighbours = std::max(neighbours, (CheckedInt(before) + bucket.elements).value());
-    before = bucket.elements;
-  }
-  return tied + neighbours;
+CheckedInt gradient_elements(const PlanInput& input, const PlanGroup& group) {
+  const bool in_sums = gradients_in_sums({.ranks = input.ranks,
+                                          .device = input.device,
+                                          .gradients = group.dtype,
+                                          .sums = group.sum_dtype,
+                                          .reduction = input.reduction,
+                                          .no_sync = input.no_sync});
+  if (in_sums && input.batch.micro_steps(input.ranks) == 1) return 0;
+  return input.stage >= 2 ? ring_elements(group) : group.layout.flat_elements();
 }
 
 // Tied blocks stay gathered. Besides tied blocks, the block in use is gathered. When gathering

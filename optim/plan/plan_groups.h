@@ -45,9 +45,8 @@ struct PlanGroup {
 
 /// Returns the number of elements of the largest bucket.
 int64_t largest_bucket(const PlanGroup& group);
-/// Returns the elements of the gradient buffers of stages 2 and 3: a ring for two neighbouring
-/// buckets, and a slot for the bucket of each tied parameter.
-CheckedInt ring_elements(const PlanGroup& group);
+/// Returns the elements of the buffers for a micro-batch's gradients, beside their sums.
+CheckedInt gradient_elements(const PlanInput& input, const PlanGroup& group);
 /// Returns the largest number of elements that stage 3 holds gathered at the same time. If `ahead`
 /// is true, the next block is gathered while a block is in use.
 CheckedInt gathered_elements(const PlanGroup& group, bool ahead);

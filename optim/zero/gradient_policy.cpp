@@ -138,6 +138,36 @@ void RingGradients::wait_for_all() {
   for (Slot& slot : own_) std::exchange(slot.work, {}).wait();
 }
 
+bool gradients_in_sums(const GradientSums& options) {
+  return options.ranks == 1 && options.device.is_cpu() && options.gradients == options.sums &&
+         options.reduction == Reduction::ordered && !options.no_sync;
+}
+
+void GradientsInSums::begin(const MicroStep& micro_step) {
+  first_ = micro_step.index == 0;
+  if (first_ || later_) return;
+  later_ = make_later_();
+  if (!order_.empty()) later_->follow(order_);
+}
+
+Tensor GradientsInSums::open(int bucket) {
+  // The sums of the previous step are free: its update has read them before this forward began.
+  return first_ ? partition_.shard_of(partition_.accumulator(), bucket) : later_->open(bucket);
+}
+
+void GradientsInSums::sent(int bucket, const dist::Work& work) {
+  if (!first_) later_->sent(bucket, work);
+}
+
+void GradientsInSums::wait_for_all() {
+  if (later_) later_->wait_for_all();
+}
+
+void GradientsInSums::follow(const std::vector<int>& order) {
+  order_ = order;
+  if (later_) later_->follow(order);
+}
+
 ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
                                              const MicroStep& micro_step) {
   const Tensor sum = partition_.shard_of(partition_.accumulator(), bucket);
@@ -149,7 +179,9 @@ ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
     TESSERA_CHECK(begin >= begun || end <= begun,
                   "optimizer: a chunk [{}, {}) came across the limit {} of those before it", begin,
                   end, begun);
-    kernels::fold(current_context(sum.device()), sum.flat(begin, end), chunk, begin >= begun);
+    const Tensor part = sum.flat(begin, end);
+    const bool in_place = part.raw() == chunk.raw();  // GradientsInSums: the chunk is the sum
+    if (!in_place) kernels::fold(current_context(sum.device()), part, chunk, begin >= begun);
     begun = std::max(begun, end);
   };
   // Each element's contributions arrive in ascending order of rank, which is the order of

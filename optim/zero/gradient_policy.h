@@ -8,12 +8,14 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "dist/communicator.h"
+#include "optim/zero/options.h"
 #include "optim/zero/partition.h"
 #include "optim/zero/step_state.h"
 
@@ -23,6 +25,7 @@ class GradientPolicy {
  public:
   virtual ~GradientPolicy() = default;
 
+  virtual void begin(const MicroStep&) {}
   /// Returns memory for the bucket's gradient, [bucket elements]. Waits until the memory is free.
   virtual Tensor open(int bucket) = 0;
   /// Called after the bucket was sent. The bucket's memory is free when `work` is done.
@@ -98,6 +101,44 @@ class RingGradients : public GradientPolicy {
   std::vector<Slot> beside_;    // memory of buckets for which the ring had no free memory
   std::vector<Slot> own_;       // memory of the buckets of tied parameters
   std::vector<int> own_slot_;   // bucket -> index in own_, or -1
+};
+
+/// The options on which gradients_in_sums() depends.
+struct GradientSums {
+  int64_t ranks = 1;
+  Device device = {};
+  DType gradients = DType::f32;
+  DType sums = DType::f32;
+  Reduction reduction = Reduction::ordered;
+  bool no_sync = false;
+};
+
+/// True if GradientsInSums is used: for a single rank on the CPU whose gradients have the dtype of
+/// their sums, with ordered reduction and without no_sync.
+bool gradients_in_sums(const GradientSums& options);
+
+/// The first micro-step of a step writes gradients directly into the sums, so that a step with one
+/// micro-step needs no memory of its own for gradients. Works only on a single rank, because the
+/// sums of several ranks are sharded.
+class GradientsInSums : public GradientPolicy {
+ public:
+  /// `make_later` makes the policy of all micro-steps except the first. It is called when a step
+  /// first has several micro-steps, and the policy is kept for the rest of the run.
+  GradientsInSums(const Partition& partition,
+                  std::function<std::unique_ptr<GradientPolicy>()> make_later)
+      : partition_(partition), make_later_(std::move(make_later)) {}
+  void begin(const MicroStep& micro_step) override;
+  Tensor open(int bucket) override;
+  void sent(int bucket, const dist::Work& work) override;
+  void wait_for_all() override;
+  void follow(const std::vector<int>& order) override;
+
+ private:
+  const Partition& partition_;
+  std::function<std::unique_ptr<GradientPolicy>()> make_later_;
+  std::unique_ptr<GradientPolicy> later_;
+  std::vector<int> order_;  // of the last follow(); empty before
+  bool first_ = true;       // true during the first micro-step of a step
 };
 
 /// Adds a complete bucket to the gradient sums of its owners.

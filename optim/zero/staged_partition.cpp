@@ -174,7 +174,18 @@ TrainablePartition::TrainablePartition(std::vector<PlacedParameter> parameters, 
 
 void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions& options) {
   auto place = update_place(partition_, communicator_->device(), options);
-  if (options.stage == 0) {
+  const bool in_sums = gradients_in_sums({.ranks = communicator_->size(),
+                                          .device = communicator_->device(),
+                                          .gradients = partition_.dtype(),
+                                          .sums = partition_.accumulator().dtype(),
+                                          .reduction = options.reduction,
+                                          .no_sync = options.no_sync});
+  if (in_sums) {
+    gradients_ = std::make_unique<GradientsInSums>(
+        partition_, [this, stage = options.stage] { return own_gradients(stage); });
+    // At every stage the single rank's shard is everything, so there is nothing to gather.
+    updates_ = std::make_unique<ShardedUpdate>(partition_, rule, std::move(place));
+  } else if (options.stage == 0) {
     auto full = std::make_unique<FullGradients>(partition_, *communicator_);
     // If sums and gradients have the same dtype, sums are gathered into the memory of the
     // gradients. This memory is free at that time.
@@ -182,14 +193,15 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
                                                   std::move(place), full->flat());
     gradients_ = std::move(full);
   } else {
-    if (options.stage == 1) {
-      gradients_ = std::make_unique<FullGradients>(partition_, *communicator_);
-    } else {
-      gradients_ = std::make_unique<RingGradients>(partition_, *communicator_);
-    }
+    gradients_ = own_gradients(options.stage);
     updates_ = std::make_unique<ShardedUpdate>(partition_, rule, std::move(place));
   }
   reduction_ = reduction_policy(partition_, *communicator_, options);
+}
+
+std::unique_ptr<GradientPolicy> TrainablePartition::own_gradients(int stage) {
+  if (stage < 2) return std::make_unique<FullGradients>(partition_, *communicator_);
+  return std::make_unique<RingGradients>(partition_, *communicator_);
 }
 
 void TrainablePartition::fill(const ParameterSource& source) {

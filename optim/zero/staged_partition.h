@@ -92,6 +92,8 @@ class TrainablePartition : public StagedPartition {
 
  private:
   void make_policies(const UpdateRule& rule, const ZeroOptions& options);
+  /// Returns the stage's policy for gradients that have memory of their own beside the sums.
+  std::unique_ptr<GradientPolicy> own_gradients(int stage);
   void update(int bucket, const UpdateChoice& choice);
   void gather(int bucket);
 

@@ -61,6 +61,26 @@ void check_variant(const Variant& variant) {
   CHECK(result.weights == expected.weights);
 }
 
+// With one micro-batch per step, a single rank on the CPU writes gradients directly into their
+// sums. With no_sync, gradients have memory of their own.
+TEST_CASE("a single rank has the same bits if gradients are written into their sums") {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(dtype_name(dtype), stage);
+      const Variant variant{.dtype = dtype, .stage = stage, .grad_shard = dtype};
+      TinyRun run = run_of(variant);
+      run.batch = {.global = 2, .micro = 2};
+      optim::ZeroOptions options = options_of(variant);
+      const TrainingResult in_sums = train_tiny(run, lone_world(), options);
+      options.no_sync = true;
+      const TrainingResult apart = train_tiny(run, lone_world(), options);
+      CHECK(in_sums.losses == apart.losses);
+      CHECK(in_sums.grad_norms == apart.grad_norms);
+      CHECK(in_sums.weights == apart.weights);
+    }
+  }
+}
+
 TEST_CASE("the reference runs learn, clip, and move every weight") {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     CAPTURE(dtype_name(dtype));

@@ -21,12 +21,12 @@ TEST_CASE("plan: one rank sends nothing") {
   PlanInput input{.parameters = {{"w", 300}}, .ranks = 1, .stage = 0};
   const Plan plan0 = plan(input, 0);
   CHECK(plan0.parameters == 2048);
-  CHECK(plan0.gradients == 2048 + 2048);  // gradients of the micro-batch, and their sum
+  CHECK(plan0.gradients == 2048);  // gradients are written into their sum
   CHECK(plan0.optimizer_state == 2 * 2048);
   // Two block sums of 8 bytes, one loss of 4, a byte of notes (ZeroOptimizer::set_notes), and a
   // byte with two flags.
   CHECK(plan0.communication == 2 * 8 + 4 + 2);
-  CHECK(plan0.memory() == 5 * 2048 + 22);
+  CHECK(plan0.memory() == 4 * 2048 + 22);
   CHECK(plan0.padding == 212 * 4);
   CHECK(plan0.sent() == 0);
   // At stage 3 the only rank holds everything in its shard. A block in use is still gathered into
@@ -34,8 +34,22 @@ TEST_CASE("plan: one rank sends nothing") {
   input.stage = 3;
   const Plan plan3 = plan(input, 0);
   CHECK(plan3.parameters == 2048 + 2048);
-  CHECK(plan3.gradients == 2048 + 2048);
+  CHECK(plan3.gradients == 2048);
   CHECK(plan3.padding == 212 * 4);
+  // A second micro-batch of a step has memory of its own. So has the first one with fast reduction,
+  // with no_sync, and on a GPU.
+  PlanInput several = input;
+  several.batch = {.global = 2, .micro = 1};
+  CHECK(plan(several, 0).gradients == 2048 + 2048);
+  PlanInput fast = input;
+  fast.reduction = Reduction::fast;
+  CHECK(plan(fast, 0).gradients == 2048 + 2048);
+  PlanInput no_sync = input;
+  no_sync.no_sync = true;
+  CHECK(plan(no_sync, 0).gradients == 2048 + 2048);
+  PlanInput gpu = input;
+  gpu.device = {DeviceType::cuda, 0};
+  CHECK(plan(gpu, 0).gradients == 2048 + 2048);
 }
 
 TEST_CASE("plan: two ranks, two buckets, every stage") {

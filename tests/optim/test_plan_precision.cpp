@@ -243,7 +243,7 @@ PlanInput paper(int64_t ranks, int stage) {
 // precision, Adam, P parameters and N ranks: 2 P bytes of weights, 2 P of gradients, 12 P of f32
 // weights and moments.
 TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
-  const int64_t N = GENERATE(1, 2, 3, 8, 64);
+  const int64_t N = GENERATE(2, 3, 8, 64);
   const int64_t P = 10 * N * dist::block_elements * 7;
   CAPTURE(N);
   // At every stage communication takes:
@@ -277,6 +277,19 @@ TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
     input.sum_dtype = DType::f32;
     const int64_t slots = stage == 0 ? 2 * 4 * 5 * P / 10 : 0;
     CHECK(plan(input, 0).memory() == in_bf16 + 2 * P / N + slots);
+  }
+}
+
+// A single rank on the CPU writes gradients into their sums, so that only the blocks that stage 3
+// gathers come on top of the paper's bytes.
+TEST_CASE("plan: a single rank has the ZeRO paper's bytes") {
+  const int64_t P = 10 * dist::block_elements * 7;
+  const int64_t gathered = 2 * (3 * P / 10 + 6 * P / 10);
+  for (int stage = 0; stage <= 3; ++stage) {
+    CAPTURE(stage);
+    const Plan one = plan(paper(1, stage), 0);
+    const int64_t on_top = stage == 3 ? gathered : 0;
+    CHECK(one.memory() - one.communication == 16 * P + on_top);
   }
 }
 
