@@ -160,8 +160,7 @@ void Reducer::open() {
       bucket.written.assign(parameters.size(), false);
       bucket.missing = std::ssize(parameters);
     }
-    filling->of.gradients().begin(micro_step_);
-    filling->of.reduction().begin(micro_step_);
+    filling->of.begin(micro_step_);
   }
   for (Table* const table : tables_) table->begin(micro_step_);
   begin_forward();

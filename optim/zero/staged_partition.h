@@ -68,6 +68,10 @@ class TrainablePartition : public StagedPartition {
                      const ZeroOptions& options, MicroStepLog& log);
 
   int64_t first() const { return first_; }
+  void begin(const MicroStep& micro_step) {
+    gradients_->begin(micro_step);
+    reduction_->begin(micro_step);
+  }
   GradientPolicy& gradients() { return *gradients_; }
   ReductionPolicy& reduction() { return *reduction_; }
 
