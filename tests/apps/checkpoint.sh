@@ -13,7 +13,7 @@ digest() {
   sed -nE "s/.*\"type\":\"checkpoint\",\"step\":$2,.*\"digest\":\"([0-9a-f]+)\".*/\1/p" "$1"
 }
 
-# The reference: one rank, which saves at the end only.
+# Runs the reference on one rank. The reference saves only at the end.
 alone "${run[@]}" --checkpoint whole --log whole.jsonl
 grep -q 'planned and measured are equal on all ranks (1)' stdout.log || fail "$(cat stdout.log)"
 expected=$(digest whole.jsonl 12)
@@ -46,12 +46,13 @@ else
 fi
 
 # go_on N FOLDER ARGUMENT...: resumes on N ranks from the newest undamaged checkpoint in FOLDER. The
-# run must end like the reference. Used here with other numbers of ranks and other stages.
+# run must end like the reference.
 go_on() {
   ranks "$1" "${run[@]}" --checkpoint "$2" --log "$2.jsonl" "${@:3}"
   grep -q "planned and measured are equal on all ranks ($1)" stdout.log || fail "$(cat stdout.log)"
   like_whole "$2.jsonl" "$1 ranks, $*"
 }
+# Resumes a run of two ranks on other numbers of ranks and at other stages.
 rm -r off/step-000000012
 cp off.jsonl kept.jsonl
 go_on 3 off --stage 3 --bucket-bytes 4096

@@ -27,7 +27,8 @@ fault() {
       status=$?
   } 2> shell.log  # the shell's message that a program was killed
 }
-# goes_on TEXT: the same command, without a fault, resumes and must end as expected.
+# goes_on TEXT: runs the command again without a fault. The run must resume and have the expected
+# digest. TEXT describes the fault in errors.
 goes_on() {
   must_work "${run[@]}"
   [[ $(digest) == "$expected" ]] || fail "another end after $1"

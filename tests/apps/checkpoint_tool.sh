@@ -230,7 +230,7 @@ rm damaged/step-000000004/manifest.json
 fails 1 'manifest.json' verify damaged/step-000000004
 fails 2 'manifest.json' inspect damaged/step-000000004
 
-# Bad input.
+# Bad input is refused.
 fails 2 'no command is given'
 fails 2 "unknown command 'frobnicate'" frobnicate
 fails 2 'did you mean --json' inspect a --jsno

@@ -32,7 +32,8 @@ for side in "$here va$$ 1" "$there vb$$ 2"; do
   ip -n "$name" addr add "10.213.7.$number/24" dev "$interface"
   ip -n "$name" link set lo up
   ip -n "$name" link set "$interface" up
-  # TCP gives up unacknowledged data after about 10 s, as with the keepalive settings below.
+  # TCP closes a connection if sent data is not acknowledged for about 13 s. The keepalive settings
+  # below close an idle connection to a lost host after about 10 s.
   ip netns exec "$name" sh -c 'echo 5 > /proc/sys/net/ipv4/tcp_retries2'
 done
 
@@ -117,7 +118,7 @@ must_work "$train_gpt" --data text.txt "${tiny[@]}" --threads 1 --eval-every 0 -
   --checkpoint alone --log alone.jsonl
 [[ $(digest_of cut.jsonl) == "$(digest_of alone.jsonl)" ]] || fail "other bits after the cut"
 
-# A slow link that loses packets.
+# Trains over a slow link that loses packets.
 "$TESSERA_BIN/slow_link" "$here" "$there" 20 1 > link.log 2>&1 &
 link=$!
 for _ in $(seq 100); do

@@ -24,7 +24,7 @@ def check_log(last):
     assert steps == list(range(1, len(steps) + 1)), steps
     assert last in (steps[-1], steps[-1] + 1), (last, steps[-1])
 
-# A terminal, in which the user presses Ctrl-C.
+# Runs the program in a terminal and types Ctrl-C.
 child, terminal = pty.fork()
 if child == 0:
     os.execv(command[0], command)
@@ -50,7 +50,7 @@ shown = int(re.findall(r"step (\d+)/1000000 ", text)[-1])
 assert int(found.group(1)) in (shown, shown + 1), text
 check_log(int(found.group(1)))
 
-# SIGINT to a program whose standard error is a pipe.
+# Sends SIGINT to the program while its standard error is a pipe.
 os.remove("run.jsonl")
 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                            stderr=subprocess.PIPE, text=True)

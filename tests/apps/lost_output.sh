@@ -39,7 +39,8 @@ done
 lost "$train_gpt" "${run[@]}" --plan
 lost "$train_gpt" "${run[@]}" --sample 20 --log run.jsonl --save late.safetensors
 cmp late.safetensors out/model.safetensors || fail "other weights where standard output is lost"
-# Standard output was closed, so the log must not have been opened on its file descriptor.
+# `lost` has run the program with standard output closed. If the log had been opened on the closed
+# descriptor, text for standard output would be in the log.
 diff <(losses expected.jsonl) <(losses run.jsonl) || fail "other losses"
 [[ $(tail -n 1 run.jsonl) == *'"type":"summary"'* ]] || fail "the log has something else"
 lost "${resnet[@]}"

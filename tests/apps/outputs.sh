@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# No output overwrites an input or another output. A program refuses such flags before it writes any
-# file, with an error that names the flags. The paths may be links.
+# A program refuses flags by which an output would overwrite an input or another output. It refuses
+# them before it writes any file, with an error that names the flags. The paths may be links.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" "${tiny[@]}" --steps 1 --eval-every 1)
 head -c 3000 text.txt > other.txt

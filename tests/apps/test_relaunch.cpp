@@ -172,7 +172,7 @@ TEST_CASE("where mpirun hangs, silent ranks are lost together with those that we
 
 TEST_CASE("after a crash of mpirun the job starts again, without ranks that are known to be lost") {
   // Ranks 0 and 1 run on mpirun's host and report over the socket. Ranks 2 and 3 run on the host
-  // "b", rank 4 on a third host, and all of these are silent.
+  // "b" and rank 4 on the host "c". These three ranks report only that they have started.
   JobEnd job{.code = 139, .ranks = 5, .launcher_signal = 11};
   for (const auto& [rank, host] :
        {std::pair(0, "a"), {1, "a"}, {2, "b"}, {3, "b"}, {4, "c"}}) {
@@ -211,7 +211,7 @@ TEST_CASE("records arrive over the socket, and are not taken twice") {
     filter.take(*arrived);
   }
   CHECK(taken == 1);
-  // A full socket refuses, and loses nothing.
+  // If the socket is full, send() refuses a record. No accepted record is lost.
   int sent = 0;
   while (sender.send(record_text(record))) REQUIRE(++sent < 100000);
   for (int i = 0; i < sent; ++i) REQUIRE(parse_record(socket.next()) == record);

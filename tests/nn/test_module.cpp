@@ -107,7 +107,7 @@ TEST_CASE("blocks are numbered over the whole model, in order of registration") 
   const Parameter table = root.add("table", fresh());
   plain.add("a", fresh());
   root.add("plain", plain);
-  plain.add("b", fresh());  // joins the block in which root has `plain`
+  plain.add("b", fresh());  // joins the block of `root` that contains `plain`
   root.begin_block();
   root.add("middle", fresh());
   inner.add("first", fresh());

@@ -242,7 +242,8 @@ TEST_CASE("safetensors: a PyTorch pickle is named, with how to convert it") {
     CHECK_THAT(refusal(std::string("\x80") + protocol + "\x8a\nl\xfc\x9c\x46" + rest),
                ContainsSubstring("but a pickle as PyTorch writes it"));
   }
-  // A safetensors file with a header of 640 bytes begins with the two bytes of a pickle, too.
+  // A safetensors file whose header has 640 bytes begins with the same two bytes as a pickle of
+  // protocol 2. The file must not be called a pickle.
   CHECK_THAT(refusal(std::string("\x80\2\0\0\0\0\0\0", 8) + rest), ContainsSubstring("truncated"));
 }
 
@@ -285,7 +286,8 @@ TEST_CASE("safetensors: shapes") {
   REQUIRE_THAT(with_shape("[\"1\"]"), ContainsSubstring("expected whole numbers"));
   REQUIRE_THAT(with_shape("1"), ContainsSubstring("shape is not a list"));
   REQUIRE_THAT(with_shape("[99999999999999999999]"), ContainsSubstring("expected whole numbers"));
-  // 2^62 elements of 4 bytes, and 2^32 * 2^32 elements, wrap to 0 in 64 bits.
+  // These sizes wrap to 0 in 64 bits: the bytes of 2^62 f32 elements, and the number of elements of
+  // a shape (2^32, 2^32).
   REQUIRE_THAT(with_shape("[4611686018427387904]"), ContainsSubstring("too large"));
   REQUIRE_THAT(with_shape("[4294967296,4294967296]"), ContainsSubstring("too large"));
   REQUIRE_THAT(with_shape("[4294967296,4294967296,0]"), ContainsSubstring("takes 0 bytes"));

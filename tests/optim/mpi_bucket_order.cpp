@@ -1,8 +1,8 @@
 // Tests models that do not use their layers in the order of registration. After the first
 // micro-step, all ranks must send buckets in the order in which rank 0 completed them. After each
 // step, gradients must take exactly the bytes that optim::plan predicts. At stages 2 and 3, buckets
-// take their memory from a ring, and a bucket that finds no free memory there gets a slot beside it
-// (optim/zero/gradient_policy.h). The plan counts only the ring, so no slot may remain.
+// take their memory from a ring. A bucket that finds no free memory in the ring gets a slot outside
+// of the ring (optim/zero/gradient_policy.h). The plan counts only the ring, so no slot may remain.
 #include <utility>
 
 #include "optim/plan/plan.h"
@@ -92,7 +92,7 @@ TEST_CASE("buckets out of the order of registration leave as rank 0 completes th
     Run run(world, options, from_the_last);
     for (int64_t step = 0; step < 3; ++step) {
       // Buckets are numbered from the layer that is registered last. Forward uses this layer first,
-      // so backward completes bucket 0 last, and buckets must leave from 5 to 0.
+      // so backward completes bucket 0 last, and buckets must be sent in the order from 5 to 0.
       std::vector<NotingCommunicator::Bucket> expected;
       for (int b = layers - 1; b >= 0; --b) expected.emplace_back(0, b);
       CHECK(run.step(step) == expected);

@@ -213,9 +213,9 @@ TEST_CASE("stage 3: a model that names no blocks, a bucket for every weight and 
 
 TEST_CASE("stage 3: any order of layers, layers more than once, layers not in every step") {
   const LayeredModel::Way ways[] = {
-      {3, 2, 1, 0},           // against the order of registration
+      {3, 2, 1, 0},           // in the reverse order of registration
       {0, 1, 2, 3},           // in the order of registration
-      {0, 1, 0, 2, 0, 3, 0},  // layer 0 comes back
+      {0, 1, 0, 2, 0, 3, 0},  // layer 0 is used four times
       {2, 2, 2},              // without the other layers
       {1, 3},
       {0, 1, 2, 3, 3, 2, 1, 0},

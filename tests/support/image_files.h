@@ -78,7 +78,8 @@ inline std::string png_of(uint32_t width, uint32_t height, const std::string& co
 struct JpegOptions {
   J_COLOR_SPACE space = JCS_RGB;
   int channels = 3;
-  /// True: two scans, the DC coefficients and then the AC coefficients. Needs one channel.
+  /// If true, the file has two scans: the DC coefficients, then the AC coefficients. Needs one
+  /// channel.
   bool progressive = false;
 };
 

@@ -49,8 +49,8 @@ void print_report() {
 
 // After each run through a case, the ranks meet in a barrier. A failed REQUIRE ends the case on one
 // rank only, and other ranks may wait for that rank in a collective forever. Therefore a rank with
-// a failure waits at the barrier for at most ten seconds. If other ranks have not come by then, it
-// prints its report and ends the job.
+// a failure waits at the barrier for at most ten seconds. If other ranks have not come by then, the
+// waiting rank prints its report and ends the job.
 class MeetingPoint : public Listener {
  public:
   using Listener::Listener;

@@ -208,7 +208,7 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
 }
 
 TEST_CASE("a limited copy gives the same checkpoint, and is as large as planned") {
-  if (!job_world().communicator->device().is_cpu()) return;  // the last test covers GPUs
+  if (!job_world().communicator->device().is_cpu()) return;  // the last case below is for GPUs
   const dist::World world = job_world();
   for (const auto& [dtype, stage, frozen] : kinds) {
     LoopRun run{.dtype = dtype, .stage = stage, .frozen = frozen, .loop = six_steps()};
