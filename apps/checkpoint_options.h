@@ -13,7 +13,7 @@ enum class CheckpointCommand : uint8_t { inspect, verify, diff, export_weights, 
 struct CheckpointToolOptions {
   CheckpointCommand command = CheckpointCommand::inspect;
   std::string path;   // a checkpoint, or a folder of checkpoints
-  std::string other;  // diff: the second path, of the same kinds as `path`; export: file to write
+  std::string other;  // diff: the second checkpoint or folder; export: the file to write
   bool json = false;
   train::ImportOptions import;
 };

@@ -55,8 +55,8 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
       .add("context", options.model.context)
       .add("vocab", options.model.vocab)
       .add("dropout", options.model.dropout);
-  // Weights of another program may have another epsilon than our default. The header lists such an
-  // epsilon, so that a resume compares it.
+  // The epsilon of another program's weights may differ from Tessera's default. The header lists
+  // such an epsilon, so that a resume compares it.
   const float epsilon = options.model.epsilon;
   if (epsilon != models::GptConfig().epsilon) model.add("epsilon", epsilon);
   model.add("parameters", parameter_count);
@@ -260,7 +260,8 @@ class Run {
   }
 
   // Throws before the run begins if a save could not be written, or would replace a config.json
-  // that is not a GPT-2's. --save-best must not replace one of a GPT with other sizes either.
+  // that is not a GPT-2's. --save-best also must not replace the config.json of a GPT whose sizes
+  // or epsilon differ.
   void check_destinations() const {
     if (world_.rank != 0 || options_.save.empty()) return;
     models::check_gpt_destination(options_.save);

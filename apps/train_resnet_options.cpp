@@ -140,7 +140,7 @@ void complete(ImageCommandLine& line, int64_t training_images, const std::string
 
 namespace {
 
-// Refuses batch norms over a single value, because its variance is 0.
+// Refuses batch norms over a single value, because the variance of one value is 0.
 void check_norms(const ImageTrainOptions& options, int64_t side, int64_t ranks) {
   const models::ImageConfig config = models::image_config(options.model, {.side = side});
   const auto* const resnet = std::get_if<models::ResNetConfig>(&config);

@@ -1,5 +1,5 @@
 // Parses and checks the command line of zero_plan. Flags that are not given take defaults. The
-// preset decides those of the model, the batches and the buckets.
+// preset decides the defaults of the model, the batches and the buckets.
 #pragma once
 
 #include <cstdint>

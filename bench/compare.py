@@ -46,7 +46,7 @@ def environment(threads):
             name, value = line.split("=", 1)
             env[name] = value
     # Each of these variables makes a PyTorch that uses OpenBLAS several times slower. A comparison
-    # with that PyTorch would be void.
+    # with such a slow PyTorch would be meaningless.
     env.pop("OPENBLAS_CORETYPE", None)
     env.pop("OPENBLAS_L2_SIZE", None)
     return env

@@ -99,8 +99,8 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Returns the model's sizes, and sets `batch` to the sequences of a micro-batch. Both are those of
-// the preset in bench/peers/gpt_step.py, whose contexts are at most 256, unless flags replace them.
+// Returns the model's sizes, and sets `batch` to the sequences of a micro-batch. The presets are
+// those of bench/peers/gpt_step.py, with contexts of at most 256. Flags override the preset.
 models::GptConfig sizes(const Options& options, int64_t& batch) {
   models::GptConfig config = models::GptConfig::preset(options.preset);
   const bool large = config.context > 256;

@@ -8,10 +8,10 @@
 Each process measures its own times and prints medians; timed work ends with waiting for the device
 (bench/kernels.cpp, bench/gpt_step.cpp, bench/resnet_step.cpp, and the peers of the same names). The
 peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend. --python none
-leaves the peer out. --peer-only compares the peer with figures of ours that an earlier call left in
---out, and measures ours only if they are missing there. To compare losses, our side then still
-trains from the peer's initial weights. Our figures are printed before the peer begins. Exit code 77
-means that the build can answer none of the questions.
+leaves the peer out. --peer-only compares the peer with Tessera's figures that an earlier call left
+in --out, and measures Tessera only if these figures are missing. Even then, Tessera trains from the
+peer's initial weights, so that losses can be compared. Tessera's figures are printed before the
+peer begins. Exit code 77 means that the build can answer none of the questions.
 """
 import argparse
 import json

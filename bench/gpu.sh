@@ -13,11 +13,12 @@
 #
 #   --peer PYTHON     the peer's interpreter, or none; default TESSERA_PYTHON or else python3. An
 #                     interpreter without torch counts as none
-#   --report FOLDER   for logs and table.md; default: report in the build's folder. Later calls add
-#                     to it
-#   --emulated        tiny, on the emulated device: to try this script
-#   TESSERA_DEPS=deps bench/gpu.sh       where no packages can be installed; see docs/cuda.md
-#   TESSERA_GPU_SECONDS=900              time of a call; default 570
+#   --report FOLDER   the folder of logs and table.md, to which later calls add; default: report in
+#                     the build's folder
+#   --emulated        runs tiny sizes on the emulated device, to try this script
+#   TESSERA_DEPS=deps bench/gpu.sh       for machines where no packages can be installed
+#                                        (docs/cuda.md)
+#   TESSERA_GPU_SECONDS=900              time limit of a call, in seconds; default 570
 #   TESSERA_GPU_BUILD=FOLDER             for the build; default build/gpu, or build/gpu_emulated
 #
 # The requested parts of a call run in this order: build, measure, test, sanitize. Every part has a
@@ -289,7 +290,7 @@ sanitize_all() {
   local step=("$build/bin/bench_gpt_step" --device cuda --precision bf16 --preset nano --batch 2
     --steps 2 --warmup 1 --threads 1)
   for tool in memcheck racecheck synccheck initcheck; do
-    limit=$(((seconds - SECONDS) / (4 * tools)))  # a tool has four such limits: 1 + 2 + 1
+    limit=$(((seconds - SECONDS) / (4 * tools)))  # a tool's three parts get 1, 2 and 1 times this
     tools=$((tools - 1))
     part "sanitize_${tool}_step" "$limit" "${check[@]}" "$tool" "${step[@]}" || true
     part "sanitize_${tool}_kernels" $((2 * limit)) env TESSERA_TEST_DEVICE=cuda "${check[@]}" \

@@ -116,10 +116,10 @@ def costs(s):
     return {
         # Forward, dx and dweight of four linear layers, each with two operands and a result.
         "products": (s.layers * 3 * 2 * (16 * values + block), s.layers * 3 * 2 * rows * block),
-        # Logits are written, read for the loss (and for the gradient from the cache), and
-        # overwritten by their gradient, which two products read. Every chunk reads and writes the
-        # sum of the weight's gradient. At the end, the gradients of input and weight are multiplied
-        # by the gradient of the loss.
+        # Logits are written, read for the loss, and overwritten by their gradient, which two
+        # products read. The second read of the logits, for the gradient, comes from the cache and
+        # is not counted. Every chunk reads and writes the sum of the weight's gradient. At the end,
+        # the gradients of input and weight are multiplied by the gradient of the loss.
         "head": (logits * 2 * (3 + 2) + s.vocabulary * s.width * (2 * 4 * CHUNKS + 2) +
                  2 * 2 * values, 3 * 2 * logits * s.width),
         # Forward reads qkv and writes y. Backward reads y and dy for the rows' sums, reads qkv and

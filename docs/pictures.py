@@ -58,7 +58,7 @@ def ownership(path, _programs):
     for i, title in enumerate(titles):
         figure.text(160 + i * 145, 24, title, 13, weight="bold")
     # For each stage and each title, the part that a rank holds: 1 is the whole, 0 is its own shard,
-    # and 2 is the whole for a short time. (Of the parameters, a rank always holds its own shard.)
+    # and 2 is the whole for a short time. (A rank always holds its own shard of the parameters.)
     held = ((1, 1, 0, 1), (1, 1, 0, 0), (1, 2, 0, 0), (2, 2, 0, 0))
     for stage in STAGES:
         top = 38 + stage * 68
@@ -244,8 +244,8 @@ class Timeline:
         needed = [("all_gather", "parameters", b) for b in reads]
         opened = BUCKET.get(parts[i], ring[-1] if parts[i] == "emb" else -1)
         if self.stage >= 2 and i >= len(PARTS) and opened in ring[2:]:
-            # Buckets alternate between the two ends of the ring. So this bucket reuses the end of
-            # the bucket two places earlier in `ring`.
+            # Buckets are placed at the two ends of the gradients' memory in turn. So this bucket
+            # reuses the memory of the bucket two places earlier in `ring`.
             needed.append(("exchange", "gradients", ring[ring.index(opened) - 2]))
         return needed
 

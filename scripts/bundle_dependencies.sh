@@ -73,8 +73,7 @@ missing_libraries() {
 
 # take FILE...: copies files into the folder, without /usr in their paths. Links stay links. A link
 # to an absolute path (Debian's libz.so) becomes a link to the file name in the same folder. Headers
-# in include/$triplet go to include, because compilers search such a folder of one architecture only
-# in /usr.
+# in include/$triplet go to include, because compilers search include/$triplet only in /usr.
 take() {
   local file to target
   for file; do

@@ -112,7 +112,7 @@ def functions(text):
         elif token == "}" and open_braces:
             kind, start_of_kind = open_braces.pop()
             inside -= kind != "container"
-            # A constructor continues after `: member_{1}`, a call after a lambda argument.
+            # A constructor goes on after `: member_{1}`, and a call after a lambda argument.
             goes_on = kind != "container" and re.match(r"\s*[,{)]", text[position + 1:])
             if kind == "function" and not goes_on:
                 first = SPACE.match(text, start_of_kind).end()

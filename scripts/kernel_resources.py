@@ -4,8 +4,8 @@
   scripts/kernel_resources.py --build build/release            compares with the stored table
   scripts/kernel_resources.py --build build/release --update   writes the table
 
-Another compiler has other numbers, so the table names the version of nvcc. Kernels are compiled
-for sm_90 with the flags of the build. No kernel runs, so no GPU is needed. A kernel that spills
+Compilers differ in these numbers, so the table names the version of nvcc. Kernels are compiled for
+sm_90 with the flags of the build. No kernel runs, so no GPU is needed. A kernel that spills
 keeps values in memory instead of registers, which costs time in every launch. Such kernels are
 listed.
 

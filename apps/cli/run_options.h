@@ -22,7 +22,7 @@ namespace tessera::apps {
 
 struct RunOptions {
   std::string data;
-  bool verify_data = false;  // true: ranks compare all that they read, not just 64 places of it
+  bool verify_data = false;  // true: ranks compare all data, not just 64 blocks or images
 
   int stage = 2;
   int64_t bucket_bytes = 0;

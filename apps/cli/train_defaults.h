@@ -20,7 +20,7 @@ struct TrainDefaults {
 };
 
 inline TrainDefaults train_defaults(const std::string& preset) {
-  // nano: nanoGPT's setting for a CPU. It needs about a minute on two cores.
+  // nano: nanoGPT's setting for a CPU. Training takes about a minute on two cores.
   if (preset == "nano") return {2000, 12, 6, 1e-3f, 1e-4f, 100, 0.99f, 250, int64_t{1} << 19};
   constexpr int64_t bucket_bytes = int64_t{4} << 20;
   if (preset == "micro") return {5000, 12, 6, 1e-3f, 1e-4f, 100, 0.99f, 250, bucket_bytes};

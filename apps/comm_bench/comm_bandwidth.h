@@ -43,8 +43,9 @@ struct Bandwidth {
 double bus_factor(dist::Collective collective, int64_t ranks);
 Bandwidth bandwidth(dist::Collective collective, int64_t bytes, int64_t ranks, double seconds);
 
-/// Returns the "count" of nccl-tests, a number of elements: of one piece if each rank has its own
-/// piece (of the mean piece, if lengths differ), else of the whole buffer.
+/// Returns the number of elements that nccl-tests prints as "count". For all_reduce, broadcast and
+/// send_receive, this is the length of the buffer. For other collectives, it is the length of one
+/// rank's piece of the buffer, or the mean length if lengths differ.
 int64_t argument_elements(dist::Collective collective, int64_t elements, int64_t ranks);
 
 /// The middle value, or the mean of the two middle values. There must be at least one value.

@@ -5,7 +5,7 @@
 //   CUDA_INJECTION64_PATH=libbench_kernel_times.so TESSERA_KERNEL_TIMES=times.txt program ...
 //
 // bench/gpu.py computes the idle time of the device from these lines. Recording costs time on the
-// host, so the idle time without recording is at most that.
+// host, so without recording the idle time is not longer.
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>

@@ -148,8 +148,8 @@ std::string unlike_message(const std::vector<std::string>& digests) {
   return "";
 }
 
-// Returns a message if the second loss shows that the first update was wrong. Returns nothing if
-// there was a race, because another requirement reports races.
+// Returns a message if the second loss shows that the first update was wrong. Returns an empty text
+// if there was a race, because another requirement reports races.
 std::string update_message(const Trial& trial, const std::vector<float>& expected) {
   if (!trial.races.empty() || trial.losses[1] == expected[1]) return "";
   return fmt::format(

@@ -41,7 +41,8 @@ void Zero3::use(int unit) {
     for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
       const Unit& candidate = units_[static_cast<size_t>(other)];
       const bool stays = other == unit || other == next || candidate.tied || candidate.readers > 0;
-      // The head is read between forward and backward of the last block, which is needed again.
+      // A tied unit releases no other unit. Its last use in forward, by the head, falls between
+      // forward and backward of the last block, so the last block is needed again at once.
       if (!stays && !units_[static_cast<size_t>(unit)].tied) release(other);
     }
     gather(unit);

@@ -22,7 +22,7 @@ using JudgeBatch =
 
 /// Runs the model, without gradients and in evaluation mode, over all of `set` in batches that are
 /// divided among the ranks. If `per_image` is false, a batch has `values` results. If it is true, a
-/// batch has work.batch * values results, and those without an image in a smaller last batch are 0.
+/// batch has work.batch * values results. In a smaller last batch, results without an image are 0.
 /// Returns the results of all batches in order, with the same bits on every rank and for any number
 /// of ranks. Collective.
 std::vector<float> evaluation_pass(nn::Module& model, std::shared_ptr<const data::ImageSet> set,

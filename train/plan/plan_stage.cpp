@@ -8,7 +8,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t most_layers = models::GptLimits::layers;  // the search stops there
+constexpr int64_t most_layers = models::GptLimits::layers;  // largest_model tries no more layers
 
 optim::PlanInput input_for(const StagesInput& stages, const models::GptConfig& model, int stage) {
   optim::PlanInput input = stages.run;

@@ -54,8 +54,8 @@ bool on_terminal();
 
 struct Messages {
   bool shows = true;   // false: nothing is printed; true on one rank only
-  /// true: only warnings and errors; no progress. Tables after a run only if measured and planned
-  /// bytes differ.
+  /// true: only warnings and errors are printed, and no progress. After a run, tables are printed
+  /// only if measured and planned bytes differ.
   bool quiet = false;
   bool color = false;  // true: warnings and the progress bar have colours
 };

@@ -1,8 +1,9 @@
 // Writes the lines of a run's log as events for TensorBoard, during the run.
 //
 //   scalars     train/loss, train/grad_norm, ...; speed/step_ms, ...; eval/val_loss, eval/top1, ...
-//   histograms  gradient_norms: the norms of all parameters' gradients; and by kind of parameter,
-//               as in gradient_norms/attn.c_attn.weight: one value for each layer
+//   histograms  gradient_norms: the norms of all parameters' gradients
+//               gradient_norms/attn.c_attn.weight, ...: the norms of one kind of parameter, a value
+//               for each layer
 //   text        run: the header's settings
 #pragma once
 
