@@ -277,7 +277,7 @@ int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options = {});
 std::vector<std::string> gather_text(Communicator& communicator, const std::string& text);
 
 /// Bytes of host memory that gather_text and broadcast_text take while they run, besides the texts
-/// themselves. They do not depend on the lengths of the texts.
+/// themselves. This number does not depend on the lengths of the texts.
 int64_t text_exchange_bytes(int64_t ranks);
 
 /// Returns rank 0's text on every rank. Collective.

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int most_threads = 4096;  // per rank
 
-/// The report of one rank. A piece of the all-gather has the members in this order.
+/// The report of one rank. The rank's piece of the all-gather has the members in this order.
 struct Found {
   int64_t devices = 0;
   int64_t ranks = 0;  // number of ranks on its host

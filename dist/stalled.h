@@ -10,7 +10,7 @@
 
 namespace tessera::dist {
 
-/// A collective in which nothing has moved for --comm-timeout.
+/// Thrown by a call that has made no progress for the time of --comm-timeout.
 class StalledError : public Error {
  public:
   StalledError(const std::string& text, std::vector<int> waited_for)

@@ -62,7 +62,7 @@ class BlockRunner {
     void* lanes[32];
   };
   struct Warp {
-    unsigned existing;  // mask of its lanes; the last warp may have fewer than 32
+    unsigned existing;  // mask of the warp's lanes; the last warp may have fewer than 32
     std::vector<Meeting> meetings;
   };
   struct Free {
@@ -98,7 +98,7 @@ class BlockRunner {
 
   std::vector<Thread> threads_;       // the running block's threads, by number
   std::vector<Warp> warps_;
-  std::vector<uint16_t> arranged_;    // threads, in order of beginning or going on after a barrier
+  std::vector<uint16_t> arranged_;    // order in which threads begin, or go on after a barrier
   size_t begun_ = 0;
   size_t ended_ = 0;
   bool waiting_first_ = true;  // Order::waiting_first() for the running block

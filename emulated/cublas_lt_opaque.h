@@ -1,6 +1,7 @@
 // The error handling of the emulated cuBLASLt, and the contents of its preferences and algorithms.
 // Callers cannot see these contents. The contents of its descriptors are in emulated/cublas_lt.h.
-// All of them begin with a mark, so that read() detects uninitialised ones.
+// Preferences, algorithms and descriptors begin with a mark, so that read() detects uninitialised
+// ones.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// See emulated/include/nvtx3/nvToolsExt.h.
+// Implements the emulated NVTX (emulated/include/nvtx3/nvToolsExt.h), and counts launches by range.
 #include <nvtx3/nvToolsExt.h>
 
 #include <deque>

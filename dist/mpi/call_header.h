@@ -13,7 +13,8 @@
 namespace tessera::dist {
 
 struct CallHeader {
-  /// Counts from 1: the collectives of the communicator, or the transfers between the two ranks.
+  /// The call's number, counted from 1: among the collectives of the communicator, or for a
+  /// transfer among the transfers between the two ranks.
   int64_t number = 0;
   int64_t bytes = 0;   // of the buffer; in exchange_v, all_gather_v, send_receive: sent to the peer
   int32_t bucket = -1;

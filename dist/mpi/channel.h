@@ -16,7 +16,7 @@ struct Channel {
   int rank = 0;
   int size = 1;
   std::vector<int> job_ranks;     // for each rank of the channel, its number in the job
-  std::string group;              // its name in errors; empty if it connects all ranks of the job
+  std::string group;              // named in errors; empty if the channel connects the whole job
   std::atomic<bool> stop{false};  // once true, transfers in flight throw soon
   /// A transfer throws if this rank has sent and received nothing for this time.
   std::atomic<int64_t> timeout_ns{0};

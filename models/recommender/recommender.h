@@ -90,7 +90,7 @@ std::unique_ptr<Recommender> recommender(const RecommenderConfig& config);
 
 /// A table with a row for each user or item. The row's index is the number of the user or item. In
 /// each step an optimizer updates all rows of a dense table, and sends all of them if there are
-/// several processes. Of a row-sparse table, the optimizer updates and sends only the rows that
+/// several processes. For a row-sparse table, the optimizer updates and sends only the rows that
 /// were looked up.
 using RecommenderTable = nn::Embedding;
 

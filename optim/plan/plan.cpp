@@ -164,9 +164,9 @@ class Planner {
   }
 
   // At every stage a checkpoint has this rank's shards: f32 weights and state of trained
-  // parameters, and the values of frozen parameters. Staging copies the shards,
-  // and the checkpoint is written from the copies. Shards in GPU memory are always copied. Shards
-  // in host memory are copied as far as checkpoint_limit allows, else written without a copy.
+  // parameters, and the values of frozen parameters. Staging copies the shards, and the checkpoint
+  // is written from the copies. Shards in GPU memory are always copied. Shards in host memory are
+  // copied as far as checkpoint_limit allows, else written without a copy.
   void add_staging(const PlanGroup& group) {
     const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
     const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);
@@ -208,7 +208,7 @@ class Planner {
   }
 
   // A save holds one bucket at a time, whole and in f32. It gathers a bucket whose weights are
-  // sharded: at stages 1 and 2 of trained parameters, at stage 3 of any parameters.
+  // sharded: at stage 3 any bucket, at stages 1 and 2 a bucket of trained parameters.
   void add_save(const PlanGroup& group) {
     const CheckedInt largest = CheckedInt(largest_bucket(group)) * f32_bytes;
     plan_.parts.saved = std::max(plan_.parts.saved, largest.value());

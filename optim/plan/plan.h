@@ -62,10 +62,10 @@ struct Plan {
   /// Peaks that depend on the model's operations; nullopt if unknown. plan() leaves them empty.
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
-  /// Host memory apart from the members above. With offload on any device: the offloaded state, and
-  /// copies of sums and weights. On a rank that computes on a GPU also data that hosts exchange,
-  /// buffers that pass through the host to other ranks, and inputs that the GPU copies from the
-  /// host.
+  /// Host memory that the members above do not count. With offload on any device, this is the
+  /// offloaded state, and copies of sums and weights. On a rank that computes on a GPU, it also
+  /// includes data that hosts exchange, buffers that pass through the host to other ranks, and
+  /// inputs that the GPU copies from the host.
   struct Host {
     int64_t optimizer_state = 0;
     int64_t communication = 0;

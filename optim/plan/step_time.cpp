@@ -76,9 +76,9 @@ class Gathering {
   explicit Gathering(const std::vector<BlockCost>& blocks)
       : blocks_(blocks), there_(blocks.size(), absent) {}
 
-  /// Gathers a block, if it is not gathered yet, and waits for it. Then releases the previous
-  /// block, unless that one is tied, and starts to gather the next block. Forward goes from higher
-  /// to lower block indices, backward from lower to higher indices.
+  /// Gathers `block`, if it is not gathered yet, and waits for it. Then releases the previous block
+  /// unless the previous block is tied, and starts to gather the next block. Forward goes from
+  /// higher to lower block indices, backward from lower to higher indices.
   void enter(Clock& clock, size_t block, bool forward) {
     gather(clock, block);
     clock.wait(there_[block]);

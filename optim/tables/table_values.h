@@ -62,8 +62,8 @@ class TableValues {
   void prefetch(const Tensor& indices, bool updates_next);
 
   /// Sends the rows that this rank has updated, `changed`, to all ranks (stages 1 and 2). Rank r
-  /// has updated counts[r] rows, and all ranks together at most `most`. The next lookup
-  /// or prefetch that reads values() waits for the rows of the other ranks. Collective.
+  /// has updated counts[r] rows, and all ranks together at most `most`. The next lookup or prefetch
+  /// that reads values() waits for the rows of the other ranks. Collective.
   void gather_updated(const Tensor& changed, const std::vector<int64_t>& counts, int64_t most);
   /// Gathers all rows from their owners into values(). Collective.
   void gather_all();

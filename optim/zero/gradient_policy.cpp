@@ -225,8 +225,8 @@ dist::Work FastReduction::reduce_scatter(int bucket, const Tensor& gradient,
 }
 
 void LocalSums::begin(const MicroStep& micro_step) {
-  // A step with one micro-step needs no local sums. The first step with more allocates them for the
-  // rest of the run.
+  // A step with one micro-step needs no local sums. The first step with several micro-steps
+  // allocates the sums, which are kept for the rest of the run.
   if (micro_step.count == 1 || sums_.defined()) return;
   sums_ = flat_buffer(communicator_, partition_.layout().flat_elements(),
                       partition_.accumulator().dtype(), Category::gradients);

@@ -27,8 +27,8 @@ struct StepReport {
   int64_t exposed_ns = 0;  // time spent waiting for communication in the step
 };
 
-/// Without loss scaling: thrown on every rank if the loss or gradient of a step is not finite; no
-/// weight was changed.
+/// Thrown on every rank if a step without loss scaling changed no weight, because the loss or
+/// gradient of this step or of the previous step is not finite.
 struct NonFiniteError : Error {
   NonFiniteError(const std::string& text, int64_t micro_batch_index)
       : Error(text), micro_batch(micro_batch_index) {}

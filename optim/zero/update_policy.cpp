@@ -114,8 +114,8 @@ void ReplicatedUpdate::gather(int bucket) {
 }
 
 void ReplicatedUpdate::prepare(int bucket) {
-  // Buckets are updated from the last to the first. If there are slots, each slot takes
-  // one of the last buckets now; sums() starts the other gathers as slots become free.
+  // Buckets are updated from the last to the first. If there are slots, each slot takes one of the
+  // last buckets now; sums() starts the other gathers as slots become free.
   const bool room = gradients_.defined() ||
                     bucket >= partition_.buckets() - static_cast<int>(slots_.size());
   if (room) gather(bucket);

@@ -241,7 +241,7 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
   ++failures_;
   failed_step_ = failed;
   update_counts_ =
-      launched.update_counts;  // undoes the counts of this step and of later ones, skipped too
+      launched.update_counts;  // undoes the counts of this step and of later, skipped steps
   values_.stop_skipping();
   if (!std::isfinite(values.loss)) {
     throw NonFiniteError(
@@ -268,7 +268,7 @@ void ZeroEngine::update_and_gather(const std::vector<bool>& reached, float gradi
       const auto index = static_cast<size_t>(partition.first()) + i;
       if (!reached[index]) continue;
       const std::pair key{parameters[i].group,
-                          ++update_counts_[index]};  // fail_non_finite() undoes it after a failure
+                          ++update_counts_[index]};  // undone by fail_non_finite() after a failure
       const auto [entry, is_new] = known.emplace(key, static_cast<int>(hypers.size()));
       if (is_new) hypers.push_back(hyper(rule_, key.first, key.second, gradient_scale));
       hyper_of[i] = entry->second;

@@ -1,5 +1,5 @@
-// Gathers host values in a job that communicates over NCCL. It uses MPI, so that no GPU has to
-// wait.
+// Gathers host values in a job that communicates over NCCL. The values are sent over MPI, so that
+// no GPU has to wait.
 #pragma once
 
 #include <mpi.h>

@@ -100,7 +100,7 @@ class NcclCommunicator : public Communicator {
   const HostGather hosts_;
   std::exception_ptr failure_;  // of the first call that failed
   std::shared_ptr<Flights> flights_;
-  std::shared_ptr<Flights> captured_;  // calls of the running capture; nullptr outside of one
+  std::shared_ptr<Flights> captured_;  // calls of the running capture; nullptr if there is none
   std::unique_ptr<Watchdog> watchdog_;
 };
 

@@ -8,8 +8,8 @@
 
 namespace tessera::dist {
 
-/// NCCL runs the sends and receives of a group at once. Without a group each would wait for its
-/// peer, and two ranks that both send first would hang.
+/// NCCL runs the sends and receives of a group concurrently. Without a group each would wait for
+/// its peer, and two ranks that both send first would hang.
 class NcclGroup {
  public:
   NcclGroup() { TESSERA_NCCL(ncclGroupStart()); }

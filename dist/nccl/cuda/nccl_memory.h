@@ -1,5 +1,5 @@
-// Memory from NCCL's own allocator, registered with a communicator. NCCL sends from it and receives
-// into it directly, without copying through its own buffers.
+// Memory from NCCL's own allocator, registered with a communicator. NCCL sends from this memory and
+// receives into this memory directly, without a copy through NCCL's internal buffers.
 #pragma once
 
 #include <nccl.h>

@@ -1,6 +1,6 @@
-// The calls of the communicator over NCCL that consist of sends and receives: exchange and
-// reduce_scatter (which leaves the cases that it can to NCCL's own reduction), calls with pieces of
-// any length, and transfers between two ranks.
+// The calls of the communicator over NCCL that consist of sends and receives: exchange,
+// reduce_scatter (except where NCCL's own reduction can be used), calls with pieces of any length,
+// and transfers between two ranks.
 #include <algorithm>
 #include <utility>
 

@@ -13,8 +13,8 @@
 
 namespace tessera::dist {
 
-/// The inputs of a watchdog. The watchdog's thread calls `oldest` and `failure`. `abort` runs on
-/// yet another thread, because it may hang (fail_job).
+/// The inputs of a watchdog. The watchdog's thread calls `oldest` and `failure`. `abort` may hang,
+/// so fail_job runs it on another thread.
 struct Watched {
   int device = 0;
   double timeout_s = 0;

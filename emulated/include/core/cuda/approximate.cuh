@@ -1,7 +1,7 @@
-// The emulated twin of the CUDA file core/cuda/approximate.cuh. As on a GPU, a subnormal result of
-// exp2_approximate becomes zero. So does a finite number divided by a number whose magnitude is
-// above 2^126.
-// Other results have the precision of the host's functions.
+// The emulated twin of the CUDA file core/cuda/approximate.cuh. As on a GPU, exp2_approximate
+// returns zero instead of a subnormal result, and divide_approximate returns zero for a finite
+// dividend if the divisor's magnitude is above 2^126. Other results have the precision of the
+// host's functions.
 #pragma once
 
 #include <cuda_runtime.h>
