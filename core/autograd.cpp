@@ -368,8 +368,8 @@ void InputGradients::differentiate_through(const Operations& operations,
   for (Node::Edge& edge : node_.inputs) {
     // The outer pass has counted this node as one contribution to each of its parameters. The
     // nested pass delivers this contribution in parts. So the counted contribution is delivered
-    // here without a gradient. The nested pass has counted its parts before, because otherwise a
-    // parameter's count could reach zero too early.
+    // here without a gradient. This happens after the nested pass has counted the parts, because
+    // otherwise a parameter's count could reach zero too early.
     if (edge.parameter.defined()) BackwardPass::deliver(std::exchange(edge, {}), {});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {

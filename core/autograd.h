@@ -17,8 +17,8 @@
 //  - a gradient given to InputGradients::pass may share memory with other tensors: autograd adds to
 //    the gradient in place only if no other tensor uses that memory;
 //  - the first contribution to a parameter's gradient is written straight into the buffer that the
-//    parameter's Leaf provides; only to a row-sparse table's buffer, which begins as zeros, is it
-//    added;
+//    parameter's Leaf provides; if the parameter is a row-sparse table, the buffer begins as zeros,
+//    and the contribution is added;
 //  - each later contribution of the same backward is added once per element, from scratch memory or
 //    by a kernel that accumulates;
 //  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history, so

@@ -61,7 +61,7 @@ class Contraction {
     }
   }
 
-  /// The derivative by one element, which is changed in place and restored.
+  /// Returns the derivative with respect to one element, which is changed in place and restored.
   double derivative(size_t input, size_t element, float step) {
     const float before = here_[input].values<float>()[element];
     const auto at = [&](float offset) { return with(input, element, before + offset); };

@@ -3,9 +3,9 @@
 //   REQUIRE(check_gradient([](const auto& in) { return ops::mul(in[0], in[1]); }, {a, b}));
 //
 // The operation's output is contracted with fixed pseudo-random weights to a scalar. The scalar's
-// derivative by each element of each input is computed twice: by backward(), and by a fourth-order
-// central difference of the f32 forward. The error is the difference of the two, relative to the
-// largest derivative by that input, or to 0.1 if 0.1 is larger.
+// derivative with respect to each element of each input is computed twice: by backward(), and by a
+// fourth-order central difference of the f32 forward. The error is the difference of the two,
+// relative to the largest derivative with respect to the same input, or to 0.1 if 0.1 is larger.
 //
 // With a 16-bit dtype, backward() runs on the inputs rounded to that dtype, but the central
 // difference still uses the f32 forward, at the rounded values. So the operation is called with
@@ -21,14 +21,14 @@
 namespace tessera {
 
 struct GradientCheck {
-  /// The largest error, relative to the largest derivative by that input, or to 0.1 if 0.1 is
-  /// larger.
+  /// The largest error of any element. An error is relative to the largest derivative with respect
+  /// to the element's input, or to 0.1 if 0.1 is larger.
   double error = 0;
   double tolerance = 0;
   size_t input = 0;       // the index of the input with the largest error
   int64_t element = 0;    // the index of that input's element with the largest error
-  double backward = 0;    // the derivative by that element, from backward()
-  double difference = 0;  // the derivative by that element, from finite differences
+  double backward = 0;    // the derivative with respect to that element, from backward()
+  double difference = 0;  // the derivative with respect to that element, from finite differences
 
   explicit operator bool() const { return error <= tolerance; }
 };

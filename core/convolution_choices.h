@@ -1,6 +1,6 @@
-// Which cuDNN algorithm a convolution uses on CUDA. The choice is made once, when the convolution
-// is first computed, or when the size of its workspace is first queried. The choice is the first of
-// cuDNN's proposals
+// Chooses the cuDNN algorithm of each convolution on CUDA. The choice is made once, when the
+// convolution is first computed, or when the size of its workspace is first queried. The choice is
+// the first of cuDNN's proposals
 //  - whose additions have a fixed order,
 //  - that cuDNN accepts with a math type that does not round the inputs, and
 //  - that takes at most 512 MiB of workspace.

@@ -73,7 +73,7 @@ class Event {
   std::shared_ptr<void> event_;
 };
 
-/// Allocates device memory in the order of `stream`. Returns nullptr if there is not enough.
+/// Allocates device memory in the order of `stream`. Returns nullptr if there is not enough memory.
 void* allocate(int index, int64_t bytes, void* stream);
 /// Frees device memory in the order of `stream`, the stream on which it was allocated. If other
 /// streams have used the memory, the caller first makes `stream` wait for their work (Event).
@@ -83,8 +83,8 @@ void free(int index, void* data, void* stream, const MemoryLedger* captured);
 void release_cached_memory(int index);
 
 /// Allocates pinned host memory, so that the host need not wait for copies between this memory and
-/// a device. Returns nullptr if there is not enough. free_pinned waits for the device, because
-/// copies may be in flight.
+/// a device. Returns nullptr if there is not enough memory. free_pinned waits for the device,
+/// because copies may be in flight.
 void* allocate_pinned(int64_t bytes);
 void free_pinned(void* data);
 
@@ -106,9 +106,9 @@ void copy_and_wait(int index, void* to, const void* from, int64_t bytes);
 void synchronize(int index);
 
 /// A CUDA graph. The constructor captures the work that a body puts on the current stream, and
-/// launch() submits all of this work in one call: the host pays for one launch instead of a step's
-/// many (docs/cuda.md). During the capture the body runs once on the host, and none of its work
-/// runs on the device.
+/// launch() submits all of this work in one call. The host then pays for one launch, not for each
+/// launch of a step (docs/cuda.md). During the capture the body runs once on the host, and none of
+/// its work runs on the device.
 ///
 ///   step();                              // once without a graph: libraries make their handles
 ///   cuda::Graph graph(0, step);          // captured, and checked
@@ -124,7 +124,7 @@ void synchronize(int index);
 ///  - It never lets the host wait (Tensor::item, to, copy_from, values; synchronize).
 ///  - Before it uses another stream, it makes that stream wait for an Event of the captured stream.
 ///    At its end, it makes the captured stream wait for an Event of each other stream.
-///  - At each of its dropouts, dropout_state() is the one with which the capture began.
+///  - At each of its dropouts, dropout_state() is the state with which the capture began.
 /// The capture throws if the body breaks one of these rules.
 class Graph {
  public:

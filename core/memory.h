@@ -80,7 +80,7 @@ class Storage {
   int64_t bytes_ = 0;
   int64_t block_bytes_ = 0;  // if a heap gave the memory: size of its block, at least bytes_
   void* stream_ = nullptr;   // on CUDA: the stream that orders the allocation and the free
-  std::shared_ptr<MemoryLedger> captured_;  // ledger of the capture that allocated it, if any
+  std::shared_ptr<MemoryLedger> captured_;  // ledger of the capture that allocated data_, if any
   std::shared_ptr<void> adopted_;           // memory that was allocated elsewhere
   Category category_;
   Device device_;

@@ -1,9 +1,9 @@
 // The operations, each with a short contract; core/image_ops.h and core/table_ops.h have more.
-// Every operation checks the shapes of its tensor arguments. It is differentiable in those that are
-// not i32, unless its comment says otherwise. If shapes do not fit, the operation throws `Error`
-// with the expected and the actual shape. Where a comment says that values of a tensor throw, such
-// as an index outside a range, the operation throws on the CPU. On CUDA, the next synchronisation
-// throws (core/cuda/fault.h).
+// Every operation checks the shapes of its tensor arguments, and is differentiable with respect to
+// the tensors that are not i32, unless its comment says otherwise. If shapes do not fit, the
+// operation throws `Error` with the expected and the actual shape. Some comments say that an
+// operation throws for certain values of a tensor, such as an index outside a range. On the CPU,
+// the operation itself then throws. On CUDA, the next synchronisation throws (core/cuda/fault.h).
 //
 // In shapes, B is the batch, T tokens, C channels, V the vocabulary and H heads. (..., C) has any
 // number of leading dimensions, and R is their product.
@@ -104,13 +104,13 @@ struct LinearOptions {
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
               LinearOptions options = {});
 
-Tensor gelu(const Tensor& x);  // tanh form
+Tensor gelu(const Tensor& x);  // tanh approximation
 
 /// (..., C) -> (..., C), normalised over the last dimension.
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon = 1e-5f);
 
-/// (..., C) -> (..., C): x / sqrt(mean(x^2) + epsilon) * weight, the mean over the last dimension
-/// (Zhang and Sennrich, arXiv:1910.07467).
+/// (..., C) -> (..., C): x / sqrt(mean(x^2) + epsilon) * weight, with the mean over the last
+/// dimension (Zhang and Sennrich, arXiv:1910.07467).
 Tensor rms_norm(const Tensor& x, const Tensor& weight, float epsilon = 1e-5f);
 
 struct ResidualNorm {
@@ -139,7 +139,7 @@ Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor&
                      const Tensor& scale = {});
 
 /// index_select, gather and scatter_add work along dimension `dim`; -1 is the last dimension. index
-/// is i32. Values of index outside [0, x.size(dim)) throw.
+/// is i32. All three throw for a value of index outside [0, x.size(dim)).
 /// index_select returns y with y[.., j, ..] = x[.., index[j], ..]; index is (n).
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);
 /// Returns y with y[.., j, ..] = x[.., index[.., j, ..], ..]; index and y have the shape of x

@@ -86,7 +86,7 @@ thread_local int scoped_device = -1;
 thread_local void* scoped_stream = nullptr;
 bool shared_with_host = false;
 
-/// True if a token or a target class was wrong.
+/// True if `kind` is a token or a target class outside the vocabulary.
 bool of_vocabulary(FaultKind kind) {
   return kind == FaultKind::embedding_token || kind == FaultKind::embedding_bag_token ||
          kind == FaultKind::cross_entropy_target || kind == FaultKind::linear_cross_entropy_target;

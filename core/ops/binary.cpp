@@ -55,7 +55,7 @@ Tensor record_curved(const char* name, const Tensor& y, const Tensor& a, const T
   const auto backward = [which, a = saved(a), b = saved(b)](const Tensor& dy,
                                                             InputGradients& grads) {
     // The gradient of mul with respect to one input reads only the other input. The gradients of
-    // all other curved operations read both inputs.
+    // all other operations that are recorded here read both inputs.
     const bool crossed = which == Binary::mul;
     const InUse in_backward(
         {grads.wanted(1) || !crossed ? &a : nullptr, grads.wanted(0) || !crossed ? &b : nullptr});

@@ -20,7 +20,7 @@ TESSERA_KERNEL(conv2d_backward, const Tensor& dx, const Tensor& dweight, const T
                const Tensor& dy, const Tensor& x, const Tensor& weight,
                const Conv2dOptions& options)
 
-/// The sizes and options of a convolution, which leave open its dtype and whether it has a bias.
+/// The sizes and options of a convolution. Its dtype, and whether it has a bias, are not included.
 struct Conv2dSizes {
   int64_t images = 0, height = 0, width = 0, channels = 0;  // of x
   int64_t out_height = 0, out_width = 0, out_channels = 0;  // of y

@@ -213,7 +213,8 @@ struct TableGradient {
 
   __device__ int64_t row_of(int64_t place) const {
     if (rows == nullptr) return per_row == 1 ? place : place / per_row;
-    // If the row is wrong, the forward has reported a fault. Row 0 keeps the access within memory.
+    // If the row is wrong, the forward has reported a fault. Row 0 is read in its place, so that
+    // the access stays within memory.
     const int32_t row = rows[place];
     return row >= 0 && row < row_count ? row : 0;
   }

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(y + at.index * channels + column, sum);
 }
 
-/// Replaces each of the *count sorted positions by its bag.
+/// Replaces each sorted position by its bag. `order` has *count sorted positions.
 __global__ void __launch_bounds__(threads)
     positions_to_bags_kernel(int32_t* order, const int32_t* count, Positions positions) {
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;

@@ -15,7 +15,7 @@ struct Size2 {
   int64_t height = 0;
   int64_t width = 0;
 
-  constexpr Size2(int64_t both) : height(both), width(both) {}  // NOLINT: as in {.stride = 2}
+  constexpr Size2(int64_t both) : height(both), width(both) {}  // NOLINT: allows {.stride = 2}
   constexpr Size2(int64_t h, int64_t w) : height(h), width(w) {}
   bool operator==(const Size2&) const = default;
 };

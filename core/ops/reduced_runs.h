@@ -1,4 +1,4 @@
-// A reduction sees a tensor as (outer, reduced, inner), with the dimensions to reduce in the
+// A reduction treats a tensor as (outer, reduced, inner), with the dimensions to reduce in the
 // middle. If these dimensions are not adjacent, the tensor is permuted first.
 //
 //   (2, 3, 4, 5) over {1, 2}: outer 2, reduced 12, inner 5. The elements of a run are 5 apart.

@@ -5,9 +5,9 @@
 //   softmax      y = exp(x - shift) / sum(exp(x - shift))        dx = y (dy - sum(y dy))
 //   log_softmax  y = x - shift - log(sum(exp(x - shift)))        dx = dy - exp(y) sum(dy)
 //   logsumexp    y = shift + log(sum(exp(x - shift)))            dx = dy softmax(x)
-// For backward, softmax and log_softmax keep y. logsumexp keeps x and computes softmax(x) from it.
-// exp(x - y) instead would be wrong, because y is rounded: a bf16 y of some hundreds is off by up
-// to 1, which would change the gradient by a factor of up to e.
+// For backward, softmax and log_softmax keep y. logsumexp keeps x and computes softmax(x) from x.
+// Using exp(x - y) for softmax(x) would be wrong, because y is rounded: a bf16 y of some hundreds
+// is off by up to 1, which would change the gradient by a factor of up to e.
 #include "core/ops/softmax.h"
 
 #include <cmath>
