@@ -91,8 +91,8 @@ dist::Settings data_settings(const TrainOptions& options, const data::TokenData&
           tokens_setting("--val-data", options.val_data, *data.validation().file, whole)};
 }
 
-// Makes the ranks use the table of algorithms that the checkpoint's run used. Returns an empty
-// text. If the table cannot be used, returns the reason, which is the same text on every rank.
+// Makes the ranks use the table of algorithms that the checkpoint's run used, and returns an empty
+// text. If the table cannot be used, returns the reason instead, the same text on every rank.
 std::string use_table_of(const train::Manifest& manifest, const std::string& folder,
                          dist::World& world) {
   std::string why;

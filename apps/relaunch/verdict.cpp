@@ -36,7 +36,8 @@ const RankRecord* first_killed(const Records& records) {
   return found == records.end() ? nullptr : &*found;
 }
 
-// Returns the reason why a rank failed by itself; empty if the rank did not fail by itself.
+// Returns the failure that the rank reported or, if it reported none and mpirun did not end it, its
+// exit code other than 0. Returns an empty text if there is neither.
 std::string own_failure(const RankRecord& record) {
   if (record.event == Event::started) return "";
   switch (record.status.failure) {

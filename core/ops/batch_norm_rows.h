@@ -10,9 +10,9 @@
 namespace tessera::cpu {
 
 /// The grouping of rows. A row with few channels would not fill vectors, so `fold` rows are treated
-/// as one wide row of fold * C columns. Fewer than `fold` rows are left over. Sums are computed in
-/// chunks of wide rows. The grouping depends on R and C alone, so the bits of a sum do not depend
-/// on the number of threads.
+/// as one wide row of fold * channels columns. Fewer than `fold` rows are left over. Sums are
+/// computed in chunks of wide rows. The grouping depends only on the numbers of rows and channels,
+/// so the bits of a sum do not depend on the number of threads.
 struct WideRows {
   WideRows(int64_t elements, int64_t c)
       : channels(c),
@@ -33,8 +33,8 @@ struct WideRows {
   int64_t chunk_rows;  // wide rows in a chunk
   int64_t chunks;
 
-  /// Returns the number of wide rows in `some` chunks from `chunk` on, or in all chunks from
-  /// `chunk` on if these are fewer. `chunk` must be less than `chunks`.
+  /// Returns the number of wide rows in chunks [chunk, chunk + some), of which those from `chunks`
+  /// on are empty. `chunk` must be less than `chunks`.
   int64_t rows_of(int64_t chunk, int64_t some) const {
     return std::min(count, (chunk + some) * chunk_rows) - chunk * chunk_rows;
   }

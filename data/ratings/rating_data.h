@@ -1,8 +1,9 @@
 // Opens the ratings that a recommender trains on and is evaluated on: which user rated, bought or
-// looked at which item. The files at the path tell the format:
+// looked at which item. Without `columns`, the first line of a file tells its format:
 //
-//   u.data, ratings.dat, ratings.csv    MovieLens: tabs; '::'; commas, below a header
-//   NAME.inter                          RecBole's interactions: tabs below a header of NAME:TYPE
+//   fields between tabs or '::'         MovieLens, as in u.data and ratings.dat
+//   a header, fields between commas     as in MovieLens' ratings.csv
+//   a header of NAME:TYPE, tabs         RecBole's interactions, as in NAME.inter
 //   any text, with `columns`            fields in the order of `columns`
 //   a folder                            exactly one of its files has one of the names above
 //   no path                             ratings of planted factors (drawn_ratings.h)

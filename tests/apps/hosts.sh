@@ -32,8 +32,8 @@ for side in "$here va$$ 1" "$there vb$$ 2"; do
   ip -n "$name" addr add "10.213.7.$number/24" dev "$interface"
   ip -n "$name" link set lo up
   ip -n "$name" link set "$interface" up
-  # TCP closes a connection if sent data is not acknowledged for about 13 s. The keepalive settings
-  # below close an idle connection to a lost host after about 10 s.
+  # With this setting TCP closes a connection if sent data is not acknowledged for about 13 s.
+  # mpirun's keepalive settings below close an idle connection to a lost host after about 10 s.
   ip netns exec "$name" sh -c 'echo 5 > /proc/sys/net/ipv4/tcp_retries2'
 done
 
