@@ -48,7 +48,11 @@ class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view purpose, uint64_t index);
   uint32_t next_u32();
-  uint64_t next_u64() { return uint64_t{next_u32()} << 32 | next_u32(); }
+  uint64_t next_u64() {
+    // Two statements, because C++ does not fix the order of two calls in one expression.
+    const uint64_t high = next_u32();
+    return high << 32 | next_u32();
+  }
   /// Uniform in [0, bound); bound must be positive.
   uint64_t below(uint64_t bound);
   float uniform() { return uniform_float(next_u32()); }

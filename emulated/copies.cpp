@@ -59,8 +59,8 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
   }
   // A copy from pageable memory has read this memory when the call returns. A copy to pageable
   // memory has written this memory when the call returns.
-  const bool from_pageable = !block_around(from);
-  if (streams_are_deferred() && from_pageable) {
+  const bool waits = !block_around(to);
+  if (streams_are_deferred() && !block_around(from) && !waits) {
     const auto* const begin = static_cast<const std::byte*>(from);
     return enqueue(stream, [to, staged = std::vector<std::byte>(begin, begin + bytes)] {
       std::memcpy(to, staged.data(), staged.size());
@@ -71,7 +71,7 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
     std::memcpy(to, from, bytes);
     return cudaSuccess;
   });
-  return error == cudaSuccess && !block_around(to) ? wait_for_stream(stream) : error;
+  return error == cudaSuccess && waits ? wait_for_stream(stream) : error;
 }
 
 cudaError_t set(const char* call, void* to, int value, size_t bytes, cudaStream_t stream) {

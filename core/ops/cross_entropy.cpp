@@ -25,6 +25,8 @@ void check_cross_entropy(const Tensor& logits, const Tensor& targets) {
                 dtype_name(targets.dtype()));
   TESSERA_CHECK(targets.elements() > 0, "cross_entropy: targets have shape {}, expected rows",
                 targets.shape());
+  TESSERA_CHECK(logits.size(-1) > 0, "cross_entropy: logits have shape {}, expected columns",
+                logits.shape());
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {

@@ -29,7 +29,8 @@ namespace {
 
 void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                                 int64_t chunk_rows) {
-  TESSERA_CHECK(weight.rank() == 2, "linear_cross_entropy: weight has shape {}, expected [V, C]",
+  TESSERA_CHECK(weight.rank() == 2 && weight.size(0) > 0,
+                "linear_cross_entropy: weight has shape {}, expected [V, C] with rows",
                 weight.shape());
   TESSERA_CHECK(x.rank() >= 1 && x.size(-1) == weight.size(1),
                 "linear_cross_entropy: x has shape {}, expected [..., {}]", x.shape(),

@@ -175,6 +175,9 @@ TEST_CASE("cross_entropy refuses what does not fit, and names it") {
                     ContainsSubstring("target -1 at position 0"));
   CHECK_THROWS_WITH(ops::cross_entropy(Tensor::empty({0, 5}), Tensor::empty({0}, DType::i32)),
                     ContainsSubstring("cross_entropy: targets have shape [0], expected rows"));
+  CHECK_THROWS_WITH(
+      ops::cross_entropy(Tensor::empty({2, 0}), Tensor::from<int32_t>({2}, {0, 0})),
+      ContainsSubstring("cross_entropy: logits have shape [2, 0], expected columns"));
 }
 
 }  // namespace

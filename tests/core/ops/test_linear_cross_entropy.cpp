@@ -261,6 +261,8 @@ TEST_CASE("linear_cross_entropy refuses what does not fit, and names it") {
                     ContainsSubstring("targets have shape [5], expected [6]"));
   CHECK_THROWS_WITH(ops::linear_cross_entropy(x, random_tensor({8}, 1), random_indices({6}, 3, 8)),
                     ContainsSubstring("weight has shape [8], expected [V, C]"));
+  CHECK_THROWS_WITH(ops::linear_cross_entropy(x, Tensor::empty({0, 8}), random_indices({6}, 3, 8)),
+                    ContainsSubstring("weight has shape [0, 8], expected [V, C] with rows"));
   CHECK_THROWS_WITH(ops::linear_cross_entropy(x, weight, random_indices({6}, 3, 256), -1),
                     ContainsSubstring("linear_cross_entropy: chunks of -1 rows"));
 }
