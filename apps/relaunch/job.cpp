@@ -13,7 +13,6 @@
 #include <optional>
 #include <set>
 #include <string_view>
-#include <thread>
 
 #include "apps/relaunch/record_socket.h"
 #include "core/error.h"
@@ -58,23 +57,18 @@ class RunningJob {
 
   JobEnd wait() {
     int status = 0;
-    for (pid_t ended = 0; ended == 0;) {
+    for (pid_t ended = 0;;) {
       ended = ::waitpid(process_, &status, WNOHANG);
       TESSERA_CHECK(ended >= 0, "waitpid: {}", std::strerror(errno));
-      constexpr int soon_ms = 50;
-      std::array<pollfd, 3> ready{{{.fd = open_ ? output_ : -1, .events = POLLIN, .revents = 0},
-                                   {.fd = records_.descriptor(), .events = POLLIN, .revents = 0},
-                                   {.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}}};
-      ::poll(ready.data(), ready.size(), soon_ms);
-      read_records();
-      read_output();
-      take_signals();
+      alive_ = ended == 0;
+      if (!alive_) break;
+      take_news();
       pass_signals_on();
       end_hanging_launcher();
     }
     if (WIFSIGNALED(status)) await_rank_parents();
-    read_records();
     read_output();
+    read_records();
     filter_.finish();
     end_.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (WIFSIGNALED(status) && !end_.hung) end_.launcher_signal = WTERMSIG(status);
@@ -82,6 +76,22 @@ class RunningJob {
   }
 
  private:
+  // Waits a moment for output, records or signals, and takes them.
+  void take_news() {
+    constexpr int soon_ms = 50;
+    std::array<pollfd, 3> ready{{{.fd = open_ ? output_ : -1, .events = POLLIN, .revents = 0},
+                                 {.fd = records_.descriptor(), .events = POLLIN, .revents = 0},
+                                 {.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}}};
+    ::poll(ready.data(), ready.size(), soon_ms);
+    read_output();
+    read_records();
+    take_signals();
+  }
+
+  void signal_launcher(int signal) const {
+    if (alive_) ::kill(process_, signal);
+  }
+
   void read_output() {
     std::array<char, 1 << 16> bytes{};
     while (open_) {
@@ -100,24 +110,26 @@ class RunningJob {
     for (std::string text = records_.next(); !text.empty(); text = records_.next()) {
       const auto record = parse_record(text);
       if (!record) continue;
-      if (record->event == RankRecord::Event::started) living_.insert(record->rank);
-      if (record->event == RankRecord::Event::ended) living_.erase(record->rank);
+      here_.insert(record->rank);
       filter_.take(*record);
     }
   }
 
   // Waits until the ranks on this host have ended after mpirun was killed, so that they neither
   // write to the run's files while the next job runs nor look silent. Rank parents check every
-  // second whether mpirun still runs.
+  // second whether mpirun still runs. So a parent that has not reported its start ends its rank
+  // within `least`.
   void await_rank_parents() {
+    constexpr std::chrono::milliseconds least(1500);
     constexpr std::chrono::seconds patience(10);
-    const auto end = Clock::now() + patience;
-    while (!living_.empty() && Clock::now() < end) {
-      read_records();
-      read_output();
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const auto begin = Clock::now();
+    for (Clock::duration waited{}; waited < least || (living_here() && waited < patience);
+         waited = Clock::now() - begin) {
+      take_news();
     }
   }
+
+  bool living_here() const { return !std::ranges::includes(ended_, here_); }
 
   void take_signals() {
     for (auto signal = signals_.next(); signal.number != 0; signal = signals_.next()) {
@@ -131,7 +143,7 @@ class RunningJob {
         asked_.to_interrupt = true;
         // Ctrl-C in a terminal reaches mpirun directly. A second SIGINT would make mpirun exit at
         // once, without ending its ranks.
-        if (!signal.of_terminal) ::kill(process_, SIGINT);
+        if (!signal.of_terminal) signal_launcher(SIGINT);
       }
     }
   }
@@ -142,11 +154,11 @@ class RunningJob {
   void pass_signals_on() {
     constexpr std::chrono::seconds patience(15);
     if (begun_ == end_.ranks) {
-      for (const int signal : waiting_) ::kill(process_, signal);
+      for (const int signal : waiting_) signal_launcher(signal);
       waiting_.clear();
     } else if (told_ && !died_ && Clock::now() - *told_ > patience) {
       died_ = Clock::now();
-      ::kill(process_, SIGTERM);
+      signal_launcher(SIGTERM);
     }
   }
 
@@ -157,11 +169,12 @@ class RunningJob {
     constexpr std::chrono::seconds patience(6);
     if (!died_ || Clock::now() - *died_ <= patience) return;
     end_.hung = true;
-    ::kill(process_, SIGKILL);
+    signal_launcher(SIGKILL);
   }
 
   void take(const RankRecord& record) {
     if (record.event == RankRecord::Event::started) ++begun_;
+    if (record.event == RankRecord::Event::ended) ended_.insert(record.rank);
     const bool died =
         record.event == RankRecord::Event::ended && (record.signal != 0 || record.code != 0);
     if (died && !died_) died_ = Clock::now();
@@ -172,13 +185,15 @@ class RunningJob {
   SignalQueue& signals_;
   Asked& asked_;
   RecordSocket records_;  // made before mpirun starts, because mpirun inherits its name
-  std::set<int> living_;  // ranks on this host that have not ended
+  std::set<int> here_;    // ranks that report over the socket, so that they run on this host
+  std::set<int> ended_;   // ranks on any host that have reported their end
   JobEnd end_;
   std::optional<Clock::time_point> told_;  // when this process was told to end the run
   // When the first death of a rank became known, or when mpirun was told to end because the ranks
   // did not start in time.
   std::optional<Clock::time_point> died_;
   pid_t process_ = -1;
+  bool alive_ = true;  // false once mpirun was waited for: its number may name another process then
   int output_ = -1;
   bool open_ = true;
   int begun_ = 0;  // number of ranks that have started

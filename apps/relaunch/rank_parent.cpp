@@ -117,8 +117,8 @@ int run_as_rank(const std::vector<std::string>& command) {
   // mpirun sends signals to process groups. The child has its own group, so that a request for a
   // checkpoint reaches only this process. pass_on forwards the request once the child handles it.
   const pid_t child = start_process(command, signals, {.death_signal = SIGKILL, .own_group = true});
-  // Standard error has no reader if mpirun has crashed. The child has started, so that it does not
-  // inherit this.
+  // Standard error has no reader if mpirun has crashed. The child does not inherit this, because
+  // start_process restores the default.
   ::signal(SIGPIPE, SIG_IGN);
   report(record, sender);
 

@@ -92,9 +92,7 @@ void RecordFilter::feed(std::string_view bytes) {
 }
 
 void RecordFilter::take(const RankRecord& record) {
-  if (std::ranges::find(taken_, record) != taken_.end()) return;
-  taken_.push_back(record);
-  record_(record);
+  if (taken_.insert(record_text(record)).second) record_(record);
 }
 
 void RecordFilter::finish() {

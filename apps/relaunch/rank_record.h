@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,8 +58,8 @@ class RecordFilter {
  private:
   std::function<void(std::string_view)> text_;
   std::function<void(const RankRecord&)> record_;
-  std::string begun_;              // a record whose end has not arrived yet
-  std::vector<RankRecord> taken_;  // all records so far, to drop repeated ones
+  std::string begun_;            // a record whose end has not arrived yet
+  std::set<std::string> taken_;  // the texts of all records so far, to drop repeated ones
 };
 
 }  // namespace tessera::apps

@@ -1,6 +1,7 @@
 #include "apps/relaunch/record_socket.h"
 
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -20,7 +21,7 @@
 namespace tessera::apps {
 namespace {
 
-constexpr int socket_type = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+constexpr int socket_type = SOCK_DGRAM | SOCK_CLOEXEC;
 
 struct Address {
   sockaddr_un value{};
@@ -46,7 +47,7 @@ std::string random_name() {
 }  // namespace
 
 RecordSocket::RecordSocket() {
-  descriptor_ = ::socket(AF_UNIX, socket_type, 0);
+  descriptor_ = ::socket(AF_UNIX, socket_type | SOCK_NONBLOCK, 0);
   TESSERA_CHECK(descriptor_ >= 0, "relaunch: socket: {}", std::strerror(errno));
   const std::string name = random_name();
   const Address address(name);
@@ -87,8 +88,13 @@ RecordSender::RecordSender() {
   const char* const name = std::getenv(record_socket_variable);
   if (name == nullptr) return;
   descriptor_ = ::socket(AF_UNIX, socket_type, 0);
+  if (descriptor_ < 0) return;
   const Address address(name);
-  if (descriptor_ < 0 || ::connect(descriptor_, address.get(), address.bytes) == 0) return;
+  const timeval patience{.tv_sec = 0, .tv_usec = 500'000};
+  if (::setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) == 0 &&
+      ::connect(descriptor_, address.get(), address.bytes) == 0) {
+    return;
+  }
   ::close(descriptor_);
   descriptor_ = -1;
 }

@@ -1,13 +1,15 @@
 // A second way for records (rank_record.h) to relaunch, for ranks on relaunch's own host. It does
-// not lead through mpirun, so that relaunch hears from these ranks after mpirun has crashed.
+// not lead through mpirun, so that relaunch hears from these ranks after mpirun has crashed. The
+// system queues only about ten records, so that senders may have to wait for relaunch.
 #pragma once
 
 #include <string>
 
 namespace tessera::apps {
 
-/// The environment variable with the name of relaunch's socket. mpirun hands it to the ranks on its
-/// own host only.
+/// The environment variable with the name of relaunch's socket. Open MPI's mpirun hands it to the
+/// ranks on its own host only. Where a launcher copies it to other hosts, no socket there has the
+/// name, and RecordSender sends nothing.
 inline constexpr const char* record_socket_variable = "TESSERA_RELAUNCH_SOCKET";
 
 /// relaunch's end: a datagram socket with an abstract name, which leaves no file behind.
@@ -38,7 +40,7 @@ class RecordSender {
   RecordSender& operator=(const RecordSender&) = delete;
 
   /// Returns true if relaunch has the text, or if no relaunch on this host listens. Returns false
-  /// if relaunch must read other records first; the caller then tries again.
+  /// if relaunch has not made room for the text within half a second.
   bool send(const std::string& text) const;
 
  private:

@@ -145,10 +145,19 @@ void name_hosts(const JobEnd& job, std::vector<LostRank>& ranks) {
   }
 }
 
-Verdict crash_of_launcher(const JobEnd& job) {
-  return {.kind = Verdict::Kind::stalled,
-          .why = "mpirun was killed by " + signal_name(job.launcher_signal),
-          .step = step_of(job)};
+// Judges a job whose mpirun crashed, and none of whose ranks was killed by a signal first.
+Verdict judge_crash(const JobEnd& job) {
+  for (const RankRecord& record : job.records) {
+    if (record.status.failure == RunFailure::input) return {.why = own_failure(record)};
+  }
+  for (const RankRecord& record : job.records) {
+    if (record.status.failure != RunFailure::stalled) continue;
+    std::vector<LostRank> absent = absent_ranks(job, record);
+    add_missing(silent_beside(job, absent), absent);
+    if (!absent.empty()) return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(absent)};
+  }
+  return {.kind = Verdict::Kind::crashed,
+          .why = "mpirun was killed by " + signal_name(job.launcher_signal)};
 }
 
 Verdict judge_records(const JobEnd& job) {
@@ -158,6 +167,7 @@ Verdict judge_records(const JobEnd& job) {
         .kind = Verdict::Kind::lost_ranks,
         .lost = {lost(*killed, "was killed by " + signal_name(killed->signal), killed->signal)}};
   }
+  if (job.launcher_signal != 0) return judge_crash(job);
   // Failures are judged before silent ranks. A rank that mpirun ends may have no time to report its
   // end, and would look silent.
   const auto failed = std::ranges::find_if(
@@ -172,12 +182,10 @@ Verdict judge_records(const JobEnd& job) {
     if (!stalled && !of_input && !gone.empty()) {
       return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(gone)};
     }
-    if (!stalled && (of_input || job.launcher_signal == 0)) return {.why = own_failure(*failed)};
-    if (!stalled) return crash_of_launcher(job);
+    if (!stalled) return {.why = own_failure(*failed)};
     std::vector<LostRank> absent = absent_ranks(job, *failed);
     // Ranks of a host that does not answer may have reached the collective before their host was
     // lost. Such ranks are silent, but not among the absent ranks, so they are added.
-    if (job.launcher_signal != 0) gone = silent_beside(job, absent);
     add_missing(gone, absent);
     // A rank that stalls in MPI_Init does not know which ranks it waits for. Then stopped ranks
     // are the cause.
@@ -187,7 +195,6 @@ Verdict judge_records(const JobEnd& job) {
             .why = own_failure(*failed),
             .step = failed->status.finished_steps + 1};
   }
-  if (job.launcher_signal != 0) return crash_of_launcher(job);
   std::vector<LostRank> silent = silent_ranks(job);
   if (!silent.empty()) return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(silent)};
   return {.why = job.records.empty()

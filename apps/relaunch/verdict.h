@@ -30,12 +30,13 @@ struct Verdict {
   enum class Kind {
     finished,
     lost_ranks,  // the job may be started again without the lost ranks
-    stalled,     // a collective stalled or mpirun crashed, and no rank is known to be the reason
+    stalled,     // a collective stalled, and no rank is known to be the reason
+    crashed,     // mpirun crashed, and no rank is known to be lost
     failed,      // for a reason that would occur again: bad input, a loss that is not finite
   };
   Kind kind = Kind::failed;
   std::vector<LostRank> lost = {};
-  std::string why = {};  // for stalled and failed: the reason
+  std::string why = {};  // for stalled, crashed and failed: the reason
   int64_t step = 0;      // for stalled
 };
 
@@ -44,16 +45,21 @@ struct Verdict {
 ///
 ///   mpirun ended with exit code 0            finished
 ///   a signal killed ranks                    the first killed rank is lost
+///   mpirun crashed, and a rank               failed
+///     has bad input
+///   mpirun crashed, and a rank timed out     the ranks it waited for are lost, and the silent
+///     and knows for whom it waited             ranks on their hosts
+///   mpirun crashed in any other case         crashed
 ///   a rank failed, but not by bad input,     the silent ranks are lost
 ///     and mpirun hung and ranks fell silent
 ///   a rank failed in any other case          failed
 ///   a rank timed out in a collective         the ranks it waited for are lost; stalled if unknown
-///   mpirun crashed                           stalled
 ///   ranks fell silent                        the silent ranks are lost
 ///   none of these                            failed
 ///
-/// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun explains an
-/// MPI error, so that such an error then counts as the crash.
+/// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun breaks the
+/// ranks' connections. So any error that a rank reports then, except for bad input, counts as the
+/// crash. If the launcher is a script around mpirun, the script's exit code hides the crash.
 Verdict judge(const JobEnd& job);
 
 }  // namespace tessera::apps
