@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "optim/zero/gradient_policy.h"
 
 namespace tessera::optim {
 namespace {
@@ -150,12 +149,10 @@ int64_t largest_bucket(const PlanGroup& group) {
 }
 
 CheckedInt gradient_elements(const PlanInput& input, const PlanGroup& group) {
-  const bool in_sums = gradients_in_sums({.ranks = input.ranks,
-                                          .device = input.device,
-                                          .gradients = group.dtype,
-                                          .sums = group.sum_dtype,
-                                          .reduction = input.reduction,
-                                          .no_sync = input.no_sync});
+  // A single rank on the CPU writes the first micro-batch's gradients into the sums.
+  const bool in_sums = input.ranks == 1 && input.device.is_cpu() &&
+                       group.dtype == group.sum_dtype &&
+                       input.reduction == Reduction::ordered && !input.no_sync;
   if (in_sums && input.batch.micro_steps(input.ranks) == 1) return 0;
   return input.stage >= 2 ? ring_elements(group) : group.layout.flat_elements();
 }

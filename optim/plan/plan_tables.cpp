@@ -208,7 +208,7 @@ double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distr
   // Returns 1 - (1 - p)^draws, without loss of precision for small p.
   const auto drawn = [draws](double p) { return -std::expm1(draws * std::log1p(-p)); };
   const auto count = static_cast<double>(rows);
-  if (rows == 1) return 1;
+  if (rows == 1) return lookups > 0 ? 1 : 0;  // log1p(-1) is -inf, and 0 times it is NaN
   if (distribution.zipf == 0) return count * drawn(1 / count);
   double weights = 0;
   for (int64_t i = 1; i <= rows; ++i) weights += std::pow(double(i), -distribution.zipf);

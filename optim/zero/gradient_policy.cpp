@@ -179,9 +179,9 @@ ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
     TESSERA_CHECK(begin >= begun || end <= begun,
                   "optimizer: a chunk [{}, {}) came across the limit {} of those before it", begin,
                   end, begun);
-    const Tensor part = sum.flat(begin, end);
-    const bool in_place = part.raw() == chunk.raw();  // GradientsInSums: the chunk is the sum
-    if (!in_place) kernels::fold(current_context(sum.device()), part, chunk, begin >= begun);
+    // With GradientsInSums, the chunk is this part of the sum. Folding it turns -0 into +0, as on
+    // several ranks.
+    kernels::fold(current_context(sum.device()), sum.flat(begin, end), chunk, begin >= begun);
     begun = std::max(begun, end);
   };
   // Each element's contributions arrive in ascending order of rank, which is the order of

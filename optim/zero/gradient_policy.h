@@ -25,6 +25,7 @@ class GradientPolicy {
  public:
   virtual ~GradientPolicy() = default;
 
+  /// Called before the first open() of each micro-step.
   virtual void begin(const MicroStep&) {}
   /// Returns memory for the bucket's gradient, [bucket elements]. Waits until the memory is free.
   virtual Tensor open(int bucket) = 0;

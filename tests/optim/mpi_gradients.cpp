@@ -138,6 +138,32 @@ TEST_CASE("a gradient that no micro-batch gave is zero") {
   for (const float value : unreached.values<float>()) CHECK(value == 0);
 }
 
+// A model of one weight, whose gradient is -0.
+class NegativeZero : public nn::Module {
+ public:
+  NegativeZero() { add("weight", weight_); }
+  Tensor loss() const { return ops::mean(ops::mul(weight_, Tensor::full({1}, -0.0f))); }
+
+ private:
+  nn::Parameter weight_{{1}, nn::Initializer::ones()};
+};
+
+TEST_CASE("a gradient of -0 becomes +0, also on a single rank") {
+  for (const auto& world : {lone_world(), job_world()}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(world.size, stage);
+      NegativeZero model;
+      optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {.stage = stage});
+      Training training{.loss = [&](const auto&) { return model.loss(); }};
+      training.batch = {.global = 1, .micro = 1};
+      run_micro_batches(optimizer, training, 0);
+      const float gradient = optimizer.gradient("weight").item();
+      CHECK(gradient == 0);
+      CHECK_FALSE(std::signbit(gradient));
+    }
+  }
+}
+
 TEST_CASE("asking for gradients at another time or by another name is refused") {
   LayeredModel model;
   model.layer(0).weight.set_trainable(false);
