@@ -47,13 +47,24 @@ void check_device(int index) {
                 unusable().empty() ? fmt::format("{} are usable", device_count()) : unusable());
 }
 
+/// Makes a device the calling thread's device of the CUDA runtime for the lifetime of the object.
+/// The runtime creates streams and events on the thread's device.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int index) {
+    TESSERA_CUDA(cudaGetDevice(&before_));
+    TESSERA_CUDA(cudaSetDevice(index));
+  }
+  ~DeviceScope() { (void)cudaSetDevice(before_); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
 DeviceState make_state(int index) {
-  const int before = [] {
-    int device = 0;
-    TESSERA_CUDA(cudaGetDevice(&device));
-    return device;
-  }();
-  TESSERA_CUDA(cudaSetDevice(index));
+  const DeviceScope scope(index);
   DeviceState state;
   TESSERA_CUDA(cudaStreamCreateWithFlags(&state.compute, cudaStreamNonBlocking));
   TESSERA_CUDA(cudaStreamCreateWithFlags(&state.copies, cudaStreamNonBlocking));
@@ -66,7 +77,6 @@ DeviceState make_state(int index) {
   TESSERA_CUDA(cudaDeviceGetDefaultMemPool(&pool, index));
   uint64_t everything = ~uint64_t{0};
   TESSERA_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything));
-  TESSERA_CUDA(cudaSetDevice(before));
   return state;
 }
 
@@ -168,6 +178,7 @@ StreamScope::~StreamScope() {
 
 void* new_stream(int index) {
   (void)state_of(index);
+  const DeviceScope scope(index);
   cudaStream_t stream = nullptr;
   TESSERA_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return stream;
@@ -176,6 +187,7 @@ void* new_stream(int index) {
 void* copy_stream(int index) { return state_of(index).copies; }
 
 Event::Event(int index) : index_(index) {
+  const DeviceScope scope(index);
   cudaEvent_t event = nullptr;
   TESSERA_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   event_ = {event, [](void* last) { (void)cudaEventDestroy(static_cast<cudaEvent_t>(last)); }};

@@ -83,6 +83,7 @@ struct Report {
     const char* const path = setting("FAULT_COUNT");
     if (*path == '\0') return;
     std::FILE* const file = std::fopen(path, "w");
+    if (file == nullptr) std::abort();
     std::fprintf(file, "%ld\n", calls.load());
     std::fclose(file);
   }

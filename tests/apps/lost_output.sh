@@ -33,7 +33,8 @@ open("image.png", "wb").write(
     chunk(b"IDAT", zlib.compress((b"\0" + bytes(96)) * 32)) + chunk(b"IEND", b""))
 PYTHON
 
-for program in comm_bench generate predict train_gpt train_resnet tune zero_plan; do
+for program in checkpoint comm_bench generate predict recommend relaunch report train_gpt \
+  train_recommender train_resnet tune zero_plan; do
   lost "$TESSERA_BIN/$program" --help
 done
 lost "$train_gpt" "${run[@]}" --plan

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -58,8 +60,10 @@ bool shows_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* const value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
-    const std::string locale = value;
-    return locale.ends_with("UTF-8") || locale.ends_with("utf8");
+    // A modifier may follow the character set, as in "de_DE.utf8@euro".
+    std::string set = std::string(value).substr(0, std::string_view(value).find('@'));
+    std::ranges::transform(set, set.begin(), [](unsigned char c) { return std::tolower(c); });
+    return set.ends_with("utf-8") || set.ends_with("utf8");
   }
   return false;
 }
