@@ -82,7 +82,7 @@ for number, spans in enumerate(zip(*ranks.values())):
 END
 done
 
-# The link is cut during training.
+# The link is cut during training, once there is a checkpoint to resume.
 relaunch_log=relaunch.log
 on_network 10.213.7 "$TESSERA_BIN/relaunch" --hosts 10.213.7.1:2,10.213.7.2:2 -- \
   "$train_gpt" --data text.txt "${tiny[@]}" --threads 1 --eval-every 0 --stage 2 --steps 1200 \
@@ -90,11 +90,12 @@ on_network 10.213.7 "$TESSERA_BIN/relaunch" --hosts 10.213.7.1:2,10.213.7.2:2 --
   > stdout.log 2> $relaunch_log < /dev/null &
 job=$!
 steps_in() { grep -c '"type":"step"' "$1" 2> /dev/null || true; }
+ready() { [[ $(steps_in cut.jsonl) -ge 20 && -n $(find cut -name 'step-?????????') ]]; }
 for _ in $(seq 600); do
-  [[ $(steps_in cut.jsonl) -ge 20 ]] && break
+  ready && break
   sleep 0.1
 done
-[[ $(steps_in cut.jsonl) -ge 20 ]] || fail "no 20 steps: $(cat $relaunch_log)"
+ready || fail "no 20 steps and a checkpoint: $(cat $relaunch_log)"
 ip -n "$there" link set "vb$$" down
 begin=$SECONDS
 while [[ -n $(ip netns pids "$there") ]] || ! grep -q "starting again" $relaunch_log; do
