@@ -1,7 +1,7 @@
-// Convolutions by oneDNN. Images are (N, H, W, C), weights (O, C / groups, kh, kw) as torch stores
-// them. oneDNN is 2 to 4 times as fast if it may choose another layout for the weights. Winograd's
-// algorithm also needs another layout for the images. Every call reorders the tensors that need it:
-// inputs to these layouts, and the result back to the caller's. The copies are in the workspace.
+// Convolutions by oneDNN, as direct sums. Images are (N, H, W, C), weights (O, C / groups, kh, kw)
+// as torch stores them. oneDNN is 2 to 4 times as fast if it may choose another layout for the
+// weights. Every call copies the weight to this layout in the workspace, or its gradient back from
+// it.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,7 @@
 namespace tessera::cpu::onednn {
 
 /// One pass of a convolution. Sizes are above zero; the dtype is f32 or one that
-/// has_instructions_for accepts. Sums are f32, and each result is rounded once. Winograd's
-/// algorithm is used for f32 only, and its transforms are f32 too.
+/// has_instructions_for accepts. Sums are f32, and each result is rounded once.
 struct ConvArgs {
   Conv2dPass pass = Conv2dPass::forward;
   Conv2dSizes sizes;

@@ -14,6 +14,7 @@
 #include "core/autograd.h"
 #include "core/cpu/gemm.h"
 #include "core/cpu/onednn_conv.h"
+#include "core/cpu/winograd.h"
 #include "core/image_ops.h"
 #include "core/ops/convert.h"
 #include "core/ops/fill.h"
@@ -133,14 +134,20 @@ namespace cpu {
 
 namespace {
 
-void call_library(const Context& context, const onednn::ConvArgs& args, const Tensor& x,
+int64_t pass_workspace_bytes(const onednn::ConvArgs& args) {
+  return winograd::suits(args) ? winograd::workspace_bytes(args)
+                               : onednn::conv_workspace_bytes(args);
+}
+
+void compute_pass(const Context& context, const onednn::ConvArgs& args, const Tensor& x,
                   const Tensor& weight, const Tensor& y, const Tensor& bias) {
-  const Tensor workspace = context.workspace({onednn::conv_workspace_bytes(args)}, DType::u8);
-  onednn::convolve(args, {.x = x.raw(),
-                          .weight = weight.raw(),
-                          .y = y.raw(),
-                          .bias = bias.defined() ? bias.raw() : nullptr,
-                          .workspace = workspace.raw()});
+  const Tensor workspace = context.workspace({pass_workspace_bytes(args)}, DType::u8);
+  const onednn::ConvMemory memory{.x = x.raw(),
+                                  .weight = weight.raw(),
+                                  .y = y.raw(),
+                                  .bias = bias.defined() ? bias.raw() : nullptr,
+                                  .workspace = workspace.raw()};
+  winograd::suits(args) ? winograd::convolve(args, memory) : onednn::convolve(args, memory);
 }
 
 /// Computes one of x, weight and y, which `pass` selects, from the other two tensors. If this CPU
@@ -148,7 +155,7 @@ void call_library(const Context& context, const onednn::ConvArgs& args, const Te
 void convolve(const Context& context, Conv2dPass pass, const Conv2dSizes& sizes, const Tensor& x,
               const Tensor& weight, const Tensor& y, const Tensor& bias = {}) {
   const onednn::ConvArgs args{pass, sizes, y.dtype(), bias.defined()};
-  if (has_fast_gemm(y.dtype())) return call_library(context, args, x, weight, y, bias);
+  if (has_fast_gemm(y.dtype())) return compute_pass(context, args, x, weight, y, bias);
   const auto widened = [&](const Tensor& tensor, bool is_result) {
     if (!tensor.defined()) return tensor;
     const Tensor wide = context.workspace(tensor.shape());
@@ -158,7 +165,7 @@ void convolve(const Context& context, Conv2dPass pass, const Conv2dSizes& sizes,
   const Tensor wide_x = widened(x, pass == Conv2dPass::input_gradient);
   const Tensor wide_weight = widened(weight, pass == Conv2dPass::weight_gradient);
   const Tensor wide_y = widened(y, pass == Conv2dPass::forward);
-  call_library(context, {pass, sizes, DType::f32, bias.defined()}, wide_x, wide_weight, wide_y,
+  compute_pass(context, {pass, sizes, DType::f32, bias.defined()}, wide_x, wide_weight, wide_y,
                widened(bias, false));
   switch (pass) {
     case Conv2dPass::forward: return convert(context, y, wide_y);
@@ -170,12 +177,12 @@ void convolve(const Context& context, Conv2dPass pass, const Conv2dSizes& sizes,
 int64_t workspace_bytes(Conv2dPass pass, const Conv2dSizes& sizes, DType dtype, bool has_bias) {
   if (sizes.y_elements() == 0) return 0;
   if (has_fast_gemm(dtype)) {
-    return onednn::conv_workspace_bytes({pass, sizes, dtype, has_bias});
+    return pass_workspace_bytes({pass, sizes, dtype, has_bias});
   }
   const int64_t widened = sizes.x_elements() + sizes.weight_elements() + sizes.y_elements() +
                           (has_bias ? sizes.out_channels : 0);
   return widened * dtype_size(DType::f32) +
-         onednn::conv_workspace_bytes({pass, sizes, DType::f32, has_bias});
+         pass_workspace_bytes({pass, sizes, DType::f32, has_bias});
 }
 
 }  // namespace

@@ -50,9 +50,7 @@ std::vector<Case> make_cases() {
   };
   if (!on_cpu()) return all;
   const Case of_the_cpu[] = {
-      // In f32, these cases are large enough for Winograd's algorithm for y and dx. The case with
-      // 64 input and 64 output channels is also large enough for dweight. The cases have whole and
-      // partial tiles.
+      // In f32, these cases use Winograd's algorithm, with whole and partial tiles.
       {{1, 9, 18, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{1, 10, 13, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{2, 9, 15, 64}, {64, 64, 3, 3}, {.padding = 1}},

@@ -1,0 +1,38 @@
+// Winograd's algorithm F(4 x 4, 3 x 3) for 3x3 convolutions of f32 images (Lavin and Gray, "Fast
+// Algorithms for Convolutional Neural Networks", 2015, arXiv:1509.09308). It computes a tile of 16
+// pixels with 36 multiplications per pair of channels, where direct sums need 144.
+//
+// A tile of 4 x 4 pixels of y depends on 6 x 6 pixels of x, which are the tile and a border of one
+// pixel. Each of the algorithm's transforms is a matrix that is applied to the columns and then to
+// the rows of such a square. With d for the pixels of x and g for the weight,
+//
+//   forward             y  = A^T [sum over channels of (G g G^T) * (B^T d B)] A
+//   gradient of x       the same, with the pixels of dy and the weight turned by 180 degrees
+//   gradient of weight  dg = G^T [sum over tiles of (A dy A^T) * (B^T d B)] G
+//
+// where * multiplies two squares of 6 x 6 numbers position by position. For all channels and many
+// tiles at once, each of the 36 positions is a matrix product, which oneDNN computes. The
+// transforms are our own loops, so the algorithm does not depend on the processor or on the version
+// of oneDNN.
+#pragma once
+
+#include <cstdint>
+
+#include "core/cpu/onednn_conv.h"
+
+namespace tessera::cpu::winograd {
+
+/// True if the algorithm can compute the pass and is faster than direct sums: f32, a 3x3 kernel,
+/// stride, padding and dilation of 1, one group, whole blocks of 16 channels, and at least half as
+/// many pixels as channels. With fewer pixels, the transform of the weight takes longer than it
+/// saves. The answer is the same on all processors.
+bool suits(const onednn::ConvArgs& args);
+
+/// Computes one pass that suits() accepts, with the calling thread's number of threads. The
+/// workspace has workspace_bytes(args).
+void convolve(const onednn::ConvArgs& args, const onednn::ConvMemory& memory);
+
+/// Bytes of workspace that convolve needs with the calling thread's number of threads.
+int64_t workspace_bytes(const onednn::ConvArgs& args);
+
+}  // namespace tessera::cpu::winograd
