@@ -1,7 +1,10 @@
 // linear: y (R, out) = activation(x (R, in) W + bias), W stored as [in, out] or as [out, in].
 //
 // `pre` is the value before the activation. With an activation, `pre` is kept for the backward:
-//   g = dy * activation'(pre),  dx = g W^T,  dW = x^T g,  dbias = sums of g's columns.
+//   g = dy * activation'(pre),  dW = x^T g,  dbias = sums of g's columns,  dx = g W^T.
+//
+// Backward holds as little as possible at a time: g overwrites `pre`, and dW comes before dx, so
+// that an x that was computed again for dW is gone when dx takes memory.
 //
 // GELU is a separate kernel on CUDA too, not an epilogue of cuBLASLt. y is not kept: the next
 // layer's backward recomputes its input as GELU of `pre` (Kept, core/autograd.h). `pre` is rounded,
@@ -38,6 +41,14 @@ void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Wei
 bool recorded(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return grad_enabled() && (x.requires_grad() || weight.requires_grad() || bias.requires_grad());
 }
+
+/// Returns dy * gelu'(pre). Overwrites `pre` if nothing else refers to it: a reader of GELU's
+/// output that is still to come would compute the output from `pre`.
+Tensor gradient_before_gelu(const Context& context, const Tensor& dy, const Tensor& pre) {
+  const Tensor g = pre.unique() ? pre : context.workspace(pre.shape(), pre.dtype());
+  kernels::gelu_backward(context, g, dy, pre);
+  return g;
+}
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearOptions options) {
@@ -62,18 +73,24 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
     });
   }
   return record("linear", y, {x, weight, bias},
-                [x = Kept(x), weight = saved(weight), pre, layout, activation](
-                    const Tensor& dy, InputGradients& grads) {
+                [x = Kept(x), weight = saved(weight), pre, layout](const Tensor& dy,
+                                                                   InputGradients& grads) {
+                  const Context context = current_context(dy.device());
+                  const Tensor g = pre.defined() ? gradient_before_gelu(context, dy, pre) : dy;
                   const auto wanted = [&](int input) {
                     return grads.wanted(input) ? grads.destination(input) : Tensor();
                   };
-                  const Tensor dx = wanted(0);
-                  const Tensor dweight = wanted(1);
-                  const Tensor dbias = wanted(2);
-                  const Tensor input = dweight.defined() ? x.get() : Tensor();
-                  const InUse in_backward({&input, dx.defined() ? &weight : nullptr});
-                  kernels::linear_backward(current_context(dy.device()), dx, dweight, dbias, dy,
-                                           pre, input, weight, layout, activation);
+                  if (grads.wanted(1) || grads.wanted(2)) {
+                    const Tensor dweight = wanted(1);
+                    const Tensor dbias = wanted(2);
+                    const Tensor input = dweight.defined() ? x.get() : Tensor();
+                    const InUse in_backward({&input});
+                    kernels::linear_weight_gradient(context, dweight, dbias, g, input, layout);
+                  }
+                  if (const Tensor dx = wanted(0); dx.defined()) {
+                    const InUse in_backward({&weight});
+                    kernels::linear_input_gradient(context, dx, g, weight, layout);
+                  }
                 });
 }
 
@@ -113,27 +130,11 @@ void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, 
   if (activation == Activation::gelu) gelu_forward(context, y, product);
 }
 
-void linear_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
-                     const Tensor& dbias, const Tensor& dy, const Tensor& pre, const Tensor& x,
-                     const Tensor& weight, WeightLayout layout, Activation activation) {
-  const auto [in, out, rows, row_stride, column_stride] = sizes_of(dy, weight, layout);
-  Tensor g = dy;
-  if (activation == Activation::gelu) {
-    g = context.workspace(dy.shape(), dy.dtype());
-    gelu_backward(context, g, dy, pre);
-  }
+void linear_weight_gradient(const Context& context, const Tensor& dweight, const Tensor& dbias,
+                            const Tensor& g, const Tensor& x, WeightLayout layout) {
   if (dbias.defined()) column_sums(context, dbias, g);
-  if (dx.defined()) {
-    multiply(context, {.m = rows,
-                       .n = in,
-                       .k = out,
-                       .a = {g.raw(), out},
-                       .b = {weight.raw(), column_stride, row_stride},
-                       .c = {dx.raw(), in},
-                       .dtype = g.dtype(),
-                       .c_dtype = dx.dtype()});
-  }
   if (!dweight.defined()) return;
+  const auto [in, out, rows, row_stride, column_stride] = sizes_of(g, dweight, layout);
   const ConstMatrix x_transposed{x.raw(), 1, in};
   const ConstMatrix g_transposed{g.raw(), 1, out};
   const ConstMatrix x_rows{x.raw(), in};
@@ -147,6 +148,19 @@ void linear_backward(const Context& context, const Tensor& dx, const Tensor& dwe
                      .c = {dweight.raw(), in_out ? out : in},
                      .dtype = g.dtype(),
                      .c_dtype = dweight.dtype()});
+}
+
+void linear_input_gradient(const Context& context, const Tensor& dx, const Tensor& g,
+                           const Tensor& weight, WeightLayout layout) {
+  const auto [in, out, rows, row_stride, column_stride] = sizes_of(g, weight, layout);
+  multiply(context, {.m = rows,
+                     .n = in,
+                     .k = out,
+                     .a = {g.raw(), out},
+                     .b = {weight.raw(), column_stride, row_stride},
+                     .c = {dx.raw(), in},
+                     .dtype = g.dtype(),
+                     .c_dtype = dx.dtype()});
 }
 
 }  // namespace tessera::kernels

@@ -15,12 +15,13 @@ namespace kernels {
 void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
                     const Tensor& weight, const Tensor& bias, WeightLayout layout,
                     Activation activation);
-/// Computes dx, dweight and dbias, any of which may be undefined. x may be undefined if dweight is
-/// undefined. weight is read only if dx is defined. With an activation, dy is the gradient of the
-/// activation's output, and pre must be defined.
-void linear_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
-                     const Tensor& dbias, const Tensor& dy, const Tensor& pre, const Tensor& x,
-                     const Tensor& weight, WeightLayout layout, Activation activation);
+/// Computes dweight and dbias, either of which may be undefined, from the gradient g (R, out) of
+/// x weight + bias. x may be undefined if dweight is undefined.
+void linear_weight_gradient(const Context& context, const Tensor& dweight, const Tensor& dbias,
+                            const Tensor& g, const Tensor& x, WeightLayout layout);
+/// Computes dx (R, in) from the gradient g (R, out) of x weight + bias.
+void linear_input_gradient(const Context& context, const Tensor& dx, const Tensor& g,
+                           const Tensor& weight, WeightLayout layout);
 }  // namespace kernels
 
 /// sums (C) = the sum of each column of x (..., C). If x is the gradient of linear's result, `sums`

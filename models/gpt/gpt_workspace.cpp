@@ -132,11 +132,11 @@ class Workspace {
   void backward() {
     head_backward();
     use(kernels_.norm_gradient());
-    linear_backward(c_, 3 * c_, norm_again(), 0);
+    linear_backward(c_, 3 * c_, norm_again());
     use(kernels_.attention(true));
-    linear_backward(c_, c_, 0, 0);
-    linear_backward(c_, 4 * c_, norm_again(), 4 * s_.x);   // GELU's gradient
-    linear_backward(4 * c_, c_, 4 * s_.x, 0);              // GELU, recomputed
+    linear_backward(c_, c_, 0);
+    linear_backward(c_, 4 * c_, norm_again());
+    linear_backward(4 * c_, c_, 4 * s_.x);  // GELU, recomputed
     use(4 * (s_.config.vocab + 1 + s_.n));                 // the tokens, sorted by table row
   }
 
@@ -150,16 +150,17 @@ class Workspace {
     use(kernels_.product({.m = s_.n, .n = out, .k = in, .a = {nullptr, in}, .b = {nullptr, out},
                           .c = {nullptr, out}, .bias = at(aligned), .c_dtype = s_.dtype}));
   }
-  // `input`: bytes of the layer's input if backward recomputes it, else 0. `gradient`: bytes of the
-  // gradient of the layer's output if an activation function follows the layer, else 0.
-  void linear_backward(int64_t in, int64_t out, int64_t input, int64_t gradient) {
+  // `input`: bytes of the layer's input if backward recomputes it, else 0. The gradient of the
+  // weight alone needs the input, and is computed before the gradient of the input.
+  void linear_backward(int64_t in, int64_t out, int64_t input) {
     const int64_t dx =
         kernels_.product({.m = s_.n, .n = in, .k = out, .a = {nullptr, out},
                           .b = {nullptr, 1, out}, .c = {nullptr, in}, .c_dtype = s_.dtype});
     const int64_t dweight =
         kernels_.product({.m = in, .n = out, .k = s_.n, .a = {nullptr, 1, in},
                           .b = {nullptr, out}, .c = {nullptr, out}, .c_dtype = s_.dtype});
-    use(input + gradient + std::max({kernels_.bias_gradient(out), dx, dweight}));
+    use(input + std::max(kernels_.bias_gradient(out), dweight));
+    use(dx);
   }
   // Recomputing a norm also takes memory for the norm's statistics. The statistics are freed before
   // the layer's backward begins.
