@@ -4,18 +4,27 @@
   bench/gpu_operations.py --bin build/emulated/bin            prints the table
   bench/gpu_operations.py --bin build/emulated/bin --update   writes it to docs/cuda.md
   bench/gpu_operations.py --bin build/emulated/bin --check    compares it with docs/cuda.md
+  bench/gpu_operations.py --times times.txt --device "NVIDIA H200"    keeps measured times for it
 
 Launches are counted: train_gpt runs on the emulated device with one and with two layers. The
 difference is the number of launches of a layer. The floating-point operations of matrix products
 outside attention are counted too, and must equal this program's formulas. Bytes are computed from
 the tensors that each pass over memory reads and writes (the function costs says which). The least
-time is that of an H100 (SXM) at the rates of its data sheet: 3.35 TB/s, and 989 TFLOPS of dense
-bf16 products. No operation reaches these rates; the largest square products reach about 70 %.
+time is that of an H200 (SXM) at the rates of its data sheet: 4.8 TB/s, and 989 TFLOPS of dense
+bf16 products. No operation reaches these rates: square products reach 70 %, and copies 89 %.
+
+Measured times come from bench_kernel_times, which a GPU's driver loads into a program:
+
+  CUDA_INJECTION64_PATH=libbench_kernel_times.so TESSERA_KERNEL_TIMES=times.txt bench_gpt_step \
+    --device cuda --preset gpt2 --context 1024 --batch 64 --precision bf16 --warmup 2 --steps 8
+
+--times adds them up by operation, per step, and keeps the sums in bench/gpu/operation_times.json.
 
 Exit code: 0; 1 if --check finds another table; 2 for any other failure.
 """
 import argparse
 import collections
+import json
 import os
 import pathlib
 import re
@@ -25,9 +34,10 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs/cuda.md"
+MEASURED = ROOT / "bench/gpu/operation_times.json"
 BEGIN = "<!-- bench/gpu_operations.py --update writes from here -->\n"
 END = "<!-- to here -->\n"
-MEMORY = 3.35e12   # bytes per second
+MEMORY = 4.8e12    # bytes per second
 PRODUCTS = 989e12  # operations per second
 
 Shape = collections.namedtuple("Shape", "sequences tokens width layers heads vocabulary")
@@ -46,8 +56,12 @@ OPERATIONS = [
     ("bias gradients", r"column_sums_kernel"),
     ("embedding", r"embedding|position_backward"),
     ("end of the step", r"map_kernel|update_kernel|square_sum|sum_blocks|sum_sums|end_step|"
-                        r"partial_sums|store_kernel|cudaMem"),
+                        r"partial_sums|store_kernel|cudaMem|^mem(cpy|set)$"),
 ]
+
+
+# The names of the libraries' products among the kernels of a GPU.
+LIBRARY_PRODUCT = re.compile(r"nvjet|cutlass|gemm|splitKreduce", re.IGNORECASE)
 
 
 def stop(text):
@@ -77,11 +91,16 @@ def record(binaries, shape, steps, folder):
     return collections.Counter({name: int(count) for count, name in lines})
 
 
+def padded(vocabulary):
+    """Returns the rows of the weight in the head's products (core/ops/linear_cross_entropy.h)."""
+    return -(-vocabulary // 64) * 64
+
+
 def operation_of(name, shape):
-    # Products of the head have the vocabulary as one of their sizes.
+    # Products of the head have the padded vocabulary as one of their sizes.
     if name.startswith("cublasLtMatmul"):
         sizes = map(int, name.split()[1:])
-        return "head" if any(size == shape.vocabulary for size in sizes) else "products"
+        return "head" if any(size == padded(shape.vocabulary) for size in sizes) else "products"
     for operation, pattern in OPERATIONS:
         if re.search(pattern, name):
             return operation
@@ -110,7 +129,7 @@ def costs(s):
     """
     rows = s.sequences * s.tokens
     values = rows * s.width  # elements of an activation
-    logits = rows * s.vocabulary
+    logits = rows * padded(s.vocabulary)
     parameters = parameters_of(s)
     block = 12 * s.width * s.width
     return {
@@ -118,9 +137,10 @@ def costs(s):
         "products": (s.layers * 3 * 2 * (16 * values + block), s.layers * 3 * 2 * rows * block),
         # Logits are written, read for the loss, and overwritten by their gradient, which two
         # products read. The second read of the logits, for the gradient, comes from the cache and
-        # is not counted. Every chunk reads and writes the sum of the weight's gradient. At the end,
-        # the gradients of input and weight are multiplied by the gradient of the loss.
-        "head": (logits * 2 * (3 + 2) + s.vocabulary * s.width * (2 * 4 * CHUNKS + 2) +
+        # is not counted. The weight is copied to be padded. Every chunk reads and writes the sum of
+        # the weight's gradient. At the end, the gradients of input and weight are multiplied by the
+        # gradient of the loss.
+        "head": (logits * 2 * (3 + 2) + s.vocabulary * s.width * (2 * 4 * CHUNKS + 2 + 4) +
                  2 * 2 * values, 3 * 2 * logits * s.width),
         # Forward reads qkv and writes y. Backward reads y and dy for the rows' sums, reads qkv and
         # dy twice, and writes dqkv. Forward has 2 products and backward 7. The causal mask halves
@@ -165,28 +185,77 @@ def launches_of_step(binaries):
     return launches
 
 
+def steps_of(path):
+    """Returns the kernels of each step: lists of (start, end, name), in ns and in order of time.
+
+    A step begins with the lookup in the embedding. The first steps, which load kernels, and the
+    last one, which may be incomplete, are left out.
+    """
+    kernels = []
+    for line in path.read_text().splitlines():
+        start, end, name = line.split(maxsplit=2)
+        kernels.append((int(start), int(end), name))
+    kernels.sort()
+    begins = [i for i, kernel in enumerate(kernels) if "embedding_kernel" in kernel[2]]
+    steps = [kernels[a:b] for a, b in zip(begins, begins[1:])][2:]
+    if not steps:
+        stop(f"{path} has {len(begins)} steps, expected at least 4")
+    return steps
+
+
+def measured(path):
+    """Returns {operation: ms of a step} from a file that bench_kernel_times has written."""
+    sums = collections.Counter()
+    steps = steps_of(path)
+    for kernels in steps:
+        # The head runs from the end of the final norm until its gradients are scaled.
+        loss = next(i for i, kernel in enumerate(kernels) if "cross_entropy" in kernel[2])
+        norm = max(i for i in range(loss) if "norm_forward" in kernels[i][2])
+        scaled = next(i for i, kernel in enumerate(kernels) if "ScaleBy" in kernel[2])
+        for i, (start, end, name) in enumerate(kernels):
+            if norm < i < scaled:
+                operation = "head"
+            elif LIBRARY_PRODUCT.search(name):
+                operation = "products"
+            else:
+                operation = operation_of(name, GPT2)
+            sums[operation] += (end - start) / len(steps) / 1e6
+    return dict(sums)
+
+
 def table(binaries):
     launches = launches_of_step(binaries)
+    times = json.loads(MEASURED.read_text())["ms"]
     lines = ["| operation | launches | GB | TFLOP | least ms | measured ms |",
              "| --- | --- | --- | --- | --- | --- |"]
-    sums = [0, 0.0, 0.0, 0.0]
+    sums = [0, 0.0, 0.0, 0.0, 0.0]
     for operation, (moved, computed) in costs(GPT2).items():
         least = 1e3 * max(moved / MEMORY, computed / PRODUCTS)
-        row = [launches[operation], moved / 1e9, computed / 1e12, least]
+        row = [launches[operation], moved / 1e9, computed / 1e12, least, times[operation]]
         sums = [a + b for a, b in zip(sums, row)]
-        lines.append("| {} | {:,} | {:.1f} | {:.1f} | {:.1f} | – |".format(operation, *row))
-    lines.append("| all | {:,} | {:.1f} | {:.1f} | {:.1f} | – |".format(*sums))
+        lines.append("| {} | {:,} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |".format(operation, *row))
+    lines.append("| all | {:,} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |".format(*sums))
     return "".join(line + "\n" for line in lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", required=True, type=pathlib.Path)
+    parser.add_argument("--bin", type=pathlib.Path)
+    parser.add_argument("--times", type=pathlib.Path, help="what bench_kernel_times has written")
+    parser.add_argument("--device", help="the GPU of --times")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--update", action="store_true")
     choice.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
+    if arguments.times:
+        if not arguments.device:
+            parser.error("--times wants --device")
+        kept = {"device": arguments.device, "ms": measured(arguments.times)}
+        MEASURED.write_text(json.dumps(kept, indent=1) + "\n")
+        return
+    if not arguments.bin:
+        parser.error("--bin or --times is missing")
     if not (arguments.bin / "train_gpt").is_file():
         stop(f"{arguments.bin} has no train_gpt; build the preset emulated first")
     made = table(arguments.bin.resolve())

@@ -3,6 +3,7 @@
 //
 //   bench_kernels --device cuda
 //   bench_kernels --device cuda --tiny     sizes that the emulated device finishes in a second
+//   bench_kernels --only cross-entropy     one group of rows
 //
 // Prints one JSON object with a row for each operation. ms is the median time of a call over
 // samples; a sample is a loop of calls that ends with waiting for the device. tflops_per_s counts
@@ -15,6 +16,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -71,21 +73,31 @@ class Bench {
   Bench(const Sizes& sizes, int samples, double sample_seconds)
       : sizes_(sizes), samples_(samples), sample_seconds_(sample_seconds) {}
 
-  void run() {
-    product();
-    copy();
-    for (const int64_t context : sizes_.contexts) {
-      for (const int64_t head : {64, 128}) attention(context, head);
+  /// Measures the group of rows of this name, or all groups if the name is empty.
+  void run(const std::string& only) {
+    for (const auto& [name, group] : groups()) {
+      if (only.empty() || only == name) (this->*group)();
     }
-    layer_norm();
-    head();
-    cross_entropy();
-    adam();
+  }
+  static std::vector<std::string> group_names() {
+    std::vector<std::string> names;
+    for (const auto& [name, group] : groups()) names.push_back(name);
+    return names;
   }
 
   std::string rows() const { return fmt::format("[{}]", fmt::join(rows_, ",")); }
 
  private:
+  static std::vector<std::pair<std::string, void (Bench::*)()>> groups() {
+    return {{"product", &Bench::product},
+            {"copy", &Bench::copy},
+            {"attention", &Bench::attentions},
+            {"layer-norm", &Bench::layer_norm},
+            {"head", &Bench::head},
+            {"cross-entropy", &Bench::cross_entropy},
+            {"adamw", &Bench::adam}};
+  }
+
   Context context() const { return current_context(default_device()); }
 
   static void wait() {
@@ -152,6 +164,12 @@ class Bench {
     add_bandwidth("copy", measure([&] { kernels::copy(context(), y, x); }), 2 * x.bytes());
   }
 
+  void attentions() {
+    for (const int64_t context : sizes_.contexts) {
+      for (const int64_t head : {64, 128}) attention(context, head);
+    }
+  }
+
   void attention(int64_t context_length, int64_t head) {
     const int64_t heads = sizes_.width / head, batch = sizes_.tokens / context_length;
     const Shape shape{batch, context_length, sizes_.width};
@@ -205,19 +223,21 @@ class Bench {
                   4 * x.bytes() + statistics);
   }
 
-  // Measures the three products of a language model's last layer, with unpadded and with padded
-  // rows of logits. x is (R, C), weight is (V, C). The logits are bf16, and the sum of the weight's
-  // gradient is f32.
+  // Measures the three products of a language model's last layer, with the vocabulary's own size
+  // and padded as linear_cross_entropy pads it. Rows of logits are padded in both cases. x is
+  // (R, C), weight is (V, C). The logits are bf16, and the sum of the weight's gradient is f32.
+  // FLOPs of the padding do not count.
   void head() {
     const int64_t rows = sizes_.loss_rows, vocab = sizes_.vocab, width = sizes_.loss_width;
-    const Tensor x = values({rows, width}), weight = values({vocab, width});
-    const Tensor dx = empty(x.shape()), dweight = empty(weight.shape(), DType::f32);
+    const Tensor x = values({rows, width}), dx = empty(x.shape());
     const double flops = 2.0 * static_cast<double>(rows * vocab * width);
-    for (const int64_t stride : {vocab, ops::logits_stride(vocab)}) {
+    const int64_t stride = ops::logits_stride(vocab);
+    for (const int64_t columns : {vocab, stride}) {
+      const Tensor weight = values({columns, width}), dweight = empty(weight.shape(), DType::f32);
       const Tensor logits = empty({rows, stride}), dlogits = values({rows, stride});
       const auto add_product = [&](const char* name, const Tensor& y, const Tensor& a,
                                    const Tensor& b, MatmulArgs args) {
-        add_rate(fmt::format("head {}, stride {}", name, stride),
+        add_rate(fmt::format("head {}, {} columns", name, columns),
                  measure([&] { kernels::matmul(context(), y, a, b, args); }), flops);
       };
       add_product("logits", logits, x, weight, MatmulArgs{.transpose_b = true});
@@ -273,17 +293,18 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string device = "auto";
+  std::string device = "auto", only;
   bool tiny = false;
   CLI::App app("Times the operations of a GPT step on one device");
   app.add_option("--device", device)->check(CLI::IsMember({"cpu", "cuda", "auto"}));
   app.add_flag("--tiny", tiny, "small sizes, one call each");
+  app.add_option("--only", only, "measures one group")->check(CLI::IsMember(Bench::group_names()));
   CLI11_PARSE(app, argc, argv);
   return apps::run_alone([&] {
     dist::choose_device(device);
     const Sizes sizes = tiny ? tiny_sizes : Sizes{};
     Bench bench(sizes, tiny ? 1 : 7, tiny ? 0 : 0.02);
-    bench.run();
+    bench.run(only);
     const Device used = default_device();
     fmt::print("{}\n", JsonObject()
                            .add("bench", "kernels")

@@ -196,18 +196,6 @@ void InputCollector::add(std::span<const Tensor> inputs) {
 GradMode::GradMode(bool on) : before_(std::exchange(grad_is_enabled, on)) {}
 GradMode::~GradMode() { grad_is_enabled = before_; }
 
-InUse::InUse(std::initializer_list<const Tensor*> tensors) : InUse() {
-  for (const Tensor* tensor : tensors) {
-    if (tensor == nullptr || !tensor->defined() || !tensor->leaf()) continue;
-    if (tensor->leaf()->about_to_be_used) tensor->leaf()->about_to_be_used();
-    if (tensor->leaf()->no_longer_used) leaves_.push_back(tensor->leaf());
-  }
-}
-
-InUse::~InUse() {
-  for (const auto& leaf : leaves_) leaf->no_longer_used();
-}
-
 /// One backward walk over the graph behind some outputs. The caller calls, in this order: the
 /// constructor, begin_gradients, count_contributions, start, run. All contributions are counted
 /// before the first node runs, because a parameter's gradient is complete when its count returns to
@@ -320,7 +308,8 @@ class BackwardPass {
     }
     node.backward = nullptr;  // releases the saved tensors
     node.output_gradients.clear();
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
+    // In reverse, so that the optimizer's buckets complete in the order of their parameters.
+    for (size_t i = node.inputs.size(); i-- > 0;) {
       if (!gradients.delivered_[i]) deliver(node.inputs[i], std::move(gradients.gradients_[i]));
     }
   }

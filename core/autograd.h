@@ -244,7 +244,7 @@ struct NoGrad : GradMode {
 
 /// Announces to the hooks of the parameters among `tensors` that an operation reads them:
 /// about_to_be_used in the constructor, no_longer_used in the destructor. A pointer may be null,
-/// for an input that is not read.
+/// for an input that is not read. Throws if the tensors are not all on one device.
 class InUse {
  public:
   InUse(std::initializer_list<const Tensor*> tensors);

@@ -8,6 +8,9 @@
 // gradient the forward computes the chunk's part of dx and dweight. The backward multiplies dx and
 // dweight by the gradient of the loss.
 //
+// On CUDA, 16-bit weights are copied for the products, with rows of zeros up to
+// logits_columns(V). The logits of these rows are zero, and so are their gradients.
+//
 // All other logits are f32. If one chunk has all rows, its logits are kept for the backward.
 // Otherwise the backward recomputes the logits of each chunk, which costs one more product and
 // saves memory. With f32 operands the gradient of the logits overwrites the logits. With 16-bit
@@ -16,7 +19,9 @@
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/convert.h"
+#include "core/ops/copy.h"
 #include "core/ops/cross_entropy.h"
+#include "core/ops/fill.h"
 #include "core/ops/linear_cross_entropy.h"
 #include "core/ops/matmul.h"
 #include "core/ops/scale.h"
@@ -50,15 +55,26 @@ void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Ten
                 chunk_rows);
 }
 
-/// The operands with leading dimensions flattened: x (R, C), weight (V, C), targets (R) and
-/// logsumexp (R).
+/// Returns weight (V, C) for the products, with logits_columns(V) rows.
+Tensor padded(const Context& context, const Tensor& weight) {
+  const int64_t vocabulary = weight.size(0), channels = weight.size(1);
+  const int64_t columns = logits_columns(vocabulary, weight.dtype(), weight.device());
+  if (columns == vocabulary) return weight;
+  Tensor result = context.workspace({columns, channels}, weight.dtype());
+  kernels::copy(context, result.rows(0, vocabulary), weight);
+  kernels::fill(context, result.rows(vocabulary, columns), 0.0f);
+  return result;
+}
+
+/// The operands with leading dimensions flattened: x (R, C), targets (R) and logsumexp (R). weight
+/// is padded().
 struct Rows {
   Tensor x, weight, targets, logsumexp;
+  int64_t vocabulary = 0;
   int64_t chunk = 0;
 
   int64_t count() const { return targets.size(0); }
-  int64_t vocabulary() const { return weight.size(0); }
-  Shape chunk_shape() const { return {chunk, logits_stride(vocabulary())}; }
+  Shape chunk_shape() const { return {chunk, logits_stride(vocabulary)}; }
 
   template <class Body>
   void for_each_chunk(Body&& body) const {
@@ -95,6 +111,9 @@ void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, co
   const Tensor logits = kept.defined() ? kept : context.workspace(chunk_shape);
   // The products need the gradient in the operands' dtype. An f32 gradient overwrites the logits.
   const Tensor dlogits = dtype == DType::f32 ? logits : context.workspace(chunk_shape, dtype);
+  if (rows.weight.size(0) > rows.vocabulary) {
+    kernels::fill(context, dlogits, 0.0f);  // the product for dx reads the padding too
+  }
   // The chunks' contributions to dweight are summed in f32 and rounded once.
   const bool separate = dweight.defined() && dtype != DType::f32 && rows.chunk < rows.count();
   const Tensor sum = separate ? context.workspace(dweight.shape()) : dweight;
@@ -105,7 +124,7 @@ void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, co
     if (!kept.defined()) rows.compute_logits(context, values, begin, end);
     kernels::cross_entropy_backward(context, gradient, dloss, values,
                                     rows.logsumexp.rows(begin, end), rows.targets.rows(begin, end),
-                                    rows.vocabulary(), share);
+                                    rows.vocabulary, share);
     rows.add_gradients(context, gradient, dx, sum, begin, end);
   });
   if (separate) kernels::convert(context, dweight, sum);
@@ -120,7 +139,7 @@ Tensor loss_with_gradients(const Context& context, const Tensor& x, const Tensor
   const Tensor dx = x.requires_grad() ? Tensor::empty(x.shape(), x.dtype(), x.device()) : Tensor();
   // dweight stays f32 until the backward multiplies it by dloss, so that it is rounded only once.
   const Tensor dweight = weight.requires_grad()
-                             ? Tensor::empty(weight.shape(), DType::f32, x.device())
+                             ? Tensor::empty(rows.weight.shape(), DType::f32, x.device())
                              : Tensor();
   const Tensor dx_rows = dx.defined() ? dx.view(rows.x.shape()) : Tensor();
   Tensor loss = Tensor::empty({}, DType::f32, x.device());
@@ -131,20 +150,22 @@ Tensor loss_with_gradients(const Context& context, const Tensor& x, const Tensor
       const Tensor chunk = logits.rows(0, end - begin);
       rows.compute_logits(context, chunk, begin, end);
       kernels::cross_entropy_in_place(context, losses.rows(begin, end), chunk,
-                                      rows.targets.rows(begin, end), rows.vocabulary(), share);
+                                      rows.targets.rows(begin, end), rows.vocabulary, share);
       rows.add_gradients(context, chunk, dx_rows, dweight, begin, end);
     });
     kernels::sum(context, loss, losses, share);
   }
   return record("linear_cross_entropy", loss, {x, weight},
-                [dx, dweight](const Tensor& dloss, InputGradients& grads) {
+                [dx, dweight, vocabulary = rows.vocabulary](const Tensor& dloss,
+                                                            InputGradients& grads) {
                   const Context here = current_context(dloss.device());
                   if (dx.defined()) {
                     kernels::scale_by(here, dx, dx, dloss);
                     grads.pass(0, dx);
                   }
                   if (dweight.defined()) {
-                    kernels::scale_by(here, grads.destination(1), dweight, dloss);
+                    kernels::scale_by(here, grads.destination(1), dweight.rows(0, vocabulary),
+                                      dloss);
                   }
                 });
 }
@@ -163,9 +184,10 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
 
   const Shape by_rows{count, x.size(-1)};
   Rows rows{.x = x.view(by_rows),
-            .weight = weight,
+            .weight = padded(context, weight),
             .targets = targets.view({count}),
             .logsumexp = Tensor(),
+            .vocabulary = vocabulary,
             .chunk = std::min(count, logits_chunk_rows(vocabulary, x.dtype(), x.device(),
                                                        chunk_rows))};
   const bool recorded = grad_enabled() && (x.requires_grad() || weight.requires_grad());
@@ -198,8 +220,13 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                   const Tensor dx =
                       grads.wanted(0) ? grads.destination(0).view(by_rows) : Tensor();
                   const Tensor dweight = grads.wanted(1) ? grads.destination(1) : Tensor();
-                  rows_backward({x.view(by_rows), weight, targets, logsumexp, chunk}, logits,
-                                dloss, dx, dweight);
+                  // The weight's gradient alone does not read the weight.
+                  const Tensor factor = again || grads.wanted(0)
+                                            ? padded(current_context(dloss.device()), weight)
+                                            : weight;
+                  const Rows operands{x.view(by_rows), factor,         targets,
+                                      logsumexp,       weight.size(0), chunk};
+                  rows_backward(operands, logits, dloss, dx, dweight);
                 });
 }
 

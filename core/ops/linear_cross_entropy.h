@@ -18,6 +18,14 @@ inline int64_t logits_stride(int64_t vocabulary) {
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
+/// Returns the number of rows that the weight has in the products: `vocabulary` or, for 16-bit
+/// operands on a GPU, logits_stride(vocabulary). The rows beyond the vocabulary are zeros. Aligned
+/// rows of logits are not enough for cuBLASLt's fast kernels, because cuBLASLt also looks at the
+/// sizes: on an H200, three products with 50,257 take 26 ms, and with 50,304 they take 6 ms.
+inline int64_t logits_columns(int64_t vocabulary, DType dtype, Device device) {
+  return device.is_cpu() || dtype_size(dtype) != 2 ? vocabulary : logits_stride(vocabulary);
+}
+
 /// True if the forward of a recorded loss also computes the gradients of x and the weight, chunk by
 /// chunk. The backward then only multiplies these gradients by the gradient of the loss, and need
 /// not compute the logits again. f16 is excluded: without the loss scale, which only the backward

@@ -95,7 +95,7 @@ class Activations {
     if (!recorded) end(s_.config.layers, "sum_f");
     if (recorded && s_.gradient_in_forward) {
       alive_.begin("d ln", s_.x);
-      alive_.begin("d weight", 4 * s_.config.vocab * s_.config.width);
+      alive_.begin("d weight", 4 * s_.columns * s_.config.width);
       alive_.begin("loss", 4);
       end(s_.config.layers, "ln_f");
       return;

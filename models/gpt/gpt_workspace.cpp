@@ -126,7 +126,8 @@ class Workspace {
     linear_forward(4 * c_, c_);
     const int64_t logits = recorded && s_.keeps_logits ? 0 : s_.logits;
     const int64_t gradients = recorded && s_.gradient_in_forward ? head_gradients() : 0;
-    use(logits + s_.row + std::max({head_logits(), gradients, mean_workspace(s_.n)}));
+    use(logits + s_.padded_weight + s_.row +
+        std::max({head_logits(), gradients, mean_workspace(s_.n)}));
   }
 
   void backward() {
@@ -182,22 +183,22 @@ class Workspace {
   }
   int64_t head_logits() const {
     return most_of_chunks([&](int64_t rows, void* x) {
-      return kernels_.product({.m = rows, .n = s_.config.vocab, .k = c_, .a = {x, c_},
+      return kernels_.product({.m = rows, .n = s_.columns, .k = c_, .a = {x, c_},
                                .b = {nullptr, 1, c_}, .c = {nullptr, s_.stride},
                                .c_dtype = s_.logits_dtype});
     });
   }
   // The largest workspace of the products that read the gradient of the logits.
   int64_t head_gradients() const {
-    const int64_t v = s_.config.vocab;
+    const int64_t gradient_rows = s_.gradient_in_forward ? s_.columns : s_.config.vocab;
     const bool summed = s_.gradient_in_forward || s_.chunk < s_.n;
     const DType dweight_dtype = summed ? DType::f32 : s_.dtype;
     return most_of_chunks([&](int64_t rows, void* x) {
-      const int64_t dx = kernels_.product({.m = rows, .n = c_, .k = v, .a = {nullptr, s_.stride},
-                                           .b = {nullptr, c_}, .c = {x, c_},
-                                           .c_dtype = s_.dtype});
+      const int64_t dx = kernels_.product(
+          {.m = rows, .n = c_, .k = s_.columns, .a = {nullptr, s_.stride}, .b = {nullptr, c_},
+           .c = {x, c_}, .c_dtype = s_.dtype});
       const int64_t dweight = kernels_.product(
-          {.m = v, .n = c_, .k = rows, .a = {nullptr, 1, s_.stride}, .b = {x, c_},
+          {.m = gradient_rows, .n = c_, .k = rows, .a = {nullptr, 1, s_.stride}, .b = {x, c_},
            .c = {nullptr, c_}, .accumulate = x != nullptr, .c_dtype = dweight_dtype});
       return std::max(dx, dweight);
     });
@@ -206,7 +207,7 @@ class Workspace {
     if (s_.gradient_in_forward) return;  // backward only scales the gradients from forward
     const bool wide = s_.dtype == DType::f32;
     const bool several = s_.chunk < s_.n;
-    int64_t held = s_.keeps_logits ? 0 : s_.logits;
+    int64_t held = s_.padded_weight + (s_.keeps_logits ? 0 : s_.logits);
     if (!wide) held += s_.chunk * s_.stride * s_.element;      // the gradient of the logits
     if (!wide && several) held += 4 * s_.config.vocab * c_;    // the sum over chunks, in f32
     use(held + std::max(head_gradients(), s_.keeps_logits ? 0 : head_logits()));

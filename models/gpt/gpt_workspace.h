@@ -30,6 +30,8 @@ struct GptSizes {
   bool gradient_in_forward = ops::gradient_in_forward(dtype, device);
   bool keeps_logits = chunk == n && !gradient_in_forward;  // until backward
   int64_t stride = ops::logits_stride(config.vocab);       // between rows of logits, in elements
+  int64_t columns = ops::logits_columns(config.vocab, dtype, device);
+  int64_t padded_weight = columns == config.vocab ? 0 : columns * config.width * element;
   DType logits_dtype = ops::logits_dtype(dtype, device);
   int64_t logits = chunk * stride * dtype_size(logits_dtype);
   bool dropout = config.dropout > 0;

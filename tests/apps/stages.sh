@@ -119,3 +119,9 @@ for before, after in zip(steps, steps[1:]):
     factor = 0.5 if "skipped" in before else 1
     assert after["loss_scale"] == before["loss_scale"] * factor
 PYTHON
+
+# A bucket that holds most of a layer comes before a bucket for a bias and one for a weight.
+run=(--data text.txt --layers 2 --heads 2 --width 64 --context 16 --micro-batch 2 --global-batch 6
+  --steps 2 --eval-every 2 --eval-batches 4)
+same buckets 1 --precision bf16 --stage 3 --bucket-bytes 30000
+same buckets 2 --precision bf16 --stage 2 --bucket-bytes 30000

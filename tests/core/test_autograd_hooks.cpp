@@ -1,6 +1,7 @@
 // Tests which hooks of a parameter are called in forward and backward, and where gradients go.
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "core/ops/copy.h"
 #include "core/ops/fill.h"
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 #include "tests/support/reference.h"
 
 using namespace tessera;
@@ -213,6 +215,27 @@ TEST_CASE("an operation that fails still lets go of its parameters") {
   bad.tensor.leaf()->about_to_be_used = [] { fail("as it must"); };
   CHECK_THROWS_AS(ops::mul(w.tensor, bad.tensor), Error);
   CHECK(log == Log{"w use", "w done"});
+}
+
+TEST_CASE("an operation reads its parameters in order, and completes them in reverse") {
+  Log log;
+  Watched a("a", log, {2, 2}, 2), b("b", log, {2, 2}, 3);
+  const Tensor loss = ops::sum(ops::mul(a.tensor, b.tensor));
+  CHECK(log == Log{"a use", "b use", "a done", "b done"});
+  log.clear();
+  backward(loss);
+  Log completed;
+  std::copy_if(log.begin(), log.end(), std::back_inserter(completed),
+               [](const std::string& entry) { return entry.ends_with(" complete"); });
+  CHECK(completed == Log{"b complete", "a complete"});
+}
+
+TEST_CASE("operands on two devices are refused") {
+  if (on_cpu()) return;
+  const Tensor here = Tensor::zeros({2}), host = Tensor::empty({2}, DType::f32, Device{});
+  CHECK_THROWS_WITH(ops::mul(here, host),
+                    ContainsSubstring("operands of shapes [2] and [2] are on cuda:0 and cpu, "
+                                      "expected the device of the optimizer's communicator"));
 }
 
 TEST_CASE("a frozen parameter takes no gradient, but hears of its use") {

@@ -83,7 +83,7 @@ class Fixture {
   nn::SafetensorsReader file_;
 };
 
-dist::World one_rank() { return {.communicator = dist::single_communicator()}; }
+dist::World one_rank() { return {.communicator = dist::single_communicator(default_device())}; }
 
 /// Returns options with weight decay on matrices only.
 optim::ZeroOptions options_of(int stage) {

@@ -116,7 +116,8 @@ TEST_CASE("five SGD steps of a tiny ResNet are PyTorch's") {
       const optim::Sgd rule{
           .learning_rate = 0.05f, .momentum = 0.9f, .weight_decay = 0.01f, .nesterov = true};
       optim::ZeroOptimizer optimizer(
-          model, rule, {.communicator = dist::single_communicator()}, options_of(stage));
+          model, rule, {.communicator = dist::single_communicator(default_device())},
+          options_of(stage));
       optimizer.set_parameters(file.weights());
       const auto losses = file.floats("loss64");
       for (int64_t step = 0; step < steps; ++step) {

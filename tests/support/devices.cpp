@@ -23,4 +23,9 @@ void use_test_device() {
 
 bool on_cpu() { return default_device().is_cpu(); }
 
+bool on_real_gpu() {
+  if (on_cpu()) return false;
+  return cuda::device_name(default_device().index).find("emulated") == std::string::npos;
+}
+
 }  // namespace tessera::test

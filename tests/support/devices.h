@@ -12,4 +12,7 @@ void use_test_device();
 /// True if the tests run on the CPU.
 bool on_cpu();
 
+/// True if the tests run on a GPU, and not on the emulated device.
+bool on_real_gpu();
+
 }  // namespace tessera::test

@@ -23,6 +23,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* name_begin = "step-";
 constexpr const char* partial_end = ".partial";
+// Ends the name of a checkpoint that is being replaced.
+constexpr const char* replaced_end = ".before.partial";
 
 // Flushes the names in a folder to the disk, so that they survive a crash of the machine.
 void flush_folder(const fs::path& folder) {
@@ -157,18 +159,23 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   // All content must be on the disk before the folder gets its final name below.
   flush_folder(partial);
   // An existing checkpoint of this step may be replaced, because it was not whole or has the same
-  // bits. The existing folder is moved away first, because rename() replaces only empty folders.
+  // bits. The existing folder is moved away first, because rename() replaces only empty folders. If
+  // the process is killed between the two renames, remove_partial_checkpoints moves it back.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
-  if (fs::exists(whole)) {
-    const fs::path before = whole.string() + ".before" + partial_end;
-    // A process that was killed between the calls below may have left this folder.
-    fs::remove_all(before);
+  const fs::path before = whole.string() + replaced_end;
+  const bool replaces = fs::exists(whole);
+  if (replaces) {
+    fs::remove_all(before);  // a failed removal may have left it
     fs::rename(whole, before);
-    fs::rename(partial, whole);
-    fs::remove_all(before);
-  } else {
-    fs::rename(partial, whole);
   }
+  std::error_code error;
+  fs::rename(partial, whole, error);
+  if (error) {
+    std::error_code ignored;
+    if (replaces) fs::rename(before, whole, ignored);
+    throw fs::filesystem_error("cannot rename", partial, whole, error);
+  }
+  if (replaces) fs::remove_all(before);
   // The new name must be on the disk before older checkpoints may be removed.
   flush_folder(folder);
 }
@@ -196,7 +203,16 @@ void remove_partial_checkpoints(const std::string& folder) {
     if (name.starts_with(name_begin) && name.ends_with(partial_end)) left.push_back(entry->path());
   }
   // Folders are removed after the loop, because removals would disturb the listing.
-  for (const fs::path& path : left) fs::remove_all(path);
+  for (const fs::path& path : left) {
+    const std::string name = path.string();
+    const fs::path whole = name.substr(0, name.size() - std::strlen(replaced_end));
+    // commit_checkpoint was interrupted before the new checkpoint had this name.
+    if (name.ends_with(replaced_end) && !fs::exists(whole)) {
+      fs::rename(path, whole);
+    } else {
+      fs::remove_all(path);
+    }
+  }
 }
 
 BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& optimizer,

@@ -70,7 +70,8 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest);
 /// They were not whole, so the run did not resume from them, but their names would make them the
 /// newest. The caller must be the folder's only writer.
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep);
-/// Removes all checkpoints with a temporary name. No writer of the folder may be running.
+/// Removes all checkpoints with a temporary name. A checkpoint whose replacement was interrupted
+/// gets its final name back instead. No writer of the folder may be running.
 void remove_partial_checkpoints(const std::string& folder);
 
 /// Opens the newest whole checkpoint of a folder. Returns null if the folder has no checkpoint.

@@ -166,7 +166,8 @@ TEST_CASE("conv2d and its gradients equal float64", "[conv2d]") {
   if (on_cpu()) set_thread_count(GENERATE(1, 3, 8));  // each count divides the work differently
   const Outputs actual = run(c, in);
   INFO("x " << fmt::to_string(c.x) << ", weight " << fmt::to_string(c.weight));
-  CHECK(relative_error(actual.y, expected.y) < tolerance(dtype, 1, 2e-6));
+  // Some kernels of cuDNN round the convolution before they add the bias.
+  CHECK(relative_error(actual.y, expected.y) < tolerance(dtype, on_cpu() ? 1 : 2, 2e-6));
   CHECK(relative_error(actual.dx, expected.dx) < tolerance(dtype, 1, 2e-6));
   CHECK(relative_error(actual.dweight, expected.dweight) < tolerance(dtype, 1, 2e-6));
   CHECK(relative_error(actual.dbias, expected.dbias) < tolerance(dtype, 1, 2e-6));

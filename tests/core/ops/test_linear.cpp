@@ -1,6 +1,7 @@
 #include "core/check_gradient.h"
 #include "core/ops/matmul.h"
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"
 
@@ -48,9 +49,12 @@ TEST_CASE("linear and its gradients equal float64") {
     dbias[column] += g[i];
   }
   // The operation rounds each result once. With an activation, it also rounds the activation's
-  // input, and the gradient g of this input.
+  // input, and the gradient g of this input. For odd sizes, kernels of cuBLASLt round the product
+  // before they add the bias.
   const double bound = tolerance(dtype, active ? 3 : 1);
-  CHECK(relative_error(y, expected) < bound);
+  const bool twice = with_bias && !on_cpu() && !active;
+  CAPTURE(rows, in, out, in_out, active, with_bias, dtype_name(dtype));
+  CHECK(relative_error(y, expected) < (twice ? tolerance(dtype, 2) : bound));
   CHECK(relative_error(x.leaf()->gradient,
                        product(g, values_of(weight), rows, in, out, false, in_out)) < bound);
   const Values dweight = in_out ? product(values_of(x), g, in, out, rows, true, false)

@@ -3,6 +3,7 @@
 
 #include "core/check_gradient.h"
 #include "core/cpu/gemm.h"
+#include "core/ops/copy.h"
 #include "core/ops/matmul.h"
 #include "core/ops/scale.h"
 #include "tests/support/catch.h"
@@ -110,7 +111,10 @@ TEST_CASE("linear_cross_entropy sums a 16-bit weight gradient over chunks in f32
 
   const Context context = test_context();
   const float share = 1.0f / static_cast<float>(rows);
-  const Tensor sum = Tensor::zeros({vocabulary, channels});
+  const int64_t columns = ops::logits_columns(vocabulary, dtype, context.device);
+  const Tensor padded = rounded_to(dtype, Tensor::zeros({columns, channels}));
+  kernels::copy(context, padded.rows(0, vocabulary), weight);
+  const Tensor sum = Tensor::zeros({gradient_in_forward(dtype) ? columns : vocabulary, channels});
   const Tensor dloss = Tensor::full({}, 1024.0f);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t end = std::min(begin + chunk, rows), count = end - begin;
@@ -118,9 +122,10 @@ TEST_CASE("linear_cross_entropy sums a 16-bit weight gradient over chunks in f32
     const Shape shape{count, ops::logits_stride(vocabulary)};
     const Tensor logits = Tensor::empty(shape, logits_dtype(dtype));
     const Tensor losses = Tensor::empty({count}), logsumexp = Tensor::empty({count});
-    const Tensor dlogits = gradient_in_forward(dtype) ? logits : Tensor::empty(shape, dtype);
+    const Tensor dlogits =
+        gradient_in_forward(dtype) ? logits : rounded_to(dtype, Tensor::zeros(shape));
     const Tensor part_targets = targets.rows(begin, end);
-    kernels::matmul(context, logits, part, weight, MatmulArgs{.transpose_b = true});
+    kernels::matmul(context, logits, part, padded, MatmulArgs{.transpose_b = true});
     if (gradient_in_forward(dtype)) {
       kernels::cross_entropy_in_place(context, losses, logits, part_targets, vocabulary, share);
     } else {
@@ -132,7 +137,7 @@ TEST_CASE("linear_cross_entropy sums a 16-bit weight gradient over chunks in f32
                     MatmulArgs{.transpose_a = true, .accumulate = true});
   }
   if (gradient_in_forward(dtype)) kernels::scale_by(context, sum, sum, dloss);
-  CHECK(same_bits(weight.leaf()->gradient, rounded_to(dtype, sum)));
+  CHECK(same_bits(weight.leaf()->gradient, rounded_to(dtype, sum.rows(0, vocabulary))));
 }
 
 TEST_CASE("linear_cross_entropy's rows of logits are padded, in chunks that suit the device") {
@@ -144,6 +149,9 @@ TEST_CASE("linear_cross_entropy's rows of logits are padded, in chunks that suit
     CHECK(stride < vocabulary + 64);
   }
   CHECK(ops::logits_stride(50257) == 50304);
+  CHECK(ops::logits_columns(50257, DType::bf16, gpu) == 50304);
+  CHECK(ops::logits_columns(50257, DType::f32, gpu) == 50257);
+  CHECK(ops::logits_columns(50257, DType::bf16, Device{}) == 50257);
   for (const DType dtype : float_dtypes()) {
     CHECK(ops::logits_chunk_rows(256, dtype, Device{}) == 65536);
     CHECK(ops::logits_chunk_rows(50257, dtype, Device{}) == 333);

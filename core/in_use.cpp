@@ -1,0 +1,27 @@
+#include "core/autograd.h"
+#include "core/error.h"
+
+namespace tessera {
+
+InUse::InUse(std::initializer_list<const Tensor*> tensors) : InUse() {
+  const Tensor* first = nullptr;
+  for (const Tensor* tensor : tensors) {
+    if (tensor == nullptr || !tensor->defined()) continue;
+    const std::shared_ptr<Leaf> leaf = tensor->leaf();
+    if (leaf && leaf->about_to_be_used) leaf->about_to_be_used();
+    if (leaf && leaf->no_longer_used) leaves_.push_back(leaf);
+    if (first == nullptr) first = tensor;
+    // A kernel of a GPU that reads the memory of the CPU may end the process.
+    TESSERA_CHECK(tensor->device() == first->device(),
+                  "operands of shapes {} and {} are on {} and {}, expected the device of the "
+                  "optimizer's communicator",
+                  first->shape(), tensor->shape(), first->device().to_string(),
+                  tensor->device().to_string());
+  }
+}
+
+InUse::~InUse() {
+  for (const auto& leaf : leaves_) leaf->no_longer_used();
+}
+
+}  // namespace tessera
