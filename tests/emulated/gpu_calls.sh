@@ -39,7 +39,7 @@ grep -q "has no build: bench/gpu.sh --build comes first" "$work/output" || fail 
 call 0 --build
 has 'build | ok' 'build_rest | ok'
 call 0  # the default call has --peer none: PyTorch is not measured
-has 'bf16 product | ' 'head logits, stride 101' 'head dweight, stride 128' \
+has 'bf16 product | ' 'head logits, 101 columns' 'head dweight, 128 columns' \
   'nano, bf16: step | ' "nano, bf16, with tune's table: step | " 'kernels | ok' 'gpt2 | ok'
 ! grep -q PyTorch "$work/report/table.md" || fail "a figure of the peer's"
 call 0 --measure resnet ordered --peer none
@@ -55,10 +55,14 @@ has 'sanitize_memcheck_step | skipped: compute-sanitizer is not installed'
 mkdir "$work/bin"
 cat > "$work/bin/compute-sanitizer" << 'STUB'
 #!/bin/sh
-if [ "$1" = --help ]; then echo "--kernel-regex arg"; exit; fi
-[ "$1 $3 $4 $5 $6" = "--tool --error-exitcode 9 --kernel-regex kns=tessera" ] || exit 3
+if [ "$1" = --help ]; then echo "  --kernel-name arg"; exit; fi
+[ "$1 $3 $4 $5 $6" = "--tool --error-exitcode 9 --kernel-name kns=tessera" ] || exit 3
 tool=$2
 shift 6
+if [ "$tool" = memcheck ]; then
+  [ "$1 $2" = "--report-api-errors no" ] || exit 3
+  shift 2
+fi
 "$@" || exit
 if [ "$tool" = "$FINDS" ]; then exit 9; fi
 STUB

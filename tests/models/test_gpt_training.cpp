@@ -146,7 +146,7 @@ TEST_CASE("what a micro-batch holds is as docs/memory.md says, to the byte") {
   // place of the input, logsumexp and logits.
   const bool in_forward = ops::gradient_in_forward(dtype, default_device());
   const int64_t head = 2 * C * size + 4 * (in_forward ? 4 : 5 + S);
-  const int64_t whole = 4 + (in_forward ? 4 * V * C : 0);  // for any number of tokens
+  const int64_t whole = 4 + (in_forward ? 4 * S * C : 0);  // for any number of tokens
   CHECK(held(false).first == n * (L * (10 * C * size + 4 * (H + 4)) + head) + whole);
   const auto [after_forward, peak] = held(true);
   CHECK(after_forward == n * ((2 * L - 1) * C * size + head) + whole);
