@@ -197,8 +197,8 @@ measure_all() {
 
 # --- tests
 
-# Tests may run side by side, unlike measurements, but only a few at once, because processes that
-# share a GPU take turns. test_nn is left out, because it tests host memory only.
+# Tests may run side by side, unlike measurements, but only about ten at once, because processes
+# that share a GPU take turns. test_nn is left out, because it tests host memory only.
 tests_all() {
   local unwanted='~[full]~[cpu]' waiting=()
   local serial=(test_core test_optim_kernels test_dist test_models)
@@ -287,6 +287,8 @@ sanitized() {
     only=(--kernel-name kns=tessera)
   elif [[ $help == *" --filter "* ]]; then
     only=(--filter kns=tessera)
+  else
+    echo "this compute-sanitizer cannot leave out kernels of libraries, which may have findings too"
   fi
   # NCCL and the runtime try calls that may fail, and go on without them.
   if [[ $1 == memcheck ]]; then only+=(--report-api-errors no); fi

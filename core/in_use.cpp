@@ -13,8 +13,7 @@ InUse::InUse(std::initializer_list<const Tensor*> tensors) : InUse() {
     if (first == nullptr) first = tensor;
     // A kernel of a GPU that reads the memory of the CPU may end the process.
     TESSERA_CHECK(tensor->device() == first->device(),
-                  "operands of shapes {} and {} are on {} and {}, expected the device of the "
-                  "optimizer's communicator",
+                  "operands of shapes {} and {} are on {} and {}, expected one device",
                   first->shape(), tensor->shape(), first->device().to_string(),
                   tensor->device().to_string());
   }

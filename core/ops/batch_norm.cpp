@@ -137,7 +137,7 @@ Tensor batch_norm_with(const Tensor& mean, const Tensor& variance, const Tensor&
                   given.shape(), dtype_name(given.dtype()), weight.shape());
   }
   const trace::Scope scope("batch_norm");
-  const InUse in_use({&x, &weight, &bias, &residual});
+  const InUse in_use({&x, &weight, &bias, &residual, &mean, &variance});
   return normalize({mean, variance}, x, weight, bias, residual, options, {});
 }
 

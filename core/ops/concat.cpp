@@ -63,6 +63,9 @@ void check_parts(std::span<const Tensor> parts, int dim) {
                   "concat: a tensor has shape {}, expected that of the first, {}, but for "
                   "dimension {}",
                   part.shape(), first, dim);
+    TESSERA_CHECK(part.device() == parts[0].device(),
+                  "concat: tensors of shapes {} and {} are on {} and {}, expected one device",
+                  first, part.shape(), parts[0].device().to_string(), part.device().to_string());
   }
 }
 

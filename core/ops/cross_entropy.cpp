@@ -32,7 +32,7 @@ void check_cross_entropy(const Tensor& logits, const Tensor& targets) {
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
   check_cross_entropy(logits, targets);
   const trace::Scope scope("cross_entropy");
-  const InUse in_use({&logits});
+  const InUse in_use({&logits, &targets});
   const Context context = current_context(logits.device());
   kernels::check_targets(context, "cross_entropy", targets, logits.size(-1));
   const float share = 1.0f / static_cast<float>(targets.elements());

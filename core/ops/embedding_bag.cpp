@@ -74,7 +74,7 @@ Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor&
   check_shapes({indices, offsets, scale}, table);
   check_range({indices, offsets, scale}, table.size(0));
   const trace::Scope scope("embedding_bag");
-  const InUse in_use({read_whole(table)});
+  const InUse in_use({read_whole(table), &indices, &offsets, &scale});
   const auto [rows, row_indices] =
       rows_of(table, indices, used_indices(indices, offsets, table));
   const Bags bags{saved(row_indices), saved(offsets), scale.defined() ? saved(scale) : Tensor{}};

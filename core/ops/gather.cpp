@@ -96,7 +96,7 @@ Tensor pick(const Tensor& x, const Tensor& index, const Shape& shape, const Line
   const char* name = name_of(lines.picking);
   check_index(index, lines);
   const trace::Scope scope(name);
-  const InUse in_use({&x});
+  const InUse in_use({&x, &index});
   Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::gather_lines(current_context(x.device()), y, x, index, lines);
   return record(name, y, {x},
@@ -132,7 +132,7 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
   const Lines lines = lines_of(Picking::scatter_add, x.shape(), at, index.size(at));
   check_index(index, lines);
   const trace::Scope scope("scatter_add");
-  const InUse in_use({&x, &source});
+  const InUse in_use({&x, &source, &index});
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   scatter(y, source, index, lines,
           [&](const Context& context, const Tensor& wide) { kernels::convert(context, wide, x); });

@@ -176,7 +176,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                             int64_t chunk_rows) {
   check_linear_cross_entropy(x, weight, targets, chunk_rows);
   const trace::Scope scope("linear_cross_entropy");
-  const InUse in_use({&x, &weight});
+  const InUse in_use({&x, &weight, &targets});
   const Context context = current_context(x.device());
   const int64_t count = targets.elements();
   const int64_t vocabulary = weight.size(0);

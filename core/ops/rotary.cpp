@@ -47,7 +47,7 @@ void rotate(const Tensor& y, const Tensor& x, const Tensor& positions, const Rot
 Tensor rotary(const Tensor& x, const Tensor& positions, RotaryOptions options) {
   check_shapes(x, positions, options.base);
   const trace::Scope scope("rotary");
-  const InUse in_use({&x});
+  const InUse in_use({&x, &positions});
   const Tensor places = positions.defined() ? saved(positions) : Tensor{};
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
   rotate(y, x, places, options, false);

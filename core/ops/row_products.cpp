@@ -144,7 +144,7 @@ RowProducts row_products(const Lookup& left, const Lookup& right, bool squares) 
   check(given);
   const trace::Scope scope("row_products");
   const InUse in_use({read_whole(left.table), read_whole(right.table), if_read_whole(left.bias),
-                      if_read_whole(right.bias)});
+                      if_read_whole(right.bias), &left.indices, &right.indices});
   const RowProductInputs read{read_rows("left", left), read_rows("right", right)};
   const Device device = read.left.table.device();
   RowProducts result{

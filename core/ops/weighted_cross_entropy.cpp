@@ -61,7 +61,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   check_cross_entropy(logits, targets);
   check_class_weights(logits, options.class_weights);
   const trace::Scope scope("cross_entropy");
-  const InUse in_use({&logits, &options.class_weights});
+  const InUse in_use({&logits, &targets, &options.class_weights});
   const Context context = current_context(logits.device());
   const TargetRows rows = target_rows(context, targets, logits.size(-1), options);
   const Tensor logsumexp = Tensor::empty(targets.shape(), DType::f32, logits.device());

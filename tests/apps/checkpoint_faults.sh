@@ -3,7 +3,8 @@
 # A run is killed at a write, an fsync, a rename or a removal of its checkpoints, or one of these
 # calls fails. Either the old or the new checkpoint is then undamaged, and the resumed run ends like
 # a run without faults. Tries each fsync and rename, and a sample of the writes and removals. With
-# the argument `exhaustive`, tries every call.
+# the argument `exhaustive`, tries every call. Then a run replaces a damaged checkpoint, and each of
+# its renames and removals is a fault.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
@@ -17,9 +18,10 @@ expected=$(digest)
 [[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest"
 
 # fault KIND CALLS AT: runs with the fault KIND at the call number AT among the calls named CALLS
-# (file_faults.cpp). Sets `status` to the exit code.
+# (file_faults.cpp), from the folder `start` if there is one. Sets `status` to the exit code.
 fault() {
   rm -rf run
+  if [[ -d start ]]; then cp -r start run; fi
   status=0
   {
     env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/run/step-" FAULT="$1" FAULT_CALLS="$2" \
@@ -35,6 +37,24 @@ goes_on() {
   # An old checkpoint that was about to be removed may be left, but no incomplete one.
   [[ $(ls run) =~ ^lock.(step-000000002.)?step-000000003$ ]] || fail "left after $1: $(ls run)"
 }
+# kill_or_fail CALLS AT KIND...: a run is killed at a call, and then each KIND of failure is tried.
+kill_or_fail() {
+  local calls=$1 at=$2 kind
+  shift 2
+  fault kill "$calls" "$at"
+  [[ $status == 137 ]] || fail "exit code $status of a run that is killed at $calls $at"
+  goes_on "a kill at $calls $at"
+  for kind in "$@"; do
+    fault "$kind" "$calls" "$at"
+    [[ $status == 0 || $status == 1 ]] || fail "exit code $status, $kind at $calls $at"
+    grep -q 'step 3/3' stderr.log || fail "$kind at $calls $at ends the run: $(cat stderr.log)"
+    # A removal that fails need not be reported, because it does no harm to saved checkpoints.
+    grep -qE 'was not written: |could not be removed: ' stderr.log || [[ $calls == unlink ]] ||
+      fail "$kind at $calls $at is not told"
+    goes_on "$kind at $calls $at"
+  done
+  tried=$((tried + 1))
+}
 
 tried=0
 for calls in write fsync rename unlink; do
@@ -46,21 +66,22 @@ for calls in write fsync rename unlink; do
   [[ $calls == write && ${1:-} != exhaustive ]] && step=$((count / 6))
   [[ $calls == unlink && ${1:-} != exhaustive ]] && step=2
   for ((at = 1; at <= count; at += step)); do
-    fault kill "$calls" "$at"
-    [[ $status == 137 ]] || fail "exit code $status of a run that is killed at $calls $at"
-    goes_on "a kill at $calls $at of $count"
     kinds=(EIO)
     [[ $calls == write ]] && kinds+=(short)
-    for kind in "${kinds[@]}"; do
-      fault "$kind" "$calls" "$at"
-      [[ $status == 0 || $status == 1 ]] || fail "exit code $status, $kind at $calls $at"
-      grep -q 'step 3/3' stderr.log || fail "$kind at $calls $at ends the run: $(cat stderr.log)"
-      # A removal that fails need not be reported, because it does no harm to saved checkpoints.
-      grep -qE 'was not written: |could not be removed: ' stderr.log || [[ $calls == unlink ]] ||
-        fail "$kind at $calls $at is not told"
-      goes_on "$kind at $calls $at of $count"
-    done
-    tried=$((tried + 1))
+    kill_or_fail "$calls" "$at" "${kinds[@]}"
   done
+done
+
+# The newest checkpoint is damaged, so the run resumes from the one before it and replaces it.
+run+=(--checkpoint-keep 2)
+rm -rf run
+must_work "${run[@]}"
+shard=$(ls run/step-000000003/*.safetensors | head -n 1)
+printf 'damaged' | dd of="$shard" bs=1 seek=$(($(stat -c %s "$shard") - 8)) conv=notrunc status=none
+cp -r run start
+for calls in rename unlink; do
+  fault none "$calls" 0
+  [[ $status == 0 ]] || fail "counting $calls of a replacement: $(cat stderr.log)"
+  for ((at = 1; at <= $(cat count); at++)); do kill_or_fail "$calls" "$at" EIO; done
 done
 printf '%d places, killed and failing: the run goes on as if nothing had happened\n' "$tried"

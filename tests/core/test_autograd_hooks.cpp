@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/autograd.h"
+#include "core/image_ops.h"
 #include "core/ops.h"
 #include "core/ops/add.h"
 #include "core/ops/copy.h"
@@ -232,10 +233,19 @@ TEST_CASE("an operation reads its parameters in order, and completes them in rev
 
 TEST_CASE("operands on two devices are refused") {
   if (on_cpu()) return;
-  const Tensor here = Tensor::zeros({2}), host = Tensor::empty({2}, DType::f32, Device{});
+  const Tensor here = Tensor::zeros({2, 2}), host = Tensor::empty({2, 2}, DType::f32, Device{});
+  const Tensor rows = Tensor::empty({2}, DType::i32, Device{});
+  std::ranges::fill(rows.values<int32_t>(), 0);
   CHECK_THROWS_WITH(ops::mul(here, host),
-                    ContainsSubstring("operands of shapes [2] and [2] are on cuda:0 and cpu, "
-                                      "expected the device of the optimizer's communicator"));
+                    ContainsSubstring("operands of shapes [2, 2] and [2, 2] are on cuda:0 and cpu, "
+                                      "expected one device"));
+  const auto refused = ContainsSubstring("cuda:0 and cpu, expected one device");
+  CHECK_THROWS_WITH(ops::concat({here, host}, 0), refused);
+  CHECK_THROWS_WITH(ops::embedding(rows, here), refused);
+  CHECK_THROWS_WITH(ops::index_select(here, 0, rows), refused);
+  CHECK_THROWS_WITH(ops::cross_entropy(here, rows), refused);
+  CHECK_THROWS_WITH(ops::linear_cross_entropy(here, here, rows), refused);
+  CHECK_THROWS_WITH(ops::smoothed_cross_entropy(here, rows, 0.1f), refused);
 }
 
 TEST_CASE("a frozen parameter takes no gradient, but hears of its use") {

@@ -214,6 +214,13 @@ TEST_CASE("a folder that a run writes to, or that is ahead, is refused") {
   CHECK(message_of<InputError>([&] {
           train::import_checkpoint(options);
         }).find("step-000000005 is there, and a run would go on from it") != std::string::npos);
+  // A checkpoint whose replacement was interrupted has no name until the folder is claimed.
+  const std::filesystem::path newest = options.folder + "/step-000000005";
+  std::filesystem::rename(newest, newest.string() + ".before.partial");
+  CHECK(message_of<InputError>([&] {
+          train::import_checkpoint(options);
+        }).find("step-000000005 is there, and a run would go on from it") != std::string::npos);
+  CHECK(std::filesystem::exists(newest));
   options.step = 6;
   CHECK(train::import_checkpoint(options).manifest.step == 6);
   options.folder = files.folder.path("");

@@ -175,9 +175,11 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
     if (replaces) fs::rename(before, whole, ignored);
     throw fs::filesystem_error("cannot rename", partial, whole, error);
   }
-  if (replaces) fs::remove_all(before);
-  // The new name must be on the disk before older checkpoints may be removed.
+  // The new name must be on the disk before the replaced and older checkpoints may be removed.
   flush_folder(folder);
+  // If this removal fails, the new checkpoint is valid all the same. The next removal of this kind
+  // takes what is left.
+  if (replaces) fs::remove_all(before, error);
 }
 
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) {
@@ -186,6 +188,8 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) 
   for (const int64_t step : checkpoint_steps(folder)) {
     if (step <= newest && kept++ < keep) continue;
     const fs::path old = fs::path(folder) / checkpoint_name(step);
+    // Without `old`, what is left of a checkpoint that it replaced would get its name back.
+    fs::remove_all(old.string() + replaced_end);
     // Renames the folder before removing it. A folder whose removal is interrupted is then not
     // mistaken for a checkpoint.
     const fs::path going = old.string() + partial_end;

@@ -226,6 +226,8 @@ ImportedCheckpoint import_checkpoint(const ImportOptions& options) {
   // The folder is claimed after the checks above, because claiming it makes the folder and removes
   // unfinished checkpoints. Elements are checked later, when write_checkpoint reads them.
   const CheckpointFolder claimed(options.folder);
+  // Claiming also gives a checkpoint its name back if its replacement was interrupted.
+  check_folder(options, step);
   write_checkpoint(options, tensors, manifest);
   return {(fs::path(options.folder) / checkpoint_name(step)).string(), manifest};
 }

@@ -29,8 +29,9 @@
 namespace tessera::train {
 
 /// Claims a folder of checkpoints for one writer until destruction. Makes the folder if it is
-/// missing, and removes unfinished checkpoints of earlier writers. Throws InputError if another
-/// process has claimed the folder, or if the folder cannot be written.
+/// missing, and removes unfinished checkpoints of earlier writers, as remove_partial_checkpoints
+/// does. Throws InputError if another process has claimed the folder, or if the folder cannot be
+/// written.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(const std::string& folder);
