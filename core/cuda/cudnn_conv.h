@@ -4,8 +4,8 @@
 // A pass with given sizes and dtype always uses one algorithm (core/convolution_choices.h).
 // According to cuDNN, the algorithm adds in a fixed order. So results have the same bits in every
 // call, and on every rank with the same version of cuDNN, kind of GPU and choice of algorithm. Sums
-// are f32, without TF32, and are rounded into the result. For odd sizes, cuDNN may also round before
-// it adds the bias.
+// are f32, without TF32. The result is rounded; for odd sizes, cuDNN may also round before it adds
+// the bias.
 #pragma once
 
 #include <cstdint>
