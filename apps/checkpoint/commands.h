@@ -27,7 +27,7 @@ int64_t total_bytes(const train::Manifest& manifest);
 std::string plain(const std::string& text);
 
 int inspect_checkpoints(const CheckpointToolOptions& options);
-/// Throws Error, not InputError, if a checkpoint is not whole.
+/// Throws Error, not InputError, if a checkpoint is not whole: the exit code is then 1, not 2.
 int verify_checkpoints(const CheckpointToolOptions& options);
 /// Returns 0 if all tensors are equal, else 1.
 int diff_checkpoints(const CheckpointToolOptions& options);

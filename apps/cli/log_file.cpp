@@ -23,7 +23,7 @@ KeptFor kept_for(const RunOptions& options) {
   return {"report", options.report};
 }
 
-// Returns the first line of a log, or an empty object if the first line is no header.
+// Returns the header, which is the first line of a log, or an empty object if there is no header.
 nlohmann::json header_of(const std::string& path) {
   std::string line;
   std::ifstream file(path, std::ios::binary);

@@ -6,8 +6,8 @@
 namespace tessera::apps {
 
 /// The report and the CSV table are made from the log. If --report or --csv is given without --log,
-/// sets options.log_implied, and derives options.log: run.jsonl from --report run.html. If both are
-/// given, derives it from --report.
+/// sets options.log_implied, and sets options.log to the path of the report (or of the table,
+/// without --report) with the extension .jsonl: run.jsonl for --report run.html.
 void imply_log(RunOptions& options);
 
 /// Checks a file that exists at the path of the log. Throws InputError in these cases:

@@ -25,7 +25,7 @@ namespace tessera::apps {
 struct ModelOptions {
   std::optional<std::string> preset;  // not given: nano
   std::optional<int64_t> layers, heads, width, context, vocab;
-  std::optional<float> epsilon;  // of the layer norms, from config.json
+  std::optional<float> epsilon;  // layer norms' epsilon in config.json; no flag sets it
 };
 void add_model_options(Flags& app, ModelOptions& options);
 /// Returns the name of the preset; "nano" if none was given.

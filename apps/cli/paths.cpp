@@ -84,8 +84,9 @@ int64_t step_of_folder(const fs::path& folder) {
 }
 
 // Returns the files that --save-best would write, and those files of --save-every that may clash
-// with a path on the command line. All files of --save-every may be too many to list. A clash needs
-// a path that is named like the folder of a save, step-..., or lies directly in a folder named so.
+// with a path on the command line. All files of --save-every may be too many to list. Only two
+// kinds of path can clash: a path named step-..., like the folder of a save, and a path directly in
+// a folder with such a name.
 std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   const auto& [file, others, every, best, checkpoints] = paths.saves;
   std::vector<std::string> folders;

@@ -189,8 +189,8 @@ Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags
   if (flags.options.wanted() && !flags.only_weights) check_no_later_steps();
 }
 
-// Throws InputError if the folder has a checkpoint of a later step than the one this run starts
-// from. The next start would resume from that checkpoint, and not from this run's newest one.
+// Throws InputError if the folder has a checkpoint of a later step than the step this run starts
+// from. The next start would resume from that checkpoint, not from this run's newest checkpoint.
 void Resumed::check_no_later_steps() const {
   const std::vector<int64_t> steps = train::checkpoint_steps(flags_.options.folder);
   if (steps.empty() || steps.front() <= step()) return;

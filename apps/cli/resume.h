@@ -65,7 +65,7 @@ class Resumed {
   Resumed(const CheckpointFlags& flags, const dist::World& world);
 
   bool found() const { return checkpoint_ != nullptr; }
-  /// The checkpoint's manifest; there must be a checkpoint.
+  /// manifest() and folder() require that a checkpoint was found.
   const train::Manifest& manifest() const { return checkpoint_->manifest(); }
   const std::string& folder() const { return checkpoint_->folder(); }
   /// Returns true, with a message to the user, if the checkpoint already has all `steps` steps.
@@ -111,7 +111,7 @@ class Resumed {
   void check_imported(const dist::Settings& run) const;
 
   const CheckpointFlags& flags_;
-  std::unique_ptr<train::CheckpointFolder> claimed_;  // set only on rank 0, and with --checkpoint
+  std::unique_ptr<train::CheckpointFolder> claimed_;  // null unless rank 0 claimed the folder
   std::unique_ptr<train::CheckpointReader> checkpoint_;
 };
 

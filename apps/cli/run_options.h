@@ -30,7 +30,7 @@ struct RunOptions {
   optim::Reduction reduction = optim::Reduction::ordered;
   dist::DeviceOptions devices;
   bool graph = false;
-  MemoryOptions memory;  // precision, gradient sums, offload; of a GPT also recompute, loss rows
+  MemoryOptions memory;  // precision, gradient sums, offload; for a GPT also recompute, loss rows
 
   int64_t steps = 0;
   Batch batch;
@@ -120,8 +120,8 @@ train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
 /// Returns the update rule, the optimizer's options and the training loop's options.
 train::TrainingRun training_run(const RunOptions& options);
 
-/// Both throw InputError, naming the flag, if the value is invalid. positive() requires a finite
-/// value above 0. within() requires a value in [minimum, below).
+/// positive() and within() throw InputError, naming the flag, if the value is invalid. positive()
+/// requires a finite value above 0. within() requires a value in [minimum, below).
 void positive(const char* flag, float value);
 void within(const char* flag, float value, float minimum, float below);
 

@@ -1,4 +1,4 @@
-// The defaults of a training run, and those with which each preset of a GPT trains well.
+// The defaults of a training run, and their values for each preset of a GPT.
 #pragma once
 
 #include <cstdint>

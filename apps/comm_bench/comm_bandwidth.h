@@ -2,7 +2,7 @@
 // of `size` bytes on each of N ranks:
 //
 //   algbw = size / time               the bandwidth that the program gets
-//   busbw = algbw * factor            the least bandwidth that each rank's link must have carried;
+//   busbw = algbw * factor            a lower bound of the bandwidth that each rank's link reached;
 //                                     comparable with the hardware's bandwidth for any N
 //
 // The factors:

@@ -248,8 +248,8 @@ CommResult CommMeasurement::measure(Collective collective, int64_t bytes) {
   prepare(collective, buffers);  // touches every page before timing
   const int64_t columns = 1 + plan_.iterations;
   int64_t* const own = counts_.data<int64_t>() + communicator_.rank() * columns;
-  // An all-reduce works in place, so repeated calls make the values grow, at last to infinity. The
-  // time of a call does not depend on the values.
+  // An all-reduce works in place, so repeated calls make the values grow, eventually to infinity.
+  // The time of a call does not depend on the values.
   for (int64_t i = 0; i < plan_.warmup; ++i) time(collective, buffers);
   for (int64_t i = 0; i < plan_.iterations; ++i) own[1 + i] = time(collective, buffers);
   prepare(collective, buffers);

@@ -8,7 +8,7 @@
 
 namespace tessera::apps {
 
-/// These throw InputError, naming the flag, if the value is out of range.
+/// at_least() and at_most() throw InputError, naming the flag, if the value is out of range.
 void at_least(const char* flag, int64_t value, int64_t minimum);
 void at_most(const char* flag, int64_t value, int64_t maximum);
 
