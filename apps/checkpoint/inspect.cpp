@@ -144,8 +144,7 @@ void print_checkpoint(const std::string& path, const Manifest& manifest) {
   print_table(rows);
 }
 
-/// A checkpoint in a folder. The sizes and headers of its files are checked, but the tensors are not
-/// read.
+/// A checkpoint in a folder. The sizes and headers of its files are checked. Tensors are not read.
 struct Listed {
   std::string path;
   int64_t step = 0;
