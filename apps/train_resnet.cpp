@@ -161,8 +161,9 @@ class Run {
     if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
   }
 
-  // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
-  // from a checkpoint, checks that it belongs to this run, and starts the loop at its step.
+  // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
+  // run resumes, checks that the checkpoint belongs to this run, and starts the loop at the
+  // checkpoint's step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     const bool ranks_matter = options_.sync_bn || options_.reduction == optim::Reduction::fast;

@@ -59,7 +59,7 @@ void add_image_training(Flags& app, ImageCommandLine& line) {
 }
 
 TrainDefaults defaults_for(const ImageTrainOptions& options) {
-  TrainDefaults defaults{.steps = 0,  // follows from the epochs
+  TrainDefaults defaults{.steps = 0,  // `complete` computes the steps from the epochs
                          .global_batch = 128,
                          .micro_batch = 64,
                          .lr = 1e-3f,

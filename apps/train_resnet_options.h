@@ -46,7 +46,7 @@ void complete(ImageCommandLine& line, int64_t training_images, const std::string
 /// `side` x `side` pixels.
 void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks);
 
-/// Returns the options of training_run, with the learning rate's schedule and, if --sync-bn was
+/// Returns training_run(options) with the schedule that --schedule names and, if --sync-bn was
 /// given, with synchronized batch norms.
 train::TrainingRun image_training_run(const ImageTrainOptions& options);
 

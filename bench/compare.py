@@ -35,7 +35,7 @@ SIZES = {  # layers, heads, width, context, batch, vocab
     "gpt2": (12, 12, 768, 256, 1, 50257),
 }
 STEPS = {"nano": (60, 10), "micro": (4, 1), "gpt2": (4, 1)}  # timed, warm-up
-BF16_WAYS = ("autocast", "master")  # --bf16 of gpt_step.py
+BF16_WAYS = ("autocast", "master")  # values of --bf16 in gpt_step.py
 STRATEGIES = ("ddp", "zero1", "fsdp-grad-op", "fsdp-full")  # correspond to stages 0 to 3
 
 

@@ -45,7 +45,7 @@ using namespace tessera;
 
 struct Options {
   std::string preset = "micro";
-  int64_t layers = 0;  // layers, ..., batch: 0 means the preset's value
+  int64_t layers = 0;  // 0 in layers, heads, width, context or batch: the preset's value
   int64_t heads = 0;
   int64_t width = 0;
   int64_t context = 0;
@@ -99,8 +99,9 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Returns the model's sizes, and sets `batch` to the sequences of a micro-batch. The presets are
-// those of bench/peers/gpt_step.py, with contexts of at most 256. Flags override the preset.
+// Returns the model's sizes, and sets `batch` to the number of sequences in a micro-batch. The
+// presets are those of bench/peers/gpt_step.py, with contexts of at most 256. Flags override the
+// preset.
 models::GptConfig sizes(const Options& options, int64_t& batch) {
   models::GptConfig config = models::GptConfig::preset(options.preset);
   const bool large = config.context > 256;

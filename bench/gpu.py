@@ -3,15 +3,16 @@
 
     bench/gpu.py                  # every question; bench/gpu.sh builds and tests first
     bench/gpu.py kernels gpt2     # some of them; --list names them
-    bench/gpu.py --smoke --device cpu    # tiny sizes without a GPU, to see that it works
+    bench/gpu.py --smoke --device cpu    # tiny sizes without a GPU, to try this script
 
 Each process measures its own times and prints medians; timed work ends with waiting for the device
 (bench/kernels.cpp, bench/gpt_step.cpp, bench/resnet_step.cpp, and the peers of the same names). The
 peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend. --python none
 leaves the peer out. --peer-only compares the peer with Tessera's figures that an earlier call left
-in --out, and measures Tessera only if these figures are missing. Even then, Tessera trains from the
-peer's initial weights, so that losses can be compared. Tessera's figures are printed before the
-peer begins. Exit code 77 means that the build can answer none of the questions.
+in --out, and measures Tessera only if these figures are missing. For gpt2 and resnet, Tessera also
+trains from the peer's initial weights, even with --peer-only, so that losses can be compared.
+Tessera's figures are printed before the peer begins. Exit code 77 means that the build can answer
+none of the questions.
 """
 import argparse
 import json
@@ -67,7 +68,10 @@ def peer(args, script, *options):
 
 
 def kept(args, name, measure, again):
-    """Return the result in args.out's file `name`. Measure if `again`, or if there is no file."""
+    """Return the result in the file args.out/name.json.
+
+    If `again`, or if the file does not exist, measure first and write the file.
+    """
     path = args.out / f"{name}.json"
     if again or not path.exists():
         path.write_text(json.dumps(measure()))
@@ -304,7 +308,10 @@ def gaps(args):
 
 
 def ordered(args):
-    """Time the ordered reduction against MPI's on 2 ranks, and NCCL's on all GPUs if several."""
+    """Time the ordered reduction against a reduce-scatter.
+
+    Runs over MPI on 2 ranks and, if there are several GPUs, over NCCL on all of them.
+    """
     gpus = 1 if args.smoke else len(smi("name"))
     runs = [("mpi", 2)] + ([("nccl", gpus)] if gpus > 1 else [])
     size = "64KiB" if args.smoke else "64MiB"

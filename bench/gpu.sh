@@ -226,8 +226,8 @@ tests_all() {
       part "$program" 300 env TESSERA_TEST_DEVICE=cuda "$build/bin/$program" "$unwanted" || true
     done
   }
-  # test_core takes ten minutes on a GPU, most of it in waits, so groups of its cases run side by
-  # side: by the first letter of their names, and the rest.
+  # test_core takes ten minutes on a GPU, most of it in waits, so its cases run side by side in
+  # groups: one for each list of first letters below, and one for all other cases.
   core_groups() {
     local group letter spec rest=$unwanted running=()
     for group in a bcd efgh ijklmnop qrs; do
@@ -290,7 +290,7 @@ sanitized() {
   else
     echo "this compute-sanitizer cannot leave out kernels of libraries, which may have findings too"
   fi
-  # NCCL and the runtime try calls that may fail, and go on without them.
+  # NCCL and the CUDA runtime try calls that may fail, and handle their errors.
   if [[ $1 == memcheck ]]; then only+=(--report-api-errors no); fi
   output=$(mktemp)
   trap 'rm -f "$output"' EXIT

@@ -4,7 +4,7 @@
   bench/gpu_operations.py --bin build/emulated/bin            prints the table
   bench/gpu_operations.py --bin build/emulated/bin --update   writes it to docs/cuda.md
   bench/gpu_operations.py --bin build/emulated/bin --check    compares it with docs/cuda.md
-  bench/gpu_operations.py --times times.txt --device "NVIDIA H200"    keeps measured times for it
+  bench/gpu_operations.py --times times.txt --device "NVIDIA H200"    stores the table's measured ms
 
 Launches are counted: train_gpt runs on the emulated device with one and with two layers. The
 difference is the number of launches of a layer. The floating-point operations of matrix products
@@ -20,7 +20,7 @@ Measured times come from bench_kernel_times, which a GPU's driver loads into a p
 
 --times adds them up by operation, per step, and keeps the sums in bench/gpu/operation_times.json.
 
-Exit code: 0; 1 if --check finds another table; 2 for any other failure.
+Exit code: 0; 1 if --check finds a difference; 2 for any other failure.
 """
 import argparse
 import collections
@@ -60,7 +60,7 @@ OPERATIONS = [
 ]
 
 
-# The names of the libraries' products among the kernels of a GPU.
+# Matches the names of the libraries' GPU kernels for matrix products.
 LIBRARY_PRODUCT = re.compile(r"nvjet|cutlass|gemm|splitKreduce", re.IGNORECASE)
 
 
@@ -92,7 +92,7 @@ def record(binaries, shape, steps, folder):
 
 
 def padded(vocabulary):
-    """Returns the rows of the weight in the head's products (core/ops/linear_cross_entropy.h)."""
+    """Returns the vocabulary, padded for the head's products (core/ops/linear_cross_entropy.h)."""
     return -(-vocabulary // 64) * 64
 
 
@@ -137,9 +137,9 @@ def costs(s):
         "products": (s.layers * 3 * 2 * (16 * values + block), s.layers * 3 * 2 * rows * block),
         # Logits are written, read for the loss, and overwritten by their gradient, which two
         # products read. The second read of the logits, for the gradient, comes from the cache and
-        # is not counted. The weight is copied to be padded. Every chunk reads and writes the sum of
-        # the weight's gradient. At the end, the gradients of input and weight are multiplied by the
-        # gradient of the loss.
+        # is not counted. The weight is copied to be padded. Every chunk writes the sum of the
+        # weight's gradient, and all chunks but the first read it. At the end, the gradients of
+        # input and weight are multiplied by the gradient of the loss.
         "head": (logits * 2 * (3 + 2) + s.vocabulary * s.width * (2 * 4 * CHUNKS + 2 + 4) +
                  2 * 2 * values, 3 * 2 * logits * s.width),
         # Forward reads qkv and writes y. Backward reads y and dy for the rows' sums, reads qkv and
@@ -149,14 +149,14 @@ def costs(s):
                       s.layers * (2 + 7) * rows * s.tokens * s.width),
         # Backward recomputes GELU's output, which dweight of the next linear layer reads.
         "GELU": (s.layers * 2 * (2 + 2 + 3) * 4 * values, 0),
-        # Forward reads x and the residual, and writes y and their sum. The first norm has no
+        # Forward reads x and the residual, and writes their sum and y. The first norm has no
         # residual, which the formula neglects. Backward recomputes y from x. It then reads dy, x
         # and the residual's gradient, and writes dx.
         "layer norms": ((2 * s.layers + 1) * 2 * (4 + 2 + 4) * values, 0),
         "bias gradients": (s.layers * 2 * 9 * values, 0),
         "embedding": (2 * 5 * values + 2 * s.vocabulary * s.width, 0),
         # The micro-batch's gradient is read and stored as an f32 sum, which the norm and the update
-        # read. The update reads and writes f32 weights and two moments, and writes 2-byte values.
+        # read. The update reads and writes f32 weights and two moments, and writes bf16 weights.
         "end of the step": (parameters * (2 + 4 + 4 + 4 + 3 * 8 + 2), 0),
     }
 

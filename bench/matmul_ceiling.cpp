@@ -11,7 +11,7 @@
 //
 // Each layer has weights and gradients of its own, as in a model. All layers share one set of
 // activations, which fits the caches better than a model's activations do. No linear reads an
-// activation that another product has written. If one did, values would shrink, product by product,
+// activation that another product has written. Otherwise values would shrink, product by product,
 // to subnormal numbers, which are slow. With bf16, all operands are bf16. The logits and the
 // results of attention's products are f32, as in the step. All other results are bf16. Prints the
 // medians as one JSON object.

@@ -9,7 +9,7 @@ of its memory. The run on two ranks has no overlap, so a rank waits for all of i
 This run gives the rate at which a rank sends. It also gives the rate of a rank's products while a
 second core is busy, which is a few percent lower than on one rank. Then zero_plan predicts six
 configurations of one or two ranks, with other sizes, stages and micro-batches, and the table shows
-its errors. The configurations run alternately, --rounds times each. A time is the median over
+the errors. The configurations run alternately, --rounds times each. A time is the median over
 rounds of each run's median over steps.
 
 Each of the two ranks computes and communicates on one core, so the planner gets --shared-cores.

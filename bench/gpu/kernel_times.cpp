@@ -4,8 +4,8 @@
 //
 //   CUDA_INJECTION64_PATH=libbench_kernel_times.so TESSERA_KERNEL_TIMES=times.txt program ...
 //
-// bench/gpu.py computes the idle time of the device from these lines. Recording costs time on the
-// host, so without recording the idle time is not longer.
+// bench/gpu.py computes the idle time of the device from these lines. Recording slows the host, so
+// a run without recording has at most this idle time.
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>

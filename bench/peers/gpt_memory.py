@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Show which tensors PyTorch holds at the peak of a GPT training step, largest kinds first.
 
-    gpt_memory.py --preset micro          # of the step that gpt_step.py times
+    gpt_memory.py --preset micro          # the same step as gpt_step.py times
     gpt_memory.py --preset gpt2 --top 5
 
 Watches the storages of all tensors that operations return, in the second step, when AdamW's state
 exists. Memory that an operation takes and frees within a call (scratch of libraries) is not seen.
-Parameters, their gradients and AdamW's state have their own kinds; each other storage is named by
-the operation that made it, and by whether it did so in forward or in backward.
+Parameters, their gradients, AdamW's state and buffers have their own kinds. Each other storage is
+named by the operation that made it and the phase of the step: forward, backward or update.
 """
 import collections
 import itertools

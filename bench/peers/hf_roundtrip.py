@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Load saved weights by `transformers` and print the loss on given tokens.
+"""Load saved weights with `transformers` and print the loss on given tokens.
 
     hf_roundtrip.py FOLDER --tokens 3,1,4,1,5,9          # one sequence
     hf_roundtrip.py out/weights.safetensors --tokens 3,1,4 --tokens 2,7,1
 
-FOLDER holds config.json, and either model.safetensors or one .safetensors file of another name. A
-file that is given itself needs a config.json in its folder.
+FOLDER holds config.json, and either model.safetensors or one .safetensors file of another name. If
+a file is given instead of a folder, its folder must hold config.json.
 The loss is the mean over all predictions of a token from the tokens before it. Prints {"loss",
 "tensors"} as JSON; exits 1 if keys are missing or unexpected, 77 if torch or transformers is
 absent.
@@ -31,7 +31,7 @@ def load(path):
         sorted(path.glob("model.safetensors")) or sorted(path.glob("*.safetensors")))
     if len(files) != 1:
         raise SystemExit(f"hf_roundtrip: {path} holds {len(files)} .safetensors files, expected 1")
-    with tempfile.TemporaryDirectory() as folder:  # from_pretrained needs these names
+    with tempfile.TemporaryDirectory() as folder:  # from_pretrained needs the names below
         for name, source in (("model.safetensors", files[0]),
                              ("config.json", files[0].parent / "config.json")):
             (pathlib.Path(folder) / name).symlink_to(source.resolve())

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Time a part of what bench_kernels times, in PyTorch on a GPU: attention, a product and a copy.
 
-    kernels.py                        # JSON; attention by two backends of PyTorch's
-    kernels.py --device cpu --tiny    # to see that it works
+    kernels.py                        # JSON; attention with two of PyTorch's backends
+    kernels.py --device cpu --tiny    # tiny sizes, to try this script
 
 Tensors of attention are (B, H, T, D), contiguous, so the peer's time includes no packing. Forward
 and backward are timed together, as autograd runs them. Rows have bench_kernels' names. Rows of

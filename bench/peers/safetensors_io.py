@@ -44,8 +44,8 @@ def write(path, tensors, metadata=None):
                         "data_offsets": [offset, offset + array.nbytes]}
         offset += array.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the data begins aligned, as the format's own writer does it
+    text += b" " * (-len(text) % 8)  # aligns the data to 8 bytes, as the safetensors library does
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for make in arrays.values():
-            file.write(make().tobytes())  # tobytes is C order also for a transposed view
+            file.write(make().tobytes())  # in C order, even if the array is a transposed view

@@ -180,7 +180,7 @@ def main():
     if args.strategy.startswith("fsdp"):
         try:
             from torch.distributed.fsdp import fully_shard  # noqa: F401
-        except (ImportError, ValueError) as error:  # ValueError: 1.13 under Python 3.11
+        except (ImportError, ValueError) as error:  # ValueError: torch 1.13 on Python 3.11
             raise SystemExit(f"sharded_step: no fully_shard in {torch.__version__}: {error}")
     train(args, int(os.environ["PEER_RANK"]), process.vm_hwm_kib())
 
