@@ -3,8 +3,8 @@
 //
 //   bench_rating_split --data ml-100k/u.data --split fold:1/5 --seed 1 --output fold.tsv
 //
-// After a header, the file has one line per rating: numbers of user and item, the rating, and 1 for
-// held-out ratings or 0 for the others.
+// After a header, the file has one line per rating: the user's number, the item's number, the
+// rating, and 1 if the rating is held out or 0 if it is for training.
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>

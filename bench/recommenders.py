@@ -5,15 +5,16 @@
     bench/recommenders.py --data ml-100k/u.data --python peer2/bin/python ranking
     bench/recommenders.py --python peer2/bin/python speed
 
-    ratings   RMSE after the last epoch, mean over five folds of --seed, beside Surprise's SVD and
-              SVDpp on the same folds
+    ratings   RMSE after the last epoch, mean over five folds (drawn with --seed), beside Surprise's
+              SVD and SVDpp on the same folds
     ranking   hr@10 and ndcg@10 of each user's last item, mean and standard error of --seeds runs,
               beside the same recipe in PyTorch
-    speed     a step of matrix factorization beside the fastest of PyTorch's ways
+    speed     a training step of matrix factorization, beside the fastest variant in PyTorch (--way
+              of bench/peers/recommender_step.py)
 
-speed runs both sides alternately and stops if their losses differ. It compares the CPU time and the
-elapsed time. A busy machine lengthens the CPU time less. Each question prints rows of a table.
-bench/peers/README.md says how to install the peers.
+speed runs Tessera and PyTorch alternately and stops if their losses differ. It compares the CPU
+time and the elapsed time. A busy machine lengthens CPU time less than elapsed time. Each question
+prints rows of a table. bench/peers/README.md says how to install the peers.
 """
 import argparse
 import json
@@ -69,7 +70,7 @@ def split_of(args, folder, split, seed):
 
 
 def require(python, module, flag):
-    """Exits with a message if the interpreter of --flag lacks a module."""
+    """Exits with a message unless `python`, which the option `flag` sets, can import `module`."""
     try:
         tried = subprocess.run([python, "-c", f"import {module}"], stderr=subprocess.DEVNULL,
                                env=dict(environment(1), **PEER_LIBRARY)).returncode

@@ -1,5 +1,5 @@
 // Times training steps of a ResNet as bench/peers/resnet_step.py does: the same sizes, weights and
-// synthetic images, SGD with Nesterov momentum and decay on filters and matrices.
+// synthetic images, and SGD with Nesterov momentum and with weight decay on filters and matrices.
 //
 //   bench_resnet_step --model resnet20 --batch 128 --size 32 --threads 2 --weights init.safetensors
 //   bench_resnet_step --model resnet18 --batch 16 --size 224 --precision bf16

@@ -42,7 +42,7 @@ struct Options {
   int64_t steps = 30;
   int64_t warmup = 5;
   int64_t stage = 2;
-  int64_t micro_batches = 0;  // of a step; 0: one for each rank
+  int64_t micro_batches = 0;  // micro-batches per step, over all ranks; 0: one for each rank
   int threads = 1;
   bool dense = false;
   bool rowwise = false;

@@ -5,8 +5,8 @@
 
 The table has 10^6 rows of 64 values. In a step, a rank looks up 4,096 Zipf-distributed rows. The
 peer is Embedding(sparse=True) with SparseAdam, on two ranks under DistributedDataParallel over
-gloo. The script stops if Tessera's losses differ from the peer's. The last two rows compare the
-row-sparse table with a dense one, both Tessera's.
+gloo. The script stops if Tessera's losses differ from the peer's. The last two rows of the output
+compare Tessera's row-sparse table with Tessera's dense table.
 """
 import argparse
 import json

@@ -2,7 +2,7 @@
 #   TESSERA_CUDA       AUTO (by nvcc if nvcc and NCCL are found), ON (an error if they are not), OFF
 #   TESSERA_EMULATED   compile the .cu files as host C++ against the headers in emulated/include
 # Sets tessera_cuda to nvcc, emulated or OFF, and tessera_cuda_libraries to the libraries that CUDA
-# code links; without nvcc there are none.
+# code is linked to (none in a build without nvcc).
 set(TESSERA_CUDA AUTO CACHE STRING "Build for CUDA: AUTO, ON or OFF")
 set_property(CACHE TESSERA_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TESSERA_EMULATED "Compile the CUDA code for the CPU, to test it without a GPU" OFF)
@@ -35,7 +35,8 @@ function(tessera_find_cuda)
   set(why "" PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to the compute capabilities of the GPUs that the driver shows, or to 90.
+# Sets `result` to the compute capabilities of the GPUs that the driver shows, or to 90 if it shows
+# none.
 function(tessera_present_architectures result)
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
     OUTPUT_VARIABLE shown ERROR_QUIET RESULT_VARIABLE status)
@@ -82,20 +83,22 @@ if(tessera_cuda STREQUAL "nvcc")
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   find_package(CUDAToolkit REQUIRED)
-  # cuBLASLt and cuDNN are loaded when they are first used: core/cuda/delayed.
+  # cuBLASLt and cuDNN are not linked: core/cuda/delayed loads them when they are first used.
   set(tessera_cuda_libraries CUDA::cudart_static ${CMAKE_DL_LIBS})
   find_path(TESSERA_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   if(NOT TESSERA_CUDNN_INCLUDE)
     message(STATUS "Without cuDNN: its headers are not installed, so that a GPU has no convolution")
   endif()
-  # Keeps the paths of linked libraries, so that installed programs find NCCL too.
+  # Keeps the folders of linked libraries in the RPATH of installed programs, so that the programs
+  # find NCCL.
   set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 endif()
 
 # tessera_add_cuda(TARGET FOLDERS dir...): gives a library the sources that depend on CUDA: dir/*.cu
-# and dir/cuda in a build with CUDA, dir/no_cuda in one without. dir/cuda/delayed loads libraries
-# when they are first used; the emulated build has its own versions of these libraries. Without
-# cuDNN's headers, dir/cuda/no_cudnn replaces the files that have cudnn in their names.
+# and dir/cuda in a build with CUDA, dir/no_cuda in one without. Only a build by nvcc has
+# dir/cuda/delayed, which loads libraries when they are first used: the emulated build has its own
+# versions of these libraries. In a build by nvcc without cuDNN's headers, dir/cuda/no_cudnn
+# replaces the files that have cudnn in their names.
 function(tessera_add_cuda target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "FOLDERS")
   foreach(folder IN LISTS arg_FOLDERS)

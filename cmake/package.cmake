@@ -9,8 +9,9 @@ set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-# Programs need the libraries that they are linked to. Compiling against the package, as the course
-# does, needs a compiler and the headers of the libraries in Tessera's own headers.
+# The package depends on mpirun and on the libraries that its programs are linked to. It only
+# recommends what is needed to compile against it, as the course does: a compiler and build tools,
+# and the libraries whose headers Tessera's own headers include.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "openmpi-bin")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS

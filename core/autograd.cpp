@@ -308,7 +308,8 @@ class BackwardPass {
     }
     node.backward = nullptr;  // releases the saved tensors
     node.output_gradients.clear();
-    // In reverse, so that the optimizer's buckets complete in the order of their parameters.
+    // The optimizer packs parameters into buckets in reverse order of registration. So the inputs
+    // are visited in reverse, and the buckets complete in their order.
     for (size_t i = node.inputs.size(); i-- > 0;) {
       if (!gradients.delivered_[i]) deliver(node.inputs[i], std::move(gradients.gradients_[i]));
     }

@@ -47,7 +47,6 @@ Tensor leaf_of(const Tensor& x, DType dtype) {
 /// The f32 forward, contracted to a scalar, as a function of one element of one input.
 class Contraction {
  public:
-  /// Starts from the leaves' values.
   Contraction(const Operation& operation, const std::vector<Tensor>& leaves, const Tensor& weights)
       : operation_(operation), weights_(doubles(weights)) {
     const NoGrad no_grad;
@@ -91,8 +90,8 @@ class Contraction {
   std::vector<Tensor> here_;    // points_, readable on the host
 };
 
-/// The leaf's gradient after backward(): zeros if there is none, NaN if its dtype is not the
-/// leaf's.
+/// Returns the leaf's gradient after backward(): zeros if the leaf got no gradient, NaN if the
+/// gradient's dtype is not the leaf's.
 std::vector<double> found_gradient(const Tensor& leaf) {
   const Tensor gradient = leaf.leaf()->gradient;
   const auto elements = static_cast<size_t>(leaf.elements());

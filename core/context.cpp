@@ -8,7 +8,7 @@
 
 namespace tessera {
 namespace {
-std::atomic<int> process_threads = 1;  // communication threads read it too
+std::atomic<int> process_threads = 1;  // atomic because communication threads read it too
 thread_local int override_threads = 0;
 std::atomic<Device> process_device = Device{};
 }  // namespace

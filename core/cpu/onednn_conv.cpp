@@ -106,9 +106,9 @@ auto direct_or_first(Make&& make) {
   return first;
 }
 
-// Returns the first implementation that is not specialised for 1x1 kernels. Throws if there is
-// none. oneDNN 2's weight gradient for 1x1 kernels writes beyond its scratchpad if the convolution
-// has a stride and a pixel's channels do not fill a vector.
+// Returns the first implementation that is not specialised for 1x1 kernels, because oneDNN 2's
+// weight gradient for 1x1 kernels writes beyond its scratchpad if the convolution has a stride and
+// a pixel's channels do not fill a vector. Throws if there is no other implementation.
 template <class Make>
 auto without_1x1(Make&& make) {
   auto chosen = make();
@@ -189,7 +189,7 @@ Call make_call(const Description& description,
   return call;
 }
 
-/// Adds the reorder of the weight, which `packed` describes in the library's layout.
+/// Adds the reorder between the caller's layout of the weight and the library's layout, `packed`.
 void add_reorder(Convolution& made, const Layouts& l, const dnnl::memory::desc& packed,
                  bool is_gradient) {
   if (l.plain_weight == packed) return;
