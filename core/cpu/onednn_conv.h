@@ -1,7 +1,7 @@
 // Convolutions by oneDNN, as direct sums. Images are (N, H, W, C), weights (O, C / groups, kh, kw)
-// as torch stores them. oneDNN is 2 to 4 times as fast if it may choose another layout for the
-// weights. Every call copies the weight to this layout in the workspace, or its gradient back from
-// it.
+// as torch stores them. oneDNN is 2 to 4 times as fast if it may choose the weight's layout. If it
+// chooses another layout, every call first copies the weight to that layout, in the workspace. The
+// gradient of the weight is computed in oneDNN's layout, and then copied to the caller's layout.
 #pragma once
 
 #include <cstdint>

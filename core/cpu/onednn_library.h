@@ -36,8 +36,8 @@ auto checked(const char* text, Call&& call) {
 /// Makes the CPU engine. Without AVX-512, first fixes malloc's mmap threshold (the size from which
 /// malloc maps a block directly), unless the user has set it. The reason: without AVX-512, oneDNN
 /// allocates packed operands with malloc in each product, even if it is given a scratchpad. When
-/// such a large block is freed, glibc raises the threshold. Later blocks then come from a
-/// fragmented heap, which takes ten times as much memory as with a fixed threshold.
+/// such a large block is freed, glibc raises the threshold. Later blocks then come from the heap,
+/// which becomes fragmented and takes ten times as much memory.
 inline dnnl::engine make_engine() {
 #ifdef __GLIBC__
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
@@ -70,7 +70,7 @@ inline dnnl::memory::data_type data_type(DType dtype) {
   }
 }
 
-/// Hashes a Problem, the key of a PrimitiveCache: a struct of 64-bit numbers only.
+/// Hashes the key of a PrimitiveCache. All members of `Problem` must be 64-bit numbers.
 template <class Problem>
 struct ProblemHash {
   size_t operator()(const Problem& problem) const {

@@ -42,8 +42,9 @@ struct Images {
   }
 };
 
-/// A matrix for each position. The matrices lie a cache line further apart than their size: at a
-/// multiple of 4 KiB, the 36 values that a transform writes would displace each other in the cache.
+/// One matrix for each of the 36 positions. A gap of one cache line follows each matrix. Without
+/// the gaps, the matrices could lie a multiple of 4 KiB apart, and the 36 values that a transform
+/// writes would displace each other in the cache.
 struct Matrices {
   float* data = nullptr;
   int64_t rows = 0, columns = 0;
@@ -80,7 +81,8 @@ void transform_images(const Images& from, const Round& round, const Matrices& to
   });
 }
 
-/// Writes the images' tiles of a round from the rows of `from`, plus the bias unless it is null.
+/// Transforms the rows of `from` to a round's tiles of the images, and adds the bias unless it is
+/// null.
 void transform_back(const Matrices& from, const Round& round, const Images& to,
                     const float* bias) {
   parallel_ranges(round.tiles, positions * to.channels, [&](int64_t begin, int64_t end) {
@@ -123,7 +125,7 @@ void transform_weight(const float* weight, bool turned, const Matrices& to) {
   });
 }
 
-/// Writes the gradient of the weight (O, C, 3, 3) from that of the transformed weight.
+/// Computes the weight's gradient (O, C, 3, 3) from the gradient of the transformed weight.
 void transform_weight_gradient(const Matrices& from, float* dweight) {
   constexpr int64_t taps = 9;
   parallel_ranges(from.rows, positions * from.columns, [&](int64_t begin, int64_t end) {
@@ -153,8 +155,9 @@ class Convolution {
     x_ = {static_cast<float*>(memory.x), s.height, s.width, s.channels};
     y_ = {static_cast<float*>(memory.y), s.height, s.width, s.out_channels};
     tiles_ = s.images * x_.tiles_per_image();
-    // The matrices of a round have up to 4 MiB, so that they stay in the second and third level of
-    // the cache. With fewer rows, products would be slower.
+    // A round has as many tiles as fit in 4 MiB, so that the transformed tiles stay in the second
+    // and third level of the cache. But it has at least 64 tiles, the rows of the matrices, because
+    // products of fewer rows would be slower.
     constexpr int64_t cached_elements = 1 << 20, least_tiles = 64;
     const int64_t fitting = cached_elements / (positions * (s.channels + s.out_channels));
     round_ = std::min(tiles_, std::max(fitting, least_tiles));
@@ -288,7 +291,7 @@ class Convolution {
 bool suits(const onednn::ConvArgs& args) {
   const Conv2dSizes& s = args.sizes;
   const auto& [stride, padding, dilation, groups] = s.options;
-  constexpr int64_t block = 16;  // channels that the transforms take at once, on any processor
+  constexpr int64_t block = 16;  // the largest `lanes`, so that the answer is the same on all CPUs
   return args.dtype == DType::f32 && s.kernel_height == 3 && s.kernel_width == 3 &&
          stride == Size2(1) && padding == Size2(1) && dilation == Size2(1) && groups == 1 &&
          s.channels % block == 0 && s.out_channels % block == 0 &&

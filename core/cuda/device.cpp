@@ -47,8 +47,8 @@ void check_device(int index) {
                 unusable().empty() ? fmt::format("{} are usable", device_count()) : unusable());
 }
 
-/// Makes a device the calling thread's device of the CUDA runtime for the lifetime of the object.
-/// The runtime creates streams and events on the thread's device.
+/// Makes a device the calling thread's current device in CUDA's runtime while the object lives. The
+/// runtime creates streams and events on the current device.
 class DeviceScope {
  public:
   explicit DeviceScope(int index) {

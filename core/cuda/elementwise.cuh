@@ -36,7 +36,7 @@ struct alignas(sizeof(T) * n) Elements {
 template <class... T>
 inline constexpr int neighbours = 16 / static_cast<int>(std::max({sizeof(T)...}));
 
-/// True if n neighbours can be read in one access at an address, and at every nth element after it.
+/// True if n neighbours can be read in one access at `data`, and at every nth element after `data`.
 template <int n, class T>
 bool aligned_for(const T* data) {
   return reinterpret_cast<uintptr_t>(data) % (sizeof(T) * n) == 0;
@@ -57,8 +57,8 @@ __device__ inline void store(T* to, const Floats<n>& from) {
   *reinterpret_cast<Elements<T, n>*>(to) = elements;
 }
 
-/// Calls body(0), ..., body(count - 1), always unrolled. If a loop variable indexed an array, the
-/// compiler would keep the array in memory instead of registers.
+/// Calls body(0), ..., body(count - 1), always unrolled. The compiler may leave a loop as it is. An
+/// array that the loop variable indexes is then in memory instead of registers.
 template <int count, class Body>
 __device__ inline void unrolled(const Body& body) {
   [&]<int... i>(std::integer_sequence<int, i...>) {
