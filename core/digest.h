@@ -15,7 +15,7 @@ uint64_t xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
 uint64_t xxh3(const std::string& text, uint64_t seed = 0);
 
 struct FileDigest {
-  int64_t bytes = 0;  // of the whole file
+  int64_t bytes = 0;  // size of the whole file, even if only blocks are digested
   uint64_t digest = 0;
 };
 

@@ -55,8 +55,8 @@ struct Float16 {
     // Normal results: changes the exponent's bias from 127 to 15 and drops 13 bits. Rounds to the
     // nearest, ties to even, as BFloat16 does.
     const uint32_t normal = ((magnitude | ((magnitude >> 13) & 1u)) - 0x37FFF001u) >> 13;
-    // Subnormal results (below 2^-14): adding 0.5 rounds the value to a multiple of 2^-24. The
-    // multiple is in the low bits of the sum.
+    // Subnormal results (below 2^-14): adding 0.5 rounds the value to n * 2^-24, with an integer n.
+    // The low bits of the sum are n, which is also the f16's bits without the sign.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     const uint32_t subnormal = std::bit_cast<uint32_t>(shifted) - 0x3F000000u;
     const uint32_t half = magnitude < 0x38800000u ? subnormal : normal;

@@ -131,7 +131,7 @@ bool Heap::grow(int64_t bytes) {
   if (edge_) {
     int64_t more = missing();
     make_room(more);
-    // make_room may have handed back pages of this free range, and then more bytes are missing.
+    // make_room may have handed back pages of the free range at edge_. Then more bytes are missing.
     while (missing() > more) {
       more = missing();
       make_room(more);

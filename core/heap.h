@@ -61,7 +61,7 @@ class Heap {
   // block, so that give() never allocates.
   std::vector<Range> free_;
   int64_t blocks_ = 0;
-  int64_t live_bytes_ = 0;  // of all blocks
+  int64_t live_bytes_ = 0;  // total size of all blocks
   int64_t peak_bytes_ = 0;  // peak of live_bytes_
   int64_t held_bytes_ = 0;
   int64_t peak_held_bytes_ = 0;

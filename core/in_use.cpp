@@ -11,7 +11,7 @@ InUse::InUse(std::initializer_list<const Tensor*> tensors) : InUse() {
     if (leaf && leaf->about_to_be_used) leaf->about_to_be_used();
     if (leaf && leaf->no_longer_used) leaves_.push_back(leaf);
     if (first == nullptr) first = tensor;
-    // A kernel of a GPU that reads the memory of the CPU may end the process.
+    // Without this check, a GPU kernel that reads host memory may end in an illegal access.
     TESSERA_CHECK(tensor->device() == first->device(),
                   "operands of shapes {} and {} are on {} and {}, expected one device",
                   first->shape(), tensor->shape(), first->device().to_string(),

@@ -58,7 +58,7 @@ Tensor softplus(const Tensor& x);  // log(1 + exp(x))
 Tensor add(const Tensor& x, float number);
 Tensor scale(const Tensor& x, float factor);
 Tensor pow(const Tensor& x, float exponent);           // NaN where std::pow is NaN
-Tensor clamp(const Tensor& x, float low, float high);  // the gradient is 0 if x is outside
+Tensor clamp(const Tensor& x, float low, float high);  // the gradient outside [low, high] is 0
 
 Tensor sum(const Tensor& x);                          // -> f32 scalar []
 Tensor mean(const Tensor& x);                         // -> f32 scalar []; x not empty
@@ -78,7 +78,7 @@ Tensor logsumexp(const Tensor& x, const std::vector<int>& dims, bool keep = fals
 Tensor softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor log_softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor transpose(const Tensor& x);                    // a copy with the last two dimensions swapped
-Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself if dtype is x's
+Tensor convert(const Tensor& x, DType dtype);         // to f32, bf16 or f16; x itself for x's dtype
 
 /// reshape and slice share the memory of x. If x is a parameter they copy it, because a parameter
 /// may have no memory between its uses (core/autograd.h).
@@ -151,7 +151,7 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
 
 enum class RotaryPairs {
   halves,      // elements i and i + D/2, as in GPT-NeoX and Llama
-  interleaved  // elements 2i and 2i + 1, as in Su et al. (rotary)
+  interleaved  // elements 2i and 2i + 1, as in Su et al., arXiv:2104.09864
 };
 struct RotaryOptions {
   float base = 10000;

@@ -27,7 +27,7 @@ inline constexpr unsigned whole_warp = 0xffffffffu;
 struct LaunchShape {
   dim3 grid;
   dim3 block;
-  size_t shared_bytes = 0;  // for dynamic_shared(), besides the kernel's own arrays
+  size_t shared_bytes = 0;  // size of dynamic_shared(), without the kernel's own shared arrays
 };
 
 inline cudaStream_t stream_of(const Context& context) {

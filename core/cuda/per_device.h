@@ -1,4 +1,4 @@
-// The handle of a GPU library, such as cuBLASLt or cuDNN, for each device.
+// Keeps one handle of a GPU library, such as cuBLASLt or cuDNN, for each device.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
 // Dynamic shared memory; LaunchShape::shared_bytes is its size. Only nvcc understands the
-// declaration, so builds with emulated CUDA replace this file with
+// declaration with `extern __shared__`, so builds with emulated CUDA replace this file with
 // emulated/include/core/cuda/shared_memory.cuh.
 #pragma once
 

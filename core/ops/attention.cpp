@@ -1,6 +1,6 @@
 // attention: q (B, T, H, D), k and v (B, S, G, D) -> y (B, T, H, D). For each sequence and head h,
-//   y[t] = sum over s of softmax over s (scale q[t] k[s]) v[s],
-// with k and v of head h / (H / G). If causal, s runs over s <= t + S - T only.
+//   y[t] = sum over s of p[t, s] v[s], where p[t, :] is the softmax of scale q[t] . k[s] over s,
+// with k and v of head h / (H / G). If causal, s runs from 0 to t + S - T only.
 //
 // The CPU kernels share the tiles and the online softmax of causal_attention (attention_tiles.h).
 // The forward keeps logsumexp, from which the backward recomputes the probabilities. dk and dv are
