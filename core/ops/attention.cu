@@ -30,7 +30,7 @@ struct Tile {
   int64_t first;
   int64_t rows;
   int64_t keys;
-  int64_t hidden;  // keys that row 0 does not see; each next row sees one more, up to all
+  int64_t hidden;  // row 0 does not see the last `hidden` keys; each next row sees one key more
   float scale;
 
   int64_t all_rows() const { return heads * rows; }
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(threads)
 }
 
 /// Computes the products of one sequence. k, v, dk and dv have G heads, and all other operands have
-/// H heads. So a product needs H / G batched multiplications, numbered j = 0, 1, ....
-/// Multiplication j pairs head g of k, v, dk or dv and head g H / G + j of the other operands.
+/// H heads. So a product needs H / G batched multiplications, numbered from j = 0. Multiplication j
+/// pairs each head g of k, v, dk or dv with head g H / G + j of the other operands.
 template <class T>
 class Sequence {
  public:
@@ -205,8 +205,8 @@ class Sequence {
   bool causal_;
 };
 
-/// Workspace for a tile's scores (H, rows, keys), in f32 and in the type T. If T is float, both
-/// are the same memory.
+/// Workspace for a tile's scores (H, rows, keys): `wide` in f32 and `narrow` in the type T. If T is
+/// float, `narrow` is the memory of `wide`.
 template <class T>
 struct Scores {
   Tensor wide, narrow;

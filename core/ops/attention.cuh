@@ -36,7 +36,7 @@ struct Sizes {
 };
 
 inline Sizes sizes_of(const Tensor& qkv, int64_t heads) {
-  constexpr int64_t limit = int64_t{1} << 28;  // row numbers and strides must fit 32 bits
+  constexpr int64_t limit = int64_t{1} << 28;  // row numbers and strides must fit in 32 bits
   const int64_t channels = qkv.size(2) / 3;
   const int64_t head = channels / heads;
   TESSERA_CHECK(qkv.size(1) <= limit, "causal_attention: {} tokens, expected at most {} on CUDA",
@@ -127,10 +127,10 @@ inline bool on_tensor_cores(const Sizes& s, std::initializer_list<const Tensor*>
 
 /// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit values and 16
 /// bytes of padding. The padding shifts each row by four banks, so the eight rows that ldmatrix
-/// reads at one column are in different banks. Every address is one offset per lane plus a
-/// constant. Permuting the 16-byte chunks of each row instead would need no padding, but would need
-/// a register per lane for each column's offset. Registers are scarcer than shared memory in these
-/// kernels.
+/// reads at one column are in different banks. A lane needs only one register for its offset in a
+/// tile, because its other offsets differ from this offset by constants. Permuting the 16-byte
+/// chunks of each row instead would need no padding, but a register for the offset of each column.
+/// Registers are scarcer than shared memory in these kernels.
 template <int D>
 inline constexpr uint32_t pitch = D * 2 + 16;
 
@@ -210,8 +210,7 @@ __device__ void multiply_rows(float (&c)[M][N][4], SharedAddress a, SharedAddres
   }
 }
 
-/// A matrix (16 M, 16 K) in registers, as the left operand of a product that sums over the matrix's
-/// columns.
+/// A matrix (16 M, 16 K) in registers, in the layout of the left operand of mma.
 template <int M, int K>
 struct Weights {
   uint32_t value[M][K][4];
@@ -254,7 +253,7 @@ __device__ void add_weighted_rows(float (&c)[M][D / 8][4], const Weights<M, K>& 
   }
 }
 
-/// Calls body(value, row, column) for each element of a result that this lane holds.
+/// Calls body(value, row, column) for each element of c (16 M, 8 N) that this lane holds.
 template <int M, int N, class Body>
 __device__ void for_each_element(float (&c)[M][N][4], const Body& body) {
   const int g = lane() / 4;

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(256)
   struct alignas(width * sizeof(T)) Piece {
     T value[width];
   };
-  const int64_t index = (int64_t{blockIdx.x} * 256 + threadIdx.x) / lanes;  // (B, T, H)
+  const int64_t index = (int64_t{blockIdx.x} * 256 + threadIdx.x) / lanes;  // index in (B, T, H)
   const bool there = index < s.pairs * s.tokens;
   float sum = 0;
   if (there) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(256)
     sum += __shfl_xor_sync(whole_warp, sum, offset);
   }
   if (!there || threadIdx.x % lanes != 0) return;
-  const int64_t token = index / s.heads;  // (B, T)
+  const int64_t token = index / s.heads;  // index in (B, T)
   const int64_t pair = token / s.tokens * s.heads + index % s.heads;
   delta[pair * s.tokens + token % s.tokens] = sum * s.scale;
 }
@@ -92,8 +92,8 @@ struct QueryShape {
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// In place: dp in `ds` becomes ds. `p` has the scores. logsumexp and delta are those of the lane's
-/// rows.
+/// Computes ds in place: on entry, `p` holds the scores and `ds` holds dp. logsumexp and delta are
+/// those of the lane's rows.
 template <int M, int N>
 __device__ void query_weights(const float (&p)[M][N][4], float (&ds)[M][N][4],
                               const float (&logsumexp)[M][2], const float (&delta)[M][2],
@@ -214,8 +214,8 @@ struct KeyShape {
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// In place: the scores in `p` become p^T, and dp^T in `ds` becomes ds^T. Rows are keys, columns
-/// are queries. logsumexp and delta have a value for each query.
+/// Computes p^T and ds^T in place: on entry, `p` holds the scores and `ds` holds dp^T. Rows are
+/// keys, and columns are queries. logsumexp and delta have a value for each query.
 template <int M, int N>
 __device__ void key_weights(float (&p)[M][N][4], float (&ds)[M][N][4], const float* logsumexp,
                             const float* delta, float scale) {
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(threads, 2) key_gradients(Backward<T> x, Sizes
 
 // ---- plain
 
-/// In place: the score in `p` becomes p, and dp in `ds` becomes ds.
+/// Computes p and ds in place: on entry, `p` holds the score and `ds` holds dp.
 __device__ inline void plain_weights(float& p, float& ds, bool visible, float logsumexp,
                                      float delta, float scale) {
   p = visible ? expf(p * scale - logsumexp) : 0.0f;

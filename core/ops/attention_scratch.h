@@ -32,7 +32,7 @@ struct Layout {
 struct Sizes {
   int64_t batch = 0;
   int64_t heads = 0;
-  int64_t kv_heads = 0;  // heads of k and v; heads / kv_heads neighbouring heads of q share one
+  int64_t kv_heads = 0;  // heads of k and v; each serves heads / kv_heads neighbouring heads of q
   int64_t head = 0;      // D
   float scale = 0;       // multiplies the scores
   bool causal = false;

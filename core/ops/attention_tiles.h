@@ -152,7 +152,8 @@ struct HeadGradients {
 };
 
 /// Computes dq for the tile of one head that starts at `row`, and adds the tile's contribution to
-/// scratch.dk and scratch.dv. The last tile of the first head overwrites them (keys_product).
+/// scratch.dk and scratch.dv. The last tile of the first head overwrites dk and dv instead (see
+/// keys_product).
 template <class T>
 void backward_tile(const Sizes& s, const Head<const T>& head, int64_t row,
                    const HeadGradients<T>& g, const Scratch<T>& scratch) {

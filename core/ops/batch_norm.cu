@@ -3,8 +3,8 @@
 // rows y, y + Y, ..., where Y is blockDim.y. Mean, scale and sums of the thread's channels
 // therefore stay in registers.
 //
-// The number of chunks depends on R, C and the dtype alone. Sums over rows are computed in three
-// steps:
+// The number of chunks depends only on the dtype and on the numbers of rows and channels. Sums over
+// rows are computed in three steps:
 //  - A thread adds up rows y, y + Y, ... of a chunk.
 //  - The sums of a block's threads are merged in pairs.
 //  - A second kernel merges the chunks.

@@ -33,8 +33,8 @@ struct WideRows {
   int64_t chunk_rows;  // wide rows in a chunk
   int64_t chunks;
 
-  /// Returns the number of wide rows in chunks [chunk, chunk + some), of which those from `chunks`
-  /// on are empty. `chunk` must be less than `chunks`.
+  /// Returns the number of wide rows in chunks [chunk, chunk + some). `chunk` must be less than
+  /// `chunks`, but chunk + some may exceed `chunks`.
   int64_t rows_of(int64_t chunk, int64_t some) const {
     return std::min(count, (chunk + some) * chunk_rows) - chunk * chunk_rows;
   }
