@@ -1,4 +1,5 @@
-// Kernels over a BroadcastWalk. A thread computes the offsets of its element in both tensors.
+// Kernels over a BroadcastWalk. Each thread computes the offsets of its element in the walk's two
+// tensors.
 #pragma once
 
 #include "core/cuda/elementwise.cuh"

@@ -16,7 +16,8 @@ Shape broadcast_shape(const char* name, const Shape& a, const Shape& b);
 
 /// A walk over all elements of a shape, in order, with the strides of two tensors a and b that are
 /// broadcast to the shape. Neighbouring dimensions are merged if the strides of both tensors allow
-/// it. For copy_walk, permute.cpp makes walks with only the strides of `a`, in any order.
+/// it. permute.cpp makes its own walks for copy_walk: only the strides of `a` are set, and they may
+/// be in any order.
 struct BroadcastWalk {
   int rank = 0;  // at least 1 in every result of broadcast_walk
   std::array<int64_t, Shape::max_rank> sizes{};

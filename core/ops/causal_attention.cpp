@@ -7,7 +7,8 @@
 // probabilities.
 //
 // On the CPU, one thread computes all products of a tile (forward) or of a head (backward). So the
-// bits of a sequence depend neither on the number of threads nor on other sequences of the batch.
+// bits of a sequence's result depend neither on the number of threads nor on other sequences of the
+// batch.
 #include <cmath>
 #include <cstdint>
 

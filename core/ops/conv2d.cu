@@ -3,7 +3,7 @@
 // and a group has more than one channel. In this case the weight is transposed into the workspace,
 // and the weight's gradient is computed in the workspace and transposed back. If there is a bias, y
 // is first filled with the bias, and the convolution is then added to y. For some sizes, cuDNN's
-// kernels round the convolution before they add it (seen on an H200: 4 channels to 6).
+// kernels round the convolution before they add it (seen on an H200 with C = 4 and O = 6).
 #include "core/ops/conv2d.h"
 
 #include <algorithm>
@@ -54,8 +54,8 @@ Tensor empty_filter(const Context& context, const Conv2dSizes& sizes, DType dtyp
   return context.workspace({sizes.out_channels, taps(sizes), sizes.group_channels()}, dtype);
 }
 
-/// Returns the weight in cuDNN's layout: transposed into the workspace, or `weight` itself if both
-/// layouts are equal.
+/// Returns the weight in cuDNN's layout: transposed into the workspace, or `weight` itself if it
+/// already has this layout.
 Tensor as_filter(const Context& context, const Conv2dSizes& sizes, const Tensor& weight) {
   if (has_channels_last(sizes)) return weight;
   const Tensor filter = empty_filter(context, sizes, weight.dtype());

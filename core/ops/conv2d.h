@@ -50,9 +50,9 @@ struct Conv2dDestinations {
 struct Conv2dSources {
   const Tensor &dy, &x, &weight;
 };
-/// The first part of conv2d_backward on both devices. Computes dbias, if it is defined, as the
-/// column sums of dy. Zeroes dweight, if it is defined, when dy is empty. Returns the sizes for the
-/// rest of the backward, or nullopt if nothing is left to compute.
+/// The first part of conv2d_backward on the CPU and on CUDA. Computes dbias, if it is defined, as
+/// the column sums of dy. Zeroes dweight, if it is defined, when dy is empty. Returns the sizes for
+/// the rest of the backward, or nullopt if nothing is left to compute.
 std::optional<Conv2dSizes> begin_conv2d_backward(const Context& context,
                                                  const Conv2dDestinations& to,
                                                  const Conv2dSources& from,

@@ -3,10 +3,10 @@
 //
 // In the forward, each thread keeps a running maximum, and the sum of exponentials relative to this
 // maximum (Milakov and Gimelshein, arXiv:1805.02867). The sums are then rescaled to the row's
-// maximum and added in a fixed order. The bits of a row are a function of the row's values, dtype
-// and stride. If the stride is not a multiple of the number of elements in one access, the rows are
-// read element by element. Such reads cost little, because neighbouring lanes read neighbouring
-// elements, and the exponentials take longer than the loads.
+// maximum and added in a fixed order. The bits of a row's result depend only on the row's values,
+// dtype and stride. If the stride is not a multiple of the number of elements in one access, the
+// rows are read element by element. Such reads cost little, because neighbouring lanes read
+// neighbouring elements, and the exponentials take longer than the loads.
 //
 // The backward of weighted_cross_entropy is also in this file.
 #include <cmath>

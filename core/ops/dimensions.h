@@ -1,5 +1,5 @@
-// Helpers for arguments that name dimensions. An argument from 0 on counts from the first
-// dimension. A negative argument counts from the last dimension, which is -1.
+// Helpers for arguments that name dimensions. A non-negative argument counts from the first
+// dimension, which is 0. A negative argument counts from the last dimension, which is -1.
 #pragma once
 
 #include <algorithm>

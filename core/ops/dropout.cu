@@ -1,5 +1,5 @@
 // dropout on CUDA: y = x * keep_scale where kept, 0 elsewhere. The draws equal the CPU's
-// (dropout.cpp): the four words of one Philox counter decide elements 4k to 4k + 3 of a sample.
+// (dropout.cpp): one call of philox draws the words for elements 4k to 4k + 3 of a sample.
 #include "core/cuda/elementwise.cuh"
 #include "core/cuda/graph.h"
 #include "core/ops/dropout.h"
@@ -33,10 +33,10 @@ __device__ inline float drop(float x, uint32_t draw, const DropoutArgs& args) {
   return draw >= args.threshold ? scaled : 0.0f;
 }
 
-/// `tiles` blocks process a sample, and a thread processes n neighbouring elements. If `aligned`, a
-/// sample is a whole number of aligned accesses of n elements. In a CUDA graph, the arguments of
-/// the kernel cannot change, so the kernel reads the state from `in_graph`. Outside of graphs,
-/// `in_graph` is null.
+/// `tiles` blocks process a sample, and a thread processes n neighbouring elements. If `aligned`, x
+/// and y are aligned for accesses to n elements at once, and n divides the number of elements in a
+/// sample. In a CUDA graph, the kernel's arguments cannot change, so the kernel reads the
+/// state from `in_graph`. Outside of graphs, `in_graph` is null.
 template <bool aligned, class T>
 __global__ void __launch_bounds__(threads)
     dropout_kernel(T* y, const T* x, unsigned tiles, DropoutArgs args, DropoutDraws state,

@@ -1,6 +1,6 @@
 // embedding: tokens i32 (B, T), table (V, C), positions (P, C) with P >= T
-//   -> y (B, T, C):  y[b, t] = table[tokens[b, t]] + positions[t].   R = B T.
-// Without positions, tokens may have up to four dimensions, with R elements in all.
+//   -> y (B, T, C):  y[b, t] = table[tokens[b, t]] + positions[t].
+// Without positions, tokens may have up to four dimensions.
 //
 // In the table's gradient, the row of a token is the sum of the rows of dy for the token's
 // occurrences in `tokens`, added in order.

@@ -2,7 +2,7 @@
 // v of the gradient is the f32 sum of the rows of dy that belong to token v, in order of position.
 // The order must not depend on the timing of threads, so positions are sorted by token in two
 // steps:
-//  - A counting sort with integer atomics leaves each token's positions in any order.
+//  - A counting sort with integer atomics groups the positions by token, each group in any order.
 //  - A second sort orders the positions of each token.
 // Then a warp sums the rows of a token. If the token is frequent, a block sums its rows. The
 // function sum_rows also serves other sums of rows, such as the forward of embedding_bag.
@@ -36,7 +36,7 @@ struct Positions {
 
   __device__ int64_t begin() const { return offsets == nullptr ? 0 : inside(offsets[0]); }
   __device__ int64_t end() const { return offsets == nullptr ? count : inside(offsets[bags]); }
-  /// Clamps an offset to [0, count], so that a wrong offset causes no access outside of memory. The
+  /// Clamps an offset to [0, count], so that a wrong offset causes no out-of-bounds access. The
   /// forward of embedding_bag reports wrong offsets.
   __device__ int64_t inside(int64_t offset) const {
     return std::min(std::max(offset, int64_t{0}), count);
@@ -213,8 +213,7 @@ struct TableGradient {
 
   __device__ int64_t row_of(int64_t place) const {
     if (rows == nullptr) return per_row == 1 ? place : place / per_row;
-    // If the row is wrong, the forward has reported a fault. Row 0 is read in its place, so that
-    // the access stays within memory.
+    // If the row is out of range, the forward has reported a fault. Row 0 is read in its place.
     const int32_t row = rows[place];
     return row >= 0 && row < row_count ? row : 0;
   }
@@ -265,9 +264,9 @@ __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args
 }
 
 /// A warp sums columns of one token. If the token is frequent, the warp's whole block sums them. In
-/// the grid, blockIdx.x selects tokens and blockIdx.y selects columns. Two blocks on a
-/// multiprocessor have enough loads in flight. With more blocks, the compiler would spill loaded
-/// rows.
+/// the grid, blockIdx.x selects tokens and blockIdx.y selects columns. The launch bounds ask for
+/// two blocks on a multiprocessor, which have enough loads in flight. If the bounds asked for more
+/// blocks, the compiler would spill loaded rows.
 template <class T, bool weighted, int n, bool aligned>
 __global__ void __launch_bounds__(threads, 2)
     embedding_backward_kernel(TableGradient<T, weighted> args) {

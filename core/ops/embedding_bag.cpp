@@ -34,7 +34,7 @@ void check_shapes(const Bags& bags, const Tensor& table) {
 }
 
 void check_range(const Bags& bags, int64_t vocabulary) {
-  if (!bags.indices.device().is_cpu()) return;  // on a GPU the kernel checks, as for embedding
+  if (!bags.indices.device().is_cpu()) return;  // on a GPU, the forward's kernel checks
   const auto offsets = bags.offsets.values<int32_t>();
   const auto indices = bags.indices.values<int32_t>();
   const auto length = static_cast<int64_t>(indices.size());
@@ -53,10 +53,9 @@ void check_range(const Bags& bags, int64_t vocabulary) {
   }
 }
 
-// Returns the number of leading indices that rows_of must look up. If the table is row-sparse
-// (Leaf::look_up), these end with the last bag. In this case the first bag must begin at index 0,
-// or the function throws: rows_of would also look up the indices before that bag. For other tables,
-// returns the number of all indices.
+// Returns how many indices, from the first on, rows_of must look up: all, or for a row-sparse table
+// (Leaf::look_up) those up to the end of the last bag. Throws if the table is row-sparse and the
+// first bag does not begin at index 0, because rows_of would also look up the indices before it.
 int64_t used_indices(const Tensor& indices, const Tensor& offsets, const Tensor& table) {
   if (read_whole(table) != nullptr) return indices.size(0);
   const Tensor here = offsets.to_host();
