@@ -30,8 +30,9 @@ struct Scalars {
 
 // y = f(x). The columns are the name, what is kept for backward (nothing, the input or the output),
 // the value, and the slope as a function of k, the kept input or output. `c` are the Scalars. A NaN
-// in x gives a NaN in y, except that pow(NaN, 0) is 1. Slopes at corners are PyTorch's, except
-// for the slope of clamp at the bounds: it is one, as in PyTorch 1.13, while PyTorch 2.15 has zero.
+// in x gives a NaN in y, except that pow(NaN, 0) is 1. Where f has a corner, the slope is that of
+// PyTorch, except at the bounds of clamp: there it is one, as in PyTorch 1.13, while PyTorch 2.15
+// has zero.
 #define TESSERA_UNARY_EXPRESSIONS(X)                                                            \
   X(neg,        nothing, -x,                             -1.0f)                                 \
   X(exp,        output,  M::exp(x),                      k)                                     \
@@ -56,7 +57,8 @@ struct Scalars {
 //   flat     the slopes are zero, so there is no backward
 //
 // bce_with_logits of a logit a and a target b in [0, 1] is
-// -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))), without an exponential that overflows.
+// -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))). It is computed in a form in which no
+// exponential overflows.
 #define TESSERA_BINARY_EXPRESSIONS(X)                                                           \
   X(add,     linear,  a + b,                      1.0f,                   1.0f)                 \
   X(sub,     linear,  a - b,                      1.0f,                   -1.0f)                \

@@ -1,4 +1,4 @@
-// fill: sets every element of y to a value. There is only a launcher, no operation.
+// fill: sets every element of y to a value. There is no ops::fill, only this launcher.
 #include "core/ops/blocks.h"
 #include "core/ops/fill.h"
 

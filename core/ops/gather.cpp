@@ -34,7 +34,8 @@ const char* name_of(Picking picking) {
   return "";
 }
 
-/// Returns the lines of `shape` along `dim`, which must not be negative.
+/// Returns the lines of `shape` along `dim`, which must not be negative. `count` is the number of
+/// indices per line.
 Lines lines_of(Picking picking, const Shape& shape, int dim, int64_t count) {
   Lines lines{.picking = picking,
               .size = shape[dim],
@@ -82,8 +83,8 @@ void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const
 /// Computes the gradient dx for a y that was picked from x by index.
 void picked_gradient(const Tensor& dx, const Tensor& dy, const Tensor& index, const Lines& lines) {
   if (lines.outer == 1 && (lines.shared || lines.inner == 1)) {
-    // Rows of a matrix were picked, as from an embedding's table. The matrix has few lines, and
-    // scatter uses only one thread per line. embedding_backward keeps more threads busy.
+    // Whole rows of a matrix (size, inner) were picked, as from an embedding's table. scatter would
+    // use only `inner` threads, one per line. embedding_backward keeps more threads busy.
     return kernels::embedding_backward(
         current_context(dx.device()), dx.view({lines.size, lines.inner}),
         dy.view({lines.count, lines.inner}), index.view({lines.count}), false);

@@ -19,15 +19,15 @@ FaultKind fault_of(Picking picking) {
   return FaultKind::gather_index;
 }
 
-/// Lines, with their index and the record of faults.
+/// What a kernel needs: the lines, the index, and the place to report an index out of range.
 struct IndexedLines {
   Lines lines;
   const int32_t* index;
   FaultKind kind;
   Fault* fault;
 
-  /// Returns the index for `element` of (outer, count, inner). If the index is out of range,
-  /// reports a fault and returns -1.
+  /// Returns the index that belongs to `element` of a tensor (outer, count, inner). If the index is
+  /// out of range, reports a fault and returns -1.
   __device__ int64_t picked(int64_t element) const {
     const int64_t at = lines.shared ? element / lines.inner % lines.count : element;
     const int32_t found = index[at];
@@ -41,7 +41,7 @@ IndexedLines indexed(const Context& context, const Lines& lines, const Tensor& i
   return {lines, index.data<int32_t>(), fault_of(lines.picking), device_fault(context)};
 }
 
-/// A thread copies one element of y.
+/// A thread writes one element of y, which is 0 if the index is out of range.
 template <class T>
 __global__ void __launch_bounds__(threads) gather_kernel(T* y, const T* x, IndexedLines args) {
   const auto& lines = args.lines;

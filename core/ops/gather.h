@@ -10,7 +10,7 @@ namespace tessera {
 enum class Picking { index_select, gather, scatter_add };
 
 /// A tensor treated as (outer, size, inner), with the indexed dimension in the middle. The picked
-/// or added elements are (outer, count, inner).
+/// or added elements form a tensor (outer, count, inner).
 struct Lines {
   Picking picking;  // the operation, for error messages
   int64_t outer = 1;
@@ -23,8 +23,8 @@ struct Lines {
 /// y[o, j, i] = x[o, index[o, j, i], i], or x[o, index[j], i] if lines.shared.
 TESSERA_KERNEL(gather_lines, const Tensor& y, const Tensor& x, const Tensor& index,
                const Lines& lines)
-/// sum[o, index[o, j, i], i] += source[o, j, i], or sum[o, index[j], i] if lines.shared, in order
-/// of j. sum is f32.
+/// sum[o, to, i] += source[o, j, i] in order of j, where `to` is index[o, j, i], or index[j] if
+/// lines.shared. sum is f32.
 TESSERA_KERNEL(scatter_lines, const Tensor& sum, const Tensor& source, const Tensor& index,
                const Lines& lines)
 

@@ -3,8 +3,8 @@
 //
 //   gelu(x) = x/2 (1 + tanh(u)) = x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)
 //
-// The code computes the sigmoid form. The sigmoid form costs one exp, and keeps the small values of
-// the negative tail, which 1 + tanh(u) would round away.
+// The code computes the sigmoid form, which costs one exp and keeps the small values of the
+// negative tail. 1 + tanh(u) would round these values away.
 #pragma once
 
 #include "core/cpu/vector_math.h"

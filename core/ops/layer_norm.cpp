@@ -71,6 +71,7 @@ namespace {
 
 /// With n = (x - mean) * rstd and dn = dy * weight:
 ///   dx = rstd * (dn - mean(dn) - n * mean(dn * n)) + dsum
+/// `dsum` may be null.
 template <class T>
 void input_gradient_row(T* dx, const T* dy, const T* dsum, const T* x, const T* weight,
                         RowStatistics row, int64_t channels) {
@@ -98,7 +99,7 @@ void input_gradient_row(T* dx, const T* dy, const T* dsum, const T* x, const T* 
   }
 }
 
-/// dweight += dy * n, dbias += dy, in f32.
+/// dweight += dy * (x - mean) * rstd, dbias += dy, in f32.
 template <class T>
 void add_parameter_gradients_row(float* dweight, float* dbias, const T* dy, const T* x,
                                  RowStatistics row, int64_t channels) {

@@ -110,15 +110,15 @@ __device__ inline void input_gradient_row(const RowWalk<threads, n>& walk, T* dx
   });
 }
 
-/// dweight += dy * n, dbias += dy
+/// Adds an element's part of the gradients. n is the normalized input, (x - mean) * rstd.
 __device__ inline void add_parameter_gradients(float& dweight, float& dbias, float dy, float n) {
   dweight = fmaf(dy, n, dweight);
   dbias += dy;
 }
 
 /// Computes dx, and the sums of dweight and dbias, for a chunk of rows. A warp keeps a row of x and
-/// dy in registers, so that each row is read once. A long row of dsum is read only when it is
-/// added: there are no registers left to keep it.
+/// dy in registers, so that each row is read once. A short row of dsum is kept in registers too. A
+/// long row of dsum is read only when it is added, because no registers are left for it.
 template <class T, int turns>
 __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackward<T> args) {
   constexpr int n = neighbours<T>;

@@ -3,8 +3,8 @@
 // `pre` is the value before the activation. With an activation, `pre` is kept for the backward:
 //   g = dy * activation'(pre),  dW = x^T g,  dbias = sums of g's columns,  dx = g W^T.
 //
-// Backward holds as little as possible at a time: g overwrites `pre`, and dW comes before dx, so
-// that an x that was computed again for dW is gone when dx takes memory.
+// Backward saves memory in two ways: g overwrites `pre`, and dW is computed before dx. If x was
+// recomputed for dW, it is freed before dx is allocated.
 //
 // GELU is a separate kernel on CUDA too, not an epilogue of cuBLASLt. y is not kept: the next
 // layer's backward recomputes its input as GELU of `pre` (Kept, core/autograd.h). `pre` is rounded,
@@ -42,8 +42,8 @@ bool recorded(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return grad_enabled() && (x.requires_grad() || weight.requires_grad() || bias.requires_grad());
 }
 
-/// Returns dy * gelu'(pre). Overwrites `pre` if nothing else refers to it: a reader of GELU's
-/// output that is still to come would compute the output from `pre`.
+/// Returns dy * gelu'(pre). Overwrites `pre`, unless something else refers to it: a later backward
+/// may still recompute GELU's output from `pre`.
 Tensor gradient_before_gelu(const Context& context, const Tensor& dy, const Tensor& pre) {
   const Tensor g = pre.unique() ? pre : context.workspace(pre.shape(), pre.dtype());
   kernels::gelu_backward(context, g, dy, pre);
@@ -101,7 +101,7 @@ namespace tessera::kernels {
 namespace {
 struct Sizes {
   int64_t in, out, rows;
-  int64_t row_stride, column_stride;  // of W as (in, out)
+  int64_t row_stride, column_stride;  // of W, read as (in, out)
 };
 
 /// Returns the sizes for y (..., out) and a weight of the given layout.

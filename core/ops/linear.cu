@@ -78,8 +78,8 @@ void first_column_sums(const Context& context, Sum* sums, const T* x, int64_t ro
   }
 }
 
-/// out (C) is the sums of the columns of x (R, C), in an order that depends on R alone. If the rows
-/// fit into one chunk, one pass is enough. Otherwise a second pass adds up the chunks.
+/// Sums the columns of x (R, C) into out (C), in an order that depends on R alone. If the rows fit
+/// into one chunk, one pass is enough. Otherwise a second pass adds up the chunks.
 template <class T>
 void sum_columns(const Context& context, T* out, const T* x, int64_t rows, int64_t columns) {
   if (columns == 0) return;

@@ -8,14 +8,15 @@
 // gradient the forward computes the chunk's part of dx and dweight. The backward multiplies dx and
 // dweight by the gradient of the loss.
 //
-// On CUDA, 16-bit weights are copied for the products, with rows of zeros up to
-// logits_columns(V). The logits of these rows are zero, and so are their gradients.
+// On CUDA, if V is not a multiple of 64, the products read a copy of a 16-bit weight. The copy has
+// logits_columns(V) rows, and those beyond V are zeros. The logits of the added rows are zero, and
+// so are the gradients of these logits.
 //
-// All other logits are f32. If one chunk has all rows, its logits are kept for the backward.
-// Otherwise the backward recomputes the logits of each chunk, which costs one more product and
-// saves memory. With f32 operands the gradient of the logits overwrites the logits. With 16-bit
-// operands the gradient has its own buffer, because the next products need it in the operands'
-// dtype.
+// On the CPU, and for f32 and f16 operands on CUDA, logits are f32. If one chunk has all rows, its
+// logits are kept for the backward. Otherwise the backward recomputes the logits of each chunk,
+// which costs one more product and saves memory. With f32 operands the gradient of the logits
+// overwrites the logits. With 16-bit operands the gradient has its own buffer, because the next
+// products need it in the operands' dtype.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/convert.h"
@@ -55,7 +56,8 @@ void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Ten
                 chunk_rows);
 }
 
-/// Returns weight (V, C) for the products, with logits_columns(V) rows.
+/// Returns the weight that the products read: weight (V, C) with rows of zeros appended, up to
+/// logits_columns(V) rows in all.
 Tensor padded(const Context& context, const Tensor& weight) {
   const int64_t vocabulary = weight.size(0), channels = weight.size(1);
   const int64_t columns = logits_columns(vocabulary, weight.dtype(), weight.device());
@@ -66,8 +68,8 @@ Tensor padded(const Context& context, const Tensor& weight) {
   return result;
 }
 
-/// The operands with leading dimensions flattened: x (R, C), targets (R) and logsumexp (R). weight
-/// is padded().
+/// The operands with leading dimensions flattened: x (R, C), targets (R) and logsumexp (R).
+/// `weight` is the result of padded(), except in a backward that does not read the weight.
 struct Rows {
   Tensor x, weight, targets, logsumexp;
   int64_t vocabulary = 0;
@@ -220,7 +222,8 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                   const Tensor dx =
                       grads.wanted(0) ? grads.destination(0).view(by_rows) : Tensor();
                   const Tensor dweight = grads.wanted(1) ? grads.destination(1) : Tensor();
-                  // The weight's gradient alone does not read the weight.
+                  // dweight is computed without the weight. If only dweight is wanted and the
+                  // logits were kept, the weight need not be padded.
                   const Tensor factor = again || grads.wanted(0)
                                             ? padded(current_context(dloss.device()), weight)
                                             : weight;

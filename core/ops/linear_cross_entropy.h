@@ -21,7 +21,8 @@ inline int64_t logits_stride(int64_t vocabulary) {
 /// Returns the number of rows that the weight has in the products: `vocabulary` or, for 16-bit
 /// operands on a GPU, logits_stride(vocabulary). The rows beyond the vocabulary are zeros. Aligned
 /// rows of logits are not enough for cuBLASLt's fast kernels, because cuBLASLt also looks at the
-/// sizes: on an H200, three products with 50,257 take 26 ms, and with 50,304 they take 6 ms.
+/// sizes: on an H200, the product for the logits reaches 95 TFLOP/s with 50,257 columns and 718
+/// TFLOP/s with 50,304.
 inline int64_t logits_columns(int64_t vocabulary, DType dtype, Device device) {
   return device.is_cpu() || dtype_size(dtype) != 2 ? vocabulary : logits_stride(vocabulary);
 }

@@ -81,7 +81,7 @@ void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const
   }
 }
 
-/// Writes dx of `part`: some channels of a pixel. `dy` and `places` point to the image's first
+/// Writes dx of `part`: some channels of a pixel of x. `dy` and `places` point to the image's first
 /// window, at the part's first channel.
 template <class T>
 void gather_gradient(T* dx, const T* dy, const uint8_t* places, const Pooling& pool,

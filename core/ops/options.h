@@ -24,7 +24,7 @@ struct Conv2dOptions {
   Size2 stride = 1;
   Size2 padding = 0;   // zeros on each side
   Size2 dilation = 1;  // distance between the pixels that neighbouring weights multiply
-  int64_t groups = 1;  // number of groups of channels, each convolved by itself
+  int64_t groups = 1;  // number of groups of channels, each convolved separately
   bool operator==(const Conv2dOptions&) const = default;
 };
 

@@ -9,8 +9,8 @@ namespace tessera::ops {
 
 namespace {
 
-/// Returns a walk over the result of permute. Tensor `a` of the walk is permute's input, which has
-/// the given shape.
+/// Returns a walk over the result of permute(x, dims), where x has the given shape. Tensor `a` of
+/// the walk is x.
 BroadcastWalk permuted_walk(const Shape& shape, const std::vector<int>& dims) {
   std::vector<int64_t> strides(dims.size());
   int64_t step = 1;

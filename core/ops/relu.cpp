@@ -1,6 +1,5 @@
 // relu: y = max(x, 0), element by element, any shape. NaN stays NaN. The gradient is computed from
-// y, because the next operation usually keeps y as its input anyway. Keeping y for relu then takes
-// no extra memory.
+// y, which usually takes no extra memory: the next operation keeps y as its input anyway.
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops/blocks.h"
