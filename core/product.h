@@ -54,9 +54,9 @@ struct ProductArgs {
 //
 // product_workspace_bytes: returns how many bytes of workspace the next multiply(context, args)
 // needs at most. Sizes must be above 0. No memory is accessed, so addresses may be null. A null
-// bias means that there is no bias. On CUDA the alignments of the addresses matter,
-// and a null address counts as fully aligned. Throws as multiply does, and if the context's device
-// does not exist.
+// bias means that there is no bias. On CUDA the result depends on the alignments of the addresses,
+// and a null address counts as a multiple of 256 bytes. Throws as multiply does, and if the
+// context's device does not exist.
 #define TESSERA_PRODUCT                                           \
   void multiply(const Context& context, const ProductArgs& args); \
   int64_t product_workspace_bytes(const Context& context, const ProductArgs& args);

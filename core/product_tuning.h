@@ -59,10 +59,9 @@ struct MeasuredProduct {
   int proposals = 0;
 };
 /// Times cuBLASLt's proposals for a product, on random values. `fastest` is the first proposal
-/// unless another proposal takes less than 98 % of the first proposal's time. As without tuning,
-/// only proposals that give the same bits in every run are used. The host waits for the
-/// measurements.
-/// Throws if cuBLASLt proposes no algorithm.
+/// unless another proposal takes less than 98 % of the first proposal's time. Proposals that may
+/// give different bits in each run are left out, as without tuning. The host waits for the
+/// measurements. Throws if cuBLASLt proposes no algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
 /// After this call, each product in `products` uses the algorithm given with it. Every other

@@ -1,6 +1,6 @@
 // rms_norm: x (..., C), weight (C) -> y (..., C). For each of the R rows
 //   y = x * rrms * weight,  rrms = 1 / sqrt(mean(x^2) + epsilon)
-// (Zhang and Sennrich, arXiv:1910.07467). rrms (R) is kept for the gradient, beside x.
+// (Zhang and Sennrich, arXiv:1910.07467). For the gradient, x, weight and rrms (R) are kept.
 #include "core/ops/rms_norm.h"
 
 #include <algorithm>

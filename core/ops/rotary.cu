@@ -28,7 +28,7 @@ struct PairRows {
   T* y;
   const T* x;
   const float* table;
-  int64_t rows;  // number of heads of all tokens
+  int64_t rows;  // B T H, one for each head of each token
   int64_t pairs;
   int64_t heads;
   int64_t positions;

@@ -82,7 +82,7 @@ void check(const RowProductInputs& in) {
 
 /// Returns the lookup for the kernels. For a row-sparse table, the lookup has the table's fetched
 /// rows, and indices into these rows (rows_of). For other tables, the lookup is `at` itself. A
-/// table and its bias share one tensor of indices, so both must number their rows alike.
+/// table and its bias share one tensor of indices, so both must be fetched in the same order.
 Lookup read_rows(const char* side, const Lookup& at) {
   const bool sparse = read_whole(at.table) == nullptr;
   const bool sparse_bias = at.bias.defined() && read_whole(at.bias) == nullptr;

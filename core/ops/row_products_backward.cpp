@@ -15,7 +15,7 @@ struct Term {
 /// Terms sorted by row. Row v of a table has terms[i] for start[v] <= i < start[v + 1].
 struct Terms {
   Tensor start_memory;  // i32 (V + 1)
-  Tensor memory;        // two f32 for each term
+  Tensor memory;        // holds `terms`; one term is as large as two f32
   int32_t* start;
   Term* terms;
 
@@ -92,8 +92,8 @@ void row_products_backward(const Context& context, const GradientTarget& table,
   const int64_t rows = own.table.size(0);
   const int64_t channels = in.channels();
   const int64_t places = in.rows() * in.per_row();
-  // On the left, one lookup serves the K places (b, k) of its b. On the right, each place has its
-  // own lookup.
+  // One lookup in the left table serves the K places (b, 0), ..., (b, K - 1). In the right table,
+  // each place has its own lookup.
   const int64_t places_per_lookup = of_left ? in.per_row() : 1;
   const float dsquares = gradients.squares.defined() ? *gradients.squares.data<float>() : 0.0f;
   visit_float(own.table.dtype(), "row_products", [&]<class T>() {

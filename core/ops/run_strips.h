@@ -56,8 +56,7 @@ struct RunPiece {
   }
 
   /// If the piece is one run, combines the lanes with `f` in ascending order and gives every lane
-  /// the result. If the piece is runs side by side, does nothing: each lane already has the result
-  /// of its own run.
+  /// the result. Otherwise does nothing, because each lane already has the result of its own run.
   template <class V, class F>
   void join(Lanes<V>& lanes, const F& f) const {
     if (!one_run) return;

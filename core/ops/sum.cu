@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) *y = static_cast<float>(factor * total);
 }
 
-/// factor * dy[0]
+/// The gradient of every element of x.
 struct ScaledGradient {
   const float* dy;
   float factor;

@@ -78,7 +78,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
       "cross_entropy", loss, {logits},
       [logits = saved(logits), rows, logsumexp](const Tensor& dloss, InputGradients& grads) {
         const InUse in_backward({&logits});
-        // The gradient may overwrite the logits if no other tensor uses their memory.
+        // The gradient may overwrite the logits if no other tensor uses their memory and they are
+        // not a parameter.
         const bool in_place = logits.unique() && !logits.leaf();
         const Tensor dlogits = in_place ? logits : grads.destination(0);
         kernels::weighted_cross_entropy_backward(current_context(dloss.device()), dlogits, dloss,
