@@ -53,7 +53,7 @@ class RandomStream {
     const uint64_t high = next_u32();
     return high << 32 | next_u32();
   }
-  /// Uniform in [0, bound); bound must be positive.
+  /// Returns a uniform number in [0, bound). Throws if `bound` is 0.
   uint64_t below(uint64_t bound);
   float uniform() { return uniform_float(next_u32()); }
 

@@ -19,8 +19,8 @@
 
 namespace tessera {
 
-/// A function of inputs and parameters. Inputs may be undefined. A segment runs in the forward and
-/// again in backward: once, and once more for each segment that contains it. The segment must
+/// A function of inputs and parameters. Inputs may be undefined. In the forward a segment runs
+/// once. In backward it runs once, and once more for each segment that contains it. A segment must
 /// compute the same values each time. Everything that a segment captures must live until backward
 /// ends.
 using Segment = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;

@@ -36,8 +36,8 @@ void* map_status(int descriptor) {
 
 constexpr const char* file_name = "tessera-run-status";
 
-// True if a descriptor is a status file. The number may belong to another file, because a program
-// between the starter and this process may have closed the inherited file.
+// True if `descriptor` refers to a status file. A program between the starter and this process may
+// have closed the inherited file and opened another file under the same descriptor.
 bool is_status(int descriptor) {
   std::array<char, 64> target{};
   const std::string link = fmt::format("/proc/self/fd/{}", descriptor);
@@ -80,8 +80,8 @@ void publish_failure(RunFailure failure, std::span<const int> absent) {
   static std::atomic_flag published;
   Mapped* const mapped = status();
   if (mapped == nullptr || published.test_and_set()) return;
-  // The ranks are written before the failure, because a starter that reads the failure also reads
-  // the ranks.
+  // The ranks are written before the failure, so that a starter that sees the failure also sees the
+  // ranks.
   const size_t count = std::min(absent.size(), mapped->absent.size());
   for (size_t i = 0; i < count; ++i) mapped->absent[i] = absent[i];
   mapped->absent_count = static_cast<int32_t>(count);

@@ -1,8 +1,8 @@
 // The status that a process publishes for the program that started it (the starter), such as
-// `relaunch`. The status is a small file in memory that both programs map. The starter can read the
-// last finished step even after a SIGKILL of the process. The process inherits the open file. The
-// file's descriptor number is in the environment variable TESSERA_RUN_STATUS. Without the variable
-// nothing is published.
+// `relaunch`. The status is a small file in memory that the process and the starter map. Therefore
+// the starter can read the last finished step even after a SIGKILL of the process. The process
+// inherits the open file. The file's descriptor number is in the environment variable
+// TESSERA_RUN_STATUS. Without the variable nothing is published.
 //
 //   RunStatusFile file;                                       // in the starter
 //   setenv(run_status_variable, file.number().c_str(), 1);
@@ -22,7 +22,7 @@ inline constexpr const char* run_status_variable = "TESSERA_RUN_STATUS";
 enum class RunFailure : int32_t {
   none,
   input,    // bad input: the same command fails again
-  error,    // any other named error, such as a loss that is not finite
+  error,    // any other error that the process reported, such as a loss that is not finite
   stalled,  // a collective made no progress for --comm-timeout
 };
 

@@ -23,7 +23,7 @@ struct RowProducts {
 ///   left[b]        row left.indices[b] of the left table; indices (B)
 ///   right[b, k]    row right.indices[b, k] of the right table; indices (B, K)
 /// If `squares`, also returns the penalty of a factorization: the sum of the squares of all
-/// looked-up rows and biases, each added once per lookup. Products are summed in f32 and rounded
+/// looked-up rows and biases, each added once per lookup. Each product is summed in f32 and rounded
 /// once. For the penalty, each row's squares are summed in f32, and these sums are added in f64.
 /// Right indices (1, K) are shared by all b, and are allowed only if no gradient is recorded. A
 /// left side without indices has no bias. Throws for an index outside [0, V) of its table; on CUDA

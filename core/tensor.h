@@ -118,9 +118,10 @@ class Tensor {
   const std::shared_ptr<const Recompute>& recompute() const { return impl().recompute; }
   void set_recompute(Recompute recompute);
 
-  /// True if both are handles on one tensor. False for two tensors that share memory.
+  /// True if this object and `other` are handles on one tensor. False for two tensors that share
+  /// memory.
   bool same(const Tensor& other) const { return impl_ == other.impl_; }
-  /// True if no other handle and no other view shares this memory.
+  /// True if no other handle or view shares the tensor's memory.
   bool unique() const { return impl_ && impl_.use_count() == 1 && impl_->storage.use_count() == 1; }
 
  private:

@@ -83,7 +83,7 @@ class Arrows {
       case Station::none:
         return;
       case Station::ready:
-        // The gradient is ready within an operation of the compute track.
+        // The arrow begins at the operation on the compute track that has completed the gradient.
         add('s', next_id_, Track::compute, event.begin_ns);
         waiting.for_exchange.push_back(next_id_);
         waiting.for_update.push_back(next_id_++);

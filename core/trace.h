@@ -33,7 +33,7 @@ struct Event {
   Track track = Track::compute;
   int64_t begin_ns = 0;     // on a clock that all ranks of a host share
   int64_t end_ns = 0;       // equal to begin_ns for an instant
-  std::string detail = {};  // shown beside the name
+  std::string detail = {};  // the argument "detail" of the event in the trace
   BucketPlace place = {};
 };
 

@@ -61,8 +61,8 @@ class LayerSpans {
   LayerSpans(const LayerSpans&) = delete;
   LayerSpans& operator=(const LayerSpans&) = delete;
 
-  /// Closes the spans of layers that do not contain `layer`, and opens the spans of `layer` and of
-  /// the layers that contain it.
+  /// Closes and opens spans, so that exactly the spans of `layer` and of the layers that contain it
+  /// are open. With nullptr, all spans are closed.
   void enter(const Layer* layer) {
     if (layer != innermost()) change_to(layer);
   }

@@ -54,7 +54,8 @@ class Watch {
 
   const std::string& where_;
   const JsonLimits& limits_;
-  std::vector<std::set<std::string>> names_;  // [open object or list]: its names; none for a list
+  // For each open object or list, outermost first: the member names so far. A list has none.
+  std::vector<std::set<std::string>> names_;
   int64_t values_ = 0;
 };
 

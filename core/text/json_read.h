@@ -1,5 +1,5 @@
-// Reads JSON from outside of the program, within limits. Only lines that the program has printed
-// itself (logs, records of ranks) are read without these functions.
+// Reads JSON from outside Tessera, within limits. Only lines that Tessera's programs have written
+// (logs, records of ranks) are read without these functions.
 //
 //   const nlohmann::json config = read_json_file("config.json", {.bytes = 1 << 20});
 //   const int64_t layers = json_integer("config.json: n_layer", config.at("n_layer"));

@@ -167,8 +167,8 @@ void OutputFile::write_at(int64_t position, const void* data, size_t bytes) {
 }
 
 // A single fsync at the end of a large file could take so long that other ranks time out. Therefore
-// the file is flushed whenever `most` bytes have been written since the last flush.
-// Between two flushes the disk starts to write each `piece` while the next piece is produced.
+// the file is flushed whenever `most` bytes have been written since the last flush. In between, the
+// system starts to write each `piece` to disk while the program produces the next piece.
 void OutputFile::flush_in_time(int64_t written) {
   constexpr int64_t most = int64_t{256} << 20;
   constexpr int64_t piece = int64_t{16} << 20;

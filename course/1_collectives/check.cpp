@@ -178,8 +178,8 @@ void check_ring(Grade& grade) {
 }
 
 // Returns the number of transfers that a rank has with higher ranks in a tree reduce. A tree
-// broadcast has as many. In each of the two collectives, every rank except 0 also has one transfer
-// with a lower rank.
+// broadcast has the same number. In each of the two collectives, every rank except 0 also has one
+// transfer with a lower rank.
 int64_t above(int64_t rank, int64_t ranks) {
   int64_t count = 0;
   for (int64_t d = 1; d < ranks && rank % (2 * d) == 0; d *= 2) count += rank + d < ranks ? 1 : 0;

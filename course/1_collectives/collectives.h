@@ -28,7 +28,7 @@ inline void add(const Tensor& to, const Tensor& from) {
 }
 
 // The ring: rank r sends to rank r + 1 and receives from rank r - 1 (modulo N). A reduce-scatter
-// takes N - 1 rounds, and an all-gather too.
+// and an all-gather take N - 1 rounds each.
 /// Afterwards piece rank() of the buffer has the sum over all ranks. The other pieces may have any
 /// values.
 void ring_reduce_scatter(dist::Communicator& communicator, const Tensor& buffer);
@@ -37,8 +37,8 @@ void ring_all_gather(dist::Communicator& communicator, const Tensor& buffer);
 /// Replaces the buffer of every rank with the sum of the buffers of all ranks.
 void ring_all_reduce(dist::Communicator& communicator, const Tensor& buffer);
 
-// The binomial tree: ranks send whole buffers. A reduce takes ceil(log2 N) rounds, and a broadcast
-// too.
+// The binomial tree: ranks send whole buffers. A reduce and a broadcast take ceil(log2 N) rounds
+// each.
 /// Afterwards rank 0 has the sum over all ranks. On other ranks the buffer may have any values.
 void tree_reduce(dist::Communicator& communicator, const Tensor& buffer);
 /// Copies rank 0's buffer to all ranks.
@@ -51,8 +51,8 @@ struct Link {
   double latency_s = 0;
   double bytes_per_s = 0;
 };
-/// Returns the seconds of an all-reduce of `bytes` bytes. N divides `bytes`. Additions take no
-/// time.
+/// Returns the time in seconds that an all-reduce of `bytes` bytes takes. `bytes` is a multiple of
+/// `ranks`. Additions take no time.
 double ring_all_reduce_s(double bytes, int64_t ranks, const Link& link);
 double tree_all_reduce_s(double bytes, int64_t ranks, const Link& link);
 

@@ -99,8 +99,9 @@ struct Wanted {
   bool x, weight, bias;
 };
 
-// Runs the layer and its backward, with only the gradients in `wanted` wanted. Returns a message if
-// one of these gradients is wrong or an Error is thrown. If `without_bias`, the layer has no bias.
+// Runs the forward and backward of a layer. Only the gradients in `wanted` are wanted. Returns a
+// message if one of these gradients is wrong or an Error is thrown. If `without_bias`, the layer
+// has no bias.
 std::string gradient_message(const Example& example, Wanted wanted, bool without_bias = false) {
   const Tensor x = wanted.x ? parameter("x", example.x) : example.x;
   const Tensor weight = parameter("weight", example.weight, wanted.weight);

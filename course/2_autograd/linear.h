@@ -33,7 +33,7 @@ void fill_with_sums(const Tensor& matrix, int64_t terms, Term term) {
   }
 }
 
-// Each of these functions overwrites its first argument, whose old values do not matter.
+// Each of the next four functions overwrites its first argument, whose old values do not matter.
 /// y = x W + b. If `bias` is undefined, the layer has no bias.
 void multiply(const Tensor& y, const Tensor& x, const Tensor& weight, const Tensor& bias);
 /// dx = dy W^T.
