@@ -37,7 +37,7 @@ class Grade {
   /// Compares the student's prediction `key` with the measured value. Without a file of predictions
   /// it only prints the measured value.
   void predicted(const std::string& key, int64_t measured);
-  /// Sets the name of the next test. If an error ends the program, the message has this name.
+  /// Sets the name of the next test. If an error ends the program, the output names this test.
   void at(const std::string& what) { at_ = what; }
   const std::string& at() const { return at_; }
   /// Prints information that is not graded.

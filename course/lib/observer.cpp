@@ -41,9 +41,9 @@ class Observer::Queue {
     make_until(number);
   }
 
-  // Makes all pending calls. Calls that the student has not waited for then count as waited for.
-  // split() and barrier() need this, because in other communicators these functions wait for all
-  // calls, and afterwards all values are right.
+  // Makes all pending calls, and counts every call as waited for. split() and barrier() use this
+  // function: other communicators finish all earlier calls there, so the student may read the
+  // results afterwards without a wait.
   void wait_for_all() {
     while (!unwaited_.empty()) wait(unwaited_.begin()->first);
     make_until(first_ + std::ssize(pending_) - 1);

@@ -1,8 +1,8 @@
 // A communicator that records every call, and passes the call to `inner` as late as possible: when
 // the student waits for this call or a later one, or at finish(), split() or barrier(). A missing
-// wait then gives wrong values in every run, and not once in a thousand runs. The observer also
-// compares the memory that a call reads (except for all_gather_v and run): when the student starts
-// the call, and when the call is passed to `inner`. A change in between is a race.
+// wait then gives wrong values in every run, and not only in one of a thousand. The observer also
+// takes a digest of the memory that a call reads (except for all_gather_v and run) when the student
+// starts the call, and again when the call is passed to `inner`. Different digests show a race.
 #pragma once
 
 #include <deque>

@@ -28,7 +28,8 @@ std::vector<float> reference_losses(const Training& training, DType dtype = DTyp
 /// text.
 std::string difference(const std::vector<float>& found, const std::vector<float>& expected);
 
-/// Forgets the steps of a reference, so that errors of the student's program do not mention them.
+/// Resets the step numbers that the reference's optimizer has set for error messages. Errors of the
+/// student's program would otherwise name a step of the reference.
 void forget_steps();
 
 }  // namespace course

@@ -1,4 +1,5 @@
-// The gradient sums that ranks must have, from Tessera's own optimizer on one rank.
+// Compares the student's gradient sums with those of Tessera's own optimizer, which runs on one
+// rank.
 #pragma once
 
 #include <map>
@@ -19,7 +20,7 @@ Gradients reference_gradients(const Training& training, int64_t step = 0);
 /// The result of comparing the sums of this rank's shards with the reference.
 struct SumReport {
   std::vector<std::string> wrong;  // parameters that have a differing element
-  double ratio = 0;                // sum of all found absolute values / sum of all expected ones
+  double ratio = 0;                // (sum of |found|) / (sum of |expected|)
 };
 SumReport compare_sums(DataParallel& trainer, const Gradients& expected, int rank);
 

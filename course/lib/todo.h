@@ -5,7 +5,7 @@
 
 namespace course {
 
-/// Throws InputError: `what` is not written yet. Replace the call by your code.
+/// Throws InputError: `what` is not written yet. Replace the call with your code.
 [[noreturn]] inline void todo(const char* what) {
   tessera::fail_input("{} is not written yet", what);
 }

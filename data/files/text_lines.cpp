@@ -7,8 +7,8 @@ namespace tessera::data {
 namespace {
 
 constexpr size_t buffer_bytes = size_t{1} << 20;
-// Limit on the growth of a file when it is decompressed. Real tables grow three to ten times. Only
-// lines that repeat grow a thousand times.
+// Contents of more than always_allowed_bytes may have at most most_expansion times the size of the
+// compressed file. Real tables have three to ten times the size, repeated lines a thousand times.
 constexpr int64_t most_expansion = 100;
 constexpr int64_t always_allowed_bytes = int64_t{1} << 26;
 

@@ -45,7 +45,7 @@ class TextLines {
   const std::string& path() const { return file_.path(); }
   int64_t number() const { return number_; }  // number of the last line read, from 1
 
-  /// Throws InputError. Its message begins with the file and the number of the last line.
+  /// Throws InputError. The message begins with the file and the number of the last line read.
   template <class... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
     refuse_line(number_, fmt::format(format, std::forward<Args>(args)...));

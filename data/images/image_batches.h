@@ -76,7 +76,7 @@ class TrainingBatches : public ImageBatches {
   int64_t epoch(int64_t step) const { return step / steps_per_epoch_; }
   /// Returns the index, in the set, of the image that is sample `sample` of a step's global batch.
   int64_t index_of(int64_t step, int64_t sample) const;
-  /// Returns which of this rank's batches a micro-batch is, counted from 0 in reading order. Throws
+  /// Returns the number of a micro-batch among this rank's batches, from 0 in reading order. Throws
   /// for a micro-batch of another rank.
   int64_t number_of(const MicroBatch& micro) const;
   /// Prepares a micro-batch of any rank on the calling thread, and copies it to the default device.
@@ -91,7 +91,7 @@ class TrainingBatches : public ImageBatches {
  private:
   void prepare_sample(int64_t step, int64_t sample, int64_t row, ImageMemory& memory,
                       const ImageBatch& into) const;
-  /// Returns which of the step's micro-batches this rank computes in a micro-step, counted from 0
+  /// Returns the index, in the step, of the micro-batch that this rank reads in a micro-step
   /// (core/micro_batch.h).
   int64_t micro_batch(int64_t micro_step) const;
 

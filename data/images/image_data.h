@@ -38,7 +38,7 @@ struct ImageData {
   ImageTransformOptions transform = {};
 
   int64_t classes() const { return static_cast<int64_t>(class_names.size()); }
-  /// "10,000 images of 32 x 32 x 3 in 10 classes to train on, 2,000 to validate"
+  /// Example: "10,000 images of 32 x 32 x 3 in 10 classes to train on, 2,000 to validate".
   std::string description() const;
 };
 

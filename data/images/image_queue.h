@@ -38,7 +38,7 @@ class ImageQueue {
   /// Frees the slot of the oldest batch that is taken.
   void release();
   int64_t taken() const { return taken_; }
-  /// The number of batches that are taken and not released.
+  /// Returns the number of batches that are taken and not released.
   int64_t held() const { return taken_ - released_; }
   /// Returns how long take() has waited in total.
   int64_t waited_ns() const { return waited_ns_; }

@@ -11,8 +11,8 @@
 namespace tessera::data {
 namespace {
 
-// Magic numbers of u8 values in three dimensions and in one dimension. A header is the magic number
-// and the extents.
+// A header is a magic number and the extent of each dimension. Images are u8 values in three
+// dimensions, labels are u8 values in one dimension.
 constexpr uint32_t images_magic = 0x00000803;
 constexpr uint32_t labels_magic = 0x00000801;
 constexpr int64_t most_extent = 65535;  // largest height or width of an image

@@ -24,7 +24,7 @@ void read_file(const std::string& path, int64_t limit_bytes, std::vector<uint8_t
 /// PNG, is damaged or cut short, or has too many pixels. The message begins with `name`.
 ImageView decode_image(const std::string& name, std::span<const uint8_t> file,
                        std::vector<uint8_t>& pixels);
-/// Reads and decodes a file.
+/// Reads a file of at most image_file_limit_bytes and decodes it. The pixels are in `memory`.
 ImageView read_image_file(const std::string& path, ImageMemory& memory);
 
 /// Throws InputError if the width or the height is below 1, or if their product exceeds
