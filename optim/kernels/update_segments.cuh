@@ -114,8 +114,9 @@ __global__ void __launch_bounds__(update_threads)
 }
 
 /// Updates all segments in one launch. On the device, `rule.update<n>(table, at)` updates the n
-/// elements from `at` on. All n elements are in one segment, or all are in none. `aligned` must say
-/// if all tensors of the rule are aligned for accesses of n elements. Throws as `searchable` does.
+/// elements from `at` on. All n elements are in one segment, or all are in none. `aligned` may be
+/// true only if all tensors of the rule are aligned for accesses of n elements. Throws as
+/// `searchable` does.
 template <int n, class Rule>
 void launch_update(const Context& context, const char* name, const Rule& rule, bool aligned,
                    int64_t elements, std::span<const UpdateSegment> segments,

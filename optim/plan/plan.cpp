@@ -241,7 +241,7 @@ class Planner {
       add(plan_.parts.scattered, largest_shard * f32_bytes);
       largest_sum_ = std::max(largest_sum_, (largest_shard * f32_bytes).value());
     }
-    // Each time, a rank sends all shards of its gradient except its own shard.
+    // Each time a rank sends its gradient, it sends all shards except its own shard.
     add(sent(dist::Traffic::gradients),
         CheckedInt(gradient_sends()) * (flat - shard) * (sums_locally() ? sum_bytes : bytes));
     const CheckedInt buckets_sent = std::ssize(group.layout.buckets());

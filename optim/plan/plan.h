@@ -1,7 +1,7 @@
 // Predicts the memory and traffic of a run, to the byte, before the run starts. A plan is computed
 // from Batch, ShardLayout and, for row-sparse tables, RowLayout. Besides these classes and the
 // sizes that core/ and dist/ declare, it shares no code with the optimizer. So a comparison of plan
-// and measurements can find errors in both.
+// and measurements can find errors in the plan and in the optimizer.
 //
 //   Plan plan = optim::plan({.parameters = plan_parameters(model), .ranks = 64, .stage = 3,
 //                            .batch = {.global = 512, .micro = 4}}, 0);
@@ -39,7 +39,7 @@ struct PlanParts {
   int64_t scattered = 0;      // fast reduction: the result of a reduce-scatter
   int64_t norms = 0;
   int64_t losses = 0;
-  int64_t statistics = 0;     // batch statistics of a step's micro-batches and of the current one
+  int64_t statistics = 0;     // batch statistics of the current micro-batch and of the whole step
   int64_t flags = 0;          // on the host
   int64_t scalars = 0;        // with a GPU: the scalars of a step on the device
   int64_t fetched = 0;        // with a GPU: copies of the scalars on the host

@@ -45,7 +45,8 @@ struct PlanGroup {
 
 /// Returns the number of elements of the largest bucket.
 int64_t largest_bucket(const PlanGroup& group);
-/// Returns the elements of the buffers for a micro-batch's gradients, beside their sums.
+/// Returns the number of elements in the buffers for a micro-batch's gradients. The accumulators of
+/// the step's gradient sum are not included.
 CheckedInt gradient_elements(const PlanInput& input, const PlanGroup& group);
 /// Returns the largest number of elements that stage 3 holds gathered at the same time. If `ahead`
 /// is true, the next block is gathered while a block is in use.

@@ -18,7 +18,7 @@ struct PlanParameter {
   std::string name;
   int64_t elements = 0;
   bool shared = false;  // tied: used under two names
-  int64_t block = -1;   // Module::begin_block; stage 3 gathers a block as a whole; -1: none
+  int64_t block = -1;   // number of the block (Module::begin_block); -1: in no block
   DType dtype = DType::f32;
   bool trainable = true;
   nn::BackwardReads backward_reads = nn::BackwardReads::always;
@@ -55,9 +55,9 @@ struct PlanInput {
   bool graph = false;
   bool checkpoints = false;         // checkpoints are written
   bool checkpoint_staging = false;  // checkpoints are written from a copy of the rank's state
-  /// State in host memory is copied only as long as the whole copy for a checkpoint has at most
-  /// this many bytes; nullopt: all of it is copied. Some state is always copied, such as all state
-  /// in GPU memory (train/checkpoint/state_copy.h).
+  /// Limit on the bytes of the copy for a checkpoint; nullopt: no limit. State in host memory that
+  /// does not fit is not copied. Some state is always copied, such as all state in GPU memory
+  /// (train/checkpoint/state_copy.h).
   std::optional<int64_t> checkpoint_limit = std::nullopt;
   bool saves = false;               // weights are saved during the run
   bool loss_scaling = false;        // true: on, even without f16 parameters

@@ -36,7 +36,7 @@ struct TableMemory {
 dist::RowLayout plan_row_layout(const PlanInput& input, const PlanParameter& table);
 TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int64_t rank);
 
-/// Returns the bytes of each tensor of a table that a rank writes to a checkpoint: its rows'
+/// Returns the bytes of each tensor that a rank writes to a checkpoint for its rows of a table: the
 /// weights, then, if the table is trained, each state tensor.
 std::vector<int64_t> table_pieces(const PlanInput& input, const PlanParameter& table, int64_t rank);
 

@@ -138,8 +138,8 @@ class Step {
 
  private:
   // Returns the time at which the memory for a bucket's gradient is free: when the exchange of the
-  // previous gradient in this memory ends. At stages 2 and 3, each call for a bucket that is not
-  // tied takes the other slot of the ring.
+  // previous gradient in this memory ends. At stages 2 and 3, buckets that are not tied use the
+  // two slots of the ring in turn, so each call for such a bucket changes the slot.
   double& place(size_t index) {
     const BucketCost& bucket = costs_.buckets[index];
     if (input_.stage < 2 || bucket.tied) return reduced_[index];

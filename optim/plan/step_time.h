@@ -16,7 +16,7 @@
 //    gradient is complete. At stages 2 and 3 a ring buffer has memory for two buckets
 //    (RingGradients). So the backward of a bucket waits until the bucket two places earlier has
 //    been sent.
-//  - On N ranks a transfer takes latency x (N-1), for one message to each other rank, plus the
+//  - On N ranks a transfer takes latency x (N-1), for one message to each other rank, plus
 //    bytes / bandwidth. Bytes to ranks of the same node are sent at node_bandwidth. The owner adds
 //    received gradients to its sum at memory_bandwidth. During these additions the channel is busy.
 //  - The update moves its bytes at memory_bandwidth. Stage 0 gathers sums before the update. Stages
