@@ -1,8 +1,9 @@
 // Exchanges rows of a row-sparse table between the ranks that use them and the ranks that own them.
-// First, the hosts of all ranks exchange counts: the number of rows of each owner that each rank
-// sends or requests. Then the ranks send row numbers to the owners. Last, gradients are sent to the
-// owners, or parameter values are sent by the owners. In a step, counts and row numbers are
-// Traffic::rows. RowGather takes known counts, and sends rows from their owners to all ranks.
+// First, the hosts of all ranks exchange counts: how many rows each rank sends to each owner, or
+// requests from it. Then the ranks send row numbers to the owners. Last, gradients are sent to the
+// owners, or parameter values are sent by the owners. In a step, the bytes of counts and of row
+// numbers are added to Traffic::rows. RowGather gets the counts from its caller, and sends rows
+// from their owners to all ranks.
 #pragma once
 
 #include <vector>
@@ -56,8 +57,8 @@ class RowFetch {
   /// A fetch for a step counts as Traffic::rows and Traffic::parameters. A fetch for an evaluation
   /// counts as Traffic::other.
   enum class Purpose : uint8_t { step, evaluation };
-  /// Requests the rows that this rank needs, at most info.distinct(). The slot of rows[i] is
-  /// first_slot + i.
+  /// Sets the rows that this rank needs, at most info.distinct(), and starts to gather the counts
+  /// of all ranks. The slot of rows[i] is first_slot + i.
   void request(std::span<const int32_t> rows, int64_t first_slot, Purpose purpose = Purpose::step);
   /// Sends the row numbers to the owners, and starts the exchange of values. Waits for the counts,
   /// not for the values. `own`: the values of all rows that this rank owns.
@@ -84,9 +85,9 @@ class RowFetch {
   dist::Work arrived_;
 };
 
-/// Gathers the rows that a step has touched from their owners on every rank: the row numbers, and
-/// for each row its gradient sum or its updated values. A gather allocates buffers if there are
-/// none yet, or if `most` exceeds their size.
+/// Sends the touched rows of a step to every rank: the row numbers, and for each row its gradient
+/// sum or its updated values. A gather allocates buffers if there are none yet, or if `most`
+/// exceeds their size.
 class RowGather {
  public:
   RowGather(const TableInfo& info, dist::Communicator& communicator)

@@ -12,7 +12,7 @@ namespace tessera::optim {
 class SortedRows {
  public:
   SortedRows() = default;
-  /// Takes bytes(capacity) of host memory, and 8 * capacity bytes of `device` if it is a GPU.
+  /// Takes bytes(capacity) of host memory, and 8 * capacity bytes on `device` if it is a GPU.
   SortedRows(int64_t capacity, Device device);
   static int64_t bytes(int64_t capacity) { return 24 * capacity; }
 

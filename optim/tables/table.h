@@ -30,7 +30,7 @@ class Table {
   using Complete = std::function<void(int64_t number)>;
 
   /// `number`: the table's index among the optimizer's trainable parameters, -1 if it is frozen.
-  /// Sets the hooks of the parameter; the destructor removes them. The caller has called
+  /// Sets the hooks of the parameter; the destructor removes them. The caller must have called
   /// check_tables() (optim/zero/option_checks.h).
   Table(PlacedParameter placed, int64_t number, const UpdateRule& rule,
         std::shared_ptr<dist::Communicator> communicator, const ZeroOptions& options,
@@ -45,7 +45,7 @@ class Table {
   TableValues& values() { return values_; }
   const TableGradients& gradients() const { return *gradients_; }
 
-  // A micro-step, in order:
+  // The calls of a micro-step, in this order:
   void begin(const MicroStep& micro_step);
   void begin_backward();
   /// Sends the gradient to the owners of its rows. Called when the backward of the whole model is
@@ -113,7 +113,7 @@ class Table {
   TableInfo info_;
   int64_t number_;
   TableValues values_;
-  // Frozen tables have neither of these two.
+  // A frozen table has neither gradients_ nor update_.
   std::optional<TableGradients> gradients_;
   std::optional<TableUpdate> update_;
   int64_t micro_batches_ = 1;

@@ -39,7 +39,7 @@ class TouchedSums {
 
  private:
   RowSlots rows_;
-  Tensor sums_;          // f32 [capacity, C], by slot
+  Tensor sums_;          // f32 [capacity, C]: row s is the sum of the row with slot s
   Tensor slots_;         // i32 on the host: the slots of one contribution's rows
   Tensor device_slots_;  // on a GPU: a copy of slots_
 };
@@ -86,17 +86,17 @@ class TableGradients {
   bool contributes_ = false;
   bool opened_ = false;
   bool begun_ = false;  // begin_backward() was called in this micro-step
-  // With several ranks:
+  // Used only with several ranks:
   std::optional<RowCountsOfRanks> counts_;
   Tensor outgoing_;       // values in ascending order of rows
   Tensor incoming_rows_;  // i32
   Tensor incoming_values_;
   dist::Work arrived_;
-  // At the owner:
+  // For the rows that this rank owns:
   std::shared_ptr<TouchedSums> touched_;
   SortedRows sorted_;
-  Tensor block_numbers_;  // i64 on the host
-  Tensor block_firsts_;   // i32 on the host
+  Tensor block_numbers_;  // i64 on the host: the blocks that contain touched rows
+  Tensor block_firsts_;   // i32 on the host: for each block, the index in sorted_ of its first row
   // On a GPU: copies of block_numbers_ and block_firsts_.
   Tensor device_numbers_;
   Tensor device_firsts_;

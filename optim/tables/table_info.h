@@ -1,8 +1,8 @@
 // The shape of a row-sparse table, the rows that each rank owns, and the limits that decide the
 // sizes of the table's buffers. All classes that make up a Table read this struct.
 //
-//   V rows, C elements per row     n  most distinct rows that a micro-batch may look up
-//   N ranks, M micro-batches       O  rows that this rank owns
+//   V  rows                  n  most distinct rows that a micro-batch may look up
+//   C  elements per row      O  rows that this rank owns
 #pragma once
 
 #include <algorithm>

@@ -28,8 +28,8 @@ class TableUpdate {
               const ZeroOptions& options);
 
   /// Updates rows with the sums of `gradients`, and sends the new values to other ranks if the
-  /// stage requires it. counts[r]: the number of touched rows that rank r owns. `most`: the most
-  /// touched rows of all ranks together. Collective.
+  /// stage requires it. Rank r owns counts[r] touched rows, and all ranks together own at most
+  /// `most`. Collective.
   void update(TableGradients& gradients, TableValues& values, const std::vector<int64_t>& counts,
               int64_t most, const UpdateHyper& hyper, const StepScalars* scalars);
 

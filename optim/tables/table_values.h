@@ -67,7 +67,7 @@ class TableValues {
   void gather_updated(const Tensor& changed, const std::vector<int64_t>& counts, int64_t most);
   /// Gathers all rows from their owners into values(). Collective.
   void gather_all();
-  /// Drops prefetched rows. Called before the table gets other values.
+  /// Drops prefetched rows. Called before new values are written to the table.
   void forget_prefetched();
   /// Called at the end of each step, even if the step updated nothing. Starts a prefetch that
   /// waits for the update.
@@ -106,7 +106,7 @@ class TableValues {
   Tensor values_;  // [held rows, width]
   Phase phase_ = Phase::evaluation;
   Looked current_;
-  Tensor device_rows_;             // on a GPU: i32 [n], a copy of the rows that are being looked up
+  Tensor device_rows_;             // on a GPU: i32 [n], numbers of the rows that are being copied
   std::optional<RowFetch> fetch_;  // fetches for current_ and for evaluations
   dist::HostBuffer rounds_;        // i64 [ranks]: number of fetches for each rank's evaluation
   // Rows prefetched for the next micro-batch. next_, next_fetch_ and used_ are empty until the

@@ -56,11 +56,11 @@ class BatchStatistics {
 
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<nn::NamedStatistics> statistics_;
-  std::vector<int> observations_;  // per batch norm, in the current micro-step
+  std::vector<int> observations_;  // per batch norm: calls of observe() in this micro-step
   bool synchronized_ = false;
   int64_t values_ = 0;  // S, the number of running values of all batch norms
   Tensor running_;      // [S]
-  Tensor current_;      // [S + 1], of the current micro-batch; the last value, 1, marks data
+  Tensor current_;      // [S + 1]: the current micro-batch's values, then a 1, which marks data
   // [ranks, micro-steps, S + 1]: a slot for each micro-batch. Undefined if synchronized.
   Tensor observed_;
   int64_t micro_steps_ = 0;

@@ -25,8 +25,8 @@ class GradientNorm {
   /// Makes a norm without parts.
   GradientNorm() = default;
   /// Allocates the block sums of `parts`. The partitions and tables of `parts` must outlive this
-  /// object and not move. Sums are added in the order of `parts`. If `parts` has one parameter of a
-  /// partition, `parts` must have all parameters of this partition.
+  /// object and not move. Sums are added in the order of `parts`. `parts` must contain all
+  /// parameters of a partition or none.
   GradientNorm(std::shared_ptr<dist::Communicator> communicator, std::vector<Part> parts);
 
   /// Computes scalars->square_sum on the device of the ranks. The gradient sums of this rank's
@@ -60,8 +60,8 @@ class GradientNorm {
   int64_t blocks_ = 0;    // number of blocks of all segments
   // On the device of the ranks, as bytes:
   Tensor sums_;          // f64 [ranks * per_rank], then the sums of each table in turn
-  Tensor table_;         // on CUDA: a copy of segments_
-  Tensor partial_sums_;  // on CUDA: f64 scratch
+  Tensor table_;         // on a GPU: a copy of segments_
+  Tensor partial_sums_;  // on a GPU: f64 scratch
 };
 
 }  // namespace tessera::optim
