@@ -10,14 +10,14 @@
 namespace tessera::optim {
 namespace {
 
-/// Returns a source of the parameters' present values. For a parameter without values, the source
-/// has initial values.
+/// Returns a source that gives each parameter its present values, or initial values if the
+/// parameter has no memory yet.
 ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters, uint64_t seed) {
   std::map<std::string, Tensor> present;
   for (const auto& named : parameters) {
     const Tensor& tensor = named.parameter.tensor();
     if (!tensor.allocated()) continue;
-    const InUse in_use({&tensor});  // the last gather of an earlier optimizer may be in flight
+    const InUse in_use({&tensor});  // waits for a gather of an earlier optimizer, if any
     present[named.name] = tensor.detach().to_host();
   }
   return [present, seed](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {

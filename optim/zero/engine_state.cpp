@@ -133,7 +133,8 @@ void ZeroEngine::restore(const StateSource& source) {
   for (const auto& table : tables_) {
     if (table->trainable()) read_count(table->info().name(), table->number());
   }
-  // Every rank reads the ranges that it holds: values, master weights and the update rule's state.
+  // Every rank reads only the ranges that it holds of values, master weights and the update rule's
+  // state.
   for (StagedPartition* partition : partitions()) partition->restore(source);
   for (const auto& table : tables_) table->restore(source);
   for (const auto& [name, statistics] : statistics_.all()) {

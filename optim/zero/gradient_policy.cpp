@@ -151,7 +151,7 @@ void GradientsInSums::begin(const MicroStep& micro_step) {
 }
 
 Tensor GradientsInSums::open(int bucket) {
-  // The sums of the previous step are free: its update has read them before this forward began.
+  // The previous step's sums may be overwritten, because that step's update has already read them.
   return first_ ? partition_.shard_of(partition_.accumulator(), bucket) : later_->open(bucket);
 }
 
@@ -179,8 +179,8 @@ ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
     TESSERA_CHECK(begin >= begun || end <= begun,
                   "optimizer: a chunk [{}, {}) came across the limit {} of those before it", begin,
                   end, begun);
-    // With GradientsInSums, the chunk is this part of the sum. Folding it turns -0 into +0, as on
-    // several ranks.
+    // With GradientsInSums, `chunk` and this part of the sum are the same memory in the first
+    // micro-step. The fold is still needed: it turns -0 into +0, as it does with several ranks.
     kernels::fold(current_context(sum.device()), sum.flat(begin, end), chunk, begin >= begun);
     begun = std::max(begun, end);
   };

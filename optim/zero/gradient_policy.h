@@ -138,7 +138,7 @@ class GradientsInSums : public GradientPolicy {
   const Partition& partition_;
   std::function<std::unique_ptr<GradientPolicy>()> make_later_;
   std::unique_ptr<GradientPolicy> later_;
-  std::vector<int> order_;  // of the last follow(); empty before
+  std::vector<int> order_;  // given to the last follow(); empty if there was none
   bool first_ = true;       // true during the first micro-step of a step
 };
 

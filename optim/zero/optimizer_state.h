@@ -35,8 +35,8 @@ struct StatePiece {
   int64_t begin = 0;  // in the flattened tensor, a multiple of 256
   int64_t end = 0;
   Tensor values;            // flat; a view of memory that the next step may change, unless is_copy
-  bool is_copy = false;     // true: `values` is a copy
-  bool of_forward = false;  // true for running statistics: observed in a forward, not trained
+  bool is_copy = false;     // true: `values` is a copy, which no step changes
+  bool of_forward = false;  // true for running statistics, which async checkpoints always copy
 };
 
 /// A source from which an optimizer restores its state. Tensors are named by StateTensor::path().
@@ -47,8 +47,8 @@ class StateSource {
   virtual void read(const std::string& path, int64_t begin, std::span<float> out) const = 0;
   /// Returns the value of an i64 tensor of shape [].
   virtual int64_t count(const std::string& path) const = 0;
-  /// Returns the result that ZeroOptimizer::parameter_events had when the state was saved; empty if
-  /// not known.
+  /// Returns what ZeroOptimizer::parameter_events() returned when the state was saved, or an empty
+  /// list if this is not known.
   virtual std::vector<int64_t> parameter_events() const { return {}; }
 };
 

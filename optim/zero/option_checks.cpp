@@ -31,8 +31,6 @@ void check_groups(const UpdateRule& rule, const std::vector<GroupOptions>& group
   for (size_t i = 0; i < groups.size(); ++i) check_hyper(rule.hyper(1, groups[i]), i + 1);
 }
 
-// Throws if a parameter already has an optimizer, because a second optimizer would replace the
-// hooks of the first.
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters) {
   for (const auto& named : parameters) {
     TESSERA_CHECK(!named.parameter.leaf().gradient_buffer,
@@ -62,8 +60,6 @@ void check_equal_ranks(const ZeroOptions& options, const dist::World& world) {
       world.difference);
 }
 
-// With options.graph: throws InputError if the options, parameters or communicator do not allow
-// graphs.
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
                  const dist::Communicator& communicator) {
   if (!options.graph) return;

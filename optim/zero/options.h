@@ -38,14 +38,15 @@ struct ZeroOptions {
   bool no_sync = false;
   float clip = 0;  // maximum of the global gradient norm; 0: no clipping
   Schedule schedule = constant_schedule();
-  uint64_t seed = 0;  // of initial weights and dropout
+  uint64_t seed = 0;  // determines initial weights and dropout masks
   /// Dtype of the gradient sums of dense 16-bit parameters: f32 or bf16. A bf16 sum is rounded
   /// after every addition. All other sums are f32.
   DType grad_shard = DType::f32;
   /// nullopt: LossScaling{} if a parameter is f16, else no loss scaling.
   std::optional<LossScaling> loss_scaling = std::nullopt;
   Offload offload = Offload::none;
-  /// Launch micro-steps as CUDA graphs (docs/cuda.md). Requires ZeroOptimizer::micro_steps.
+  /// If true, micro-steps are launched as CUDA graphs (docs/cuda.md). The caller must then run them
+  /// with ZeroOptimizer::micro_steps().
   bool graph = false;
   /// If true, batch norms normalise over the whole batch of a step, which must have one micro-batch
   /// per rank. The weights then have the same bits for any stage, bucket size and overlap, but
@@ -53,9 +54,9 @@ struct ZeroOptions {
   bool sync_batch_norm = false;
   /// The rule of row-sparse tables; nullopt: the rule of the other parameters.
   std::optional<UpdateRule> table_rule = std::nullopt;
-  /// Update all rows of row-sparse tables. The gradient of a row that no micro-batch looked up is
-  /// zero. As for a dense table, weight decay and moments then change every row, and the time of an
-  /// update grows with the whole table.
+  /// If true, an update changes all rows of a row-sparse table, as if the table were dense: rows
+  /// that no micro-batch looked up have a zero gradient, but weight decay and moments still change
+  /// them. The time of an update then grows with the whole table.
   bool update_all_rows = false;
   /// Returns the group of a parameter: 0 for the rule's own hyper-parameters, i for groups[i - 1].
   std::function<int(const nn::NamedParameter&)> group_of = nullptr;

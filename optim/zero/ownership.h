@@ -43,7 +43,7 @@ struct OwnedTable {
   int64_t rows = 0;
   int64_t width = 0;
   int64_t rows_per_rank = 0;
-  int64_t row_state_bytes = 0;  // of a row: master weights and the update rule's values
+  int64_t row_state_bytes = 0;  // per row, for master weights and the update rule's values
 };
 
 struct Ownership {

@@ -171,8 +171,8 @@ void ShardedParameters::begin_forward() {
 void ShardedParameters::begin_backward() {
   phase_ = Phase::backward;
   backward_.next = 0;
-  // The next read enters its unit even if forward has read that unit last. So backward's order
-  // begins with that unit.
+  // Backward's first read may be of the unit that forward read last. With last_ = -1, this read
+  // enters the unit too, so that backward's order begins with that unit.
   last_ = -1;
 }
 

@@ -56,7 +56,7 @@ class Partition {
   dist::Call call(dist::Traffic purpose, int bucket) const {
     return {purpose, bucket, parameters_.front().registration};
   }
-  /// The bucket as the trace shows it.
+  /// Identifies a bucket and a station of its gradient in the trace.
   trace::BucketPlace place(int bucket, trace::Station station) const {
     return call(dist::Traffic::gradients, bucket).place(station);
   }
@@ -100,13 +100,14 @@ class Partition {
   /// The non-empty parts of parameters in a range of a bucket.
   std::vector<Part> parts(int bucket, const dist::Range& range) const;
 
-  /// Segments of `range` of a bucket for the update rules, relative to the range's begin.
-  /// hyper_of[parameter] is an index of hyper-parameters, or -1 for no update.
+  /// Returns the segments of a bucket's `range` that an update rule must update. Segments are
+  /// relative to range.begin. hyper_of[parameter] is an index of hyper-parameters, or -1 for no
+  /// update.
   std::vector<UpdateSegment> segments(int bucket, const dist::Range& range,
                                       std::span<const int> hyper_of) const;
   /// Zeroes the elements of a bucket's gradient that belong to no parameter.
   void clear_gaps(const Tensor& gradient, int bucket) const;
-  /// "rank 0 [0, 512), rank 1 [512, 1024)", for the trace.
+  /// Describes a bucket's shards for the trace, at most 16: "rank 0 [0, 512), rank 1 [512, 1024)".
   std::string owner_ranges(int bucket) const;
 
  private:

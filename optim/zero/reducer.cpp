@@ -244,9 +244,8 @@ void Reducer::skip() {
   } else {
     follow_events();
   }
-  // At stages 0 to 2 there may be nothing to repeat, neither an earlier micro-step nor events of a
-  // resumed run. Then the tables' backward has not begun yet. If the replay above has begun the
-  // tables' backward, begin_backward() changes nothing here.
+  // At stages 0 to 2 there may have been nothing to repeat, so that the tables' backward has not
+  // begun yet. If it has begun, begin_backward() does nothing here.
   for (Table* const table : tables_) table->begin_backward();
   send_rest();
   end_backward();

@@ -69,7 +69,7 @@ class Reducer {
   void finish();
 
  protected:
-  // The parts of begin() and run(). GraphedReducer combines them in another way.
+  // The parts of begin() and run(), which GraphedReducer combines differently.
   void start(const MicroStep& micro_step);
   /// Makes buckets ready to fill, and parameters ready for a forward.
   void open();

@@ -1,5 +1,5 @@
-// The scalars of a step on the device of the ranks. From a GPU, the scalars are copied
-// asynchronously into pinned host memory. Only a caller that asks for the step's result waits for
+// Holds a step's scalars on the ranks' device, and copies them to the host. A copy from a GPU goes
+// into pinned memory and is asynchronous: only a caller that asks for the step's result waits for
 // the copy.
 #pragma once
 
@@ -47,9 +47,9 @@ class StepValues {
 
  private:
   Device device_;
-  StepScalars here_;                       // on the CPU
-  std::shared_ptr<Storage> there_;         // on a GPU
-  std::shared_ptr<Storage> pinned_;        // StepScalars [slots]
+  StepScalars here_;                       // the scalars, if ranks compute on the CPU
+  std::shared_ptr<Storage> there_;         // the scalars, if ranks compute on a GPU
+  std::shared_ptr<Storage> pinned_;        // on a GPU: copies for the host, StepScalars [slots]
   int next_ = 0;
 };
 
