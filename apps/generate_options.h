@@ -11,7 +11,7 @@
 namespace tessera::apps {
 
 struct GenerateOptions {
-  std::string model;  // FILE.safetensors with config.json beside it, or the folder of both
+  std::string model;  // FILE.safetensors with config.json beside it, or the folder with both files
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_tokens;
   train::SampleOptions sample;

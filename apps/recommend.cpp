@@ -30,8 +30,9 @@ int32_t number_of(const std::vector<std::string>& ids, const std::string& id,
   return static_cast<int32_t>(found - ids.begin());
 }
 
-/// Returns the options.top items with the highest scores, the highest first. Unless options.all is
-/// set, leaves out the items in the user's history. Items with equal scores are in ascending order.
+/// Returns the numbers of the options.top items with the highest scores, the highest score first.
+/// Unless options.all is set, leaves out the items in the user's history. Among items with equal
+/// scores, the lower number comes first.
 std::vector<int32_t> best_items(std::span<const float> scores, const data::Histories& histories,
                                 int32_t user, const RecommendOptions& options) {
   std::vector<int32_t> items;

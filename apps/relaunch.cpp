@@ -124,7 +124,9 @@ class Relaunch {
   std::vector<Host> hosts_;
   SignalQueue signals_{{SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2}};
   Asked asked_;
-  std::set<std::tuple<int, int64_t, int>> seen_;  // rank (-1: a stall without one), step, signal
+  // Rank, step and signal of each loss so far. Rank -1 stands for a stall that no rank is known to
+  // have caused.
+  std::set<std::tuple<int, int64_t, int>> seen_;
   bool comes_again_ = false;
 };
 

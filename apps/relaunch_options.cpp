@@ -29,8 +29,8 @@ void check_hosts(RelaunchOptions& options, const std::string& hosts, bool ranks_
   }
 }
 
-// Refuses --resume with any value but latest. Each restart would go back to the checkpoint that it
-// names, or, with --resume never, to the first step.
+// Refuses --resume with any value but latest. With a checkpoint as the value, each restart would go
+// back to this checkpoint. With --resume never, each restart would go back to the first step.
 void check_resume(const std::vector<std::string>& command) {
   constexpr std::string_view flag = "--resume";
   for (size_t i = 0; i < command.size(); ++i) {

@@ -202,7 +202,8 @@ class Run {
   }
 
   // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
-  // from a checkpoint, checks that it belongs to this run, and starts the loop at its step.
+  // from a checkpoint, checks that the checkpoint belongs to this run, and starts the loop at the
+  // checkpoint's step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
@@ -290,7 +291,7 @@ class Run {
   const Resumed& resumed_;
   dist::Settings run_settings_;
   dist::World& world_;
-  bool prints_;  // true on the one rank that prints
+  bool prints_;  // true only on rank 0
   train::TrainingRun training_;
   models::Gpt model_;
   data::TokenData data_;

@@ -51,8 +51,8 @@ data::RatingData open_data(const RecommenderTrainOptions& options) {
   return data;
 }
 
-// Compares all of the data over ranks. It is called before `complete`, because `complete` derives
-// the number of steps from the number of interactions.
+// Checks that all ranks have the same data. It is called before `complete`, because `complete`
+// derives the number of steps from the number of interactions.
 void check_data(const dist::World& world, const data::RatingData& data) {
   if (world.size == 1) return;  // no other rank to compare with
   dist::check_agreement(
@@ -92,7 +92,7 @@ struct Task {
   train::RatingRange range;  // of the training ratings
   models::RecommenderConfig config;
   data::RatingBatches batches;
-  std::optional<train::RankingTask> ranking;  // the held-out items, if items are ranked
+  std::optional<train::RankingTask> ranking;  // the held-out items, if a ranking is evaluated
 
   Task(const RecommenderTrainOptions& options, const data::RatingData& all)
       : data(all),
@@ -227,7 +227,8 @@ class Run {
   }
 
   // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
-  // from a checkpoint, checks that it belongs to this run, and starts the loop at its step.
+  // from a checkpoint, checks that the checkpoint belongs to this run, and starts the loop at the
+  // checkpoint's step.
   void go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
     run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);

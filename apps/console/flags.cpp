@@ -220,7 +220,7 @@ template FlagOption Flags::add_option(const std::string&, std::vector<int32_t>&,
                                       const std::string&);
 
 FlagOption Flags::add_flag(const std::string& names, bool& value, const std::string& help) {
-  // CLI11 needs a variable, but nothing reads flag_text_: assign() gets "true" or the text after =.
+  // CLI11 writes to flag_text_. Nothing reads it, because parse() takes the text from the option.
   Flag& flag = add(names, app_->add_flag(names, flag_text_, help), "");
   flag.value_text = [&value] { return in_words(value); };
   flag.assign = [&value](const std::string& what, const std::string& text) {
@@ -341,7 +341,7 @@ void Flags::assign(Flag& flag, const std::string& what, const std::vector<std::s
   }
 }
 
-// Refuses a flag given both by position and by name, because CLI11 drops the positional value.
+// Refuses a flag given both by position and by name, because parse() uses only the last value.
 void Flags::check_given_once(const Flag& flag, const std::vector<std::string>& arguments) const {
   const auto named = std::ranges::count_if(arguments, [&](const std::string& argument) {
     return find(argument.substr(0, argument.find('='))) == &flag;

@@ -34,7 +34,7 @@ struct Flag;  // flags.cpp
 ///
 ///   value     all ranks must have the same value
 ///   presence  all ranks or none must have the flag; for paths, which may differ between hosts
-///   nothing   each rank may have another value
+///   nothing   the value may differ between ranks
 enum class Compared { value, presence, nothing };
 
 /// Says if add_bytes allows a size of 0, which is given without a unit.

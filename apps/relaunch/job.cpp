@@ -115,10 +115,10 @@ class RunningJob {
     }
   }
 
-  // Waits until the ranks on this host have ended after mpirun was killed, so that they neither
-  // write to the run's files while the next job runs nor look silent. Rank parents check every
-  // second whether mpirun still runs. So a parent that has not reported its start ends its rank
-  // within `least`.
+  // After a signal ended mpirun, waits until the ranks on this host have ended too. Otherwise the
+  // ranks could write to the run's files while the next job runs, and would look silent. A rank
+  // whose start was not reported yet is not in here_. A wait of `least` is enough for such a rank,
+  // because its parent checks every second whether mpirun still runs.
   void await_rank_parents() {
     constexpr std::chrono::milliseconds least(1500);
     constexpr std::chrono::seconds patience(10);
@@ -184,8 +184,8 @@ class RunningJob {
   using Clock = std::chrono::steady_clock;
   SignalQueue& signals_;
   Asked& asked_;
-  RecordSocket records_;  // made before mpirun starts, because mpirun inherits its name
-  std::set<int> here_;    // ranks that report over the socket, so that they run on this host
+  RecordSocket records_;  // made before mpirun starts, so that mpirun inherits the socket's name
+  std::set<int> here_;    // ranks that report over the socket, and therefore run on this host
   std::set<int> ended_;   // ranks on any host that have reported their end
   JobEnd end_;
   std::optional<Clock::time_point> told_;  // when this process was told to end the run
@@ -193,7 +193,7 @@ class RunningJob {
   // did not start in time.
   std::optional<Clock::time_point> died_;
   pid_t process_ = -1;
-  bool alive_ = true;  // false once mpirun was waited for: its number may name another process then
+  bool alive_ = true;  // false once waitpid reports mpirun's end: its number may be reused then
   int output_ = -1;
   bool open_ = true;
   int begun_ = 0;  // number of ranks that have started

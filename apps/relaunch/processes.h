@@ -21,7 +21,7 @@ class SignalQueue {
   int descriptor() const { return descriptor_; }
   struct Signal {
     int number = 0;            // 0: none is pending
-    bool of_terminal = false;  // the terminal sent it to all of its processes, as for Ctrl-C
+    bool of_terminal = false;  // the terminal sent it to the foreground process group (Ctrl-C)
   };
   Signal next();
   /// Restores the signal mask in a child, before it executes another program.

@@ -70,7 +70,7 @@ int end_as(int status) {
   return 128 + WTERMSIG(status);
 }
 
-/// Tracks if a child has ended or is stopped.
+/// Tracks whether a child has ended or is stopped.
 class ChildState {
  public:
   explicit ChildState(pid_t child) : child_(child) {}
@@ -117,8 +117,8 @@ int run_as_rank(const std::vector<std::string>& command) {
   // mpirun sends signals to process groups. The child has its own group, so that a request for a
   // checkpoint reaches only this process. pass_on forwards the request once the child handles it.
   const pid_t child = start_process(command, signals, {.death_signal = SIGKILL, .own_group = true});
-  // Standard error has no reader if mpirun has crashed. The child does not inherit this, because
-  // start_process restores the default.
+  // If mpirun has crashed, standard error has no reader, and SIGPIPE would end this process. The
+  // child is already running, so it keeps the default action.
   ::signal(SIGPIPE, SIG_IGN);
   report(record, sender);
 
@@ -146,7 +146,8 @@ int run_as_rank(const std::vector<std::string>& command) {
   }
   record.event = RankRecord::Event::ended;
   record.status = file.read();
-  // Without mpirun, MPI itself ends the child too.
+  // If mpirun is gone, this process or MPI may have ended the child. So its end does not count as a
+  // failure of this rank.
   if (::getppid() != launcher) record.was_told = true;
   if (WIFSIGNALED(state.status())) {
     record.signal = WTERMSIG(state.status());

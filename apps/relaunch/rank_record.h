@@ -27,7 +27,7 @@ struct RankRecord {
   bool stopped = false;   // for told: true if a signal such as SIGSTOP had stopped the process
   int signal = 0;         // for ended: the signal that killed the process, or 0
   int code = 0;           // for ended without a signal: the exit code
-  bool was_told = false;  // for ended: true if mpirun told the parent to end before, or was gone
+  bool was_told = false;  // for ended: true if mpirun had told the parent to end, or was gone
   RunStatus status = {};  // for told and ended
 
   bool operator==(const RankRecord&) const;

@@ -37,8 +37,8 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&value); }
 };
 
-// The random part keeps a rank on another host, with the same process number, from sending to that
-// host's relaunch if the environment was copied.
+// A launcher may copy the environment to another host, where another relaunch may have the same
+// process number. Without the random part, ranks there would send their records to that relaunch.
 std::string random_name() {
   std::random_device random;
   return fmt::format("tessera-relaunch-{}-{:08x}{:08x}", ::getpid(), random(), random());

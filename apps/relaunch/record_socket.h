@@ -1,6 +1,6 @@
-// A second way for records (rank_record.h) to relaunch, for ranks on relaunch's own host. It does
-// not lead through mpirun, so that relaunch hears from these ranks after mpirun has crashed. The
-// system queues only about ten records, so that senders may have to wait for relaunch.
+// A second channel for the records (rank_record.h) of ranks on relaunch's own host. It does not
+// lead through mpirun, so that relaunch hears from these ranks even after mpirun has crashed. The
+// system queues only about ten records, so senders may have to wait until relaunch has read some.
 #pragma once
 
 #include <string>

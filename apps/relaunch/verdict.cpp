@@ -36,8 +36,8 @@ const RankRecord* first_killed(const Records& records) {
   return found == records.end() ? nullptr : &*found;
 }
 
-// Returns the failure that the rank reported or, if it reported none and mpirun did not end it, its
-// exit code other than 0. Returns an empty text if there is neither.
+// Returns a message with the failure that the rank reported. If the rank reported none, the message
+// gives its exit code instead, unless the code is 0 or mpirun ended the rank. Else it is empty.
 std::string own_failure(const RankRecord& record) {
   if (record.event == Event::started) return "";
   switch (record.status.failure) {

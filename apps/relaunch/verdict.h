@@ -58,8 +58,9 @@ struct Verdict {
 ///   none of these                            failed
 ///
 /// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun breaks the
-/// ranks' connections. So any error that a rank reports then, except for bad input, counts as the
-/// crash. If the launcher is a script around mpirun, the script's exit code hides the crash.
+/// ranks' connections. So any error that a rank reports then, except for bad input, is taken for a
+/// result of the crash. If the launcher is a script around mpirun, the script's exit code hides the
+/// crash.
 Verdict judge(const JobEnd& job);
 
 }  // namespace tessera::apps
