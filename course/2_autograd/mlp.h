@@ -77,7 +77,7 @@ struct Told {
   int64_t in_forward = 0;                   // number of calls during the forward
 };
 
-// Runs forward and backward of the student's network, with the hook.
+// Runs forward and backward of a network, and records the calls of the student's on_complete hook.
 class Watched {
  public:
   explicit Watched(Mlp& model) : model_(model) {
@@ -130,7 +130,8 @@ inline std::string once_message(const Told& told, const std::vector<std::string>
 /// Returns a message if the order of layers is not the expected one.
 inline std::string order_message(const std::vector<std::string>& found,
                                  const std::vector<std::string>& expected) {
-  // The order within a layer depends on which gradient the closure computes first.
+  // Only layers are compared. The order within a layer depends on the order in which the student's
+  // linear() passes the inputs to record().
   const auto layer = [](const std::string& name) { return name.substr(0, name.find('.')); };
   for (size_t i = 0; i < expected.size(); ++i) {
     if (layer(found[i]) == layer(expected[i])) continue;

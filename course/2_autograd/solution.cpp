@@ -34,7 +34,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
                 [x = saved(x), weight = saved(weight)](const Tensor& dy, InputGradients& grads) {
                   const bool for_x = grads.wanted(0);
                   const bool for_weight = grads.wanted(1);
-                  // db needs no values, because the derivative of y by b is 1.
+                  // db needs neither x nor the weight: the derivative dy/db is 1.
                   const InUse in_backward({for_weight ? &x : nullptr, for_x ? &weight : nullptr});
                   if (for_x) input_gradient(grads.destination(0), dy, weight);
                   if (for_weight) weight_gradient(grads.destination(1), x, dy);

@@ -6,7 +6,7 @@
 namespace course {
 
 // linear.h has `at` and `fill_with_sums`. With them, each of the first four functions is a few
-// lines. Which element is which sum? For example, dst = a b for matrices of any size is
+// lines. Find the sum that gives an element. For example, dst = a b for matrices of any size is
 //   fill_with_sums(dst, b.size(0), [&](int64_t i, int64_t j, int64_t k) {
 //     return at(a, i, k) * at(b, k, j);
 //   });
@@ -37,7 +37,7 @@ void bias_gradient(const Tensor&, const Tensor&) { todo("lesson 2: bias_gradient
 //      overwrites grads.destination(i) with this gradient. The closure captures saved(x) and
 //      saved(weight). The closure announces x or weight only if it reads this tensor's values.
 //      Which values do dx, dW and db need?
-// The closure runs long after this function has returned, so capture copies, never by [&].
+// The closure runs long after this function has returned, so capture copies, not references ([&]).
 Tensor linear(const Tensor&, const Tensor&, const Tensor&) { todo("lesson 2: linear"); }
 
 // model.named_parameters() lists each parameter once; named.parameter.leaf() has the hooks that

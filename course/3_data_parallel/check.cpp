@@ -22,8 +22,8 @@ Training even_training(int64_t ranks) {
   return even;
 }
 
-// Calls are not late in this run (`late` is false), so a race cannot make the sums wrong. A later
-// requirement reports races.
+// In this run each call is made at once (`late` is false), so a race cannot make the sums wrong. A
+// later requirement reports races.
 SumReport sums_of_first_step(Grade& grade, const Training& of) {
   const Gradients expected = reference_gradients(of);
   Training once = of;
@@ -127,7 +127,9 @@ std::string overlap_message(const Trial& trial) {
 
 std::string traffic_message(const Trial& trial, const dist::Communicator& communicator) {
   const int64_t ranks = communicator.size();
-  int64_t times = 1;  // the gather of sums before the update
+  // How many times the rank sends one shard to each other rank: once to gather the sums before the
+  // update, and once for each micro-batch that it contributes.
+  int64_t times = 1;
   for (int64_t j = 0; j < training.batch.micro_steps(ranks); ++j) {
     times += communicator.rank() < training.batch.contributors(ranks, j) ? 1 : 0;
   }

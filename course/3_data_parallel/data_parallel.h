@@ -22,7 +22,7 @@ namespace course {
 
 class DataParallel {
  public:
-  /// `bucket_bytes`: a parameter that would make a bucket larger than this begins a new bucket.
+  /// A bucket closes before the parameter with which it would exceed `bucket_bytes`.
   DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
                int64_t bucket_bytes);
   virtual ~DataParallel();
@@ -46,7 +46,8 @@ class DataParallel {
   DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
                int64_t bucket_bytes, ByBlock);
 
-  // The functions that later lessons replace. start() calls the first four, and step() the others.
+  // The functions that later lessons replace. start() calls the first four. The others run
+  // during step().
   virtual void allocate_values();     // values_
   virtual void allocate_gradients();  // gradients_ and sums_
   virtual void allocate_state();      // the moments

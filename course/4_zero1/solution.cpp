@@ -15,7 +15,7 @@ void Zero1::update() {
     const dist::Range own = own_range(b);
     apply_rule(values.flat(own.begin, own.end), shard_of(sums_, b), shard_of(first_moment_, b),
                shard_of(second_moment_, b));
-    // In flight while the next bucket is updated.
+    // The gather is in flight while the next bucket is updated.
     gathers.push_back(communicator_.all_gather(values, {dist::Traffic::parameters, b}));
   }
   for (const dist::Work& gather : gathers) gather.wait();

@@ -82,8 +82,8 @@ std::string traffic_message(const Trial& trial, const dist::Communicator& commun
 }
 
 // Returns a message if every wait follows directly after the start of its exchange, so that nothing
-// overlaps. Some waits do: a layer's weight and bias are complete at the same time, and the next
-// layer's weight may need the memory at once.
+// overlaps. Some waits may follow directly: a layer's weight is complete right after its bias, and
+// the next layer's weight may need the memory at once.
 std::string adjacent_wait(const Trial& trial) {
   const auto& list = trial.events.list();
   int64_t first = -1;

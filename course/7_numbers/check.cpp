@@ -47,7 +47,8 @@ constexpr optim::LossScaling f16_scaling{.initial = 0x1p22f, .growth_interval = 
 
 // In f32, 2^25 + 1 is rounded to 2^25, so a 1 that is added to 2^25 is lost.
 const std::vector<float> absorbing{0x1p25f, 1, 1, 1, 1, -0x1p25f};
-// On 2 ranks: (2^25 - 2^25 + 1) + (1 + 1 + 1). On 3 ranks: (2^25 + 1) + (1 + 1) + (-2^25 + 1).
+// In f32, sum_by_ranks gives (2^25 - 2^25 + 1) + (1 + 1 + 1) = 4 on 2 ranks, and
+// (2^25 + 1) + (1 + 1) + (-2^25 + 1) = 0 on 3 ranks.
 const std::vector<float> by_turns{0x1p25f, 1, -0x1p25f, 1, 1, 1};
 
 Training training() {
@@ -220,7 +221,7 @@ std::string bf16_message(const std::vector<float>& found) {
 
 struct Scales {
   std::vector<float> losses;
-  std::vector<float> scales;  // [step]: the factor of the step's loss
+  std::vector<float> scales;  // [step]: the factor by which the step's loss is multiplied
 };
 
 Scales reference_f16() {

@@ -67,7 +67,8 @@ void Mixed::update() {
                shard_of(second_moment_, b));
     kernels::convert(current_context({}), shard_of(values_, b), masters);
   }
-  // Only now, because apply_rule divides by the scale with which this step's loss was multiplied.
+  // The scale changes last, because apply_rule divides by the scale that multiplied this step's
+  // loss.
   if (!scaling_ || ++good_steps_ < scaling_->growth_interval) return;
   loss_scale_ *= 2;
   good_steps_ = 0;

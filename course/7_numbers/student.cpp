@@ -27,8 +27,9 @@ void Mixed::place() { todo("lesson 7: Mixed::place"); }
 // converts between dtypes; Tensor::empty(shape) is an f32 tensor.
 void Mixed::accumulate(const Tensor&, const Tensor&, bool) { todo("lesson 7: Mixed::accumulate"); }
 
-// own_sums() returns the sums of this rank's parameters; each has values<float>(). All ranks must
-// return the same answer. communicator_.all_reduce adds up a tensor of f32 or i64 over ranks.
+// own_sums() returns tensors with the sums that this rank owns; tensor.values<float>() lists the
+// numbers of a tensor. All ranks must return the same answer. communicator_.all_reduce adds up a
+// tensor of f32 or i64 over ranks.
 bool Mixed::all_finite() const { todo("lesson 7: Mixed::all_finite"); }
 
 // With scaling_, skip a step whose sums are not all finite: change no weight, halve loss_scale_ and

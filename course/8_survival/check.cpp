@@ -66,7 +66,6 @@ class Run {
   Survivor trainer_;
 };
 
-// Trains for `steps` steps and saves.
 void train_and_save(dist::Communicator& communicator, const fs::path& folder, int64_t steps) {
   Run run(communicator);
   for (int64_t step = 0; step < steps; ++step) run.step(step);

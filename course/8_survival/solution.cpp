@@ -57,7 +57,7 @@ int64_t Survivor::resume(const Disk& disk) {
       for (const Tensor& tensor : shards()) {
         const std::vector<float> saved = file.floats(end - begin);
         const std::span<float> to = part(tensor, p);
-        // Copies the elements of the parameter that are in both ranges.
+        // Copies the elements that are in the saved range and in this rank's range.
         for (int64_t i = std::max(begin, own.begin); i < std::min(end, own.end); ++i) {
           to[static_cast<size_t>(i - own.begin)] = saved[static_cast<size_t>(i - begin)];
         }

@@ -23,7 +23,7 @@ class Survivor : public Zero3 {
 
  private:
   /// Returns the tensors that a rank must save: this rank's shards of the values and of both
-  /// moments. Of parameter p, the rank owns the elements layout_.owned(p, rank).
+  /// moments. The rank owns the elements layout_.owned(p, rank) of parameter p.
   std::array<Tensor, 3> shards() const { return {values_, first_moment_, second_moment_}; }
   /// Returns elements layout_.owned(p, rank) of parameter p from a buffer of this rank's shards.
   std::span<float> part(const Tensor& shards, int p) const;

@@ -13,8 +13,8 @@ namespace course {
 using namespace tessera;
 
 struct Event {
-  std::string kind;            // a call such as "all_gather"; "wait" for a call; "use", "done" or
-                               // "complete" of a parameter; or "update" by the rule
+  std::string kind;            // the name of a call, such as "all_gather"; "wait" (for a call);
+                               // "use", "done" or "complete" (of a parameter); or "update"
   std::string parameter = {};  // set for use, done and complete
   dist::Traffic purpose = dist::Traffic::other;  // set for a call or wait
   int64_t bucket = -1;                           // set for a call or wait

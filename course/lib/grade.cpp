@@ -114,8 +114,8 @@ int grade(int argc, char** argv, const std::string& title,
       // Every rank throws NotMet, so the job ends without an abort.
       return 1;
     } catch (const std::exception&) {
-      // dist::run prints the error after this line. course/check shows both as a requirement that
-      // is not met.
+      // dist::run prints the error after the line "  at  ...". course/check turns the line and the
+      // error into a requirement that is not met.
       if (!grade.at().empty()) std::printf("  at  %s\n", grade.at().c_str());
       std::fflush(stdout);
       throw;
