@@ -37,7 +37,7 @@ std::atomic<int64_t> running_step{-1};
 std::atomic<int64_t> finished_step{-1};
 std::atomic<bool> said_last_words{false};
 std::atomic<bool> line_open{false};
-std::atomic_flag ending;  // not for handlers: set by the first thread in end_job
+std::atomic_flag ending;  // set by the first thread in end_job; handlers do not use it
 struct sigaction program_handler;  // the program's own handler of SIGTERM
 // Over this communicator, ranks tell each other that their body has returned.
 MPI_Comm ending_ranks = MPI_COMM_NULL;

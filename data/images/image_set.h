@@ -32,7 +32,7 @@ struct ImageView {
 struct ImageMemory {
   std::vector<uint8_t> file;
   std::vector<uint8_t> pixels;
-  std::vector<uint8_t> rows;     // scratch between the two directions of a resize
+  std::vector<uint8_t> rows;     // scratch: resized along the rows, not yet along the columns
   std::vector<uint8_t> resized;
 };
 

@@ -15,8 +15,8 @@
 // Some users are more active and some items more popular than others. The n users are put in a
 // random order, and the user at place r = 0, 1, 2, ... gets a share of the ratings in proportion to
 // 1 / (r + 1 + n / 20). Items get shares in the same way. Each user has at least one rating if
-// there are enough ratings. A user rates an item at most once, and at most three quarters of all
-// items (or the only item).
+// there are enough ratings. A user rates an item at most once, and rates at most three quarters of
+// all items, but may always rate one item.
 //
 // Every number depends only on the options and on its user, item or pair. All numbers are computed
 // in integers or by correctly rounded operations. So every machine draws the same ratings.

@@ -2,7 +2,7 @@
 // negatives and are not recommended to the user. The model SVD++ takes a user's items as input.
 //
 //   const Histories histories(data.train, data.users(), data.items());
-//   histories.of(user);                       // ascending
+//   histories.of(user);                       // the user's items, ascending
 //   histories.other(user, draw);              // an item that the user does not have
 #pragma once
 

@@ -17,8 +17,8 @@
 
 namespace tessera::data {
 
-/// B samples of K items each. `history` has a fixed size, so that all batches need equally much
-/// memory. A batch uses the beginning of `history`; the rest has no meaning.
+/// B samples of K items each. `history` has a fixed size, so that all batches need the same amount
+/// of memory. A batch uses the beginning of `history`; the rest is undefined.
 struct RatingBatch {
   Tensor users = {};            // i32 (B)
   Tensor items = {};            // i32 (B, K): the observed item, then drawn ones

@@ -1,14 +1,15 @@
 // Opens the ratings that a recommender trains on and is evaluated on: which user rated, bought or
-// looked at which item. Without `columns`, the first line of a file tells its format:
+// looked at which item. A file's name and first line determine its format, unless `columns` does:
 //
 //   fields between tabs or '::'         MovieLens, as in u.data and ratings.dat
 //   a header, fields between commas     as in MovieLens' ratings.csv
-//   a header of NAME:TYPE, tabs         RecBole's interactions, as in NAME.inter
+//   a header, NAME:TYPE between tabs    RecBole's interactions, as in NAME.inter
 //   any text, with `columns`            fields in the order of `columns`
 //   a folder                            exactly one of its files has one of the names above
 //   no path                             ratings of planted factors (drawn_ratings.h)
 //
-// Files may be compressed by gzip. All ratings are held in memory. docs/ratings.md has the rules.
+// Files may be compressed by gzip. All ratings are held in memory. docs/ratings.md describes the
+// formats and the splits in detail.
 //
 //   RatingData data = open_rating_data({.path = "ml-100k", .split = "fold:1/5"});
 //   for (int64_t i = 0; i < data.train.size(); ++i) { ... data.train.users[i] ... }
@@ -62,7 +63,8 @@ struct RatingData {
 /// Throws InputError
 ///  - if none of the formats above is found,
 ///  - if a line is malformed (the message has file and line),
-///  - if `columns` is invalid or has no path, or a number in `drawn` is out of range,
+///  - if `columns` is invalid or is given without a path,
+///  - if a number in `drawn` is out of range,
 ///  - if the split is invalid, or needs times but the ratings have none,
 ///  - if the split leaves nothing to train on or, unless it is "none", nothing to validate.
 RatingData open_rating_data(const RatingDataOptions& options);

@@ -25,8 +25,8 @@ class RatingInput {
   /// CPU.
   static int64_t host_bytes(const RatingBatchSizes& sizes, Device device);
 
-  /// Loads a micro-batch's samples. On a GPU this launches a copy, in stream order behind the
-  /// kernels that read the previous samples.
+  /// Loads a micro-batch's samples. On a GPU this launches a copy, which the stream runs
+  /// after the kernels that read the previous samples.
   void load(const MicroBatch& micro);
 
   const RatingBatch& batch() const { return input_; }

@@ -103,7 +103,7 @@ RatingLayout csv_layout(const TextLines& lines, std::string_view header) {
 }
 
 // Returns the first separator that cuts the line into as many fields as there are columns. Throws
-// InputError if none does.
+// InputError if there is no such separator.
 std::string separator_of(const TextLines& lines, std::string_view line, size_t columns) {
   for (const char* separator : {"\t", "::", ";", ",", "|", " "}) {
     FieldSplitter splitter(separator);

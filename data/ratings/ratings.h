@@ -1,4 +1,4 @@
-// Ratings, or interactions, as arrays of equal length; only `times` may be empty instead.
+// Ratings, or interactions, as arrays of equal length, except that `times` may be empty.
 #pragma once
 
 #include <cstdint>

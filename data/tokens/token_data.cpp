@@ -64,7 +64,7 @@ void TokenData::check_length(const TokenRange& range, const char* part, const ch
 int64_t TokenData::start_of(int64_t step, int64_t sample) const {
   // An epoch cuts the training part into a grid of windows of `context` tokens, and visits every
   // window once, in a shuffled order. Each epoch draws a new order and a new first position of the
-  // grid. So the windows of an epoch do not overlap, and each epoch cuts at new places.
+  // grid, so that its windows begin at new positions.
   const int64_t starts = training_.starts(options_.context);
   const int64_t windows = std::max<int64_t>(1, starts / options_.context);
   const int64_t index = step * options_.global_batch + sample;

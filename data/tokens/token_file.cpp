@@ -10,7 +10,8 @@
 namespace tessera::data {
 namespace {
 
-// llm.c's header. Files of its Llama 3 scripts have another magic number and tokens of four bytes.
+// The header of llm.c's token files. llm.c's scripts for Llama 3 write another magic number and
+// tokens of four bytes.
 constexpr int64_t header_bytes = 1024;
 constexpr int32_t header_magic = 20240520;
 constexpr int32_t header_magic_u32 = 20240801;
@@ -38,8 +39,8 @@ void TokenFile::skip_header() {
   if (magic == header_magic_u32) {
     fail_input("{}: has llm.c's header for tokens of 4 bytes, expected uint16 tokens", path());
   }
-  // A file of GPT-2 tokens without a header cannot begin like this: the first half of the magic
-  // number would be token 55432, which is beyond GPT-2's vocabulary.
+  // A file of GPT-2 tokens without a header cannot begin with the magic number: its first two bytes
+  // would be token 55432, which is beyond GPT-2's vocabulary.
   if (magic != header_magic) return;
   if (file_.size() < header_bytes) {
     fail_input("{}: begins as llm.c's header of {} bytes, but has {}", path(), header_bytes,

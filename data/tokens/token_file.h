@@ -23,8 +23,8 @@ class TokenFile {
   int64_t size() const { return size_; }         // in tokens
   bool is_text() const { return width_ == 1; }
 
-  /// Copies tokens [begin, begin + out.size()) to `out`. Throws InputError for the first token that
-  /// is not below the vocabulary, and Error if the file has become shorter.
+  /// Copies tokens [begin, begin + out.size()) to `out`. Throws InputError for a token beyond the
+  /// vocabulary, and Error if the file has become shorter.
   void copy(int64_t begin, std::span<int32_t> out) const;
 
  private:
