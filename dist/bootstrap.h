@@ -59,9 +59,9 @@ int run(int argc, char** argv, const std::function<int(World&)>& body);
 /// at most 3 s for `last`. `last` must not throw.
 [[noreturn]] void fail_job(const std::string& text, const std::function<void()>& last = {});
 
-/// Set the running step and the last finished step of this rank, counted from 0. The optimizer sets
-/// both. Messages count steps from 1: the messages of errors, and the last message of a rank that
-/// SIGTERM or Ctrl-C ends.
+/// Set the running step and the last finished step of this rank, counted from 0. The optimizer
+/// calls these functions. Errors, and the last message of a rank that SIGTERM or Ctrl-C ends, name
+/// these steps, counted from 1.
 void set_running_step(int64_t step);
 void set_finished_step(int64_t step);
 

@@ -1,5 +1,5 @@
-// Converts times between the clocks of a job's hosts, which were started at different times and
-// drift apart.
+// Converts a time of this rank's clock to rank 0's clock. The clocks of different hosts start at
+// different times and drift apart.
 //
 //   const dist::ClockReading first = dist::compare_clocks(world);
 //   ... trace::now_ns() is noted ...
@@ -21,10 +21,10 @@ struct ClockReading {
 };
 
 /// Compares clocks. Rank 0 asks each rank in turn for its time, several times, and takes the answer
-/// with the shortest round trip. If the measured offset is at most error_ns in size, as on rank 0's
-/// own host, offset_ns is set to 0; on another host it is then wrong by up to 2 * error_ns. Sends a
-/// few hundred bytes for each rank over MPI; the traffic ledger does not count these bytes. Throws
-/// if a rank does not answer for World::comm_timeout_s. Collective.
+/// with the shortest round trip. If the absolute value of the measured offset is at most error_ns,
+/// as on rank 0's own host, offset_ns is set to 0. On another host, this 0 may be wrong by up to
+/// 2 * error_ns. Sends a few hundred bytes for each rank over MPI; the traffic ledger does not
+/// count these bytes. Throws if a rank does not answer within World::comm_timeout_s. Collective.
 ClockReading compare_clocks(const World& world);
 
 /// Converts a time of this rank's clock to rank 0's clock, with the offset interpolated linearly

@@ -67,7 +67,7 @@ inline void check_broadcast(const Tensor& buffer, int root, int ranks, Device de
                 ranks - 1);
 }
 
-/// `counts` holds a number of elements of `buffer` for each rank.
+/// Throws unless `counts` has one entry >= 0 per rank and the entries sum to `buffer`'s elements.
 inline void check_counts(const char* operation, const std::vector<int64_t>& counts,
                          const Tensor& buffer, int ranks) {
   TESSERA_CHECK(std::ssize(counts) == ranks, "{}: {} counts, expected one for each of {} ranks",

@@ -1,5 +1,5 @@
-// The parts that do not depend on the transport: waiting for work, capturing calls in a CUDA graph,
-// and gathering texts.
+// What all communicators share, whatever their transport: waiting for work, capturing calls in a
+// CUDA graph, and gathering texts.
 #include "dist/communicator.h"
 
 #include <algorithm>

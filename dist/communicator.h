@@ -12,17 +12,18 @@
 // "Piece r" of a buffer of N * n elements is [r * n, (r + 1) * n), where N is the number of ranks.
 // Bytes that each rank sends:
 //
-//   exchange, reduce_scatter   (N-1) pieces if rank < contributors, else nothing
-//   all_gather, .._host        (N-1) times its own piece
-//   all_reduce                 (N-1) times the buffer
-//   broadcast                  (N-1) times the buffer if rank == root, else nothing
-//   exchange_v                 the input except for its own piece
-//   all_gather_v               (N-1) times its own piece
-//   send, send_receive         the outgoing buffer, nothing if it goes to the rank itself
-//   barrier, receive, split    nothing
+//   exchange, reduce_scatter      (N-1) pieces if rank < contributors, else nothing
+//   all_gather, all_gather_host   (N-1) times its own piece
+//   all_reduce                    (N-1) times the buffer
+//   broadcast                     (N-1) times the buffer if rank == root, else nothing
+//   exchange_v                    the input except for its own piece
+//   all_gather_v                  (N-1) times its own piece
+//   send, send_receive            the outgoing buffer, nothing if it goes to the rank itself
+//   barrier, receive, split       nothing
 //
-// Over MPI a header precedes the data to each other rank, or to the peer of a transfer. If the
-// headers show that ranks make different calls, the calls throw, and the error names both calls.
+// Over MPI, a call sends a header to every other rank, or to each peer of a transfer, before the
+// data. If the headers show that ranks make different calls, the calls throw, and the error names
+// both calls.
 //
 // After a call has failed, its communicator is unusable: later calls throw the same error.
 #pragma once
@@ -194,15 +195,16 @@ class Communicator {
   ///  - Every rank must launch the graph at the same place among its other calls.
   ///  - A launch runs after all earlier calls, and ends when all calls of `body` are done.
   ///  - Each launch counts as traffic; the capture does not.
-  ///  - Destroy the function before the communicator: NCCL's destructor waits for graphs with
-  ///    captured calls.
+  ///  - Destroy the function before the communicator: over NCCL, the communicator's destructor
+  ///    waits until graphs with captured calls are destroyed.
   virtual std::function<void()> capture(const std::function<void()>& body);
 
   /// Bytes of staging that the transport holds, shared by all calls (Category::communication).
   virtual int64_t staging_bytes() const = 0;
 
   /// Bytes of the header that a call sends to each other rank, or to each peer of a transfer.
-  /// Header bytes count as Traffic::headers, or as Traffic::other in calls with that purpose.
+  /// Header bytes count as Traffic::headers; in calls with purpose Traffic::other, they count as
+  /// Traffic::other.
   virtual int64_t header_bytes() const { return 0; }
 
   /// Over MPI, a call throws when no data has moved for this many seconds. The error names the
@@ -249,8 +251,10 @@ inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 struct NcclOptions {
   /// The job ends if one call has been the oldest unfinished call for longer than this time.
   double timeout_s = default_comm_timeout_s;
-  int64_t chunk_bytes = 0;  // staging for each rank, a multiple of 256 * 8; 0: by number of ranks
-  // Bounds on the thread blocks of NCCL's kernels, which take SMs from compute kernels.
+  /// Bytes of staging for each rank, a multiple of 256 * 8; 0: chosen by the number of ranks.
+  int64_t chunk_bytes = 0;
+  // Bounds on the number of thread blocks (CTAs) of an NCCL kernel. The blocks take SMs from
+  // compute kernels.
   int min_ctas = 0;  // 0: NCCL chooses
   int max_ctas = 0;  // 0: NCCL chooses
 };

@@ -18,10 +18,11 @@ namespace {
 
 constexpr int most_threads = 4096;  // per rank
 
-/// The report of one rank. The rank's piece of the all-gather has the members in this order.
+/// What a rank tells all other ranks about its host. The rank's piece of the all-gather has the
+/// members in this order.
 struct Found {
   int64_t devices = 0;
-  int64_t ranks = 0;  // number of ranks on its host
+  int64_t ranks = 0;  // on the same host
 
   bool shares_one() const { return ranks > devices; }
 };

@@ -18,8 +18,8 @@ const char* wait_name(Collective collective);
 /// shows the wait on the track `waiting` under `name`, with the bucket and purpose of `call`.
 void wait_in(const char* name, const Call& call, const std::function<void()>& body);
 
-/// Throws if the calling thread is `server`, the thread that finishes the work: it would wait for
-/// itself. `what` names the wait in the error.
+/// Throws if the calling thread is `server`, the thread that finishes the work: this thread would
+/// wait for itself. `what` names the wait in the error.
 void check_may_wait(std::thread::id server, const std::string& what);
 
 class HostWork : public Work::State {

@@ -39,7 +39,7 @@ World world_of_group(const World& world, std::shared_ptr<Communicator> communica
 
 Mesh::Mesh(const World& world, std::vector<Axis> axes) : axes_(std::move(axes)) {
   check_axes(axes_, world.size);
-  int stride = world.size;  // divided below: the distance between neighbours along an axis
+  int stride = world.size;  // in the loop: rank difference of neighbours along the axis
   for (const auto& [name, size] : axes_) {
     stride /= size;
     if (size == world.size) {  // reuse the job's communicator, which already has its staging

@@ -54,9 +54,9 @@ struct CallHeaders {
 /// dtypes have equal codes. Then only the receiver notices the difference.)
 int32_t code_of(int64_t bytes, DType dtype);
 
-/// Throws an error that names the calls of both ranks. If the calls differ only in the data that
-/// one rank sends to the other, the error names the call once, and this data. To be called if the
-/// header of `peer`, a rank of the channel, differs from the expected header.
+/// Throws an error that names the calls of this rank and of `peer`. If the calls differ only in the
+/// length or dtype of the data between the two ranks, the error names one call and this data. To be
+/// called if the header of `peer`, a rank of the channel, differs from the expected header.
 [[noreturn]] void fail_disagreeing(const Channel& channel, const CallHeaders& headers, int peer);
 
 }  // namespace tessera::dist

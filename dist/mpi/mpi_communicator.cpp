@@ -162,7 +162,6 @@ void MpiCommunicator::serve() {
     Task task;
     {
       std::unique_lock lock(mutex_);
-      // The communication thread waits for the next call without using a core.
       changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });
       if (queue_.empty()) return;
       task = std::move(queue_.front());

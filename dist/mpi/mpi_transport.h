@@ -2,8 +2,8 @@
 // of mpi_communicator.cpp, and returns the bytes that this rank sent.
 //
 // MPI's own reductions are not used: they allocate fresh memory for every call, and touching fresh
-// pages costs several times the transfer (bench/communication.cpp). Here all scratch is allocated
-// once.
+// pages takes several times as long as the transfer (bench/communication.cpp). Here all scratch is
+// allocated once.
 #pragma once
 
 #include <cstddef>
