@@ -11,8 +11,8 @@ namespace tessera::dist {
 
 /// If a guard lives longer than the timeout, it prints an error and ends the process with exit code
 /// 1. The launcher then ends the other ranks. The timeout is --comm-timeout of the command line (by
-/// default default_comm_timeout_s), but 10 s to 10^7 s. The guard also ends the process if the
-/// parent process dies while the guard lives.
+/// default default_comm_timeout_s), but at least 10 s and at most 10^7 s. The guard also ends the
+/// process if the parent process dies while the guard lives.
 class StartGuard {
  public:
   StartGuard(int argc, const char* const* argv);

@@ -223,7 +223,7 @@ class Timeline:
             for operation in range(PARTS[name]):
                 split = name in ("h.0", "h.1", "h.2") and operation == (6 if forward else 0)
                 if forward and self.stage < 3 and split:
-                    self.wait([("all_gather", "parameters", BUCKET[name] - 1)])  # the bias
+                    self.wait([("all_gather", "parameters", BUCKET[name] - 1)])  # holds the bias
                 share = 1 / 8 if name == "h.3" else 0.3 if split else 0.7 / 6
                 self.compute(name, share * self.BLOCK if name in BUCKET else self.SMALL)
                 begun += 1

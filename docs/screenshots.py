@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the pictures of a report and of the terminal that the README shows, from runs.
+"""Runs Tessera's programs and makes the README's pictures of a report and of a terminal.
 
   docs/screenshots.py --bin build/release/bin      needs Chromium
 
@@ -25,8 +25,9 @@ BAR = re.compile("[█▏▎▍▌▋▊▉]+")
 
 
 def terminal_lines(command, folder):
-    """Returns the lines on a terminal of COLUMNS columns after the run, and the live line, which the
-    program redraws, as shown in the middle of the run."""
+    """Runs the command on a terminal of COLUMNS columns. Returns a list of the lines after the
+    run, without the live line (the line that the program redraws), and the live line as it was in
+    the middle of the run."""
     output = b""
     child, terminal = pty.fork()
     if child == 0:

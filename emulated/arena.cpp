@@ -143,7 +143,7 @@ class Arena {
   const bool protects_;
   uintptr_t begin_ = 0;
   std::mutex mutex_;
-  size_t end_ = 0;   // the offset at which the addresses in use so far end
+  size_t end_ = 0;   // the end of the part of the arena that has been used so far
   size_t next_ = 0;  // the offset at which the latest allocation ends
   int users_ = 0;
   Ranges free_;

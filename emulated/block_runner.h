@@ -25,10 +25,10 @@ class BlockRunner {
   /// if there is none.
   std::string run(const Launch& launch);
 
-  // The running CUDA thread calls these two functions. block_barrier returns when all threads of
-  // the block have arrived, warp_meeting when all lanes of the mask have arrived. (Lanes that
-  // a short last warp does not have are not awaited.) If a thread or lane never arrives, the launch
-  // fails and the call does not return.
+  // The running CUDA thread calls block_barrier and warp_meeting. block_barrier returns when all
+  // threads of the block have arrived, warp_meeting when all lanes of the mask have arrived. (If a
+  // warp has fewer than 32 lanes, its lanes do not wait for those that it lacks.) If a thread or
+  // lane never arrives, the launch fails and the call does not return.
   void block_barrier(Site site);
   void warp_meeting(const char* name, unsigned mask, void* mine,
                     void (*compute)(void* const* lanes), Site site);

@@ -51,7 +51,7 @@ cudaError_t wait_for_point(cudaStream_t stream, const CapturedPoint& point);
 /// Record nodes that allocate and free memory of the graph.
 cudaError_t capture_allocation(void** pointer, size_t bytes, cudaStream_t stream);
 cudaError_t capture_free(void* pointer, cudaStream_t stream);
-/// Allocate and free the device memory that these nodes use (emulated/memory.cpp).
+/// Allocate and free the device memory of a graph (emulated/memory.cpp).
 cudaError_t allocate_graph_memory(void** pointer, size_t bytes);
 void free_graph_memory(void* pointer);
 

@@ -11,18 +11,19 @@ namespace tessera::dist {
 
 namespace {
 
-// Numbers of chunks of a stream that are in flight at once. A staged receive has two slots of
-// memory. The slots of other streams take no memory, so these streams have many slots. Between
-// ranks of one host, Open MPI's receiver copies the data itself if the sender has already posted
-// the send. So with many posted sends, the receiver need not wait until the sender's thread runs.
-// With 32 slots instead of 4, an all-gather of 128 MB on 2 ranks was 1.5 times as fast.
+// A stream has one slot for each chunk that may be in flight. The slots of a staged receive are
+// memory, so there are only two. The slots of other streams take no memory, so these streams have
+// many. Between ranks of one host, Open MPI's receiver copies the data itself if the sender has
+// already posted the send. So with many posted sends, the receiver need not wait until the sender's
+// thread runs. With 32 slots instead of 4, an all-gather of 128 MB on 2 ranks was 1.5 times as
+// fast.
 constexpr int64_t direct_slots = 32;
 constexpr int64_t staged_slots = 2;
 
 constexpr int header_tag = 1;
 constexpr int data_tag = 2;
 
-// "rank 2 has", "ranks 2, 3 have"
+// Returns the subject and verb of an error message: "rank 2 has" or "ranks 2, 3 have".
 template <class Ranks>
 std::string have(const Ranks& ranks) {
   return fmt::format("rank{} {} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
@@ -167,7 +168,8 @@ const std::byte* Pairwise::await(int index, int64_t chunk) {
   const Stream& stream = streams_[static_cast<size_t>(index)];
   const int64_t slot = chunk % stream.slots;
   const size_t request = stream.first_request + static_cast<size_t>(slot);
-  poll();  // even if the chunk has arrived, because poll() also posts sends that peers wait for
+  // Poll even if the chunk has arrived, because poll() also posts sends that peers wait for.
+  poll();
   // Wait for the peer's chunk.
   while (arrived_[request] == 0) progress();
   return stream.data + slot * stream.chunk_bytes;
@@ -181,7 +183,7 @@ void Pairwise::release(int index, int64_t chunk) {
 }
 
 void Pairwise::finish() {
-  // Wait for the peers: until MPI has sent all of this rank's data and received all of theirs.
+  // Wait until MPI has sent all of this rank's data and received all data from the peers.
   while (active_ > 0) progress();
 }
 
@@ -197,8 +199,8 @@ void Pairwise::progress() {
   }
 }
 
-// Names the ranks whose header is missing, because these ranks have not made the call. If all ranks
-// have made the call, names the ranks that have not sent or received their data.
+// Throws an error that names the ranks whose header is missing: these ranks have not made the call.
+// If all ranks have made the call, the error names the ranks that have not sent or received data.
 void Pairwise::fail_stalled() const {
   std::vector<int> absent;
   std::set<int> stuck;

@@ -51,7 +51,8 @@ class Pairwise {
 
   /// Posts the first chunks.
   void start();
-  /// Waits until the chunk has arrived; the chunks of a stream must be awaited in order.
+  /// Waits until the chunk has arrived, and returns its address. The chunks of a stream must be
+  /// awaited in order.
   const std::byte* await(int stream, int64_t chunk);
   void release(int stream, int64_t chunk);
   /// Waits until everything has been sent and received.

@@ -58,9 +58,9 @@ bool Flights::done(const Flight& flight) const {
 void Flights::collect() {
   std::vector<std::function<int64_t()>> let_go;
   const std::lock_guard lock(mutex_);
-  // Tests passed() instead of done(): a call that fail_unfinished() has failed counts as done, but
-  // its work may still use its buffers. (A call whose launch failed counts as passed, but after
-  // such a failure the communicator does not call collect() any more.)
+  // Tests passed() instead of done(): a call that fail_unfinished() has marked as failed counts as
+  // done, but its work may still use its buffers. (A call whose launch failed counts as passed, but
+  // after such a failure the communicator does not call collect() any more.)
   while (!flights_.empty() && flights_.front()->passed()) {
     let_go.push_back(std::exchange(flights_.front()->body, nullptr));
     flights_.pop_front();

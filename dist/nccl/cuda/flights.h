@@ -46,8 +46,8 @@ class Flights {
 
   /// Forgets the calls whose work on the stream is done, and releases their buffers.
   void collect();
-  /// Makes all unfinished calls fail with this text. To be called before aborting the calls,
-  /// because an aborted call looks like a finished call.
+  /// Makes every unfinished call fail; the error text is the call's name followed by `why`. To be
+  /// called before aborting the calls, because an aborted call looks like a finished call.
   void fail_unfinished(const std::string& why);
   /// Forgets all calls, and releases their buffers. The stream must be idle.
   void clear();

@@ -1,9 +1,9 @@
 // The communicator over NCCL. A call puts its work on the communication stream and returns. Events
 // order the streams:
 //  - the communication stream waits for earlier launches on the caller's stream;
-//  - a stream on which wait() is called waits for the call's work.
-// nccl_communicator.cpp launches all calls, and implements all calls except those that consist of
-// sends and receives. Those are in nccl_pieces.cpp.
+//  - the stream that is current when the caller calls Work::wait() waits for the call's work.
+// nccl_pieces.cpp implements the calls that consist of sends and receives. nccl_communicator.cpp
+// implements all other calls, and launches all calls.
 #pragma once
 
 #include <nccl.h>
@@ -98,7 +98,7 @@ class NcclCommunicator : public Communicator {
   std::unique_ptr<NcclMemory> memory_;
   std::shared_ptr<Storage> staging_;  // a chunk for each rank
   const HostGather hosts_;
-  std::exception_ptr failure_;  // of the first call that failed
+  std::exception_ptr failure_;  // the error of the first call that failed
   std::shared_ptr<Flights> flights_;
   std::shared_ptr<Flights> captured_;  // calls of the running capture; nullptr if there is none
   std::unique_ptr<Watchdog> watchdog_;

@@ -1,4 +1,4 @@
-// Sends and receives that belong together:
+// Launches sends and receives of NCCL as one group:
 //   NcclGroup group;
 //   TESSERA_NCCL(ncclSend(...)); TESSERA_NCCL(ncclRecv(...));
 //   group.launch();

@@ -9,7 +9,8 @@
 
 namespace tessera::dist {
 
-// Also owned by the deleters of the memory, because memory may live longer than its communicator.
+// Shared by NcclMemory and the deleters of the memory that it has allocated, because the memory may
+// live longer than NcclMemory.
 struct NcclMemory::Registrations {
   int device;
   std::mutex mutex;

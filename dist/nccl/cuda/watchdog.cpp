@@ -30,7 +30,7 @@ Watchdog::~Watchdog() {
 void Watchdog::watch() {
   const auto timeout = std::chrono::duration<double>(watched_.timeout_s);
   std::optional<Flights::UnderWay> oldest;
-  Clock::time_point since{};  // when `oldest` became the oldest call; earlier time does not count
+  Clock::time_point since{};  // when `oldest` became the oldest call: its timeout starts then
   try {
     cuda::use_device(watched_.device);  // otherwise the thread would use device 0
     for (;;) {
