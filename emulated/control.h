@@ -35,7 +35,7 @@ void set_device_memory(size_t bytes);
 /// graphs.
 size_t device_bytes_in_use();
 
-/// Returns the reason of the calling OS thread's latest failure; empty if no call has failed.
+/// Returns the reason for the calling OS thread's latest failure; empty if no call has failed.
 std::string last_failure();
 
 /// While on, the emulated cuDNN proposes a convolution's algorithms in reverse order.

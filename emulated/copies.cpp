@@ -15,8 +15,8 @@ namespace emulated {
 
 namespace {
 
-// Checks one end of a copy. If `on_device`, the end must be inside one block of device memory.
-// Otherwise it may also be in host memory.
+// Checks the source or the destination of a copy: `bytes` bytes from `address` on. If `on_device`,
+// these bytes must lie inside one block of device memory. Otherwise they may also be host memory.
 cudaError_t check_end(const char* call, const void* address, size_t bytes, bool on_device) {
   const auto found = block_around(address);
   if (!found) {

@@ -100,8 +100,8 @@ uint64_t hash_of(const Problem& problem) {
   return hash;
 }
 
-/// Returns the rotation of the order of additions (Order), a different one for each combination of
-/// alignments; 0 if all four are 256.
+/// Returns the Order::rotation of an algorithm: a different number for each combination of
+/// alignments, 0 if all four alignments are 256 bytes.
 uint32_t rotation_for(const Preference& preference) {
   uint32_t rotation = 0;
   for (const uint32_t alignment : preference.alignment) {

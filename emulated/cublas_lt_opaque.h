@@ -1,7 +1,6 @@
-// The error handling of the emulated cuBLASLt, and the contents of its preferences and algorithms.
-// Callers cannot see these contents. The contents of its descriptors are in emulated/cublas_lt.h.
-// Preferences, algorithms and descriptors begin with a mark, so that read() detects uninitialised
-// ones.
+// The error handling of the emulated cuBLASLt, and the contents of preferences and algorithms,
+// which are opaque to callers. emulated/cublas_lt.h has the contents of matrix layouts and product
+// descriptors. All these structs begin with a mark, so that read() detects uninitialised ones.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@
 
 namespace emulated::cublas_lt {
 
-/// The reason of the calling thread's latest failure.
+/// The reason for the calling thread's latest failure.
 extern thread_local std::string last_reason;
 
 struct Refusal {

@@ -37,8 +37,7 @@ std::vector<float> widened(const void* data, const cudnnTensorStruct& desc) {
 ///  - x: the input pixel under the tap, at the first channel of the filter's group;
 ///  - w: the filter's first channel at the tap;
 ///  - y: the element of y.
-/// In the forward pass, the element of y is the sum over its taps of the products of x's and w's
-/// channels.
+/// In the forward pass, an element of y is the sum of x * w over its taps and the group's channels.
 template <class Body>
 void for_each_product(const Problem& p, Body&& body) {
   const auto& [is_set, pad_h, pad_w, stride_h, stride_w, dilation_h, dilation_w, groups, math] =

@@ -55,8 +55,8 @@ class Queue {
   const bool is_null;  // the null stream of its device
   const bool waits_for_null_stream;
   std::deque<Step> steps;
-  bool busy = false;     // the first step runs
-  bool listed = false;   // the Device knows the queue, because it has steps
+  bool busy = false;     // the first step is running
+  bool listed = false;   // the queue is in Device's queues_, because it has steps
   uint64_t latest = 0;   // the number of the latest step that was queued
 };
 

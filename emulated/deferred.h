@@ -2,7 +2,7 @@
 // on a GPU. The work runs, at the latest, when the host waits for it or when it has been queued for
 // a while. Work within a stream runs in order. Events and the null stream's implicit waits order
 // the work of different streams. In all other cases, a seed decides which stream runs next. So code
-// that lacks a synchronization gives a different result under some seed:
+// that lacks a synchronisation gives a different result under some seed. The seeds mean:
 //   0      streams are not deferred: a call does all of its work (the default)
 //   odd    while the host waits or queries, only work that the host needs runs
 //   even   while the host waits or queries, all streams that can run do so, in a random order
@@ -48,8 +48,8 @@ SharedPoint point_behind(cudaStream_t stream);
 cudaError_t defer_behind(cudaStream_t stream, const SharedPoint& point);
 
 /// True if the work before a point, or all work of a stream, is done. If it is not done, the
-/// emulator runs some of this work in the background, as a GPU would between two queries. If the
-/// point was passed, `when` receives the time.
+/// emulator runs some of this work in the background, as a GPU would between two queries. `when`
+/// receives the time at which the point was passed.
 bool passed(const SharedPoint& point, std::chrono::steady_clock::time_point* when = nullptr);
 bool is_idle(cudaStream_t stream);
 

@@ -49,9 +49,9 @@ void ballot_lanes(void* const* lanes) {
   }
 }
 
-// Returns the lane that `lane` reads from, as PTX defines for shfl. A segment is the `width` lanes
-// that contain `lane`. For `index`, the argument wraps around within the segment. The other kinds
-// return `lane` itself if the requested lane is below the segment (`up`) or above the segment
+// Returns the lane that `lane` reads from, as PTX defines it for shfl. A segment is the `width`
+// lanes that contain `lane`. For `index`, the argument wraps around within the segment. The other
+// kinds return `lane` itself if the requested lane is below the segment (`up`) or above the segment
 // (`down`, `butterfly`).
 int source_lane(Shuffle kind, int lane, int argument, int width) {
   const int first = lane & ~(width - 1);

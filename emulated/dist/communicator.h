@@ -23,7 +23,7 @@ class Communicator {
   Communicator(const PeersOfGroup& group, int device) : peers_(group), device_(device) {}
 
   /// Returns a communicator of the ranks that give the same color; nullptr for NCCL_SPLIT_NOCOLOR.
-  /// Throws if a call is in flight or has failed.
+  /// Throws if a call is in flight or an earlier call has failed.
   std::shared_ptr<Communicator> split(int color, int key);
 
   int rank() const { return peers_.rank(); }

@@ -34,8 +34,8 @@ class Peers {
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  /// Returns the group of the ranks that give the same color, in the order of their keys.
-  /// Collective.
+  /// Returns the group of the ranks that give the same color, in the order of their keys. This is
+  /// a collective.
   PeersOfGroup split(int color, int key) const;
 
   int rank() const { return rank_; }

@@ -19,7 +19,7 @@
 //   - an algorithm may be used only with the types, layouts and epilogue it was proposed for;
 //   - an algorithm needs the alignment that it was proposed for. A call with a less aligned address
 //     returns CUBLAS_STATUS_NOT_SUPPORTED. A GPU's algorithm needs at most 16 bytes;
-//   - the result must not overlap A or B. It may be C, if both have the same layout;
+//   - the result D must not overlap A or B. D may be C if C and D have the same layout;
 //   - each product overwrites its whole workspace.
 //
 // Not covered: which algorithms a GPU has, their order of addition, and a GPU's rounding.

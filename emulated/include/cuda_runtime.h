@@ -33,8 +33,8 @@
 //   - PTX, tensor cores' own rounding and order of addition, cp.async and TMA, clusters, CUB and
 //     cooperative groups. Tessera uses PTX only in core/half.h, which has host code too, and in
 //     files of core/cuda that have emulated twins in this folder;
-//   - a GPU's rounding: expf, tanhf and others are the host's, and the host compiler forms the
-//     fmas;
+//   - a GPU's rounding: expf, tanhf and others are the host's, and the host compiler decides which
+//     products and sums become an fma;
 //   - kernels that read pageable host memory: such reads go unnoticed;
 //   - misaligned vector accesses, except with the undefined behaviour sanitizer;
 //   - fresh static shared memory: a block finds the contents that the previous block left;
