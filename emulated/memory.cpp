@@ -251,8 +251,8 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
     return cudaSuccess;
   };
   if (!streams_are_deferred()) return work();
-  // Work that does not wait for this stream may run after the free. The fill keeps that work from
-  // finding the old contents.
+  // If streams are not synchronised, work on another stream may use the memory after the free. The
+  // fill replaces the old contents, so that the missing synchronisation shows.
   if (const auto filled = fill(pointer, block.bytes, stream); filled != cudaSuccess) return filled;
   return defer(stream, Kind::host, work);
 }

@@ -65,7 +65,7 @@ void count_launch() {
 using namespace emulated;
 
 nvtxDomainHandle_t nvtxDomainCreateA(const char* name) {
-  // Domains are never destroyed. This list keeps them reachable, so that leak checkers report none.
+  // Domains are never destroyed. The list keeps them reachable for leak checkers.
   static auto& domains = *new std::deque<nvtxDomainRegistration_st>;
   return &domains.emplace_back(nvtxDomainRegistration_st{name});
 }

@@ -248,7 +248,7 @@ cudaError_t set_function_attribute(const void* kernel, cudaFuncAttribute attribu
 
 inline constexpr size_t max_parameter_bytes = 32764;
 inline constexpr size_t default_shared_bytes = 48 << 10;
-inline constexpr size_t max_shared_bytes = 227 << 10;  // if cudaFuncSetAttribute has allowed it
+inline constexpr size_t max_shared_bytes = 227 << 10;  // only with cudaFuncSetAttribute
 
 }  // namespace emulated
 

@@ -15,11 +15,11 @@
 //   - buffers are in memory of the communicator's device. Send and receive buffer are either
 //     disjoint or exactly in place;
 //   - streams exist, and groups are closed;
-//   - a communicator of which a call has failed is not used again. ncclCommGetAsyncError reports
-//     the failure, and all calls return it until ncclCommAbort or ncclCommDestroy. NCCL is less
-//     strict: after some refused arguments, its communicator can still be used.
-// As in NCCL, sums are not in the order of ranks. A call on a captured stream becomes part of the
-// graph, and each launch of the graph makes the call.
+//   - a communicator is not used again after one of its calls has failed. ncclCommGetAsyncError
+//     reports the failure, and all calls return it until ncclCommAbort or ncclCommDestroy. NCCL is
+//     less strict: some calls with wrong arguments leave its communicator usable.
+// As in NCCL, a sum does not add the ranks' values in rank order. A call on a captured stream
+// becomes part of the graph, and each launch of the graph makes the call.
 //
 // Differences and limits:
 //   - several ranks may share one GPU, which NCCL refuses;

@@ -108,8 +108,9 @@ Gpt::Gpt(const GptConfig& config)
     begin_block();
     add("h." + std::to_string(i), *blocks_.back());
     if (!config.recompute) continue;
+    // Backward computes the block's forward again, and so reads all parameters of the block.
     for (const auto& named : blocks_.back()->named_parameters()) {
-      named.parameter.set_backward_reads(nn::BackwardReads::always);  // for the recomputed forward
+      named.parameter.set_backward_reads(nn::BackwardReads::always);
     }
   }
   add("ln_f", ln_f_);

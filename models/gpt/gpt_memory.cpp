@@ -77,9 +77,9 @@ class Activations {
     if (!recorded && l > 0) end(l, "sum_1");
   }
 
-  /// Frees the residual stream that entered block l, or the final norm if l is the number of
-  /// layers: the stream's update and, if `sum` is true, the residual sum. `sum` is false while a
-  /// backward closure still needs the residual sum. The stream that enters block 0 has no update.
+  /// Frees the input of block l, or of the final norm if l is the number of layers. The input is a
+  /// residual stream: a residual sum and, except in block 0, an update. `sum` is false if the
+  /// residual sum must stay alive, because a backward closure still needs it.
   void end_input(int64_t l, bool sum) {
     if (l == 0) {
       if (sum) alive_.end("x");
@@ -134,8 +134,8 @@ class Activations {
     alive_.end("d attended");
     alive_.begin("d ln", s_.x);
     alive_.end("d qkv");
-    // ln_1's backward adds the stream's gradient, except in block 0. There autograd adds the
-    // stream's gradient, and needs as much memory.
+    // ln_1's backward also adds the residual stream's gradient to its result. In block 0, autograd
+    // does this addition, and needs as much memory.
     norm_backward(l, "ln_1");
     if (l > 0) end(l, "sum_1");
   }

@@ -82,8 +82,8 @@ class GptWriter {
 std::string_view without_gpt_prefix(std::string_view name);
 
 /// Throws InputError if config.json beside `path` describes a GPT whose sizes or epsilon differ
-/// from the model's. GptWriter replaces config.json and the weights by two renames. If the old
-/// files are of a model with other sizes, a crash between the renames leaves files that disagree.
+/// from the model's. If GptWriter replaced the files of such a GPT, a crash between its two
+/// renames would leave the new config.json beside the old weights.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
 /// Throws InputError if GptWriter could not write to `path`, or if GptWriter would replace a

@@ -65,7 +65,7 @@ class CpuKernels : public Kernels {
   }
 
  private:
-  // Returns the largest workspace of a product of attention, rounded up to whole cache lines. A
+  // Returns the largest workspace of attention's products, rounded up to whole cache lines. A
   // product has the rows of one tile and at most attention_block_keys keys.
   int64_t attention_product(bool backward) const {
     const int64_t head = c_ / s_.config.heads;
@@ -137,8 +137,8 @@ class Workspace {
     use(kernels_.attention(true));
     linear_backward(c_, c_, 0);
     linear_backward(c_, 4 * c_, norm_again());
-    linear_backward(4 * c_, c_, 4 * s_.x);  // GELU, recomputed
-    use(4 * (s_.config.vocab + 1 + s_.n));                 // the tokens, sorted by table row
+    linear_backward(4 * c_, c_, 4 * s_.x);  // the input is GELU's output, recomputed
+    use(4 * (s_.config.vocab + 1 + s_.n));  // the embedding's backward sorts positions by token
   }
 
   int64_t peak() const { return peak_; }
@@ -151,8 +151,8 @@ class Workspace {
     use(kernels_.product({.m = s_.n, .n = out, .k = in, .a = {nullptr, in}, .b = {nullptr, out},
                           .c = {nullptr, out}, .bias = at(aligned), .c_dtype = s_.dtype}));
   }
-  // `input`: bytes of the layer's input if backward recomputes it, else 0. The gradient of the
-  // weight alone needs the input, and is computed before the gradient of the input.
+  // `input`: bytes of the layer's input if backward recomputes it, else 0. Only the weight's
+  // gradient reads the input. Backward computes this gradient, frees the input, then computes dx.
   void linear_backward(int64_t in, int64_t out, int64_t input) {
     const int64_t dx =
         kernels_.product({.m = s_.n, .n = in, .k = out, .a = {nullptr, out},
@@ -170,9 +170,8 @@ class Workspace {
     return s_.x;
   }
 
-  /// Returns the largest body(rows, x) over the chunks of the head's rows. x stands in for the
-  /// address of a chunk's first row. x is null for the first chunk. The queries check only the
-  /// alignment of x and whether x is null.
+  /// Returns the largest body(rows, x) over the chunks of the head's rows. x has the alignment of
+  /// a chunk's first row, because the queries depend on alignments. For the first chunk, x is null.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;

@@ -13,8 +13,9 @@
 namespace tessera::models {
 
 /// A micro-batch's sizes. `n` is the number of its rows, one for each token. `chunk` is the number
-/// of rows of logits that the head computes at once. The other integers from `element` on are in
-/// bytes unless noted. nn/transformer.h explains the letters.
+/// of rows of logits that the head computes at once. `columns` is the number of columns of logits
+/// that the head's products compute, padding included. The other integers from `element` on are
+/// bytes, unless a comment says otherwise. nn/transformer.h explains the letters.
 struct GptSizes {
   GptConfig config;
   DType dtype;
