@@ -1,6 +1,6 @@
 // Predicts, to the byte, the workspace of kernels that several models use, on the CPU and on CUDA.
-// For CUDA the GPU must be in this machine, because only that GPU's cuBLASLt knows the workspace of
-// matrix products.
+// For CUDA the GPU must be in this machine, because cuBLASLt reports the workspace of matrix
+// products only for such a GPU.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 //
 //   MemoryTape tape(true);
 //   Value y = tape.empty(shape, dtype);                       // an operation's output
-//   tape.record(y, {x.memory}, {{&x}});                       // keeps x for backward; input x
+//   tape.record(y, {x.memory}, {{&x}});                       // input x, kept for backward
 //   tape.backward();
 //   tape.peak();
 //
@@ -104,7 +104,7 @@ class MemoryTape {
     bool handed_on;
   };
   struct Operation {
-    std::vector<Memory> kept;  // alive until the closure has run
+    std::vector<Memory> kept;  // alive until the backward closure has run
     std::vector<Edge> inputs;  // the inputs that get a gradient
     bool in_place = false;
     int64_t bytes = 0;              // bytes of the first output

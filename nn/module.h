@@ -82,9 +82,9 @@ class Module {
   void add(std::shared_ptr<RunningStatistics> statistics);
   /// Begins a block of the model. In the order of named_parameters(), the block has all parameters
   /// from the place of this call up to the place of the next call, which another module may make. A
-  /// child's parameters have the place at which the child is added, not made. A block's parameters
-  /// are used together, so ZeRO stage 3 gathers and frees them together. Blocks are numbered from 0
-  /// over the whole model.
+  /// child's parameters stand where the child is added, not where it is constructed. A block's
+  /// parameters are used together, so ZeRO stage 3 gathers and frees them together. Blocks are
+  /// numbered from 0 over the whole model.
   void begin_block();
 
  private:

@@ -4,8 +4,8 @@
 //   const ImageMemory memory = image_training_memory(
 //       image_config("resnet50", sizes), {.dtype = DType::bf16, .images = 32});
 //
-// Images and labels are not counted here, because the run reads several micro-batches ahead.
-// train/images/plan_image.h counts them.
+// Images and labels are not counted here: their memory depends on how many micro-batches the run
+// reads ahead. train/images/plan_image.h counts it.
 //
 // The prediction replays the model's operations in order, on blocks of memory that have a size but
 // no contents. The prediction shares only two things with the operations' code: the output sizes of

@@ -51,7 +51,9 @@ nn::SafetensorsMetadata image_metadata(const ImageModel& model) {
       {"std", model.norm.std},
       {"classes", model.class_names},
   };
-  using Handler = nlohmann::json::error_handler_t;  // class names may be any bytes (folders' names)
+  // Class names can be names of folders, which need not be valid UTF-8. Without `replace`, dump()
+  // would throw for them.
+  using Handler = nlohmann::json::error_handler_t;
   return {{"format", "pt"}, {description_key, json.dump(-1, ' ', false, Handler::replace)}};
 }
 

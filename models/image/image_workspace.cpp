@@ -29,10 +29,10 @@ NormWorkspace cpu_norm(int64_t rows, int64_t channels) {
           .backward = 4 * width * 4};
 }
 
-// CUDA launches at most 528 blocks of 256 threads (core/ops/batch_norm.cu). The blocks are divided
-// along the channels first, and then along the rows. A thread has as many channels as fit into 16
-// bytes, or one channel if that number does not divide the number of all channels. At most 32
-// threads share a row.
+// CUDA divides the channels among blocks of 256 threads, and then the rows into as many chunks as a
+// grid of 528 blocks allows, but at least one (RowGrid in core/ops/batch_norm.cu). A thread handles
+// as many channels as fit into 16 bytes if this number divides the channel count, or else one
+// channel. At most 32 threads of a block share a row.
 NormWorkspace cuda_norm(int64_t rows, int64_t channels, int64_t element) {
   const int64_t wide = 16 / element;
   const int64_t own = channels % wide == 0 ? wide : 1;

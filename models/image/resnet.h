@@ -1,4 +1,4 @@
-// Residual networks (He et al., arXiv:1512.03385), with torchvision's names of parameters.
+// Residual networks (He et al., arXiv:1512.03385), with torchvision's parameter names.
 //
 //   models::ResNet model(models::ResNetConfig::preset("resnet20", {.side = 32, .classes = 10}));
 //   Tensor logits = model(images);                   // (N, H, W, C) -> (N, classes)

@@ -1,4 +1,4 @@
-// VGG (Simonyan and Zisserman, arXiv:1409.1556, table 1), with torchvision's names of parameters:
+// VGG (Simonyan and Zisserman, arXiv:1409.1556, table 1), with torchvision's parameter names:
 // "features.0.weight", "classifier.6.bias".
 //
 //   models::Vgg model(models::VggConfig::preset("vgg11", {.side = 224, .classes = 1000}));

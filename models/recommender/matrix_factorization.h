@@ -8,7 +8,7 @@
 namespace tessera::models {
 
 /// The score of mf is mean + b_u + b_i + p_u . q_i. svd++ replaces p_u by p_u + |N(u)|^-1/2 times
-/// the sum of y_j over N(u). N(u) is the set of items that user u has in training.
+/// the sum of y_j over the items j in N(u), the items of user u in the training data.
 class MatrixFactorization : public Recommender {
  public:
   explicit MatrixFactorization(const RecommenderConfig& config);

@@ -63,14 +63,14 @@ struct RecommenderInput {
 };
 
 struct Scores {
-  Tensor scores;  // (B, K): a rating, or a logit
+  Tensor scores;  // (B, K): ratings or logits
   /// `rows` and `squares` are for the L2 penalty of recommender_loss. `rows` holds table rows that
   /// score() has copied out of their tables. `squares`, f32 [], is the sum of the squares of both
   /// sides' rows in ops::row_products, which copies no table rows. `squares` is undefined if the
   /// input is not penalized or if the model does not use row_products.
   std::vector<Tensor> rows;
   Tensor squares = {};
-  bool penalized = false;  // as in the input
+  bool penalized = false;  // copied from RecommenderInput
 };
 
 class Recommender : public nn::Module {

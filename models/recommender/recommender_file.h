@@ -21,7 +21,7 @@ struct RecommenderFile {
   std::vector<std::string> user_ids = {};  // the id of each user number
   std::vector<std::string> item_ids = {};
   std::vector<int32_t> history = {};         // item numbers, user after user, ascending per user
-  std::vector<int64_t> history_begins = {};  // (U + 1): where each user's items begin, and the end
+  std::vector<int64_t> history_begins = {};  // (U + 1): each user's first index; last: history size
 };
 
 /// Returns the metadata. They hold everything in RecommenderFile except ids, histories and

@@ -22,7 +22,7 @@ enum class RecommenderObjective : uint8_t { rating, bce, bpr };
 ///
 /// The loss includes l2 / B times the sum of squares of all table rows that were read. In svd++,
 /// the user's factors and history factors are first added up, and the sum is squared. A row that is
-/// read twice is added twice, as in Koren's papers. Throws if l2 is not 0 and the scores are not
+/// read twice counts twice, as in Koren's papers. Throws if l2 is not 0 and the scores are not
 /// `penalized` (recommender.h).
 Tensor recommender_loss(const Scores& scores, const Tensor& targets, RecommenderObjective objective,
                         float l2);

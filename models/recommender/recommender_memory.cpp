@@ -11,8 +11,8 @@
 namespace tessera::models {
 namespace {
 
-/// Returns the bytes of a set of row numbers: the numbers, and a hash table of at least twice as
-/// many slots.
+/// Returns the bytes of a set of row numbers (optim/tables/row_slots.h): the numbers, and a hash
+/// table with at least twice as many slots.
 int64_t row_set_bytes(int64_t rows) {
   return 4 * (rows + static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * rows))));
 }
@@ -155,8 +155,8 @@ class Tape {
 
  private:
   /// Counts the workspace for row_products' sum of squares:
-  ///   - on the CPU, for one side after the other: the number of lookups of each table row, and an
-  ///     fp64 sum for every 64 rows;
+  ///   - on the CPU, which handles the left and the right side one after the other, a side's number
+  ///     of lookups of each table row, and an fp64 sum for every 64 rows;
   ///   - on CUDA, an f32 square for each lookup, and the workspace of the squares' sum.
   void use_for_squares(int64_t left_entries, int64_t entries, const Shape& indices) {
     if (micro_.device.is_cpu()) {
@@ -191,7 +191,8 @@ class Tape {
     return shape;
   }
 
-  // Backward sorts the indices by row. The sort stores rows + 1 offsets and the sorted indices.
+  // Backward sorts the lookups by table row. The sort stores rows + 1 offsets, and one number for
+  // each lookup.
   Value rows_of_table(const Entries& table, const Shape& shape, int64_t width,
                       const Shape& indices) {
     std::vector<Memory> kept;
@@ -221,7 +222,7 @@ class Tape {
       kept.push_back(looked_up.back().memory);
     } else if (!tape_.training() && fetches(table)) {
       const int64_t rows = rows_read(table, indices);
-      // With a GPU the set is not an activation, because the set is in host memory.
+      // With a GPU the set is in host memory, which does not count as activations.
       Value set;
       if (micro_.device.is_cpu()) set = tape_.empty({row_set_bytes(rows) / 4}, DType::i32);
       looked_up.push_back(tape_.empty(indices, DType::i32));
@@ -229,7 +230,8 @@ class Tape {
     }
   }
   /// Allocates the memory of two lookups with the same indices: in a table, and in the table's
-  /// bias. The positions in the bias are compared with the positions in the table, and then freed.
+  /// bias. The operation checks that the bias's rows have the same positions as the table's rows.
+  /// Then it frees the bias's positions.
   void look_up_with_bias(const Entries& table, const Shape& indices, int64_t width,
                          std::vector<Memory>& kept, std::vector<Value>& looked_up) {
     look_up(table, indices, width, kept, looked_up);
