@@ -79,8 +79,8 @@ class Parameter {
   /// Makes a table (V, C) row-sparse: an optimizer then sends and updates only the rows that a
   /// micro-batch looks up. (With ZeroOptions::update_all_rows it updates all rows.) A micro-batch
   /// may look up at most `distinct` different rows. Without an optimizer the setting has no effect.
-  /// Throws if the parameter is not two-dimensional, if `distinct` is not in [1, V], or if an
-  /// optimizer has the parameter.
+  /// Throws if the parameter is not two-dimensional, if `distinct` is not in [1, V], or if the
+  /// parameter already belongs to an optimizer.
   void set_row_sparse(int64_t distinct) const;
   /// The largest number of distinct rows that a micro-batch looks up; 0 for a dense parameter.
   int64_t distinct_rows() const { return state_->distinct_rows; }
@@ -93,10 +93,10 @@ class Parameter {
 
   Leaf& leaf() const { return *tensor().leaf(); }
   /// Returns the gradient from the last backward that reached the parameter. Returns an undefined
-  /// tensor if no backward has reached the parameter. Under an optimizer the gradient is a view of
-  /// the parameter's bucket, or for a row-sparse table has only the rows that the micro-batch
-  /// looked up. The gradients of later buckets or micro-batches, and the step, may overwrite this
-  /// memory.
+  /// tensor if no backward has reached the parameter. Under an optimizer, the gradient is a view of
+  /// the parameter's bucket; the gradient of a row-sparse table has only the rows that the
+  /// micro-batch looked up. The optimizer may overwrite the gradient in its step, and with the
+  /// gradients of later buckets or micro-batches.
   const Tensor& gradient() const { return leaf().gradient; }
 
   bool same(const Parameter& other) const { return state_ == other.state_; }

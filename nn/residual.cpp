@@ -3,8 +3,8 @@
 namespace tessera::nn {
 namespace {
 
-// A batch norm follows these convolutions. The norm subtracts the mean, so a bias would have no
-// effect.
+// Returns the options of a convolution that a batch norm follows. The norm subtracts the mean, so a
+// bias would have no effect.
 Conv2d::Options without_bias(int64_t stride, int64_t padding) {
   return {.convolution = {.stride = stride, .padding = padding}, .bias = false};
 }

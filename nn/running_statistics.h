@@ -26,8 +26,8 @@ struct RunningStatistics {
   /// In training, receives the mean and the unbiased variance, f32 (C), of each micro-batch.
   /// Without this hook, observe() updates the running statistics at once.
   std::function<void(const Tensor& mean, const Tensor& variance)> observed;
-  /// The parts of a batch that are normalised together. By default each micro-batch is normalised
-  /// alone.
+  /// Describes the micro-batches that are normalised with common statistics, as parts of one batch.
+  /// By default each micro-batch is normalised with its own statistics.
   ops::BatchParts parts;
 
   /// Returns the bytes of mean and variance together. The variance is stored right after the mean.

@@ -11,7 +11,7 @@
 //   SafetensorsWriter copy("copy.safetensors", {{"wte.weight", DType::f32, {50257, 768}}});
 //   copy.write<float>("wte.weight", 0, first_rows);
 //   copy.write<float>("wte.weight", std::ssize(first_rows), other_rows);
-//   copy.commit();                                       // only now the file appears
+//   copy.commit();                                       // the file appears only now
 #pragma once
 
 #include <cstdint>

@@ -106,7 +106,8 @@ void SafetensorsWriter::mark_written(const SafetensorsEntry& entry, int64_t begi
 }
 
 void SafetensorsWriter::check_complete() const {
-  const int64_t missing = written_.contains(0) ? written_.at(0) : 0;  // first missing byte, or end
+  // The offset of the first byte that was not written. If all were written, the end of the data.
+  const int64_t missing = written_.contains(0) ? written_.at(0) : 0;
   for (const auto& [name, entry] : entries_) {
     TESSERA_CHECK(missing < entry.begin || missing >= entry.end,
                   "safetensors: elements of '{}' were not written", name);

@@ -46,7 +46,7 @@ TransformerBlock::TransformerBlock(const TransformerOptions& options)
       attn_(options),
       ln_2_(options.width, options.epsilon),
       mlp_(options),
-      attn_dropout_(options.dropout, 2 * options.index + 1),  // 0: the embedding's dropout
+      attn_dropout_(options.dropout, 2 * options.index + 1),  // layer 0 is the embedding's dropout
       mlp_dropout_(options.dropout, 2 * options.index + 2) {
   add("ln_1", ln_1_);
   add("attn", attn_);

@@ -14,7 +14,7 @@ struct TransformerOptions {
   float dropout = 0;    // probability of the dropout after each sub-layer
   float epsilon = 1e-5f;
   float deviation = 0.02f;           // standard deviation of the initial weights of c_attn and c_fc
-  float residual_deviation = 0.02f;  // the same for c_proj, whose output is added to the residual
+  float residual_deviation = 0.02f;  // standard deviation for c_proj, which adds to the residual
   uint64_t index = 0;   // the block's number, from which its dropouts get their layer numbers
 };
 

@@ -88,13 +88,13 @@ void load_weights(const std::string& path, Module& model);
 /// registration, then the running statistics.
 std::vector<SafetensorsSpec> weights_specs(const Module& model,
                                            const std::vector<NamedTensor>& others = {});
-/// Suffixes to a batch norm's name, for the tensors of its running mean, its running variance, and
-/// the number of batches that both were collected over.
+/// A batch norm has three tensors in a file: the running mean, the running variance, and the number
+/// of batches over which they were collected. Each is named by the batch norm's name and a suffix.
 inline constexpr const char* running_mean_suffix = ".running_mean";
 inline constexpr const char* running_variance_suffix = ".running_var";
 inline constexpr const char* batches_suffix = ".num_batches_tracked";
 
-/// Throws InputError unless the tensor has this shape and is F32, BF16 or F16.
+/// Throws InputError unless the tensor has the shape `shape` and is F32, BF16 or F16.
 void check_weights(const std::string& path, const SafetensorsEntry& entry, const Shape& shape);
 
 /// Reads elements [begin, begin + out.size()) of a parameter into `out`. Throws InputError for a

@@ -14,7 +14,7 @@ void fold_statistics(const Context&, const Tensor& running, const Tensor& observ
   for (int64_t m = 0; m < fold.micro_batches; ++m) {
     const int64_t slot = m % fold.ranks * fold.micro_steps + m / fold.ranks;
     const float* const x = observed.data<float>() + slot * (values + 1);
-    if (x[values] == 0) continue;  // no data
+    if (x[values] == 0) continue;  // micro-batch m had no data
     for (int64_t i = 0; i < values; ++i) {
       y[i] = multiply_add(fold.momentum, x[i], (1 - fold.momentum) * y[i]);
     }

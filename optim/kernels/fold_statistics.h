@@ -15,8 +15,8 @@ struct StatisticsFold {
   int64_t micro_batches = 1;
   float momentum = 0.1f;
 };
-/// Rank r ran micro-batch m = micro_step * ranks + r in each micro-step, as long as m is less than
-/// micro_batches. Computes, for each micro-batch m that had data, in order of m:
+/// In micro-step s, rank r ran micro-batch m = s * ranks + r, or none if m >= micro_batches.
+/// Computes, for each micro-batch m that had data, in order of m:
 ///   running = (1 - momentum) * running + momentum * statistics of m
 /// running is f32 (S). observed is f32 (ranks, micro_steps, S + 1): S values, then 1 if the
 /// micro-batch had data, else 0. If scalars->skip is set, nothing changes. `scalars` may be null.

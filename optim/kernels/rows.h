@@ -57,8 +57,8 @@ struct RowUpdate {
   const StepScalars* scalars = nullptr;  // as in update.h
 };
 
-/// These three launchers update rows with the formulas of adam_update, sgd_update and
-/// adagrad_update. Each element gets the same bits as from those launchers.
+/// The next three launchers update rows with the formulas of adam_update, sgd_update and
+/// adagrad_update. Each element gets the same bits as from the launchers for flat tensors.
 TESSERA_KERNEL(adam_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 TESSERA_KERNEL(sgd_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 TESSERA_KERNEL(adagrad_update_rows, const RowUpdate& update, const UpdateHyper& hyper)

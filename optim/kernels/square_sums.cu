@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(threads)
   }
   double sum = 0;
   for (const float v : value) sum += double(v) * double(v);
-  // Half a warp is a group of lanes. Lanes other than lane 0 may also add values from outside of
-  // their group. These values never reach the group's lane 0.
+  // Only lane 0 of each half warp gets the half warp's sum. Other lanes may also add values from
+  // outside the half warp, but these values never reach lane 0.
   for (int width = lanes / 2; width > 0; width /= 2) {
     sum += __shfl_down_sync(whole_warp, sum, width);
   }

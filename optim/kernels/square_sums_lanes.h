@@ -11,7 +11,7 @@ inline constexpr int64_t square_sum_lanes = 16;
 inline constexpr int64_t square_sum_block = 256;
 
 /// Adds the squares of x[0], ..., x[count - 1] to their lanes. x[0] is element `first` of the
-/// block. Products are exact: at most 24 bits by 24 bits.
+/// block. Each product is exact in fp64, because its factors have at most 24 significant bits.
 template <class T>
 void add_squares(double* lanes, const T* x, int64_t first, int64_t count) {
   constexpr int64_t n = square_sum_lanes;
