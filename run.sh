@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains a small GPT with ZeRO-2 on Tessera's own sources: installs what is missing, builds, runs.
 # Arguments go to train_gpt and override the flags below; TESSERA_RANKS is the number of ranks.
-# CUDA is compiled if the machine has a GPU, or with TESSERA_CUDA=ON.
+# CUDA code is compiled if the machine has a GPU, nvcc and NCCL, or with TESSERA_CUDA=ON.
 # With TESSERA_DEPS=FOLDER nothing is installed; see scripts/bundle_dependencies.sh.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"
@@ -11,8 +11,8 @@ ranks=${TESSERA_RANKS:-2}
 threads=$((cores / ranks > 0 ? cores / ranks : 1))
 
 install_packages
-# CUDA code takes minutes to compile, so it is compiled only with a GPU or on request. Without
-# either, an existing build keeps its setting.
+# CUDA code takes minutes to compile, so it is compiled only with a GPU or on request. Without a
+# GPU and with TESSERA_CUDA unset, an existing build keeps its setting.
 if [[ -z ${TESSERA_CUDA:-} ]]; then
   if has_gpu; then
     cuda=AUTO
@@ -27,7 +27,7 @@ build release train_gpt generate report corpus
 
 train=(mpirun -n "$ranks" build/release/bin/train_gpt --data build/release/corpus.txt
   --preset nano --stage 2 --threads "$threads" --sample 200)
-# A report is left out with --eval-only, which writes no file.
+# train_gpt refuses --report together with --eval-only, which writes no file.
 if [[ " $* " != *" --eval-only "* ]]; then train+=(--report build/release/run.html); fi
 train+=("$@")
 say "${train[*]}"

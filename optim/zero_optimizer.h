@@ -197,10 +197,10 @@ class ZeroOptimizer {
   StepReport step(int64_t step, const Batch& batch,
                   const std::function<Tensor(const MicroBatch&)>& loss);
 
-  /// Sets bits that are sent to all ranks with the flags of the current step. If called between two
-  /// steps, the bits are sent with the next step. The bits cost no additional message.
-  /// LaunchedStep::notes returns the bits of all ranks. Ranks use these bits to agree, between two
-  /// steps, on an event that only one rank has noticed, such as a signal or a finished file.
+  /// Sets bits that the current step sends to all ranks, without an additional message. If called
+  /// between two steps, the next step sends the bits. LaunchedStep::notes returns the bits of all
+  /// ranks. Ranks use these bits to agree, between two steps, on an event that only one rank has
+  /// noticed, such as a signal or a finished file.
   void set_notes(uint8_t notes);
 
   /// Returns a parameter's gradient of the step's mean loss, before clipping, in f32 and whole on
@@ -218,7 +218,8 @@ class ZeroOptimizer {
   /// Returns which rank owns which elements of which parameter. The same on every rank.
   Ownership ownership() const;
 
-  /// Returns the counts of rows of each row-sparse table so far on this rank, by table name.
+  /// Returns how many rows of each row-sparse table this rank has looked up, sent and updated so
+  /// far, by table name.
   std::map<std::string, RowCounts> row_counts() const;
 
   /// Waits until every parameter has its new value. Operations wait by themselves; other code that

@@ -99,7 +99,7 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
       parameters_->done(index);
     };
     // The reducer replaces this hook for trained parameters, so only frozen parameters keep it.
-    // A second optimizer recognises by the hook that the parameter already has an optimizer.
+    // check_not_optimised() recognises by this hook that a parameter already has an optimizer.
     leaf.gradient_buffer = [name = leaf.name]() -> Tensor {
       fail(
           "optimizer: parameter '{}' was frozen when the optimizer took it, and has no room for "
@@ -183,7 +183,7 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
   if (in_sums) {
     gradients_ = std::make_unique<GradientsInSums>(
         partition_, [this, stage = options.stage] { return own_gradients(stage); });
-    // At every stage the single rank's shard is everything, so there is nothing to gather.
+    // There is only one rank, whose shard is the whole bucket. So nothing is gathered at any stage.
     updates_ = std::make_unique<ShardedUpdate>(partition_, rule, std::move(place));
   } else if (options.stage == 0) {
     auto full = std::make_unique<FullGradients>(partition_, *communicator_);

@@ -17,11 +17,12 @@
 
 namespace tessera::optim {
 
-/// Parameters, and the policy by which operations get the parameters' values. Used directly for
-/// frozen parameters.
+/// Parameters, and the policy by which operations get the parameters' values. Frozen parameters use
+/// this class itself, trained parameters use TrainablePartition.
 class StagedPartition {
  public:
-  /// Sets the hooks that operations call to read the parameters; the destructor removes them.
+  /// Sets the hooks that operations call before and after they read the parameters. The destructor
+  /// removes the hooks.
   StagedPartition(std::vector<PlacedParameter> parameters,
                   std::shared_ptr<dist::Communicator> communicator, const ZeroOptions& options,
                   MicroStepLog& log);
@@ -36,7 +37,8 @@ class StagedPartition {
   virtual void fill(const ParameterSource& source);
   /// The range of a bucket that this rank holds (frozen parameters) or updates (trained ones).
   virtual dist::Range range(int bucket) const;
-  /// The values of range(bucket). Trained parameters: f32, the master weights if there are any.
+  /// The values of range(bucket). For trained parameters these are f32 values: the master weights
+  /// if there are any, otherwise the parameters' own values.
   virtual Tensor weights(int bucket) const;
 
   /// Adds every tensor of the parameters' state to `list`, in order of the parameters.
@@ -82,7 +84,7 @@ class TrainablePartition : public StagedPartition {
   void list_pieces(std::vector<StatePiece>& list) const override;
   void restore(const StateSource& source) override;
 
-  /// Updates range(b) of each bucket b, and gathers the bucket as the parameter policy asks. Called
+  /// Updates range(b) of each bucket b. At stages 1 and 2 also gathers each updated bucket. Called
   /// at the end of a step, when the gradient sums are complete at their owners.
   void update_and_gather(const UpdateChoice& choice);
 
@@ -96,7 +98,7 @@ class TrainablePartition : public StagedPartition {
 
  private:
   void make_policies(const UpdateRule& rule, const ZeroOptions& options);
-  /// Returns the stage's policy for gradients that have memory of their own beside the sums.
+  /// Returns the stage's policy for gradients that have their own memory, apart from the sums.
   std::unique_ptr<GradientPolicy> own_gradients(int stage);
   void update(int bucket, const UpdateChoice& choice);
   void gather(int bucket);

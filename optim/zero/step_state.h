@@ -8,7 +8,7 @@
 
 namespace tessera::optim {
 
-/// A micro-step of a step.
+/// A part of a step in which each rank runs at most one micro-batch (core/micro_batch.h).
 struct MicroStep {
   int64_t index = 0;          // counted from 0
   int64_t count = 1;          // number of micro-steps in the step
@@ -65,7 +65,7 @@ class StepState {
 struct ParameterEvent {
   enum class Kind : uint8_t {
     use,             // an operation is about to read the parameter
-    done,            // the operation has ended
+    done,            // an operation has finished reading the parameter
     complete,        // the parameter's gradient is complete
     begin_backward,  // backward begins; this event has no parameter
   };

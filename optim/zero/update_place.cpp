@@ -16,8 +16,8 @@ void UpdateOnDevice::round(int, const Tensor& weights, const Tensor& values) {
   kernels::convert(current_context(device_), values, weights);
 }
 
-// With a GPU and several buckets there are two slots: one bucket is copied while the CPU updates
-// the other bucket.
+// With a GPU and several buckets there are two slots, so that one bucket is copied while the CPU
+// updates another.
 UpdateOnHost::UpdateOnHost(Device other, const Crossing& crossing)
     : other_(other),
       slots_(!other.is_cpu() ? static_cast<size_t>(std::clamp(crossing.buckets, 1, 2)) : 1) {
@@ -50,8 +50,8 @@ std::optional<cuda::Event> UpdateOnHost::copy(const Tensor& to, const Tensor& fr
   // This event is recorded on the caller's stream, because the copy stream is not yet current.
   const cuda::Event before(other_.index);
   const cuda::StreamScope here(other_.index, cuda::copy_stream(other_.index));
-  // The copy stream waits for earlier work of the caller's stream. That work computes the sums, and
-  // may still read the values that this copy overwrites.
+  // The copy stream waits for earlier work of the caller's stream. That work computes the sums that
+  // start() copies, and may still read the values that the copy of round() overwrites.
   before.wait();
   cuda::copy(other_.index, to.raw(), from.raw(), from.bytes());
   return cuda::Event(other_.index);

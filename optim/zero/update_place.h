@@ -35,7 +35,8 @@ class UpdatePlace {
   /// True if the copy of a bucket's sums may start while the previous bucket is still updated.
   virtual bool ahead() const = 0;
   /// Starts to copy a bucket's sums to device(), after earlier work of the calling thread's stream.
-  /// Buckets are started and taken in the same order. Their numbers rise or fall by one.
+  /// Buckets are started and taken in the same order. Their numbers rise or fall by one, so that
+  /// successive buckets use the slots of UpdateOnHost in turn.
   virtual void start(int bucket, const Tensor& sums) = 0;
   /// Waits for the copy that start(bucket) has begun, and returns the sums on device().
   virtual Tensor take(int bucket) = 0;
@@ -57,13 +58,13 @@ class UpdateOnDevice : public UpdatePlace {
 
  private:
   Device device_;
-  Tensor sums_;  // between start and take
+  Tensor sums_;  // the sums that start() was given, until take() returns them
 };
 
 /// Offload: updates on the host, while the ranks compute on another device.
 class UpdateOnHost : public UpdatePlace {
  public:
-  /// The copies between the host and the other device.
+  /// The number, sizes and dtypes of the copies between the host and the device of the ranks.
   struct Crossing {
     int buckets = 0;
     int64_t largest = 0;  // the most elements that are copied for one bucket

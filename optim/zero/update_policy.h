@@ -24,12 +24,13 @@
 
 namespace tessera::optim {
 
-/// The hyper-parameters of a partition's parameters in one step: hyper_of[parameter] is an index of
-/// `hypers`, or -1 if the parameter is not updated.
+/// The hyper-parameters of a partition's parameters in one step: hyper_of[parameter] is an index
+/// into `hypers`, or -1 if the parameter is not updated.
 struct UpdateChoice {
   std::span<const UpdateHyper> hypers;
   std::vector<int> hyper_of;
-  const StepScalars* scalars = nullptr;  // as in UpdateRanges
+  /// Scalars that the host does not know yet when it launches an update on a GPU, or null.
+  const StepScalars* scalars = nullptr;
 };
 
 class UpdatePolicy {
@@ -104,7 +105,8 @@ class ReplicatedUpdate : public UpdatePolicy {
   std::vector<dist::Work> gathered_;
 };
 
-/// Stages 1 to 3: each rank updates only its shard of a bucket.
+/// Stages 1 to 3: each rank updates only its shard of a bucket. Also used at stage 0 if
+/// gradients_in_sums() is true (optim/zero/gradient_policy.h): the shard is then the whole bucket.
 class ShardedUpdate : public UpdatePolicy {
  public:
   ShardedUpdate(const Partition& partition, UpdateRule rule, std::unique_ptr<UpdatePlace> place);

@@ -88,8 +88,8 @@ class ZeroEngine {
   /// Zeroes the update rule's state, and counts updates from 0 again.
   void reset_rule_state();
 
-  // Saving and restoring. ZeroOptimizer describes these functions under the same names, except that
-  // it describes own_state() as own_state_pieces(), and restore() as restore_state().
+  // Saving and restoring, as ZeroOptimizer describes. In ZeroOptimizer, own_state() is named
+  // own_state_pieces(), and restore() is named restore_state().
   std::vector<StateTensor> state_tensors() const;
   std::vector<StatePiece> own_state() const;
   std::vector<int64_t> parameter_events() const;
@@ -114,10 +114,11 @@ class ZeroEngine {
   void add_table(PlacedParameter placed);
   void add_counts(size_t parameters);
   GradientNorm norm_of_all() const;
-  /// Tells all ranks how many rows of each table, and blocks of its elements, each rank has touched
-  /// in its shard (optim/tables/table.h). Collective.
+  /// Waits for the gradient sums of the trainable tables. Then tells all ranks how many rows and
+  /// blocks of each table the step has touched in each rank's shard (optim/tables/table.h).
+  /// Collective.
   void gather_touched_counts();
-  /// The state that add() restores if it fails: the sizes of lists, and if losses are scaled.
+  /// The state that add() restores if it fails: the sizes of lists, and whether losses are scaled.
   struct Extent {
     size_t trainable;
     size_t frozen;
@@ -170,7 +171,7 @@ class ZeroEngine {
   std::vector<std::unique_ptr<TrainablePartition>> trainable_;
   std::vector<std::unique_ptr<StagedPartition>> frozen_;
   std::vector<std::unique_ptr<Table>> tables_;
-  dist::HostBuffer touched_counts_;  // i64 [ranks * tables * 2]: touched rows and blocks
+  dist::HostBuffer touched_counts_;  // i64 [ranks * trainable tables * 2]: touched rows, blocks
   std::vector<GradientNorm::Part> norm_parts_;  // in the order in which the norm adds their sums
   std::unique_ptr<Reducer> reducer_;  // destroyed before the partitions that it works on
   GradientNorm norm_;
