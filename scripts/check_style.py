@@ -57,8 +57,8 @@ def blank(match):
 def only_code(text):
     """Returns the text without strings, comments and directives, with the same line numbers.
 
-    Also replaces a macro call at the beginning of a line by a semicolon, unless a semicolon or the
-    brace of a body follows the call.
+    Also replaces a macro call at the beginning of a line with a semicolon, unless a semicolon or
+    the brace of a body follows the call.
     """
     text = LITERALS.sub(blank, text)
     call = re.compile(r"^[ \t]*[A-Z][A-Z0-9_]+" + BALANCED + r"(?=\s*[\w}])", re.MULTILINE)
@@ -112,7 +112,8 @@ def functions(text):
         elif token == "}" and open_braces:
             kind, start_of_kind = open_braces.pop()
             inside -= kind != "container"
-            # A constructor goes on after `: member_{1}`, and a call after a lambda argument.
+            # After this brace, a constructor's initialisers may go on, as in `: a_{1}, b_{2} {`, or
+            # a call with a lambda argument.
             goes_on = kind != "container" and re.match(r"\s*[,{)]", text[position + 1:])
             if kind == "function" and not goes_on:
                 first = SPACE.match(text, start_of_kind).end()

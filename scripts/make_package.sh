@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a Debian package and an archive of Tessera with its programs, library and course. The code
-# is compiled for x86-64-v3 (AVX2), so that it also runs on other machines, and without CUDA.
+# is compiled without CUDA, and for x86-64-v3 (AVX2), so that it also runs on other machines.
 #
 # Usage: scripts/make_package.sh [FOLDER]. The files go to FOLDER (default: build/package).
 set -euo pipefail

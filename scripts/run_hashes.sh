@@ -17,7 +17,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 export OMP_NUM_THREADS=1
-# The text is generated, because Tessera's own sources change.
+# The training text is generated. A text made of Tessera's sources would change with the code.
 awk 'BEGIN { for (i = 1; i < 6000; ++i) printf "%d %d\n", i * i % 9973, i * 7919 % 104729 }' \
   > text.txt
 

@@ -8,7 +8,7 @@ run=(--data text.txt "${tiny[@]}" --steps 12 --eval-every 5 --eval-batches 2 --t
 train_resnet=$TESSERA_BIN/train_resnet
 train_recommender=$TESSERA_BIN/train_recommender
 
-# digest LOG STEP: prints the digest of the checkpoint of this step.
+# digest LOG STEP: prints the digest that LOG has for the checkpoint of step STEP.
 digest() {
   sed -nE "s/.*\"type\":\"checkpoint\",\"step\":$2,.*\"digest\":\"([0-9a-f]+)\".*/\1/p" "$1"
 }
@@ -180,8 +180,8 @@ expect 'another run writes its checkpoints there' "$train_gpt" "${run[@]}" --che
 kill -TERM "$job"
 wait "$job" || fail "exit code $? after SIGTERM without mpirun: $(cat output.log)"
 
-# Resumes train_resnet, which has running statistics and prefetched images, and train_recommender,
-# both within an epoch.
+# Resumes train_resnet, which has running statistics and prefetched images, and train_recommender.
+# Each resumes in the middle of an epoch.
 others() {
   local program=$1 name=$2
   shift 2

@@ -13,8 +13,8 @@ mkdir half end out
 alone "${full[@]}" --checkpoint a --checkpoint-every 4 --checkpoint-async off --log a.jsonl \
   --save end/model.safetensors
 ranks 3 "${full[@]}" --checkpoint b --checkpoint-every 4 --checkpoint-async off --stage 3
-# To get weights of the middle of training from --save, this run resumes after step 4 and ends after
-# step 5. (A run that a signal ends would save no weights.)
+# --save writes the weights only after a run's last step. So this run resumes after step 4 and ends
+# after step 5, to save weights of the middle of training.
 cp -r a middle
 rm -r middle/step-000000008
 alone "${full[@]}" --steps 5 --resume-changed steps --checkpoint middle --log middle.jsonl \
@@ -149,7 +149,7 @@ open("grey.png", "wb").write(
     chunk(b"IDAT", zlib.compress((b"\0" + b"\x7f" * 24) * 8)) + chunk(b"IEND", b""))
 PYTHON
 must_work "$TESSERA_BIN/predict" resnet-2.safetensors grey.png
-# Importing and exporting weights keeps all values, including the number of batches.
+# Importing and exporting weights keeps all values, including num_batches_tracked of batch norms.
 tool import resnet-2.safetensors resnet-zero --optimizer sgd
 tool export resnet-zero resnet-back.safetensors
 cmp resnet-2.safetensors resnet-back.safetensors

@@ -3,8 +3,8 @@
 //
 //   FAULT_FOLDER=/tmp/run FAULT_CALLS=fsync,rename FAULT_AT=3 FAULT=kill LD_PRELOAD=... train_gpt
 //
-// FAULT_FOLDER: only calls for paths that contain this text are counted. The path that counts
-// is the new one for rename, and that of the folder for unlink.
+// FAULT_FOLDER: only calls for paths that contain this text are counted. For rename the new path
+// must contain the text, and for unlink the path of the folder.
 // FAULT_CALLS: the calls to count, one or more of write (pwrite included), fsync, rename and unlink
 // (only unlinkat).
 // FAULT_AT: the number, from 1, of the counted call that fails.

@@ -48,7 +48,7 @@ exec ip netns exec $there unshare --uts ${clock[*]} sh -c "hostname $there; \$*"
 END
 chmod +x agent
 export OMPI_MCA_plm_rsh_agent=$work/agent OMPI_MCA_btl=tcp,self OMPI_MCA_orte_keep_fqdn_hostnames=1
-# mpirun notices after 10 s that a daemon's host is gone.
+# With these settings mpirun notices after 10 s that a daemon's host is gone.
 export OMPI_MCA_oob_tcp_keepalive_time=4 OMPI_MCA_oob_tcp_keepalive_intvl=2
 export OMPI_MCA_oob_tcp_keepalive_probes=3
 # on_network PREFIX COMMAND...: runs COMMAND on this host. MPI uses the network PREFIX.0/24 only.

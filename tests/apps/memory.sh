@@ -8,7 +8,7 @@
 micro=(--preset micro --steps 3 --global-batch 8 --micro-batch 4 --eval-every 0)
 
 # check LOG LEAST MOST: the ledger's peak must be between LEAST and MOST MiB, and the heap and all
-# other memory must keep to the bounds above.
+# other memory must stay within the limits that this file's header names.
 check() {
   python3 - "$@" << 'PYTHON'
 import json, sys

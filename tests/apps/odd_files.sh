@@ -61,7 +61,8 @@ many_threads "$TESSERA_BIN/zero_plan" --preset nano --ranks 4
 expect '--eval-batches is 1073741824, expected at most 1048576' "${run[@]}" --eval-every 1 \
   --eval-batches 1073741824
 
-# By default, the signal of a limit on file sizes, SIGXFSZ, would end the process without a message.
+# A write beyond the file size limit raises SIGXFSZ, which by default ends a process without a
+# message. The programs ignore the signal and report the error.
 status=0
 (
   ulimit -f 16
