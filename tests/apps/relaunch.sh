@@ -26,7 +26,7 @@ in_background() {
   "$@" > stdout.log 2> output.log < /dev/null &
   job=$!
 }
-# ends CODE: the job must end in time, with this exit code.
+# ends CODE: the job must end within 90 s, with this exit code.
 ends() {
   local status=0
   timeout 90 tail --pid="$job" -f /dev/null || kill -KILL "$job"
@@ -35,7 +35,7 @@ ends() {
 }
 says() { grep -qE -- "$1" output.log || fail "it does not say '$1': $(cat output.log)"; }
 # rank_process LOG RANK: prints the process id of this rank of the running job with this log. Here
-# grep -q reads a file and not a pipe. grep ends at the first match, so the writer of a pipe may die
+# grep -q must read a file, not a pipe. It ends at the first match, so the writer of a pipe may die
 # of SIGPIPE, and with pipefail the match would count as a failure.
 rank_process() {
   local pid
@@ -90,7 +90,7 @@ resumes stopped.jsonl 1
 says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of stopped.jsonl) == "$expected" ]] || fail "other bits after a stopped rank"
 
-# mpirun itself dies. Its ranks end, and the job continues with as many ranks.
+# mpirun itself dies. Its ranks end, and the job continues with the same number of ranks.
 in_background "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --stage 1 \
   --checkpoint crashed --log "$work/crashed.jsonl"
 await_steps crashed.jsonl 20
@@ -100,8 +100,7 @@ resumes crashed.jsonl 1
 says 'relaunch: mpirun was killed by SIGSEGV; starting again with 2 ranks'
 [[ $(digest_of crashed.jsonl) == "$expected" ]] || fail "other bits after mpirun was killed"
 
-# One rank is stopped before MPI starts. In another job, a rank is stopped while a checkpoint is
-# written.
+# A rank is stopped before MPI starts.
 cat > stops.sh << 'END'
 #!/bin/sh
 # Rank 2 stops itself. After the restart there are only ranks 0 and 1.
@@ -116,6 +115,7 @@ says 'MPI has not started within 10 s'
 says 'relaunch: rank 2 was stopped in step 1; starting again with 2 ranks'
 [[ $(digest_of start.jsonl) == "$expected" ]] || fail "other bits after a rank stopped at the start"
 
+# A rank is stopped while a checkpoint is written.
 in_background "$relaunch" -n 3 -- "$train_gpt" "${run[@]}" --steps $steps --stage 1 \
   --comm-timeout 2 --checkpoint saving --checkpoint-every 1 --log "$work/saving.jsonl"
 await_steps saving.jsonl 10
@@ -168,8 +168,8 @@ ended 3 'relaunch: rank [01] ended with exit code 3; a restart would fail in the
 ended 137 'rank [0-9]+ was killed by SIGKILL in step 1; 1 ranks are left of at least 2' \
   -n 2 --min-ranks 2 -- sh -c 'kill -KILL $$'
 ended 137 'it was started again 0 times' -n 2 --restarts 0 -- sh -c 'kill -KILL $$'
-# Rank 1 dies in step 6 in the first job, and by the same signal in the restarted job. relaunch then
-# does not restart the job a second time.
+# Rank 1 is killed by the same signal in step 6 of the first job and in step 6 of the restarted job.
+# relaunch must not restart the job a second time.
 status=0
 "$relaunch" -n 3 -- "$failing_rank" segv > stdout.log 2> output.log < /dev/null || status=$?
 [[ $status != 0 ]] || fail "a rank that always dies ended with 0"

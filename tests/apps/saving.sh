@@ -67,7 +67,7 @@ for stage in 0 1 2 3; do
 done
 rm -rf other
 
-# A run that is killed and resumed on other ranks still knows its best evaluation.
+# A run that is killed and resumed on another number of ranks still knows its best evaluation.
 wait_for() {
   for _ in $(seq 600); do
     grep -qE "$1" "$2" 2> /dev/null && return
@@ -91,7 +91,8 @@ ranks 3 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log ki
 same_saves killed "killed and gone on with"
 diff <(grep '"type":"eval"' first.jsonl) <(grep '"type":"eval"' killed.jsonl) || fail "other evals"
 grep -q '"best": {' saved/step-000000240/manifest.json || fail "no best in the manifest"
-# If the file of the best weights is missing, the resumed run warns and has no best.
+# If the file of the best weights is missing, the resumed run warns, and its next evaluation counts
+# as the best again.
 rm -r killed/best saved/step-000000240
 ranks 2 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log killed.jsonl
 grep -q 'the best weights so far, of step [0-9]*, are not there' stderr.log ||

@@ -120,7 +120,8 @@ for before, after in zip(steps, steps[1:]):
     assert after["loss_scale"] == before["loss_scale"] * factor
 PYTHON
 
-# A bucket that holds most of a layer comes before a bucket for a bias and one for a weight.
+# With this bucket size, an MLP's weight and its bias are in different buckets. Memory is as planned
+# only if backward completes the gradients of one operation in the order of the buckets.
 run=(--data text.txt --layers 2 --heads 2 --width 64 --context 16 --micro-batch 2 --global-batch 6
   --steps 2 --eval-every 2 --eval-batches 4)
 same buckets 1 --precision bf16 --stage 3 --bucket-bytes 30000

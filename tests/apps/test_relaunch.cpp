@@ -143,8 +143,8 @@ TEST_CASE("ranks for which a collective waits in vain are lost") {
   // Before MPI has started, a stalled rank does not know which ranks it waits for. So the stopped
   // rank is lost.
   CHECK(lost_in(of_four({exited(0, 1, stalled({})), told(1), stopped})) == std::vector{2});
-  // The job stalled without a known reason if none of its ranks is named as absent, and none is
-  // stopped.
+  // If no rank of the job is named as absent, and none is stopped, no rank is lost: the job counts
+  // as stalled.
   CHECK(of_four({exited(0, 1, stalled({4, -1}))}).kind == Kind::stalled);
   CHECK(of_four({exited(0, 1, stalled({}))}).kind == Kind::stalled);
 }
@@ -162,7 +162,7 @@ TEST_CASE("where mpirun hangs, silent ranks are lost together with those that we
                    .records = {started(0), started(1), started(2), started(3),
                                exited(0, 1, stalled({2}, 5)), exited(1, 1, stalled({2}, 5))}};
   CHECK(lost_in(judge(job)) == std::vector{2, 3});
-  // Ranks 2 and 3 are also lost if MPI reports an error first.
+  // Ranks 2 and 3 are also lost if rank 0 gets an MPI error before it times out.
   JobEnd error = job;
   error.records = {started(0), started(1), exited(0, 1, {.failure = RunFailure::error}), told(1)};
   CHECK(lost_in(judge(error)) == std::vector{2, 3});
@@ -193,7 +193,8 @@ TEST_CASE("after a crash of mpirun the job starts again, without ranks that are 
   CHECK(lost_in(with({killed(1, 11, 5), killed(0, 9, 5, true)})) == std::vector{1});
   const RankRecord broken = exited(1, 1, {.failure = RunFailure::error});
   CHECK(with({broken}).kind == Kind::crashed);
-  // A rank that timed out or has bad input says more than an error that came first.
+  // An earlier error of another rank hides neither bad input nor a timeout that names the absent
+  // ranks. A timeout that names no rank does not change the verdict.
   CHECK(lost_in(with({broken, exited(0, 1, stalled({4}, 5))})) == std::vector{4});
   CHECK(with({broken, exited(0, 1, stalled({}))}).kind == Kind::crashed);
   CHECK(with({broken, exited(0, 2, {.failure = RunFailure::input})}).kind == Kind::failed);

@@ -76,7 +76,7 @@ TEST_CASE("batch norms want more than one value a channel") {
   };
   const ImageTrainOptions one = with_one("resnet18");
   CHECK_THROWS_WITH(check_ranks(one, 8, 1), Catch::Contains("give a larger --micro-batch"));
-  CHECK_NOTHROW(check_ranks(one, 9, 1));  // 2 x 2 pixels in the last stage
+  CHECK_NOTHROW(check_ranks(one, 9, 1));  // 9 x 9 pixels become 2 x 2 in the last stage
   CHECK_THROWS_AS(check_ranks(with_one("resnet20"), 4, 1), InputError);
   CHECK_NOTHROW(check_ranks(with_one("vgg11"), 32, 1));
   const ImageTrainOptions shared = parse(

@@ -61,7 +61,7 @@ TEST_CASE("a plan is for a device and a transport, which holds its staging") {
   CHECK(over_nccl.device == Device{DeviceType::cuda, 0});
   CHECK(over_nccl.staging_bytes == dist::nccl_staging_bytes(3));
   // With MPI, the GPU holds one staging chunk of 1 MiB. The five chunks on the host (two for each
-  // of the two peers, and one) do not count in staging_bytes.
+  // of the two peers, and one more) do not count in staging_bytes.
   CHECK(parse_plan({"--ranks", "3", "--device", "cuda", "--comm", "mpi"}).run.staging_bytes ==
         int64_t{1} << 20);
   CHECK(parse_plan({"--ranks", "3", "--device", "cuda", "--staging", "1KiB"}).run.staging_bytes ==

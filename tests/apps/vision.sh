@@ -73,8 +73,8 @@ alone "${run[@]}" --plan --log plan.jsonl
 grep -q 'Memory of rank 0' stdout.log || fail "no plan"
 [[ ! -e plan.jsonl ]] || fail "a plan wrote a log"
 
-# Training begins from saved weights and running statistics. A tiny step must hardly
-# change the weights (by less than 1e-6), and must update the statistics.
+# Training begins from saved weights and running statistics. With a tiny learning rate, it must
+# change the weights by less than 1e-6, and must still update the statistics.
 alone "${run[@]}" --steps 1 --eval-every 0 --lr 1e-9 --weight-decay 0 --init one.safetensors \
   --save again.safetensors
 python3 - << 'PYTHON'

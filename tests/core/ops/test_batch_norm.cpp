@@ -27,7 +27,7 @@ struct Inputs {
         variance(random_tensor({channels}, 7, 0.5f, 2)) {}
 
   Tensor x, weight, bias, residual, dy;
-  Tensor mean, variance;  // the given statistics of an evaluation
+  Tensor mean, variance;  // the input statistics of batch_norm_with
 };
 
 struct Form {
@@ -183,11 +183,10 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   REQUIRE(check_gradient(operation, inputs, options));
 }
 
-/// Sums values over two parts of a batch, without threads: the parts run one after the other, in
-/// several rounds. A run of a part asks for three sums: it calls the sum function three times. Each
-/// call adds the values that the other part passed to the same call in its latest run. The values
-/// of a call depend on the sum of the call before. So each round makes at least one more call's sum
-/// correct, and three calls need at most four rounds.
+/// Sums values over two parts of a batch without threads. In each of several rounds, part 0 runs,
+/// then part 1. Each run calls the sum function three times. Call k of a run adds the values that
+/// the other part passed to call k of its latest run. These values depend on the sums of the calls
+/// before k. So each round makes at least one more sum correct, and four rounds are enough.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {

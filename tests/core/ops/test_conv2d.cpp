@@ -45,7 +45,7 @@ std::vector<Case> make_cases() {
       {{2, 9, 8, 16}, {16, 1, 3, 3}, {.padding = 1, .groups = 16}},           // depthwise
       {{1, 6, 9, 5}, {10, 1, 3, 5}, {.stride = {1, 2}, .padding = 2, .groups = 5}},
       {{2, 2, 3, 4}, {3, 4, 5, 7}, {.padding = {2, 3}}},             // a kernel larger than x
-      {{1, 3, 3, 2}, {2, 2, 2, 2}, {.stride = 3, .padding = 4}},     // windows of only padding
+      {{1, 3, 3, 2}, {2, 2, 2, 2}, {.stride = 3, .padding = 4}},     // some windows are all padding
       {{1, 6, 6, 3}, {5, 3, 2, 2}, {.stride = 4}},                   // pixels that no window reads
   };
   if (!on_cpu()) return all;

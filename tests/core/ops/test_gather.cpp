@@ -43,8 +43,8 @@ Case any_case() {
 
 /// Calls body(element, chosen) for each element of a tensor of shape c.picked(), which is (outer,
 /// count, inner). `chosen` is the element of a tensor of shape c.shape that the index chooses for
-/// `element`. Both are flat indices. An `index` of one dimension applies to all outer and inner
-/// positions.
+/// `element`. `element` and `chosen` are flat indices. If `index` has one dimension, it applies to
+/// all outer and inner positions.
 template <class Body>
 void each_picked(const Case& c, const Tensor& index, const Body& body) {
   const bool shared = index.rank() == 1 && c.shape.rank() > 1;

@@ -156,7 +156,9 @@ TEST_CASE("linear_cross_entropy's rows of logits are padded, in chunks that suit
     CHECK(ops::logits_chunk_rows(256, dtype, Device{}) == 65536);
     CHECK(ops::logits_chunk_rows(50257, dtype, Device{}) == 333);
     CHECK(ops::logits_chunk_rows(20'000'000, dtype, Device{}) == 1);
-    const int64_t per_row = dtype == DType::bf16 ? 2 : 1;  // logits are bf16, else f32
+    // On a GPU, the logits of bf16 operands are bf16, and all other logits are f32. So the same
+    // bytes hold twice as many rows of bf16 logits.
+    const int64_t per_row = dtype == DType::bf16 ? 2 : 1;
     CHECK(ops::logits_chunk_rows(256, dtype, gpu) == 65536 * per_row);
     CHECK(ops::logits_chunk_rows(50257, dtype, gpu) == 8192 * per_row);
     const int64_t rows_of_2_gib = (int64_t{1} << 29) * per_row / 151936;
@@ -184,12 +186,12 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = random_indices({rows}, 3, vocabulary);
   const int64_t gradients = (rows + vocabulary) * channels * dtype_size(dtype);
-  // With 16-bit types, an f32 sum of the weight's gradient is extra. The gradient of the logits is
-  // extra, too, unless it overwrites the logits.
+  // With 16-bit types, the peak also has the weight's gradient as an f32 sum and, unless it
+  // overwrites the logits, the gradient of the logits.
   const int64_t extra = dtype == DType::f32           ? 0
                         : gradient_in_forward(dtype) ? vocabulary * channels * 4
                                                      : elements * 2 + vocabulary * channels * 4;
-  // The peak also has rows of losses and logsumexp, and packed operands of products.
+  // `small` is for rows of losses and logsumexp, and for packed operands of products.
   const int64_t small = int64_t{4} << 20;
   CHECK(peak_of(x, weight, targets, chunk, true) <= logits + gradients + extra + small);
   const NoGrad no_grad;

@@ -50,7 +50,7 @@ TEST_CASE("matmul and its gradients equal float64 for all transposes") {
   Values expected, da, db(static_cast<size_t>(b.elements()), 0.0);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t j = shared_b ? 0 : i;
-    // Without transposition, the operands are (m, k) and (k, n).
+    // The reference multiplies (m, k) by (k, n), so it first undoes the transposes of the operands.
     Values left = matrix(a, i), right = matrix(b, j);
     if (transpose_a) left = transposed(left, k, m);
     if (transpose_b) right = transposed(right, n, k);
@@ -66,8 +66,8 @@ TEST_CASE("matmul and its gradients equal float64 for all transposes") {
       db[static_cast<size_t>(j * k * n + e)] += dright[static_cast<size_t>(e)];
     }
   }
-  // Each element is rounded only once. This includes the gradient of a shared b, which is a sum
-  // over all uses of b.
+  // Each element is rounded only once, even in the gradient of a shared b, which is a sum over all
+  // uses of b.
   CHECK(relative_error(y, expected) < tolerance(dtype));
   CHECK(relative_error(a.leaf()->gradient, da) < tolerance(dtype));
   CHECK(relative_error(b.leaf()->gradient, db) < tolerance(dtype));
