@@ -7,7 +7,7 @@ namespace tessera::test {
 
 struct CrossEntropyReference {
   double loss = 0;
-  Values dlogits;  // gradient of the logits, for the gradient `dloss` of the loss
+  Values dlogits;  // the logits' gradient if the loss has the gradient `dloss`
 
   CrossEntropyReference(const Values& logits, const Tensor& targets, double dloss)
       : dlogits(logits.size()) {

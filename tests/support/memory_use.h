@@ -1,5 +1,5 @@
-// Measures memory by category: the bytes in a device's memory ledger minus the bytes at the
-// construction of the MemoryUse.
+// Measures memory by category: the bytes in a device's memory ledger minus the bytes that were in
+// it when the MemoryUse was constructed.
 #pragma once
 
 #include <array>

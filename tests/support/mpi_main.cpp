@@ -28,7 +28,7 @@ char colour_flag[] = "--use-colour", no_colour[] = "no";
 #endif
 
 int rank = 0;
-MPI_Comm ranks = MPI_COMM_NULL;  // only this file uses it: its messages cannot mix with Tessera's
+MPI_Comm ranks = MPI_COMM_NULL;  // separate, so that this file's messages cannot mix with Tessera's
 std::ostringstream report;       // the output of Catch2 on ranks other than 0
 
 void print_report() {

@@ -24,9 +24,9 @@ struct PoolCase {
             windows(x[2], kernel.width, stride.width, padding.width), x[3]};
   }
 
-  /// Calls body(i, j) for each element i of y and each element j of x in the window of i. Both are
-  /// flat indices, and both elements have the same channel. Padding is skipped. Windows are visited
-  /// row by row. Pixels within a window are visited row by row, too.
+  /// Calls body(i, j) for each element i of y and each element j of x in the window of i. The flat
+  /// indices i and j belong to elements of the same channel. Padding is skipped. Windows, and the
+  /// pixels of each window, are visited row by row.
   template <class Body>
   void each(Body&& body) const {
     const auto& [kernel, stride, padding] = options;

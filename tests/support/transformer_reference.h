@@ -22,8 +22,8 @@ inline NamedValues parameter_values(const nn::Module& module) {
   return values;
 }
 
-/// Sets all parameters to random values. Initial values, such as a bias of 0 or a norm weight of 1,
-/// would hide that a layer ignores this parameter.
+/// Sets all parameters to random values. With the initial values, such as a bias of 0 or a norm
+/// weight of 1, a test would not notice a layer that ignores a parameter.
 inline void randomize(const nn::Module& module, uint64_t seed, float bound = 0.5f) {
   for (const auto& named : module.named_parameters()) {
     const Tensor values = random_tensor(named.parameter.shape(), seed++, -bound, bound);
@@ -106,8 +106,8 @@ inline Values sum_reference(Values a, const Values& b) {
   return a;
 }
 
-/// Returns the output of a pre-norm block. Its parameters are called prefix + "ln_1.weight" and so
-/// on.
+/// Returns the output of a pre-norm block. The block's parameters are called
+/// prefix + "ln_1.weight" and so on.
 inline Values block_reference(const Values& x, const NamedValues& p, const std::string& prefix,
                               const AttentionSizes& s) {
   const auto get = [&](const std::string& name) { return p.at(prefix + name); };

@@ -33,7 +33,8 @@ constexpr int64_t last = 20;
 // fp32 and bf16.
 constexpr double tolerance = 0.02;
 
-/// Returns the first `tokens` tokens of the text that stream() of make_curve_fixture.py describes.
+/// Returns the same tokens as stream(tokens) in tests/fixtures/make_curve_fixture.py, which
+/// explains their structure.
 std::vector<int32_t> stream(int64_t tokens) {
   std::vector<int32_t> result{0, 0};
   uint64_t state = 1;

@@ -33,7 +33,8 @@ TEST_CASE("the first operation whose output is not finite is named with its para
   }
   REQUIRE(first_non_finite(forward) ==
           "linear with h.1.mlp.c_fc.weight, which is not finite itself");
-  // first_non_finite removes its observer, so a later forward pass must not throw.
+  // first_non_finite must have removed its observer. Otherwise this pass would call the observer,
+  // which uses destroyed variables.
   forward();
 }
 

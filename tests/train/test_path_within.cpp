@@ -8,7 +8,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Changes the working directory for its lifetime.
+/// Changes the process's working directory until the object is destroyed.
 class WorkingDirectory {
  public:
   explicit WorkingDirectory(const fs::path& folder) : before_(fs::current_path()) {
