@@ -217,7 +217,7 @@ TEST_CASE("a gradient that was handed on is not added to while others hold it") 
   SECTION("one gradient for two inputs, of which one has another use") {
     const Tensor left = ops::scale(a, 2);
     const Tensor right = ops::scale(b, 3);
-    const Tensor y = ops::add(left, right);                 // passes dy to both
+    const Tensor y = ops::add(left, right);                 // passes dy to left and right
     backward(ops::sum(ops::add(y, ops::scale(left, 10))));  // left gets 10 more
     CHECK(gradient_values(a) == Floats{22});
     CHECK(gradient_values(b) == Floats{3});

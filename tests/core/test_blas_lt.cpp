@@ -223,7 +223,7 @@ TEST_CASE("what a product takes of the workspace is known before it runs") {
         cuda::multiply(context(), args);
         const int64_t taken = ledger.peak(Category::workspace) - before;
         CHECK(cuda::product_workspace_bytes(context(), args) == taken);
-        // Only the alignment of the addresses matters here. No memory needs to be at the addresses.
+        // Only the alignment of the addresses matters here, so they need not point to memory.
         const int64_t address = 1024 + offset * dtype_size(dtype);
         args.c.data = reinterpret_cast<void*>(static_cast<intptr_t>(address));
         args.a.data = args.b.data = args.bias = args.c.data;

@@ -1,5 +1,5 @@
-// Tests the two algorithms for convolutions on the CPU: Winograd's, and oneDNN's direct sums. Both
-// must agree, and stay within their workspace. One version of oneDNN wrote beyond it.
+// Tests the two algorithms for convolutions on the CPU: Winograd's, and oneDNN's direct sums. Their
+// results must agree. Neither may write beyond its workspace, as one version of oneDNN did.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -74,8 +74,8 @@ TEST_CASE("Winograd's algorithm is used where it can be and pays", "[cpu]") {
     CHECK_FALSE(suits(x, 64, {.stride = 2, .padding = 1}, pass));
     CHECK_FALSE(suits(x, 64, {.padding = 1, .dilation = 2}, pass));
     CHECK_FALSE(suits(x, 64, {.padding = 1, .groups = 2}, pass));
-    CHECK_FALSE(suits(x, 72, {.padding = 1}, pass));   // not whole blocks of channels
-    // Too few pixels for the size of the weight.
+    CHECK_FALSE(suits(x, 72, {.padding = 1}, pass));   // 72 is no multiple of 16
+    // These images have enough pixels for 64 output channels, but too few for 80.
     CHECK(suits({1, 4, 8, 64}, 64, {.padding = 1}, pass));
     CHECK_FALSE(suits({1, 4, 8, 64}, 80, {.padding = 1}, pass));
   }
@@ -89,7 +89,8 @@ TEST_CASE("Winograd's algorithm agrees with direct sums", "[cpu]") {
   set_thread_count(GENERATE(1, 3, 40));
   const auto pass = GENERATE(Conv2dPass::forward, Conv2dPass::input_gradient,
                              Conv2dPass::weight_gradient);
-  // Whole and partial tiles, images smaller than a tile, and more tiles than fit in a round.
+  // The shapes give whole and partial tiles, images smaller than a tile, and more tiles than are
+  // transformed and multiplied in one round.
   for (const Shape& x : {Shape{9, 5, 9, 16}, Shape{9, 14, 14, 64}, Shape{9, 33, 30, 80},
                          Shape{200, 1, 2, 64}, Shape{140, 4, 3, 48}}) {
     for (const int64_t out_channels : {16, 96}) {
@@ -103,7 +104,7 @@ TEST_CASE("Winograd's algorithm agrees with direct sums", "[cpu]") {
         difference = std::max(difference, std::abs(expected[i] - actual[i]));
       }
       CAPTURE(x, out_channels);
-      // A direct sum of the 8,910 pixels of {9, 33, 30} is itself wrong by up to 1e-5.
+      // In the weight gradient, a direct sum over 9 x 33 x 30 pixels is itself off by up to 1e-5.
       CHECK(difference <= 1.5e-5f * largest);
     }
   }

@@ -114,11 +114,11 @@ TEMPLATE_TEST_CASE("f32 is rounded to the nearest 16-bit value, ties to even", "
 }
 
 TEST_CASE("16-bit values at the ends of their ranges", "[half]") {
-  CHECK(Float16(65519.996f).bits == 0x7BFF);  // 65504, the largest
+  CHECK(Float16(65519.996f).bits == 0x7BFF);  // 65504, the largest finite value
   CHECK(Float16(65520.0f).bits == 0x7C00);    // a tie, which rounds up to infinity
   CHECK(Float16(-1e30f).bits == 0xFC00);
-  CHECK(Float16(0x1p-24f).bits == 1);         // the smallest
-  CHECK(Float16(0x1p-25f).bits == 0);         // half of the smallest: a tie, rounded to even
+  CHECK(Float16(0x1p-24f).bits == 1);         // the smallest positive value
+  CHECK(Float16(0x1p-25f).bits == 0);         // half of the smallest: a tie, rounded to the even 0
   CHECK(Float16(0x1.8p-24f).bits == 2);
   CHECK(Float16(0x1.000002p-25f).bits == 1);
   CHECK(Float16(0x1.FFEp-15f).bits == 0x400); // rounds up to the smallest normal number

@@ -25,7 +25,7 @@ constexpr Category categories[] = {
     Category::parameters,    Category::gradients, Category::optimizer_state, Category::activations,
     Category::communication, Category::workspace, Category::checkpoint};
 
-/// The bytes that the process-wide ledger has counted since the beginning of a test.
+/// The current and peak bytes of the CPU's ledger, less the bytes allocated before this object.
 class LedgerSince {
  public:
   LedgerSince() {

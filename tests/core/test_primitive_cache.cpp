@@ -26,7 +26,7 @@ TEST_CASE("the primitives that were used last are kept", "[cpu]") {
     CHECK(cache.find({size}, make) == size * 10);
   };
   for (int64_t size = 0; size < most_primitives; ++size) find(size);
-  find(0);  // the entry of size 1 is now the oldest
+  find(0);  // the entry of size 1 is now the least recently used
   CHECK(made == most_primitives);
   find(most_primitives);
   CHECK(cache.size() == most_primitives);

@@ -84,7 +84,7 @@ TEST_CASE("scopes nest, and are recorded as they end") {
   CHECK(outer.place.bucket == -1);
   CHECK(outer.begin_ns <= inner.begin_ns);
   CHECK(inner.end_ns <= outer.end_ns);
-  // Even the shortest scope has a duration, because an event without one is an instant.
+  // Even the shortest scope gets a duration. An event without a duration would be an instant.
   CHECK(inner.begin_ns < inner.end_ns);
   CHECK(trace::take_events().empty());
 }
@@ -153,8 +153,8 @@ TEST_CASE("arrows lead from a gradient to its exchange and its update") {
     return Event{name, track, begin, end, "", {bucket, group, station}};
   };
   // Bucket 1 of group 0 has two micro-steps. The first exchange begins after the second gradient is
-  // ready. Bucket 1 of group 9 has an update without an exchange, as without mpirun. Both buckets
-  // must have arrows.
+  // ready. Bucket 1 of group 9 has an update but no exchange, as in a run without mpirun. Both
+  // buckets must have arrows. The exchange after the update, and the wait, must have none.
   const std::vector<Event> events{
       at("ready", Track::buckets, 10'000, 10'000, 1, 0, Station::ready),
       at("ready", Track::buckets, 20'000, 20'000, 1, 0, Station::ready),

@@ -47,7 +47,7 @@ double ulp_error(float actual, double expected) {
 
 struct Comparison {
   double worst_ulp = 0;
-  size_t different_bits = 0;  // between a vectorised loop and single calls
+  size_t different_bits = 0;  // results that differ between the vectorised loop and single calls
 };
 
 template <class Vector, class Reference>

@@ -35,7 +35,8 @@ std::string refusal(const std::string& file) {
       [&] { data::decode_image("a file", bytes_of(file), pixels); });
 }
 
-// Returns a gradient, which JPEG preserves almost exactly if no value exceeds 255.
+// Returns an image whose values rise evenly. JPEG preserves it almost exactly if no value exceeds
+// 255.
 std::vector<uint8_t> waves(int width, int height, int channels) {
   std::vector<uint8_t> pixels;
   for (int y = 0; y < height; ++y) {

@@ -257,7 +257,7 @@ TEST_CASE("a batch of ratings takes the bytes that its sizes say") {
   };
   CHECK(taken([&] { return data::allocate_rating_batch(sizes, false); }) == sizes.bytes());
   CHECK(taken([&] { return data::allocate_rating_input(sizes); }) == sizes.bytes());
-  // By hand: users, items and targets, then histories, offsets and scales.
+  // Computed by hand: users, items and targets, then histories, offsets and scales.
   CHECK(RatingBatchSizes{.samples = 5, .items = 2, .longest_history = 11}.bytes() ==
         4 * (5 + 10 + 10) + 4 * (55 + 6 + 5));
 }

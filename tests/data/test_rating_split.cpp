@@ -138,7 +138,8 @@ TEST_CASE("splits that are none, and those that leave nothing") {
   CHECK_THAT(refusal("1,a,1\n2,b,2\n", "time:0.4"), ContainsSubstring("leaves 2 of 2 ratings"));
   CHECK_THAT(refusal("1,a\n2,b\n", "time:0.5", "user,item"),
              EndsWith("a: the split time:0.5 needs times, and these ratings have none"));
-  // Two ratings can be split in two folds. A fold with the only rating leaves none to train on.
+  // Two ratings can be split into two folds. If the only rating is held out, none is left to train
+  // on.
   REQUIRE(read("1,a,1\n1,b,2\n", "fold:1/2").validation.size() == 1);
   CHECK_THAT(refusal("1,a,1\n", "fold:1/2"), ContainsSubstring("leaves 0 of 1 ratings"));
   REQUIRE(read("1,a,1\n", "none").train.size() == 1);

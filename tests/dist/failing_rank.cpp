@@ -3,7 +3,7 @@
 //   mpirun -n 3 failing_rank HOW [nccl [graph|host]]
 //     HOW: throw input input-one kill segv exit abort hang none return return-all mpi
 //          stop stall: rank 1 is stopped, or sleeps for ever; the timeout is 2 s
-//          suspend: rank 1 sleeps for 2 s; the timeout is 4 s
+//          suspend: rank 1 sleeps for 2 s, while failures.sh stops all ranks; the timeout is 4 s
 //          other-call: rank 1 makes a different call
 //          handler ignore: rank 1 sends itself SIGTERM, which the program handles or ignores
 //

@@ -33,8 +33,8 @@ constexpr std::array all_sizes{Sizes{4, 1, 3, 7, 3},     Sizes{5, 3, 9, 2, 16},
                                Sizes{3, 70, 1, 900, 33}, Sizes{1, 2, 2, 1, 64},
                                Sizes{400, 1, 3, 2, 40},  Sizes{130, 2, 300, 40, 257}};
 
-/// Holds the operands of row_products. If `looked_up` is false, the left table is the (B, C) tensor
-/// of left rows itself, without a lookup, and there are no left biases.
+/// Holds the operands of row_products. If `looked_up` is false, row b of the products uses row b of
+/// the left table (B, C). Then no left rows are looked up, and there are no left biases.
 struct Operands {
   bool looked_up;
   Tensor left_indices, right_indices;
@@ -143,7 +143,7 @@ TEST_CASE("row_products pass a check against finite differences", "[row_products
     return result.products + result.squares;
   };
   CHECK(check_gradient(products, operands.tables));
-  // Checks the gradients of `squares` alone.
+  // Here the products get no gradient, and backward must work without it.
   const auto squares = [&](const std::vector<Tensor>& in) { return operands.products(in).squares; };
   CHECK(check_gradient(squares, operands.tables));
 }

@@ -18,7 +18,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 /// Computes the logsumexp of each run (runs.h) and the probabilities of all elements in float64.
 struct Statistics {
   Values logsumexp;
-  Values p;  // one per element
+  Values p;
 
   Statistics(const RunsReference& runs, const Values& x) : logsumexp(runs.count), p(x.size()) {
     Values largest(runs.count, -HUGE_VAL), sums(runs.count, 0.0);
@@ -92,7 +92,7 @@ TEST_CASE("logsumexp and its gradient are those of float64", "[softmax]") {
   const RunCase c = GENERATE(from_range(run_cases()));
   CAPTURE(c.shape, c.dims, dtype_name(dtype));
   const RunsReference runs(c);
-  // These values are far from zero. A gradient computed from the rounded result would be far off.
+  // At values this far from zero, a gradient computed from the rounded result would be far off.
   const Tensor x = as_parameter(random_tensor_of(dtype, c.shape, 1, 300, 308));
   const Statistics expected(runs, values_of(x));
   const Tensor y = ops::logsumexp(x, c.dims);

@@ -98,7 +98,8 @@ TEST_CASE("gradients of unary operations pass finite differences", "[elementwise
   for (const Case& c : cases()) {
     CAPTURE(c.name);
     Tensor x = random_tensor({5, 4}, 3, c.low, c.high);
-    // Keeps values away from the kinks of abs and clamp by more than the steps of the differences.
+    // Moves values away from the kinks of abs and clamp. The distance must exceed the step of the
+    // finite differences.
     for (float& value : x.values<float>()) {
       for (const float corner : {-1.0f, 0.0f, 2.0f}) {
         if (std::fabs(value - corner) < 0.1f) value = corner + 0.1f;
