@@ -77,8 +77,8 @@ int64_t chunk_elements() {
 /// True if there are probably more ranks than cores. Tests then move less data.
 inline bool many_ranks() { return job().size() > 8; }
 
-/// Returns sizes of a piece in elements: 0, 1, and sizes around a block (256 elements), a thousand
-/// elements, and half a chunk to more than two chunks. If `few` is set, returns fewer sizes.
+/// Returns the sizes of pieces to test, in elements: 0, 1, about a block (256 elements), 1000, and
+/// half a chunk to more than two chunks. If `few` is set, returns fewer sizes.
 template <class T = float>
 std::vector<int64_t> piece_sizes(bool few = many_ranks()) {
   const int64_t chunk = chunk_elements<T>();
@@ -111,7 +111,7 @@ class Counted {
   /// True if there was exactly one call, of `collective`, and nothing was sent except:
   ///   `bytes` bytes for `purpose`;
   ///   over MPI, a header of 32 bytes to each other rank.
-  /// Headers count as Traffic::other if that is `purpose`, else as Traffic::headers.
+  /// Headers count as Traffic::other if `purpose` is Traffic::other, else as Traffic::headers.
   bool only(Collective collective, Traffic purpose, int64_t bytes) const {
     const int64_t headers = over_nccl() ? 0 : 32 * (job().size() - 1);
     const Traffic of_headers = purpose == Traffic::other ? Traffic::other : Traffic::headers;

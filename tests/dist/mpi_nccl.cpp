@@ -90,11 +90,11 @@ TEST_CASE("a call that nobody waits for holds its buffers until it is done, and 
   const int64_t elements = job().size() * 1000;
   const Tensor first = Tensor::zeros({elements});
   const Tensor second = Tensor::zeros({elements});
-  // Passes views, because a view that a call still holds shows in the use count of the storage.
+  // Passes views: a view that a call still holds makes the storage's use count greater than one.
   job().all_gather(first.flat(0, elements), {});
   const Work work = job().all_gather(second.flat(0, elements), {});
   CHECK(second.storage().use_count() > 1);
-  work.wait();  // calls are done in order, so both are done
+  work.wait();  // calls finish in order, so the first call is done, too
   CHECK(first.storage().use_count() == 1);
   CHECK(second.storage().use_count() == 1);
 

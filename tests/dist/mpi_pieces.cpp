@@ -30,8 +30,8 @@ int64_t sum(const std::vector<int64_t>& counts) {
 /// Returns the header bytes of a call with this many peers.
 int64_t headers_to(int64_t peers) { return over_nccl() ? 0 : mpi_header_bytes * peers; }
 
-/// Remembers what the ledger has counted. check() checks what it has counted since then: calls of
-/// send_receive, bytes of gradients, and headers to `peers` ranks.
+/// The counts of the job's ledger when this object was made. check() checks what the ledger has
+/// counted after this: calls of send_receive, bytes of gradients, and headers to `peers` ranks.
 struct Sent {
   Sent()
       : calls(job().traffic().calls(Collective::send_receive)),
@@ -190,7 +190,7 @@ TEST_CASE("pieces whose counts make no sense are refused by name") {
   CHECK_THROWS_WITH(job().send_receive({}, {}, {}), ContainsSubstring("neither"));
   CHECK_THROWS_WITH(job().send_receive({x, rank}, {y.flat(0, 0), rank}, {}),
                     ContainsSubstring("to itself and expects"));
-  job().barrier();  // the refused calls have sent nothing, so the ranks still agree
+  job().barrier();  // refused calls send nothing, so the communicator still works
 }
 
 TEST_CASE("a peer that expects another length is told both, over MPI") {

@@ -21,7 +21,8 @@ struct Flight {
   std::function<int64_t()> wrong;  // the number of wrong elements, once the work is done
 };
 
-// Makes a call. All ranks pass equal arguments, so all make the same kind of call of the same size.
+// Makes the call that `kind` selects. All ranks must pass equal arguments, so that they make equal
+// calls.
 Flight launch(Communicator& communicator, uint32_t kind, int64_t piece, int contributors) {
   const int ranks = communicator.size();
   const int rank = communicator.rank();
@@ -169,7 +170,7 @@ TEST_CASE("who waits where the communicator runs is told so, and waits for nobod
   };
   waits_inside([](Communicator& inside) { inside.barrier(); });
   waits_inside([](Communicator& inside) { inside.run([] {}).wait(); });
-  // Earlier calls are done by now, so waiting for them inside of run() is allowed.
+  // A call made before run() is done when run()'s function begins, so the function may wait for it.
   const Work before = job().all_gather(Tensor::zeros({job().size()}), {});
   job().run([before] { before.wait(); }).wait();
 }

@@ -94,7 +94,7 @@ TEST_CASE("ranks that disagree about empty calls, roots and barriers are told") 
   disagree(
       [](Communicator& c) {
         CHECK_THROWS_AS(c.barrier(), Error);
-        return c.run([] {});  // its wait() throws the same error
+        return c.run([] {});  // waiting for this call throws the barrier's error
       },
       "barrier (call 2)", empty_sum, "all_reduce of other");
 }
@@ -121,8 +121,8 @@ TEST_CASE("a rank that comes and does not go on is named") {
   const auto receive = [&](int, int64_t, const Tensor&) {
     while (job().rank() == 0 && !go_on) std::this_thread::sleep_for(1ms);
   };
-  // The input has more chunks than the two slots of a peer. So rank 0 cannot receive all of them
-  // until `go_on` is set.
+  // Each piece has eight chunks, but staging has room for only two chunks of a peer. So rank 0
+  // cannot receive all chunks, and rank 1 cannot finish its call, until `go_on` is set.
   const Tensor input = pieces(8 * chunk_elements());
   const Work work = communicator->exchange(input, job().size(), receive, {Traffic::gradients, 5});
   job().barrier();  // all ranks have made the call

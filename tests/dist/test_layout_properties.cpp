@@ -86,8 +86,8 @@ void check_closing(const ShardLayout& layout, int64_t bucket_elements) {
   }
 }
 
-// Returns the ranks to check for a parameter. There may be a million ranks, so only the ranks
-// around the parameter's ends are checked.
+// Returns the ranks to check for a parameter: all ranks if there are at most 64, or else the first
+// and the last rank of the job, and the ranks around the parameter's first, middle and last owner.
 std::vector<int64_t> interesting_ranks(const ShardLayout& layout, int parameter) {
   std::vector<int64_t> ranks;
   const auto add = [&](int64_t rank) {

@@ -24,7 +24,8 @@ fi
 [[ $status == 0 ]] || fail "two ranks over NCCL ended with $status"
 grep -qE '^all steps finished' "$output" || fail "two ranks over NCCL did not finish"
 
-# hangs WHAT [graph|host]: when a rank hangs, the job ends and its error names WHAT.
+# hangs WHAT [graph|host]: runs a job in which a rank hangs. The job must end, and its error must
+# name WHAT.
 hangs() {
   local begin=$SECONDS
   run hang "${@:2}"
@@ -34,7 +35,7 @@ hangs() {
     fail "nobody said which collective does not finish"
 }
 hangs 'all_gather of parameters, bucket 0'
-# The host gathers its values over MPI, so NCCL has no call in flight.
+# With `host`, rank 0 waits in all_gather_host. It gathers over MPI, so NCCL has no call in flight.
 hangs 'all_gather of statistics' host
 # NCCL's abort waits for graphs with captured calls. Such graphs live as long as the process. So the
 # job must end without waiting for the abort.

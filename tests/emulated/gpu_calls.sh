@@ -75,7 +75,7 @@ has 'sanitize_memcheck_step | ok' 'sanitize_memcheck_kernels | ok' \
 FINDS=racecheck call 1 --sanitize
 has 'sanitize_racecheck_step | FAILED with exit code 9' 'sanitize_memcheck_step | ok'
 
-# The exit code is that of this call alone; an earlier failure stays in the table.
+# The failure of an earlier call stays in the table, but does not change this call's exit code.
 call 0 --measure ordered --peer none
 has 'sanitize_racecheck_step | FAILED with exit code 9'
 

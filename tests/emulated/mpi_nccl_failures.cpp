@@ -1,4 +1,4 @@
-// Tests that a failed call makes its communicator of emulated NCCL unusable.
+// Tests that a failed call of emulated NCCL makes its communicator unusable, and no other one.
 #include "tests/emulated/nccl_world.h"
 
 using namespace emulated_tests;

@@ -72,7 +72,7 @@ __global__ void broadcast(int* y, const int* x) {
 
 bool wrong(void (*kernel)(int*, const int*), int (*expected)(const int* x, int i)) {
   constexpr int blocks = 3;
-  static int salt = 0;  // makes values that an earlier launch left in shared memory wrong
+  static int salt = 0;  // differs in each launch, so values left by an earlier launch are wrong
   salt += 1000;
   std::vector<int> x(blocks * block_size);
   std::iota(x.begin(), x.end(), salt);

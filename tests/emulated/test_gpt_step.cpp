@@ -87,9 +87,9 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
       // bucket's gradients to their sums.
       {"backward", 4},
       {"", 2},  // setting the losses to zero, and copying a micro-batch's loss
-      // The gradient norm takes three launches. One computes the step's scalars, and one copies
-      // them to the host. For each bucket, one launch copies the sums to where the update reads
-      // them.
+      // Three launches compute the gradient norm, one computes the step's scalars, and one copies
+      // the scalars to the host. For each of two buckets, one launch copies the summed gradients to
+      // where the update reads them.
       {"end of step", 7},
       // For each of two buckets, one launch stores its UpdateSegments and the hyper-parameters of
       // the parameter groups, one runs AdamW, and one rounds the weights.
@@ -143,8 +143,8 @@ void plan(const GptStep& step) {
 }
 
 TEST_CASE("the plan of a GPT's step asks about the products that it computes, and no others") {
-  // Tests one chunk and several, with an odd vocabulary. Each case has another width, so that no
-  // other case has asked about its products before.
+  // Tests logits in one chunk and in several chunks, with an odd vocabulary. Each case has another
+  // width, so that no other case has asked about its products before.
   int64_t width = 40;
   for (const bool plan_first : {true, false}) {
     for (const int64_t chunk_rows : {0, 24}) {

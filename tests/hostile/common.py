@@ -61,7 +61,7 @@ def png(side):
 
 
 def state_of(folder):
-    """Returns {entry of a folder: digest of its contents, a link's target, or only its kind}."""
+    """Returns {path: digest of a file, target of a link, or kind of any other entry}."""
     state = {}
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
