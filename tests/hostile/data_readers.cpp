@@ -31,8 +31,8 @@ std::string llmc_header(int32_t count) {
   return bytes;
 }
 
-// Opens a file of tokens as train_gpt does. In the training data and in the validation data, reads
-// the sequences that begin at the first 64 starts and at the last start.
+// Opens a file of tokens as train_gpt does. Reads sequences of the training and validation data, at
+// the first 64 positions and at the last position where a sequence can start.
 void read_tokens(const std::string& folder, const std::string& name, int64_t vocab) {
   const data::TokenData data({.path = folder + "/" + name, .context = context, .vocab = vocab});
   for (const data::TokenRange& range : {data.training(), data.validation()}) {

@@ -300,7 +300,7 @@ def unreadable(bench, draw):
         (bench.output / "locked").chmod(0)
         path = "out/locked"
     flag = draw.choice(["--data", "--init", "--config"])
-    if flag == "--config" and path == "/proc/self/mem":  # reads as empty, like a file without flags
+    if flag == "--config" and path == "/proc/self/mem":  # reads as empty, which is no error
         path = "in/folder"
     run.arguments += [flag, path]
     run.start()

@@ -10,7 +10,7 @@ IMAGES = ["--data", "in/mnist", "--batch", "4", "--micro-batch", "2", "--steps",
           "--eval-every", "0"]
 RANKING = ["--data", "in/u.data", *RATINGS, "--objective", "ranking", "--steps", "2"]
 BENCH = ["--max-bytes", "2KiB", "--iterations", "1", "--warmup", "0"]
-# Flag -> its values. Some ranks get one of the values, the other ranks another one.
+# Flag -> two values. Some ranks get one value, all other ranks get the other value.
 TRAINING = {
     "seed": ("1", "7"), "lr": ("0.01", "0.02"), "min-lr": ("1e-5", "1e-6"), "warmup": ("0", "1"),
     "weight-decay": ("0", "0.1"), "beta1": ("0.9", "0.8"), "beta2": ("0.99", "0.9"),

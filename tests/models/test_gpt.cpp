@@ -312,7 +312,7 @@ TEST_CASE("a parameter hears of its use in pairs where it is read, and is comple
   for (const auto& [name, count] : uses) {
     // Backward reads:
     //   a linear's weight once;
-    //   a norm's weight once, for its gradient;
+    //   a norm's weight once, for the gradient of the norm's input;
     //   weight and bias of every norm but ln_f once more, because these norms are computed again.
     const bool norm = name.find("ln_") != std::string::npos;
     const bool weight = name.ends_with("weight");

@@ -116,7 +116,7 @@ TEST_CASE("so they do where logits are computed in several chunks of rows") {
   for (const int64_t vocab : {8000, 37}) {
     auto config = small(1, vocab, 0, false);
     config.width = 4;
-    config.loss_chunk_rows = 20;  // of the 48 rows
+    config.loss_chunk_rows = 20;  // three chunks for the 48 rows
     check_training({config, dtype, 3, 16});
     check_evaluation({config, dtype, 3, 16});
   }

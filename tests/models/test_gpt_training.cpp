@@ -38,7 +38,7 @@ struct InStep {
 struct Step {
   std::vector<Tensor> tensors;
   std::vector<std::string> completed;  // names in the order of completion
-  int64_t peak = 0;                    // of activations
+  int64_t peak = 0;                    // bytes of activations
 };
 
 Step step_of(GptConfig config, bool recompute) {
@@ -142,11 +142,11 @@ TEST_CASE("what a micro-batch holds is as docs/memory.md says, to the byte") {
     return std::pair{after_forward, memory_ledger().peak(Category::activations) - before};
   };
   const int64_t S = (V + 63) / 64 * 64;  // stride of a row of logits
-  // If the forward computes the gradients of the loss's input and weight, these gradients take the
-  // place of the input, logsumexp and logits.
+  // If the forward already computes the gradients of the loss's input and weight, it keeps these
+  // gradients instead of the input, logsumexp and logits.
   const bool in_forward = ops::gradient_in_forward(dtype, default_device());
   const int64_t head = 2 * C * size + 4 * (in_forward ? 4 : 5 + S);
-  const int64_t whole = 4 + (in_forward ? 4 * S * C : 0);  // for any number of tokens
+  const int64_t whole = 4 + (in_forward ? 4 * S * C : 0);  // independent of the number of tokens
   CHECK(held(false).first == n * (L * (10 * C * size + 4 * (H + 4)) + head) + whole);
   const auto [after_forward, peak] = held(true);
   CHECK(after_forward == n * ((2 * L - 1) * C * size + head) + whole);

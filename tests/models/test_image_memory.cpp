@@ -179,8 +179,8 @@ TEST_CASE("activations of a small ResNet, derived by hand") {
 }
 
 // For each image, the forward saves two tensors for each convolution, and one for each projection.
-// Such a tensor has the size of the convolution's result: 16,384 floats in the first stage, and
-// half as many in each further stage. The norms save 2 floats for each of their 784 channels. The
+// Such a tensor has the size of the convolution's result: 16,384 floats in the first stage, 8,192
+// in the second, 4,096 in the third. The norms save 2 floats for each of their 784 channels. The
 // last norm's backward has three more tensors. The loss is one float.
 TEST_CASE("activations of ResNet-20, derived by hand") {
   const int64_t kept = 7 * 2 * 16'384 + 13 * 8'192 + 13 * 4'096;
@@ -212,12 +212,12 @@ TEST_CASE("workspace of norms over many pixels, derived by hand") {
   check(config, micro);
   // There are 5 * 128 * 128 = 81,920 pixels of 8 channels. The CPU treats them as 2,560 rows of 256
   // values, in 32 chunks with 4 floats per column each. On CUDA two threads share a pixel's
-  // channels, so a block handles 128 pixels at a time. At most 528 blocks are launched. Each must
-  // handle 128 pixels twice, so there are 320 chunks of 256 pixels. The gradient has two sums for
-  // each chunk and channel, and the total of each.
+  // channels, so a block handles 128 pixels at a time. All pixels would need 640 blocks, but at
+  // most 528 are launched. So each block handles 128 pixels twice, and there are 320 chunks of 256
+  // pixels. The gradient needs two sums per channel for each chunk, and two for the total.
   const int64_t bytes = on_cpu() ? 32 * 4 * 256 * 4 : (320 + 1) * 2 * 8 * 4;
   const int64_t workspace = models::image_training_memory(config, micro).workspace.value();
-  // cuDNN's convolutions of this size need more than the norms on a GPU, but not if emulated.
+  // On a real GPU, cuDNN's convolutions need more workspace than the norms.
   CHECK((on_real_gpu() ? workspace > bytes : workspace == bytes));
 }
 

@@ -93,8 +93,8 @@ TEST_CASE("an element's value is a function of seed, name and element alone") {
     CHECK(drawn(initializer, count, 2) != whole);
     CHECK(drawn(initializer, count, 1, "bias") != whole);
 
-    // Drawing values in ranges of several lengths, also from odd elements on, gives the same
-    // values.
+    // Drawing values in ranges that differ in length and begin at even or odd elements gives the
+    // same values.
     std::vector<float> pieces;
     for (int64_t begin = 0, length = 1; begin < count; begin += length, length = length * 3 % 17) {
       const int64_t size = std::min(length, count - begin);
@@ -140,7 +140,7 @@ TEST_CASE("normal values have the moments of a normal distribution") {
   const double limit = 5 * 0.02 * 0.02 * std::sqrt(n / 2);
   CHECK(std::fabs(within) < limit);
   CHECK(std::fabs(across) < limit);
-  // 2.7 in a thousand normal values are more than three deviations from the mean.
+  // Of a thousand normal values, 2.7 are more than three standard deviations from the mean.
   const auto beyond = std::count_if(values.begin(), values.end(),
                                     [](float value) { return std::fabs(value) > 0.06f; });
   CHECK(std::fabs(static_cast<double>(beyond) / n - 0.0027) < 0.0005);

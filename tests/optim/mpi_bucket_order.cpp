@@ -2,7 +2,8 @@
 // micro-step, all ranks must send buckets in the order in which rank 0 completed them. After each
 // step, gradients must take exactly the bytes that optim::plan predicts. At stages 2 and 3, buckets
 // take their memory from a ring. A bucket that finds no free memory in the ring gets a slot outside
-// of the ring (optim/zero/gradient_policy.h). The plan counts only the ring, so no slot may remain.
+// of the ring (optim/zero/gradient_policy.h). The plan counts only the ring, so no slot outside of
+// the ring may remain.
 #include <utility>
 
 #include "optim/plan/plan.h"

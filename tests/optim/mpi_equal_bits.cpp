@@ -109,7 +109,7 @@ TEST_CASE("precisions are different runs, close to each other") {
   CHECK(reference(DType::bf16, DType::bf16).weights != reference(DType::bf16).weights);
 }
 
-// For every two factors, each pair of their values occurs in at least one of these variants.
+// Pairwise testing: any two values of different factors occur together in at least one variant.
 constexpr Variant pairs_of_factors[] = {
     {DType::f32, 0, below_one_parameter, false, false},
     {DType::f32, 1, several, true, false},

@@ -134,8 +134,8 @@ TEST_CASE("row-sparse tables: offload changes no bit, in any chunks") {
       const TrainingResult expected = train_tables(run, adamw, lone_world(), options);
       options.offload = optim::Offload::optimizer;
       for (const int stage : {0, 1, 2, 3}) {
-        // The rows of a table are updated in chunks. A chunk has one row of items, a few rows, or
-        // all rows.
+        // The rows of a table are updated in chunks. With these bucket sizes a chunk has one row of
+        // the table of items, a few rows, or all rows.
         for (const int64_t bucket : {80, 700, 1 << 20}) {
           CAPTURE(dtype_name(dtype), all_rows, stage, bucket);
           options.stage = stage;
@@ -203,7 +203,7 @@ TEST_CASE("row-sparse tables: with offload the host holds the state, and bytes a
         CHECK(device.peak(Category::parameters) == plan.parameters);
         CHECK(device.peak(Category::gradients) == plan.gradients);
         // In CPU tests both devices are host memory, so lists of rows may be on either device. The
-        // test therefore compares only the sum of both.
+        // test therefore compares only the sum over both devices.
         CHECK(device.peak(Category::communication) + host.peak(Category::communication) ==
               plan.communication + plan.host.communication);
       }
