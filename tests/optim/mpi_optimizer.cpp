@@ -143,7 +143,8 @@ TEST_CASE("a parameter without gradient keeps weights and state, as if the step 
     // and 3.
     Trained expected = train_second(rule, lone_world(), 0, {1, 3}, {1, 3});
     CHECK(expected.without_gradient == Names{{}, {}});
-    expected.without_gradient = {{"second"}, {}, {}, {}, {}};  // reported once
+    // Step 0 reports `second`. Steps 2 and 4 do not report it again.
+    expected.without_gradient = {{"second"}, {}, {}, {}, {}};
     if (job_world().rank != 0) expected.state.clear();
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(stage);

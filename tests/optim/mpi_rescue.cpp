@@ -1,5 +1,5 @@
 // Tests weights that cannot be written to their path, on any number of ranks. They must be written
-// to another place. If no place can be written, the error must say why each failed.
+// to another place. If every place fails, the error must give the reason for each place.
 #include <stdlib.h>
 
 #include <filesystem>
@@ -46,7 +46,8 @@ std::string bytes_of(const std::string& path) {
   return text.str();
 }
 
-// Returns the path of the only file below a folder, or a text if there is not exactly one.
+// Returns the path of the only file below a folder. If there is not exactly one file, returns a
+// text with the number of files.
 std::string only_file(const std::string& folder) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {

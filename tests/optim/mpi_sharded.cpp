@@ -15,16 +15,17 @@ namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16, DType::f16};
 
-// Returns the elements of a bucket of `blocks` blocks of 256, padded so that all shards are equal.
+// Returns the number of elements of a bucket of `blocks` blocks of 256 elements. The bucket is
+// padded so that the shards of all ranks have the same size.
 int64_t padded(int64_t blocks) {
   const int64_t ranks = job_world().size;
   return (blocks + ranks - 1) / ranks * ranks * 256;
 }
 
-// Elements of the buckets of the tiny GPT of width 20, by hand. The token table has 37 x 20
-// elements, the position table 8 x 20. Each layer has two norms (20 and 20 each), and weights with
-// biases: 20 x 60 and 60, 20 x 20 and 20, 20 x 80 and 80, 80 x 20 and 20. The last layer's bucket
-// also has the final norm.
+// The numbers of elements in the buckets of the tiny GPT of width 20, derived by hand. The token
+// table has 37 x 20 elements, the position table 8 x 20. Each layer has two norms (20 and 20 each),
+// and weights with biases: 20 x 60 and 60, 20 x 20 and 20, 20 x 80 and 80, 80 x 20 and 20. The last
+// layer's bucket also has the final norm.
 struct TinyBlocks {
   int64_t embeddings = padded(3) + padded(1);  // the tied table has a bucket of its own
   int64_t layer = padded(4 + (5 + 1) + (2 + 1) + (7 + 1) + (7 + 1));
@@ -65,8 +66,8 @@ TEST_CASE("stage 3: a rank holds its shard, the tied block and at most two other
 }
 
 TEST_CASE("stage 3 without blocks: at most a weight, its bias and what comes next are there") {
-  // Each parameter has a bucket: a weight of 24 x 24 elements takes 3 blocks of 256, a bias takes
-  // 1.
+  // Each parameter has its own bucket. A weight of 24 x 24 elements takes 3 blocks of 256 elements,
+  // a bias takes 1 block.
   const dist::World world = job_world();
   const MemoryUse memory(*world.communicator);
   LayeredModel model({.layers = 4, .blocks = false});
@@ -134,7 +135,7 @@ TEST_CASE("stage 3: evaluation holds no more, gathers each block once, and is co
   CHECK(memory.peak(Category::parameters) ==
         4 * (blocks.embeddings + blocks.layer + blocks.last_layer));
   optimizer.synchronize();
-  CHECK(memory.current(Category::parameters) == 0);  // `memory` leaves out the shards
+  CHECK(memory.current(Category::parameters) == 0);  // `memory` does not count the older shards
 }
 
 // Rank 0 reads the layers of `model` in the order `one`, the other ranks in the order `another`.
@@ -317,7 +318,7 @@ TEST_CASE("parameters are set and read whole, at every stage and dtype") {
       optimizer.set_parameters(source);
       for (const auto& [name, values] : weights_of(optimizer)) {
         CAPTURE(name);
-        int64_t wrong = 0;  // 0 also in 16 bits, because master weights are not rounded
+        int64_t wrong = 0;  // stays 0: 16-bit parameters have f32 master weights
         for (size_t i = 0; i < values.size(); ++i) {
           wrong += values[i] == value(name, static_cast<int64_t>(i)) ? 0 : 1;
         }

@@ -161,10 +161,9 @@ MicroBatch begun(optim::ZeroOptimizer& optimizer) {
   return *optimizer.micro_batches(0, {.global = 10, .micro = 2}).begin();
 }
 
-// Calls skip() at stage 3 before the rank has had data with the optimizer's present set of
-// parameters. With several ranks this must throw, because the rank does not know the order in which
-// the other ranks gather parameters. A single rank may skip, because it has no other ranks to
-// match.
+// Calls skip() at stage 3 on a rank that has had no data yet, or none since parameters joined the
+// optimizer. With several ranks skip() must throw, because the rank does not know the order in
+// which the other ranks gather parameters. A single rank may skip.
 void check_skip_refused(optim::ZeroOptimizer& optimizer) {
   if (job_world().size > 1) {
     CHECK_THROWS_WITH(optimizer.skip(),

@@ -129,9 +129,9 @@ TEST_CASE("values that statistics have are kept by an optimizer, and go on after
   CHECK(statistics_of(model) != before);
 }
 
-// A norm's recorded statistics must come from this micro-batch alone. A forward that skips the norm
-// would leave the statistics of another micro-batch. A forward that uses the norm twice would leave
-// the statistics of two inputs.
+// The optimizer records one mean and variance per batch norm and micro-batch. A forward that skips
+// the norm would leave the values of an earlier micro-batch. A forward that uses the norm twice
+// would leave only the values of the second use.
 TEST_CASE("a batch norm that a forward does not use once is refused") {
   class Norms : public nn::Module {
    public:

@@ -36,8 +36,8 @@ TEST_CASE("plan: one rank sends nothing") {
   CHECK(plan3.parameters == 2048 + 2048);
   CHECK(plan3.gradients == 2048);
   CHECK(plan3.padding == 212 * 4);
-  // A second micro-batch of a step has memory of its own. So has the first one with fast reduction,
-  // with no_sync, and on a GPU.
+  // The gradients of a second micro-batch need memory besides the sums. With fast reduction, with
+  // no_sync and on a GPU, the gradients of the first micro-batch need it, too.
   PlanInput several = input;
   several.batch = {.global = 2, .micro = 1};
   CHECK(plan(several, 0).gradients == 2048 + 2048);
@@ -335,7 +335,8 @@ TEST_CASE("plan: stage 2 holds no more gradients than stage 0, whatever is large
   };
   // A table of 10^6 x 64 elements, 256 MB in f32, and a head of 512 elements. The head has one
   // kernel block for each of two ranks. At stage 2 the ring holds the table and the head, because
-  // they are neighbours. So stages 0 and 2 hold all gradients once, and half of them as the sum.
+  // they are neighbours. So at stages 0 and 2 a rank holds all gradients, and its half of the
+  // sums.
   const PlanInput table{.parameters = {{"table", 64'000'000}, {"head", 512}}, .ranks = 2};
   CHECK(gradients(table, 0) == 256'002'048 + 128'001'024);
   CHECK(gradients(table, 2) == 256'002'048 + 128'001'024);

@@ -41,7 +41,7 @@ TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
     CHECK(stage0.parts.masters == 1536 * 4);
     CHECK(stage0.optimizer_state == (1 + 2) * 1536 * 4);
     CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 768 * 2 + 768 * 4);
-    CHECK(skipped(stage0, dist::Traffic::gradients) == 768 * 4);  // no sums without an update
+    CHECK(skipped(stage0, dist::Traffic::gradients) == 768 * 4);  // skipped: the gather of sums
     CHECK(sent(stage0, dist::Traffic::norms) == 3 * 8);
     CHECK(stage0.padding == (1536 - 1200) * 2);
 
@@ -59,8 +59,7 @@ TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
     CHECK(stage2.optimizer_state == stage1.optimizer_state);
     CHECK(stage2.traffic == stage1.traffic);
 
-    // In a micro-step a rank sends its shard of b, 256 elements, once, and its shard of a, 512,
-    // twice.
+    // In a micro-step a rank sends its shard of b (256 elements) once, its shard of a (512) twice.
     const Plan stage3 = plan(two_ranks(dtype, 3), 0);
     CHECK(stage3.parts.values == 768 * 2);
     CHECK(stage3.parts.gathered == 1536 * 2);
@@ -119,7 +118,8 @@ TEST_CASE("plan: parameters of several dtypes lie apart") {
                   .batch = {.global = 2, .micro = 1}};
   const Plan stage2 = plan(input, 0);
   CHECK(stage2.parameters == 1024 * 4 + 2048 * 2);
-  CHECK(stage2.gradients == (1024 + 512) * 4 + 2048 * 2 + 1024 * 4);  // gradients, f32 sums
+  // The terms: gradients and sums of the f32 parameters; gradients and f32 sums of bf16 parameters.
+  CHECK(stage2.gradients == (1024 + 512) * 4 + 2048 * 2 + 1024 * 4);
   CHECK(stage2.parts.masters == 1024 * 4);
   CHECK(stage2.parts.state == 2 * (512 + 1024) * 4);
   CHECK(stage2.parts.norms == (4 + 8) * 8);
@@ -216,7 +216,8 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   CHECK(plan(input, 0).host.communication == 2 * 1024 * (4 + 2) + of_steps);
   input.bucket_bytes = int64_t{1} << 30;  // one bucket of 1536 elements: there is no next bucket
   CHECK(plan(input, 0).host.communication == 1536 * (4 + 2) + of_steps);
-  // With f32 weights on another device, the host still needs master weights.
+  // Offload needs master weights on the host even for f32 parameters, because the parameters that
+  // the model uses stay on the device.
   input = two_ranks(DType::f32, 3);
   input.bucket_bytes = 2048;
   input.offload = true;

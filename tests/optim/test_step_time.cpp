@@ -128,8 +128,8 @@ TEST_CASE("step time: memory bandwidth counts the update, the sums, and element-
   PlanInput input = buckets(1, 2);
   MachineRates rates = slow;
   rates.memory_bandwidth = 2048;
-  // Update 0-4, gather 4-5, forward 5-6 (1 operation), backward 6-8; the exchange sends in 1 and
-  // adds in 3, 8-12.
+  // Update 0-4, gather 4-5, forward 5-6 (1 operation), backward 6-8. The exchange takes 1 to send
+  // and 3 to add: 8-12.
   const StepTime time = step_time(input, {.flops = 3}, rates);
   CHECK(time.compute == Approx(4 + 3));
   CHECK(time.communication == Approx(1 + 4 + end(1)));

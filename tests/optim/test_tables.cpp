@@ -80,7 +80,7 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
                   .batch = {.global = 32, .micro = 8}};
   CHECK(dense_table_advice(input).find("users is dense and has 94 %") == 0);
   CHECK(dense_table_advice(input).find("stage 3 gathers 0.3 MB") != std::string::npos);
-  // Stage 3 may need more memory than stage 2, but at most by the bytes of the gathered table.
+  // Stage 3 may need more memory than stage 2. The difference is at most the gathered table.
   for (int64_t rank = 0; rank < 4; ++rank) {
     PlanInput second = input;
     second.stage = 2;
@@ -89,8 +89,8 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
   input.parameters[0].rows = 1000;
   input.parameters[0].distinct = 8;
   CHECK(dense_table_advice(input).empty());
-  // From the table, rank 0 stores its own 252 rows and the 8 rows of a micro-batch. From the layer,
-  // rank 0 stores its own shard and the gathered parameters.
+  // Of the table, rank 0 stores its own 252 rows and the 8 rows of a micro-batch. Of the layer, it
+  // stores the gathered parameters (64 x 64) and its own shard (1024 elements).
   CHECK(plan(input, 0).parameters == 4 * (64 * (252 + 8) + 64 * 64 + 1024));
   input.parameters[0] = {.name = "users", .elements = 1000 * 64, .shared = true, .lookups = 1};
   CHECK(dense_table_advice(input).empty());
