@@ -17,7 +17,7 @@ dist::Settings program_settings(const std::string& program);
 
 /// Returns the settings of a CPU that change the bits of results: the number of threads, and
 /// oneDNN's version, instruction set and math mode. Returns an empty list if the ranks compute on
-/// GPUs, because dist::choose_devices compares the settings of GPUs.
+/// GPUs, because dist::choose_devices compares the GPUs and their libraries.
 dist::Settings processor_settings(const dist::World& world);
 
 /// Returns the size and digest of the file at `path`. `flag` is the flag with which the user gave

@@ -107,9 +107,9 @@ void check_close(const RankingQuality& actual, const RankingQuality& expected) {
   CHECK(actual.mrr == Approx(expected.mrr));
 }
 
-/// Returns the candidates among which a user's held-out item is ranked. To test an item, only this
-/// item gets a higher score than the held-out item. If the held-out item is then second (mrr 1/2),
-/// the tested item is a candidate.
+/// Returns the candidates among which a user's held-out item is ranked. Tests each item alone: the
+/// tested item gets the highest score, and the held-out item gets the second highest. If the
+/// held-out item is then ranked second (mrr 1/2), the tested item is a candidate.
 std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t held_out) {
   const auto items = static_cast<size_t>(task.training().items());
   std::set<int32_t> found;

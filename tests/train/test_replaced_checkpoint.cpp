@@ -27,7 +27,7 @@ BlockDigest digest_of(const std::string& path) {
   return reader.manifest().digest;
 }
 
-/// The names in a folder.
+/// Returns the names of all files and folders in `folder`.
 std::vector<std::string> names(const std::string& folder) {
   std::vector<std::string> all;
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -48,7 +48,7 @@ TEST_CASE("the old checkpoint comes back if its replacement was interrupted") {
   const TemporaryFolder folder;
   const std::string path = write(folder.path("run"), 1);
   const BlockDigest old = digest_of(path);
-  // The state between the two renames of commit_checkpoint.
+  // Imitates commit_checkpoint, interrupted between its two renames.
   fs::rename(path, path + ".before.partial");
   fs::create_directories(train::partial_folder(folder.path("run"), step));
   train::remove_partial_checkpoints(folder.path("run"));

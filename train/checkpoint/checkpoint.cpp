@@ -71,8 +71,8 @@ std::string verify_together(const std::string& path, const dist::World& world,
   } catch (const std::exception& error) {
     why = error.what();
   }
-  // If several ranks failed, only the reason of the lowest of them is reported. A damaged manifest
-  // or a missing file gives all ranks the same reason.
+  // Only the lowest rank that failed reports its reason. Often all ranks have the same reason, such
+  // as a damaged manifest or a missing file.
   const std::vector<std::string> all = dist::gather_text(*world.communicator, why);
   const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
   return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);
@@ -210,7 +210,8 @@ void remove_partial_checkpoints(const std::string& folder) {
   for (const fs::path& path : left) {
     const std::string name = path.string();
     const fs::path whole = name.substr(0, name.size() - std::strlen(replaced_end));
-    // commit_checkpoint was interrupted before the new checkpoint had this name.
+    // If the final name is free, commit_checkpoint was interrupted before the new checkpoint got
+    // the name. The old checkpoint gets the name back.
     if (name.ends_with(replaced_end) && !fs::exists(whole)) {
       fs::rename(path, whole);
     } else {

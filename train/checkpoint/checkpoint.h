@@ -55,7 +55,7 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
 
 // The parts of save_checkpoint, from partial_folder to commit_checkpoint. RunCheckpoints calls the
 // parts separately, so that training continues while a checkpoint is written.
-/// Returns the temporary name under which the checkpoint of a step is written.
+/// Returns the temporary path under which the checkpoint of a step is written.
 std::string partial_folder(const std::string& folder, int64_t step);
 /// Makes the manifest of the shards that all ranks have written. `shards` contains the shard_text
 /// of each rank.

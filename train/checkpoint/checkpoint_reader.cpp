@@ -75,8 +75,8 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
   double before = 0;
   std::vector<std::byte> buffer;
   for (const CheckpointRange* range : ranges) {
-    // A range belongs to the part in which it begins. Rounding or an empty range can make a range
-    // begin at or after the end of the last part. Such a range belongs to the last part.
+    // A range belongs to the part in which it begins. Because of rounding, or because the range is
+    // empty, it can begin at or after the end of the last part. It then belongs to the last part.
     const bool is_own = before >= begin && (before < end || part + 1 == parts);
     before += static_cast<double>(bytes_of(*range));
     if (is_own) verify_range(*range, buffer);

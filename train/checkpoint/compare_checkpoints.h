@@ -22,8 +22,8 @@ struct TensorDifference {
   Shape shape = {};
   int64_t different = 0;  // number of elements that differ, at least 1
   int64_t first = 0;      // index of the first differing element in the flat tensor
-  std::string a = {};     // text of that element in a; with its bits if both texts are equal
-  std::string b = {};     // text of that element in b, in the same form
+  std::string a = {};     // text of element `first` in a, with its bits if b has the same text
+  std::string b = {};     // text of element `first` in b, with its bits if a has the same text
 };
 
 /// A tensor that both checkpoints have, with different dtypes or shapes.
@@ -33,7 +33,6 @@ struct FormDifference {
   std::string b;
 };
 
-/// A setting that differs.
 struct SettingDifference {
   std::string name;
   std::string a;  // the value, or "nothing" if the checkpoint has no such setting

@@ -57,8 +57,7 @@ ImportedMoments open_moments(const ImportOptions& options, const ImportedWeights
 
 // Returns options.step if it is set. Otherwise returns the count of updates in the file of moments,
 // which must be the same for all parameters. Without such a file, returns 0. Throws InputError if
-// options.step is out of range. Also throws InputError if the counts are needed, and the count of a
-// parameter is missing or differs.
+// options.step is out of range, or if it is not set and a count is missing or differs.
 int64_t finished_step(const ImportOptions& options, const ImportedWeights& weights,
                       const ImportedMoments& moments) {
   constexpr int64_t most = int64_t{1} << 40;

@@ -1,4 +1,5 @@
-// Checks whether a path is inside a folder that a program writes or reads as a whole.
+// Checks whether a path is inside a folder. Imports and exports use this check to keep other files
+// out of the folders of checkpoints.
 #pragma once
 
 #include <filesystem>

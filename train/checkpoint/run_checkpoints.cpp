@@ -27,7 +27,8 @@ constexpr uint8_t save_note = 1;
 constexpr uint8_t stop_note = 2;
 constexpr uint8_t busy_note = 4;
 
-// Notes requested by signals. The atomic must be lock-free, because signal handlers write it.
+// The save and stop notes that signals have set. The atomic must be lock-free, because signal
+// handlers write it.
 std::atomic<uint8_t> asked{0};
 static_assert(std::atomic<uint8_t>::is_always_lock_free);
 
@@ -109,11 +110,11 @@ bool RunCheckpoints::saves(int64_t done, uint8_t notes) const {
 
 void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   // advance() is collective, so all ranks must call it after the same step. All ranks see the same
-  // notes, and call it after the first step whose notes report no busy thread.
+  // notes, and call advance() after the first step whose notes report no busy thread.
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
-  // Every rank clears its request to save. The request is answered below, by a checkpoint or by a
-  // line of the log. This is also true for a request that was too late for this step's notes.
+  // Clears this rank's request to save, because a checkpoint or a line of the log answers it below.
+  // A request that came too late for this step's notes is answered in the same way.
   asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
   if (phase_ != Phase::idle) {
