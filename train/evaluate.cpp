@@ -8,7 +8,7 @@ namespace tessera::train {
 
 namespace {
 
-// The most losses that are summed over ranks in one call. This bounds the memory of an evaluation.
+// Maximum number of losses in one all-reduce. It bounds the memory of an evaluation.
 constexpr int64_t most_at_once = 4096;
 
 }  // namespace

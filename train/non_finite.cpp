@@ -24,8 +24,8 @@ bool is_finite(const Tensor& x) {
 
 // Returns the operation and one of the parameters among its inputs, as in "linear with
 // h.3.mlp.c_fc.weight". If a parameter has non-finite values, the text names the first such
-// parameter and says so. Otherwise it names the first parameter. Without parameters, the text is
-// only the operation.
+// parameter and says that it is not finite. Otherwise the text names the first parameter. Without
+// parameters, the text is only the operation.
 std::string describe(const char* operation, std::span<const Tensor> inputs) {
   std::string first;
   for (const Tensor& input : inputs) {

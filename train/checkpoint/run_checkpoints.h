@@ -85,8 +85,8 @@ class RunCheckpoints {
 
   void start(const CheckpointInfo& info);
   std::vector<optim::StatePiece> pieces_to_write();
-  /// Waits for this rank's thread, and starts the next phase of the checkpoint or concludes it.
-  /// Collective.
+  /// Waits for this rank's thread. Then starts the checkpoint's next phase, or concludes the
+  /// checkpoint after a failure or the last phase. Collective.
   void advance();
   void conclude(const std::string& failure, const std::string& digest);
   void end_reading();

@@ -63,8 +63,8 @@ std::string base64(std::span<const uint8_t> bytes) {
 }
 
 // Returns an image as JSON. Shrinks a large image: each square of `factor` x `factor` pixels
-// becomes one pixel with their mean value. Pixels beyond the last whole square are left out. If the
-// image is lower or narrower than a square, the squares are cut to the image.
+// becomes one pixel with the square's mean value. Pixels beyond the last whole square are left out.
+// If the image has fewer than `factor` rows or columns, the squares are cut to the image.
 JsonObject thumbnail(const data::ImageView& image) {
   const auto& [height, width, channels] = image.shape;
   const int64_t factor = (std::max(height, width) + most_side - 1) / most_side;

@@ -82,7 +82,7 @@ class ImageRun {
   }
 
   // batches() is the number of evaluation batches of all ranks together. own_batches() is the
-  // number of forward passes that each rank runs for them.
+  // number of forward passes that each rank runs in an evaluation.
   int64_t batches() const {
     return (images_.validation + run_.loop.batch.micro - 1) / run_.loop.batch.micro;
   }
@@ -124,7 +124,7 @@ models::ImageSizes sizes_of(const models::ImageConfig& config) {
 /// Throws if an upper bound of activations and workspace does not fit into int64.
 void check_size(const TrainingRun& run, const PlannedImages& images) {
   using optim::CheckedInt;
-  constexpr int64_t more_than_all = 1 << 17;  // upper bound of the bytes per pixel
+  constexpr int64_t more_than_all = 1 << 17;  // upper bound of the bytes per pixel or logit
   const CheckedInt of_pixels = CheckedInt(images.shape.height) * images.shape.width;
   (void)(CheckedInt(run.loop.batch.micro) * (of_pixels + sizes_of(images.config).classes) *
          more_than_all);

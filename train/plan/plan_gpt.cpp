@@ -83,7 +83,8 @@ optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequence
   // on a CPU (Zen 4, fp32 and bf16, widths of 256 to 768), the passes took about four times as long
   // as an optimizer update that moves the same number of bytes.
   constexpr double arithmetic = 4;
-  // Bytes per logit in cross-entropy, which reads logits and writes their gradients in f32.
+  // Bytes per logit in cross-entropy, counted as f32. Each logit is read three times (for the row's
+  // maximum, for the sum of exponentials, and for the gradient), and its gradient is written once.
   constexpr double head_bytes = 4 * 4;
   const double element_bytes = number(dtype_size(dtype));
   const double bytes = arithmetic * (layers * passes * width * element_bytes +

@@ -20,8 +20,7 @@ struct PlanHeading {
 
 /// Returns the plan of a rank of a run.
 using RankPlan = std::function<optim::Plan(const TrainingRun&, const JobPlace&)>;
-/// Returns tables of memory and traffic of rank 0. No rank uses more memory or sends more than rank
-/// 0.
+/// Returns tables of rank 0's memory and traffic. No other rank uses more memory or sends more.
 std::string plan_table(const PlanHeading& heading, const TrainingRun& run, const JobPlace& place,
                        const RankPlan& plan_of);
 

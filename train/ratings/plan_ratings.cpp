@@ -37,7 +37,8 @@ models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType
 /// Throws if an upper bound of activations and workspace does not fit into int64.
 void check_size(const PlannedRatings& ratings) {
   using optim::CheckedInt;
-  constexpr int64_t more_than_all = 1 << 8;  // upper bound of the bytes per factor and sample
+  // Upper bound of the bytes per sample and unit of `width`, and per item of a history.
+  constexpr int64_t more_than_all = 1 << 8;
   const models::RecommenderConfig& config = ratings.config;
   CheckedInt width = CheckedInt(config.factors) + 2;
   for (const int64_t hidden : config.hidden) width = width + hidden;

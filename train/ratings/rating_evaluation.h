@@ -19,7 +19,7 @@ namespace tessera::train {
 struct RatingEvaluationSizes {
   int64_t samples = 1;          // interactions or users per batch
   int64_t items = 1;            // items scored in one forward pass for each sample
-  bool shared_items = false;    // true: one part of the catalogue is scored for all users
+  bool shared_items = false;    // true: a forward pass scores the same items for all its users
   int64_t longest_history = 0;  // 0 if the model reads no histories
   int64_t batches = 0;          // batches of all ranks together
 

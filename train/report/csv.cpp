@@ -21,7 +21,7 @@ bool is_row(const nlohmann::ordered_json& line) {
 }
 
 std::string cell(const nlohmann::ordered_json& value) {
-  if (value.is_null()) return "";  // a number that is not finite
+  if (value.is_null()) return "";  // null stands for a number that is not finite
   if (!value.is_string()) return value.dump();
   std::string quoted = "\"";
   for (const char c : value.get_ref<const std::string&>())
@@ -29,8 +29,8 @@ std::string cell(const nlohmann::ordered_json& value) {
   return quoted + '"';
 }
 
-// The rows are in order of steps. An evaluation follows the line of its step in the log. Its values
-// fill the columns that the step's line has left empty.
+// Writes one row per step. In the log, an evaluation follows the line of its step. The evaluation's
+// values fill the columns that the step's line has left empty.
 class Rows {
  public:
   Rows(OutputFile& file, std::vector<std::string> columns)

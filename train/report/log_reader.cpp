@@ -15,9 +15,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Parses a line. Returns a discarded value (Json::is_discarded) if the line is no JSON or is nested
-// deeper than any line of a log. The library handles nested values by recursion, so deep nesting
-// could overflow the stack.
+// Parses a line. Returns a discarded value (Json::is_discarded) if the line is not JSON, or if it
+// is nested deeper than any line of a log. The library copies and prints nested values by
+// recursion, so deep nesting could overflow the stack.
 Json parsed(const std::string& line) {
   struct TooDeep {};
   const auto watch = [](int depth, Json::parse_event_t event, Json&) {

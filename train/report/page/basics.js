@@ -1,5 +1,5 @@
-// Functions for all parts of the page: elements, texts of numbers, and the tooltip. Texts from the
-// logs become text nodes, never markup.
+// Functions for all parts of the page: elements, formatting of numbers, and the tooltip. Texts from
+// the logs become text nodes, never markup.
 "use strict";
 
 const svgNamespace = "http://www.w3.org/2000/svg";
@@ -71,8 +71,8 @@ function lineSample(parent, line) {
   if (line.dotted) shape("circle", svg, {cx: 13, cy: 5, r: 4, fill: line.color});
 }
 
-// Returns a number as text for people. Integers and large numbers have groups of digits, others at
-// most five significant digits.
+// Formats a number for people. Integers and large numbers have commas between groups of digits.
+// Other numbers have at most five significant digits.
 function number(value) {
   if (value === null || value === undefined) return "–";
   if (Number.isInteger(value)) return value.toLocaleString("en-US");
@@ -93,7 +93,7 @@ function bytes(value) {
 
 const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 
-// "grad_norm" -> "grad norm"
+// Turns a name from the log into words: "grad_norm" becomes "grad norm".
 const words = (name) => name.replaceAll("_", " ");
 
 // Returns about `count` round numbers from `low` to `high`.
@@ -141,7 +141,7 @@ function onPointer(svg, text) {
   });
 }
 
-// Adds a table behind a caption that unfolds it, for instance the numbers of the picture above.
+// Adds a table that is hidden until its caption is clicked, for instance the numbers of a drawing.
 function tableOf(parent, caption, heading, rows) {
   const details = element("details", parent);
   element("summary", details, {}, caption);
