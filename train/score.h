@@ -12,7 +12,7 @@ struct Score {
   bool higher_is_better = false;
   double tie = 0;  // lower is better
 
-  /// True if the score can be compared, because value and tie are finite.
+  /// True if value and tie are finite, so that the score can be compared.
   bool valid() const { return std::isfinite(value) && std::isfinite(tie); }
 };
 

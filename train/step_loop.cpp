@@ -143,7 +143,7 @@ void StepLoop::train() {
   } else {
     spdlog::info("checkpoint: {}", path);
   }
-  // Restores the previous handlers of the signals.
+  // The destructor restores the previous signal handlers.
   checkpoints_.reset();
 }
 

@@ -29,7 +29,8 @@ struct CheckpointOptions {
   /// The most bytes of a rank's copy; nullopt: all state that the rank saves. State that does not
   /// fit is read in place, and the next update waits for the read (train/checkpoint/state_copy.h).
   std::optional<int64_t> staging = std::nullopt;
-  int64_t saved_step = -1;  // step of a checkpoint in the folder, not saved again; -1: none
+  /// The step of a checkpoint that the folder already has, so it is not saved again; -1: none.
+  int64_t saved_step = -1;
 
   bool wanted() const { return !folder.empty(); }
   bool staged() const { return wanted() && async; }

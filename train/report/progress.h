@@ -17,8 +17,8 @@ class Progress {
   using Clock = std::chrono::steady_clock;
 
   /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. Lines
-  /// of piped output are at most `silence` apart, or one step apart if a step takes longer. They
-  /// may be further apart if a step takes longer than the step before.
+  /// of piped output are at most `silence` apart, unless a step takes longer than `silence` or
+  /// longer than the step before.
   Progress(int64_t steps, bool shows, std::string unit,
            Clock::duration silence = std::chrono::minutes(1));
 
@@ -31,7 +31,7 @@ class Progress {
 
   int64_t steps_;
   int64_t first_ = -1;  // the first step that was shown; a resumed run does not begin with step 0
-  std::string unit_;    // "tokens"
+  std::string unit_;    // unit of the speed, such as "tokens"
   bool shows_;
   bool terminal_;
   bool line_open_ = false;

@@ -167,7 +167,8 @@ class History {
   }
 
  private:
-  // A resumed run may have other ranks and another stage, so its settings replace the header's.
+  // A resumed run may have another number of ranks and another stage, so its settings replace the
+  // header's.
   void add_settings(const Json& line) {
     Json settings = line;
     if (settings.contains("layout")) {

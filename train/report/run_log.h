@@ -3,8 +3,8 @@
 //
 //   {"type":"header", ...}                                    the full configuration
 //   {"type":"step","step":1,"loss":5.54,"grad_norm":2.1,"lr":1e-05,"tokens_per_s":...}
-//   {"type":"norms","step":50,"norms":{...}}                  of each parameter's gradient
-//   {"type":"eval","step":250,"val_loss":2.4}                 after 250 steps
+//   {"type":"norms","step":50,"norms":{...}}                  the norm of each parameter's gradient
+//   {"type":"eval","step":250,"val_loss":2.4}                 an evaluation after 250 steps
 //   {"type":"timeline","step":3, ...}                         the events of one step (timeline.h)
 //   {"type":"summary", ...}                                   memory and traffic
 #pragma once
@@ -47,8 +47,8 @@ class RunLog {
   }
 
   /// Appends a line. If writing fails, for instance on a full disk, the whole line is left out of
-  /// the log and the run continues. Only the first failure prints a warning. Later lines are still
-  /// tried.
+  /// the log and the run continues. Only the first failure prints a warning. Later calls still try
+  /// to write their lines.
   void write(const JsonObject& line);
 
  private:

@@ -48,7 +48,7 @@ struct RankReport {
   StepCount count;
   std::vector<Memory> memory;
   int64_t peak_total = 0;        // largest sum of all categories at one time
-  int64_t process_peak = 0;      // VmHWM: all memory, also of the program and its libraries
+  int64_t process_peak = 0;      // VmHWM: all resident memory, including code and libraries
   int64_t heap_peak = 0;         // peak bytes of pages in Tessera's host heaps (peak_held_bytes)
   std::vector<Traffic> traffic;  // traffic of the whole run
 

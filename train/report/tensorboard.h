@@ -20,8 +20,8 @@ namespace tessera::train {
 class TensorBoardWriter {
  public:
   /// Creates an event file in `folder` for a run that resumes after `finished` steps (0 for a new
-  /// run). TensorBoard then drops the values that other files in the folder have of later steps.
-  /// Throws InputError if the file cannot be created.
+  /// run). TensorBoard then drops the values of later steps in other files of the folder. Throws
+  /// InputError if the file cannot be created.
   TensorBoardWriter(const std::string& folder, int64_t finished) : file_(folder, finished + 1) {}
 
   const std::string& path() const { return file_.path(); }

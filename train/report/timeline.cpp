@@ -18,8 +18,9 @@ constexpr size_t most_events = 3000;  // limit for each rank
 
 double microseconds(int64_t ns) { return static_cast<double>(ns) / 1e3; }
 
-// Keeps instants and the longest events if there are too many. Shorter events would not be visible:
-// a step of ten thousand events is drawn on a few thousand pixels.
+// If there are too many events, keeps the instants (events of length 0) and the longest events.
+// Shorter events would not be visible: a step of ten thousand events is drawn on a few thousand
+// pixels.
 void keep_longest(std::vector<trace::Event>& events) {
   if (events.size() <= most_events) return;
   std::ranges::stable_sort(events, std::ranges::greater{}, [](const trace::Event& event) {

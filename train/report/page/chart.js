@@ -256,8 +256,8 @@ function drawChart(parent, width, {title, lines, steps, resumes, skipped, logari
   addCursor(svg, shown, [...ofResumes, ...skipped], domain, place, frame);
 }
 
-// Groups lines with equal points, which runs with equal results have. Sets each line's number in
-// the group (`turn`) and the size of the group (`turns`).
+// Groups lines with equal points. Runs with equal results have such lines. Sets each line's number
+// in the group (`turn`) and the size of the group (`turns`).
 function markEqual(lines) {
   const groups = new Map();
   for (const line of lines) {

@@ -5,7 +5,8 @@
 const laneHeight = 12;
 const trackColors = {op: "var(--c5)", pass: "var(--c0)", wait: "var(--exposed)", comm: "var(--c2)",
                      repeat: "var(--line)"};
-const repeated = "no micro-batch";  // the name of a micro-batch that the rank only repeats
+// The name of the event if a rank has no micro-batch of its own and repeats the step's last one.
+const repeated = "no micro-batch";
 
 // Returns each event of the compute track with its depth: the number of other events that contain
 // the event. `repeats` is true within a repeated micro-batch. The log rounds times, so an event may
