@@ -168,7 +168,7 @@ void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine
 
 // The rates were chosen on MovieLens 100K (bench/README.md). With 5e-3, neumf ranks best after half
 // of the epochs and then overfits, so neumf has a lower rate.
-float default_rate(const RecommenderTrainOptions& options) {
+float default_learning_rate(const RecommenderTrainOptions& options) {
   if (options.optimizer == "sgd") return 0.1f;
   if (options.optimizer == "adagrad") return 5e-2f;
   return options.ranks && options.model.name == "neumf" ? 3e-3f : 5e-3f;
@@ -178,7 +178,7 @@ TrainDefaults defaults_for(const RecommenderTrainOptions& options) {
   return {.steps = 0,  // follows from the epochs
           .global_batch = 1024,
           .micro_batch = 256,
-          .lr = default_rate(options),
+          .lr = default_learning_rate(options),
           .min_lr = 0,
           .warmup = 0,
           .beta2 = 0.999f,

@@ -86,7 +86,7 @@ class Arena {
     const std::lock_guard lock(mutex_);
     if (--users_ > 0 || !protects_) return;
     protect(0, end_, PROT_NONE);
-    report_faults();
+    install_fault_handler();
   }
 
  private:
@@ -137,7 +137,7 @@ class Arena {
     if (begin < end) (void)madvise(at(begin), end - begin, MADV_DONTNEED);
   }
 
-  static void report_faults();
+  static void install_fault_handler();
   static void on_fault(int signal, siginfo_t* info, void* context);
 
   const bool protects_;
@@ -159,7 +159,7 @@ struct sigaction action_before = {};
 
 // Installs on_fault. Called after each use of the device, because test frameworks install handlers
 // of their own and restore old ones.
-void Arena::report_faults() {
+void Arena::install_fault_handler() {
   struct sigaction action = {};
   if (sigaction(SIGSEGV, nullptr, &action) != 0 || action.sa_sigaction == on_fault) return;
   action_before = std::exchange(action, {});

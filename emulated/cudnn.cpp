@@ -101,17 +101,17 @@ Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilter
   return p;
 }
 
-/// Each pass has two deterministic algorithms for kernels of at most 31 rows. other_algorithm
+/// Each pass has two deterministic algorithms for kernels of at most 31 rows. general_algorithm
 /// supports all convolutions with these kernels, usual_algorithm only most of them.
 constexpr int usual_algorithm = 1;
-int other_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
+int general_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
 
 bool has_algorithm(const Problem& p, int algorithm) {
   if (p.w.h > 31) return false;
   const cudnnConvolutionStruct& c = p.convolution;
   const bool unusual =
       p.x.c == 3 || c.groups > 1 || c.dilation_h > 1 || c.dilation_w > 1;
-  return (algorithm == usual_algorithm && !unusual) || algorithm == other_algorithm(p.pass);
+  return (algorithm == usual_algorithm && !unusual) || algorithm == general_algorithm(p.pass);
 }
 
 /// Throws a Refusal if a call may not use this algorithm.
@@ -166,7 +166,7 @@ cudnnStatus_t propose(cudnnHandle_t handle, int most, int* count, Found* found, 
     if (problem.pass != Pass::forward) add(0, math, false);
     if (is_f32) add(usual_algorithm, CUDNN_DEFAULT_MATH, true);
     add(usual_algorithm, math, true);
-    add(other_algorithm(problem.pass), math, true);
+    add(general_algorithm(problem.pass), math, true);
     if (reversed) std::reverse(all.begin(), all.end());
     *count = std::min(most, static_cast<int>(all.size()));
     std::copy_n(all.begin(), *count, found);

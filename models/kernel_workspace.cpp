@@ -7,7 +7,7 @@
 
 namespace tessera::models {
 
-bool can_be_asked(Device device) {
+bool can_be_queried(Device device) {
   return device.is_cpu() || device.index < cuda::device_count();
 }
 

@@ -14,7 +14,7 @@ inline int64_t pieces(int64_t items, int64_t size) { return (items + size - 1) /
 
 /// True if the workspace of the device's kernels can be queried. This holds for the CPU and for
 /// every GPU in this machine.
-bool can_be_asked(Device device);
+bool can_be_queried(Device device);
 
 /// Returns a pointer to address `bytes`, for queries. A query never dereferences the pointer, but
 /// checks its alignment and whether it is null. Multiples of `aligned` are aligned for any access.

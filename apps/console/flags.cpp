@@ -18,7 +18,7 @@ namespace tessera::apps {
 struct Flag {
   CLI::Option* option;
   std::vector<std::string> names;  // "--steps"
-  std::string unnamed;             // name as a positional argument; empty: none
+  std::string positional_name;             // name as a positional argument; empty: none
   std::string type;                // as shown in the help; empty: the flag takes no value
   std::vector<std::string> allowed;  // empty: any
   char delimiter = 0;
@@ -29,7 +29,7 @@ struct Flag {
   std::function<void()> clear = [] {};
   std::function<std::string()> value_text;
 
-  const std::string& name() const { return names.empty() ? unnamed : names.front(); }
+  const std::string& name() const { return names.empty() ? positional_name : names.front(); }
 };
 
 namespace {
@@ -167,7 +167,7 @@ Flag& Flags::add(const std::string& names, CLI::Option* option, const char* type
     if (name.starts_with("-")) {
       flag->names.push_back(name);
     } else {
-      flag->unnamed = name;
+      flag->positional_name = name;
     }
   }
   flag->type = type;
@@ -348,7 +348,7 @@ void Flags::check_given_once(const Flag& flag, const std::vector<std::string>& a
   });
   const auto texts = std::ssize(flag.option->results());
   if (named == 0 || named == texts) return;
-  fail_input("{} is given without its name and as {}; expected one of them", flag.unnamed,
+  fail_input("{} is given without its name and as {}; expected one of them", flag.positional_name,
              flag.name());
 }
 
@@ -379,7 +379,7 @@ std::string Flags::parse(int argc, const char* const* argv) {
     if (flag->option->count() == 0) continue;
     const std::vector<std::string>& texts = flag->option->results();
     const bool all = flag->many && flag->delimiter == 0;
-    if (!all && !flag->unnamed.empty()) check_given_once(*flag, arguments);
+    if (!all && !flag->positional_name.empty()) check_given_once(*flag, arguments);
     assign(*flag, flag->name(), all ? texts : std::vector{texts.back()});
   }
   return "";

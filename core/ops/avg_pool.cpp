@@ -88,8 +88,8 @@ void avg_pool_forward(const Context&, const Tensor& y, const Tensor& x,
     parallel_pixels(y.shape(), pool.window_pixels(), [&](const PixelPart& part) {
       const int64_t image = part.image * rows.pixels * columns.pixels * channels;
       write_sum(y.data<T>() + part.at, x.data<T>() + image + part.channel,
-                {rows.first_pixel(part.row), rows.last_pixel(part.row),
-                 columns.first_pixel(part.column), columns.last_pixel(part.column), columns.pixels},
+                {rows.first_pixel(part.row), rows.end_pixel(part.row),
+                 columns.first_pixel(part.column), columns.end_pixel(part.column), columns.pixels},
                 channels, part.count, pool.window_share());
     });
   });
@@ -103,8 +103,8 @@ void avg_pool_backward(const Context&, const Tensor& dx, const Tensor& dy,
     parallel_pixels(dx.shape(), 1, [&](const PixelPart& part) {
       const int64_t image = part.image * rows.windows * columns.windows * channels;
       write_sum(dx.data<T>() + part.at, dy.data<T>() + image + part.channel,
-                {rows.first_window(part.row), rows.last_window(part.row),
-                 columns.first_window(part.column), columns.last_window(part.column),
+                {rows.first_window(part.row), rows.end_window(part.row),
+                 columns.first_window(part.column), columns.end_window(part.column),
                  columns.windows},
                 channels, part.count, pool.window_share());
     });

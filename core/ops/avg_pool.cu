@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(PixelGrid::max_threads, 4) pool_sum_kernel(Poo
     return forward ? axis.first_pixel(i) : axis.first_window(i);
   };
   const auto end = [](const PoolAxis& axis, int64_t i) {
-    return forward ? axis.last_pixel(i) : axis.last_window(i);
+    return forward ? axis.end_pixel(i) : axis.end_window(i);
   };
   const int64_t height = forward ? rows.pixels : rows.windows;
   const int64_t width = forward ? columns.pixels : columns.windows;

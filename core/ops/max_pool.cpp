@@ -62,8 +62,8 @@ void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const
   const auto& [channels, rows, columns] = pool;
   const int64_t top = rows.first_pixel(part.row), left = columns.first_pixel(part.column);
   Maximum maximum;
-  for (int64_t row = top; row < rows.last_pixel(part.row); ++row) {
-    for (int64_t column = left; column < columns.last_pixel(part.column); ++column) {
+  for (int64_t row = top; row < rows.end_pixel(part.row); ++row) {
+    for (int64_t column = left; column < columns.end_pixel(part.column); ++column) {
       const T* pixel = x + (row * columns.pixels + column) * channels;
       const auto here = static_cast<int32_t>((row - rows.start(part.row)) * columns.kernel +
                                              column - columns.start(part.column));
@@ -89,8 +89,8 @@ void gather_gradient(T* dx, const T* dy, const uint8_t* places, const Pooling& p
   const auto& [channels, rows, columns] = pool;
   float sum[pool_channels];
   std::fill_n(sum, part.count, 0.0f);
-  for (int64_t r = rows.first_window(part.row); r < rows.last_window(part.row); ++r) {
-    for (int64_t c = columns.first_window(part.column); c < columns.last_window(part.column); ++c) {
+  for (int64_t r = rows.first_window(part.row); r < rows.end_window(part.row); ++r) {
+    for (int64_t c = columns.first_window(part.column); c < columns.end_window(part.column); ++c) {
       const int64_t window = (r * columns.windows + c) * channels;
       const auto here = static_cast<uint8_t>((part.row - rows.start(r)) * columns.kernel +
                                              part.column - columns.start(c));

@@ -25,8 +25,8 @@ __global__ void __launch_bounds__(PixelGrid::max_threads, 3) max_pool_kernel(Max
     const int64_t top = rows.first_pixel(part.row), left = columns.first_pixel(part.column);
     Floats<n> maximum = {};
     Elements<uint8_t, n> places = {};
-    for (int64_t r = top; r < rows.last_pixel(part.row); ++r) {
-      for (int64_t c = left; c < columns.last_pixel(part.column); ++c) {
+    for (int64_t r = top; r < rows.end_pixel(part.row); ++r) {
+      for (int64_t c = left; c < columns.end_pixel(part.column); ++c) {
         const int64_t pixel = (part.image * rows.pixels + r) * columns.pixels + c;
         const T* from = args.x + pixel * args.pool.channels + part.channel;
         const Floats<n> values = widened(load_elements<aligned, n>(from));
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(PixelGrid::max_threads, 3)
   const PoolAxis& columns = args.pool.columns;
   args.grid.template visit<n>([&](const PixelPart& part) {
     Floats<n> sum = {};
-    for (int64_t r = rows.first_window(part.row); r < rows.last_window(part.row); ++r) {
-      for (int64_t c = columns.first_window(part.column); c < columns.last_window(part.column);
+    for (int64_t r = rows.first_window(part.row); r < rows.end_window(part.row); ++r) {
+      for (int64_t c = columns.first_window(part.column); c < columns.end_window(part.column);
            ++c) {
         const int64_t window = (part.image * rows.windows + r) * columns.windows + c;
         const int64_t at = window * args.pool.channels + part.channel;

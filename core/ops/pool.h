@@ -21,14 +21,14 @@ struct PoolAxis {
 
   /// First pixel of window `w`; negative if the window begins in the padding.
   constexpr int64_t start(int64_t w) const { return w * stride - padding; }
-  /// The pixels of window `w` within the image: [first_pixel, last_pixel).
+  /// The pixels of window `w` within the image: [first_pixel, end_pixel).
   constexpr int64_t first_pixel(int64_t w) const { return std::max<int64_t>(0, start(w)); }
-  constexpr int64_t last_pixel(int64_t w) const { return std::min(pixels, start(w) + kernel); }
-  /// The windows that cover pixel `p`: [first_window, last_window).
+  constexpr int64_t end_pixel(int64_t w) const { return std::min(pixels, start(w) + kernel); }
+  /// The windows that cover pixel `p`: [first_window, end_window).
   constexpr int64_t first_window(int64_t p) const {
     return p + padding < kernel ? 0 : (p + padding - kernel) / stride + 1;
   }
-  constexpr int64_t last_window(int64_t p) const {
+  constexpr int64_t end_window(int64_t p) const {
     return std::min(windows, (p + padding) / stride + 1);
   }
 };

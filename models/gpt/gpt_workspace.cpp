@@ -222,7 +222,7 @@ class Workspace {
 
 std::optional<int64_t> gpt_workspace(const GptSizes& sizes, bool training) {
   const Device device = sizes.device;
-  if (!can_be_asked(device)) return std::nullopt;
+  if (!can_be_queried(device)) return std::nullopt;
   std::unique_ptr<Kernels> kernels;
   if (device.is_cpu()) {
     kernels = std::make_unique<CpuKernels>(sizes);

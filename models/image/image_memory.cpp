@@ -16,7 +16,7 @@ namespace {
 class Tape {
  public:
   Tape(const ImageMicroBatch& micro, bool training) : tape_(training), micro_(micro) {
-    if (!can_be_asked(micro.device)) return;
+    if (!can_be_queried(micro.device)) return;
     workspace_ = ImageWorkspace{current_context(micro.device), micro.dtype, training};
     workspace_bytes_ = 0;
   }

@@ -9,7 +9,7 @@
 namespace tessera::models {
 
 /// Each function returns the peak bytes of one operation on `context`, including its gradient if
-/// `training` is true. can_be_asked (models/kernel_workspace.h) must be true for the context's
+/// `training` is true. can_be_queried (models/kernel_workspace.h) must be true for the context's
 /// device.
 struct ImageWorkspace {
   Context context;

@@ -33,7 +33,7 @@ struct Entries {
 class Tape {
  public:
   Tape(const RecommenderMicroBatch& micro, bool training) : tape_(training), micro_(micro) {
-    if (can_be_asked(micro.device)) workspace_ = 0;
+    if (can_be_queried(micro.device)) workspace_ = 0;
   }
 
   /// Looks up rows of a table, for indices of the given shape.

@@ -118,7 +118,7 @@ class Step {
         costs_(costs),
         clock_(rates, input),
         reduced_(costs.buckets.size()),
-        published_(costs.buckets.size()) {
+        gathered_(costs.buckets.size()) {
     size_t groups = 0;
     for (const BucketCost& bucket : costs.buckets) groups = std::max(groups, bucket.group + 1);
     rings_.resize(groups);
@@ -152,12 +152,12 @@ class Step {
     const size_t count = costs_.buckets.size();
     // Forward uses the last bucket of the layout first.
     for (size_t i = count; gathers_sums && i-- > 0;) {
-      published_[i] = clock_.launch(costs_.buckets[i].gather);
+      gathered_[i] = clock_.launch(costs_.buckets[i].gather);
     }
     for (size_t i = count; i-- > 0;) {
-      clock_.wait(published_[i]);
+      clock_.wait(gathered_[i]);
       clock_.update(costs_.buckets[i].update);
-      if (!gathers_sums) published_[i] = clock_.launch(costs_.buckets[i].gather);
+      if (!gathers_sums) gathered_[i] = clock_.launch(costs_.buckets[i].gather);
     }
   }
 
@@ -165,7 +165,7 @@ class Step {
     for (Gathering& gathering : gatherings_) gathering.release();
     for (size_t i = costs_.buckets.size(); i-- > 0;) {
       const BucketCost& bucket = costs_.buckets[i];
-      if (first) clock_.wait(published_[i]);
+      if (first) clock_.wait(gathered_[i]);
       if (input_.stage == 3) gatherings_[bucket.group].enter(clock_, bucket.block, true);
       if (!bucket.tied) clock_.compute(bucket.forward);
     }
@@ -207,7 +207,7 @@ class Step {
   const StepCosts& costs_;
   Clock clock_;
   std::vector<double> reduced_;    // the time at which each bucket's exchange ends
-  std::vector<double> published_;  // the time at which each bucket's sum or values are gathered
+  std::vector<double> gathered_;  // the time at which each bucket's sum or values are gathered
   std::vector<Ring> rings_;        // one per group
   std::vector<Gathering> gatherings_;
 };

@@ -13,7 +13,7 @@ TableValues::TableValues(const TableInfo& info, dist::Communicator& communicator
       sharded_(sharded),
       values_(row_buffer(communicator, held().size(), info.width(), info.dtype(),
                          Category::parameters)),
-      current_(looked()),
+      current_(make_looked_up_rows()),
       updated_rows_(info, communicator) {
   // At stage 3 the parameter has no memory. At other stages the parameter is a view of the table.
   Tensor tensor = info.placed.named.parameter.tensor();
@@ -35,7 +35,7 @@ TableValues::~TableValues() {
   info_.placed.named.parameter.leaf().about_to_be_used = [work = gathered_] { work.wait(); };
 }
 
-TableValues::Looked TableValues::looked() const {
+TableValues::LookedUpRows TableValues::make_looked_up_rows() const {
   return {RowSlots(info_.distinct()), row_buffer(communicator_, info_.distinct(), info_.width(),
                                                  info_.dtype(), Category::parameters)};
 }
@@ -129,7 +129,7 @@ void TableValues::bring(int64_t first_slot) {
 }
 
 // Copies the rows of `to` with slots from `first_slot` on, from this rank's table to to.values.
-void TableValues::copy_rows_to(const Looked& to, int64_t first_slot) {
+void TableValues::copy_rows_to(const LookedUpRows& to, int64_t first_slot) {
   synchronize();
   const Tensor rows = to.slots.rows_from(first_slot);
   const int64_t count = rows.elements();
@@ -185,7 +185,7 @@ void TableValues::prefetch(const Tensor& indices, bool updates_next) {
                 "backward has begun",
                 info_.name());
   if (!next_) {
-    next_ = looked();
+    next_ = make_looked_up_rows();
     used_ = Tensor::zeros({info_.distinct()}, DType::u8, Device{}, Category::communication);
     if (fetch_) next_fetch_.emplace(info_, communicator_);
   }

@@ -77,7 +77,7 @@ class TableValues {
 
  private:
   /// Rows of a micro-batch. values[s] is a copy of the row with slot s.
-  struct Looked {
+  struct LookedUpRows {
     RowSlots slots;
     Tensor values = {};
   };
@@ -96,22 +96,22 @@ class TableValues {
   }
   void fetch_all(const RowSlots& slots, const Tensor& values);
   void bring(int64_t first_slot);
-  void copy_rows_to(const Looked& to, int64_t first_slot);
+  void copy_rows_to(const LookedUpRows& to, int64_t first_slot);
   void start_prefetch();
-  Looked looked() const;
+  LookedUpRows make_looked_up_rows() const;
 
   const TableInfo& info_;
   dist::Communicator& communicator_;
   bool sharded_;
   Tensor values_;  // [held rows, width]
   Phase phase_ = Phase::evaluation;
-  Looked current_;
+  LookedUpRows current_;
   Tensor device_rows_;             // on a GPU: i32 [n], numbers of the rows that are being copied
   std::optional<RowFetch> fetch_;  // fetches for current_ and for evaluations
   dist::HostBuffer rounds_;        // i64 [ranks]: number of fetches for each rank's evaluation
   // Rows prefetched for the next micro-batch. next_, next_fetch_ and used_ are empty until the
   // first prefetch.
-  std::optional<Looked> next_;
+  std::optional<LookedUpRows> next_;
   std::optional<RowFetch> next_fetch_;
   Ahead ahead_ = Ahead::none;
   Tensor used_;  // u8 [n] on the host: 1 for each slot that the current micro-batch has looked up;

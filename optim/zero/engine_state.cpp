@@ -30,7 +30,7 @@ StatePiece statistics_piece(const StateTensor& tensor, const Tensor& values) {
           .begin = 0,
           .end = tensor.shape.elements(),
           .values = values,
-          .of_forward = true};
+          .always_copied = true};
 }
 
 void read_statistics(const StateSource& source, const std::string& path, Tensor to) {

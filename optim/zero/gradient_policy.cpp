@@ -234,7 +234,7 @@ void LocalSums::begin(const MicroStep& micro_step) {
 
 ReductionPolicy::Sent LocalSums::send(int bucket, const Tensor& gradient,
                                       const MicroStep& micro_step) {
-  if (!sums_.defined()) return of_sums_->send(bucket, gradient, micro_step);
+  if (!sums_.defined()) return reduction_->send(bucket, gradient, micro_step);
   const Tensor sum = partition_.bucket_of(sums_, bucket);
   // The gradient of a repeated micro-batch must not be counted twice.
   if (micro_step.contributes) {
@@ -248,7 +248,7 @@ ReductionPolicy::Sent LocalSums::send(int bucket, const Tensor& gradient,
   MicroStep once = micro_step;
   once.index = 0;
   once.contributors = std::min<int64_t>(communicator_.size(), micro_step.micro_batches);
-  return {.left = {}, .arrived = of_sums_->send(bucket, sum, once).arrived};
+  return {.left = {}, .arrived = reduction_->send(bucket, sum, once).arrived};
 }
 
 }  // namespace tessera::optim

@@ -188,15 +188,15 @@ class FastReduction : public ReductionPolicy {
 class LocalSums : public ReductionPolicy {
  public:
   LocalSums(const Partition& partition, dist::Communicator& communicator,
-            std::unique_ptr<ReductionPolicy> of_sums)
-      : partition_(partition), communicator_(communicator), of_sums_(std::move(of_sums)) {}
+            std::unique_ptr<ReductionPolicy> reduction)
+      : partition_(partition), communicator_(communicator), reduction_(std::move(reduction)) {}
   void begin(const MicroStep& micro_step) override;
   Sent send(int bucket, const Tensor& gradient, const MicroStep& micro_step) override;
 
  private:
   const Partition& partition_;
   dist::Communicator& communicator_;
-  std::unique_ptr<ReductionPolicy> of_sums_;
+  std::unique_ptr<ReductionPolicy> reduction_;
   Tensor sums_;  // [flat_elements]; undefined until a step has several micro-steps
 };
 

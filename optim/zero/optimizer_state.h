@@ -36,7 +36,7 @@ struct StatePiece {
   int64_t end = 0;
   Tensor values;            // flat; a view of memory that the next step may change, unless is_copy
   bool is_copy = false;     // true: `values` is a copy, which no step changes
-  bool of_forward = false;  // true for running statistics, which async checkpoints always copy
+  bool always_copied = false;  // true for running statistics, which async checkpoints always copy
 };
 
 /// A source from which an optimizer restores its state. Tensors are named by StateTensor::path().

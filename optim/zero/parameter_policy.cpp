@@ -9,22 +9,22 @@ namespace tessera::optim {
 GatheredParameters::GatheredParameters(const Partition& partition, dist::Communicator& communicator)
     : partition_(partition),
       communicator_(communicator),
-      published_(static_cast<size_t>(partition.buckets())) {}
+      gathers_(static_cast<size_t>(partition.buckets())) {}
 
 GatheredParameters::~GatheredParameters() {
   // The destructor does not wait, because it may run while an exception unwinds. Instead, the first
   // operation that reads a value in flight waits.
   for (size_t i = 0; i < partition_.parameters().size(); ++i) {
     const int bucket = partition_.layout().slot(static_cast<int>(i)).bucket;
-    const dist::Work work = published_[static_cast<size_t>(bucket)];
+    const dist::Work work = gathers_[static_cast<size_t>(bucket)];
     if (work.done()) continue;
     partition_.parameters()[i].named.parameter.leaf().about_to_be_used = [work] { work.wait(); };
   }
 }
 
 void GatheredParameters::wait(size_t bucket) {
-  published_[bucket].wait();
-  published_[bucket] = {};
+  gathers_[bucket].wait();
+  gathers_[bucket] = {};
 }
 
 void GatheredParameters::use(int parameter) {
@@ -33,14 +33,14 @@ void GatheredParameters::use(int parameter) {
 
 // Does not wait: use() waits bucket by bucket, so that gathers overlap with the next forward.
 dist::Work GatheredParameters::gather_updated(int bucket) {
-  dist::Work& work = published_[static_cast<size_t>(bucket)];
+  dist::Work& work = gathers_[static_cast<size_t>(bucket)];
   work = communicator_.all_gather(partition_.held_values(bucket),
                                   partition_.call(dist::Traffic::parameters, bucket));
   return work;
 }
 
 void GatheredParameters::synchronize() {
-  for (size_t bucket = 0; bucket < published_.size(); ++bucket) wait(bucket);
+  for (size_t bucket = 0; bucket < gathers_.size(); ++bucket) wait(bucket);
 }
 
 ShardedParameters::ShardedParameters(const Partition& partition, dist::Communicator& communicator,

@@ -56,7 +56,7 @@ class GatheredParameters : public ParameterPolicy {
 
   const Partition& partition_;
   dist::Communicator& communicator_;
-  std::vector<dist::Work> published_;  // one per bucket
+  std::vector<dist::Work> gathers_;  // one per bucket
 };
 
 /// Stage 3. Parameters are gathered in units: the consecutive buckets of one block

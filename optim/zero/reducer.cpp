@@ -26,7 +26,7 @@ Reducer::Reducer(const ZeroOptions& options, std::shared_ptr<dist::Communicator>
     : options_(options), communicator_(std::move(communicator)), notes_(notes) {}
 
 Reducer::~Reducer() {
-  for (const auto& filling : trainable_) detach(filling->of);
+  for (const auto& part : trainable_) detach(part->partition);
 }
 
 void Reducer::detach(const TrainablePartition& partition) {
@@ -39,52 +39,53 @@ void Reducer::detach(const TrainablePartition& partition) {
 }
 
 void Reducer::remove(const TrainablePartition& partition) {
-  const auto is_it = [&partition](const auto& filling) { return &filling->of == &partition; };
+  const auto is_it = [&partition](const auto& part) { return &part->partition == &partition; };
   const auto found = std::find_if(trainable_.begin(), trainable_.end(), is_it);
   if (found == trainable_.end()) return;
-  detach(partition);  // first, because the hooks refer to the Filling that is erased below
-  const Filling* filling = found->get();
-  std::erase_if(order_, [filling](const Turn& turn) { return turn.filling == filling; });
+  detach(partition);  // first, because the hooks refer to the PartitionBuckets that is erased below
+  const PartitionBuckets* part = found->get();
+  std::erase_if(order_, [part](const Turn& turn) { return turn.part == part; });
   std::erase(parameters_, &(*found)->of.parameters());
   trainable_.erase(found);
 }
 
 void Reducer::add(TrainablePartition& partition) {
   const auto buckets = static_cast<size_t>(partition.partition().buckets());
-  // Each Filling is allocated separately, because the hooks keep a reference to it.
-  trainable_.push_back(std::make_unique<Filling>(Filling{partition, std::vector<Bucket>(buckets)}));
+  // Each PartitionBuckets is allocated separately, because the hooks keep a reference to it.
+  trainable_.push_back(std::make_unique<PartitionBuckets>(
+      PartitionBuckets{partition, std::vector<Bucket>(buckets)}));
   parameters_.push_back(&partition.parameters());
   attach(*trainable_.back());
   add_turns(*trainable_.back());
 }
 
-void Reducer::attach(Filling& filling) {
-  const auto& parameters = filling.of.partition().parameters();
+void Reducer::attach(PartitionBuckets& part) {
+  const auto& parameters = part.partition.partition().parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     Leaf& leaf = parameters[i].named.parameter.leaf();
     const int index = static_cast<int>(i);
-    leaf.gradient_buffer = [this, &filling, index] { return gradient_view(filling, index); };
-    leaf.gradient_complete = [this, &filling, index] { gradient_complete(filling, index); };
+    leaf.gradient_buffer = [this, &part, index] { return gradient_view(part, index); };
+    leaf.gradient_complete = [this, &part, index] { gradient_complete(part, index); };
   }
 }
 
-void Reducer::add_turns(Filling& filling) {
-  for (int b = 0; b < filling.of.partition().buckets(); ++b) order_.push_back({&filling, b});
-  reset_turns(filling);
+void Reducer::add_turns(PartitionBuckets& part) {
+  for (int b = 0; b < part.partition.partition().buckets(); ++b) order_.push_back({&part, b});
+  reset_turns(part);
   sort_turns();
 }
 
-void Reducer::reset_turns(Filling& filling) {
+void Reducer::reset_turns(PartitionBuckets& part) {
   // Backward is expected to reach parameters in reverse order of registration. The parameter with
   // the lowest registration index in a bucket then completes the bucket.
-  for (int b = 0; b < filling.of.partition().buckets(); ++b) {
-    filling.bucket(b).turn = -filling.of.partition().first_registration(b);
+  for (int b = 0; b < part.partition.partition().buckets(); ++b) {
+    part.bucket(b).turn = -part.partition.partition().first_registration(b);
   }
 }
 
 void Reducer::sort_turns() {
   const auto goes_first = [](const Turn& a, const Turn& b) {
-    return a.filling->bucket(a.bucket).turn < b.filling->bucket(b.bucket).turn;
+    return a.part->bucket(a.bucket).turn < b.part->bucket(b.bucket).turn;
   };
   std::sort(order_.begin(), order_.end(), goes_first);
 }
@@ -107,16 +108,16 @@ void Reducer::agree_on_order() {
   agreed_ = true;
   for (int64_t i = 0; i < count; ++i) {
     const Turn& turn = order_[static_cast<size_t>(first[i])];
-    turn.filling->bucket(turn.bucket).turn = i;
+    turn.part->bucket(turn.bucket).turn = i;
   }
   sort_turns();
   // No bucket is filling now, so the gradient rings can change to the new order.
-  for (const auto& filling : trainable_) {
+  for (const auto& part : trainable_) {
     std::vector<int> buckets;
     for (const Turn& turn : order_) {
-      if (turn.filling == filling.get()) buckets.push_back(turn.bucket);
+      if (turn.part == part.get()) buckets.push_back(turn.bucket);
     }
-    filling->of.gradients().follow(buckets);
+    part->partition.gradients().follow(buckets);
   }
 }
 
@@ -133,7 +134,7 @@ void Reducer::remove_frozen(StagedPartition& partition) {
 void Reducer::forget() {
   notes_.log.clear();
   agreed_ = false;
-  for (const auto& filling : trainable_) reset_turns(*filling);
+  for (const auto& part : trainable_) reset_turns(*part);
   sort_turns();
 }
 
@@ -152,15 +153,15 @@ void Reducer::open() {
   next_ = 0;
   completed_.clear();
   notes_.log.begin();
-  for (const auto& filling : trainable_) {
-    for (size_t b = 0; b < filling->buckets.size(); ++b) {
-      Bucket& bucket = filling->buckets[b];
-      const auto& parameters = filling->of.partition().bucket(static_cast<int>(b)).parameters;
+  for (const auto& part : trainable_) {
+    for (size_t b = 0; b < part->buckets.size(); ++b) {
+      Bucket& bucket = part->buckets[b];
+      const auto& parameters = part->partition.partition().bucket(static_cast<int>(b)).parameters;
       bucket.gradient = {};
       bucket.written.assign(parameters.size(), false);
       bucket.missing = std::ssize(parameters);
     }
-    filling->of.begin(micro_step_);
+    part->partition.begin(micro_step_);
   }
   for (Table* const table : tables_) table->begin(micro_step_);
   begin_forward();
@@ -257,16 +258,16 @@ void Reducer::skip() {
 void Reducer::follow_events() {
   struct Place {
     StagedPartition* partition;
-    Filling* filling;  // null for a frozen parameter
+    PartitionBuckets* part;  // null for a frozen parameter
     int parameter;
   };
   std::map<int64_t, Place> places;
-  const auto add_places = [&places](StagedPartition& partition, Filling* filling) {
+  const auto add_places = [&places](StagedPartition& partition, PartitionBuckets* part) {
     for (int p = 0; p < std::ssize(partition.partition().parameters()); ++p) {
-      places[partition.partition().parameter(p).registration] = {&partition, filling, p};
+      places[partition.partition().parameter(p).registration] = {&partition, part, p};
     }
   };
-  for (const auto& filling : trainable_) add_places(filling->of, filling.get());
+  for (const auto& part : trainable_) add_places(part->partition, part.get());
   for (StagedPartition* const partition : frozen_) add_places(*partition, nullptr);
 
   const std::vector<ParameterEvent> events = notes_.log.events();
@@ -280,9 +281,9 @@ void Reducer::follow_events() {
       if (kind == ParameterEvent::Kind::use) table->follow_look_up(notes_.log);
       continue;
     }
-    const auto& [partition, filling, parameter] = places.at(registration);
+    const auto& [partition, part, parameter] = places.at(registration);
     const bool completes = kind == ParameterEvent::Kind::complete;
-    TESSERA_CHECK(!completes || filling != nullptr,
+    TESSERA_CHECK(!completes || part != nullptr,
                   "optimizer: by the order of the run that this one goes on from, '{}' has a "
                   "gradient, but it is frozen",
                   partition->partition().parameter(parameter).named.name);
@@ -291,65 +292,64 @@ void Reducer::follow_events() {
     } else if (kind == ParameterEvent::Kind::done) {
       partition->parameters().done(parameter);
     } else {
-      const Tensor gradient = gradient_view(*filling, parameter);
+      const Tensor gradient = gradient_view(*part, parameter);
       kernels::fill(current_context(gradient.device()), gradient, 0.0f);
-      gradient_complete(*filling, parameter);
+      gradient_complete(*part, parameter);
     }
   }
   reached_.clear();  // zeros do not count as a gradient
 }
 
-Tensor Reducer::gradient_view(Filling& filling, int parameter) {
-  const Partition& partition = filling.of.partition();
+Tensor Reducer::gradient_view(PartitionBuckets& part, int parameter) {
+  const Partition& partition = part.partition.partition();
   const dist::ParameterSlot& slot = partition.layout().slot(parameter);
-  Bucket& bucket = filling.bucket(slot.bucket);
+  Bucket& bucket = part.bucket(slot.bucket);
   const nn::NamedParameter& named = partition.parameter(parameter).named;
   TESSERA_CHECK(bucket.missing > 0 && !bucket.written[position(partition, parameter)],
                 "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
                 named.name);
-  if (!bucket.gradient.defined()) open_bucket(filling, slot.bucket);
+  if (!bucket.gradient.defined()) open_bucket(part, slot.bucket);
   return bucket.gradient.flat(slot.offset, slot.offset + slot.elements)
       .view(named.parameter.shape());
 }
 
-void Reducer::open_bucket(Filling& filling, int index) {
-  Bucket& bucket = filling.bucket(index);
-  bucket.gradient = filling.of.gradients().open(index);
-  filling.of.partition().clear_gaps(bucket.gradient, index);
+void Reducer::open_bucket(PartitionBuckets& part, int index) {
+  Bucket& bucket = part.bucket(index);
+  bucket.gradient = part.partition.gradients().open(index);
+  part.partition.partition().clear_gaps(bucket.gradient, index);
 }
 
-void Reducer::gradient_complete(Filling& filling, int parameter) {
-  const Partition& partition = filling.of.partition();
+void Reducer::gradient_complete(PartitionBuckets& part, int parameter) {
+  const Partition& partition = part.partition.partition();
   const int index = partition.layout().slot(parameter).bucket;
-  Bucket& bucket = filling.bucket(index);
+  Bucket& bucket = part.bucket(index);
   bucket.written[position(partition, parameter)] = true;
-  reached_.push_back(filling.of.first() + parameter);
-  notes_.log.note(
-      {ParameterEvent::Kind::complete, filling.of.partition().parameter(parameter).registration});
+  reached_.push_back(part.partition.first() + parameter);
+  notes_.log.note({ParameterEvent::Kind::complete, partition.parameter(parameter).registration});
   if (--bucket.missing > 0) return;
-  note_completed(filling, index);
+  note_completed(part, index);
   // When a rank without data replays the log, this entry completes the bucket with zeros.
-  notes_.log.add([this, &filling, index] { complete_bucket(filling, index); });
+  notes_.log.add([this, &part, index] { complete_bucket(part, index); });
   send_complete();
 }
 
-void Reducer::note_completed(Filling& filling, int bucket) {
-  if (!agreed_) completed_.push_back({&filling, bucket});
+void Reducer::note_completed(PartitionBuckets& part, int bucket) {
+  if (!agreed_) completed_.push_back({&part, bucket});
 }
 
 void Reducer::complete_missing() {
-  for (const auto& filling : trainable_) {
-    for (int b = 0; b < filling->of.partition().buckets(); ++b) complete_bucket(*filling, b);
+  for (const auto& part : trainable_) {
+    for (int b = 0; b < part->partition.partition().buckets(); ++b) complete_bucket(*part, b);
   }
 }
 
-void Reducer::complete_bucket(Filling& filling, int index) {
-  Bucket& bucket = filling.bucket(index);
-  const auto& parameters = filling.of.partition().bucket(index).parameters;
-  if (bucket.missing > 0) note_completed(filling, index);
+void Reducer::complete_bucket(PartitionBuckets& part, int index) {
+  Bucket& bucket = part.bucket(index);
+  const auto& parameters = part.partition.partition().bucket(index).parameters;
+  if (bucket.missing > 0) note_completed(part, index);
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (bucket.written[i]) continue;
-    const Tensor gradient = gradient_view(filling, parameters[i]);
+    const Tensor gradient = gradient_view(part, parameters[i]);
     kernels::fill(current_context(gradient.device()), gradient, 0.0f);
     bucket.written[i] = true;
     --bucket.missing;
@@ -361,38 +361,38 @@ void Reducer::complete_bucket(Filling& filling, int index) {
 // bucket that is complete early waits until all earlier buckets of order_ are complete.
 void Reducer::send_complete() {
   while (next_ < order_.size()) {
-    const auto [filling, bucket] = order_[next_];
-    if (filling->bucket(bucket).missing > 0) return;
-    send(*filling, bucket);
+    const auto [part, bucket] = order_[next_];
+    if (part->bucket(bucket).missing > 0) return;
+    send(*part, bucket);
     ++next_;
   }
 }
 
-void Reducer::send(Filling& filling, int index) {
+void Reducer::send(PartitionBuckets& part, int index) {
   if (trace::enabled()) {
     const int64_t now = trace::now_ns();
-    const Partition& partition = filling.of.partition();
+    const Partition& partition = part.partition.partition();
     trace::record({"ready", trace::Track::buckets, now, now, partition.owner_ranges(index),
                    partition.place(index, trace::Station::ready)});
   }
-  Bucket& bucket = filling.bucket(index);
+  Bucket& bucket = part.bucket(index);
   // From here on the memory belongs to the reduction, until sent.left is done.
   const Tensor gradient = std::exchange(bucket.gradient, {});
-  const ReductionPolicy::Sent sent = filling.of.reduction().send(index, gradient, micro_step_);
-  filling.of.gradients().sent(index, sent.left);
+  const ReductionPolicy::Sent sent = part.partition.reduction().send(index, gradient, micro_step_);
+  part.partition.gradients().sent(index, sent.left);
   bucket.arrived = sent.arrived;
   if (!options_.overlap) bucket.arrived.wait();
 }
 
 void Reducer::wait_for_all() {
-  for (const auto& filling : trainable_) filling->of.gradients().wait_for_all();
+  for (const auto& part : trainable_) part->partition.gradients().wait_for_all();
   finish();
   for (ParameterPolicy* parameters : parameters_) parameters->synchronize();
 }
 
 void Reducer::finish() {
-  for (const auto& filling : trainable_) {
-    for (Bucket& bucket : filling->buckets) std::exchange(bucket.arrived, {}).wait();
+  for (const auto& part : trainable_) {
+    for (Bucket& bucket : part->buckets) std::exchange(bucket.arrived, {}).wait();
   }
 }
 

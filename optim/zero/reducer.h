@@ -106,31 +106,31 @@ class Reducer {
     int64_t turn = 0;    // buckets are sent in ascending order of their turns
   };
   /// The buckets of a partition.
-  struct Filling {
-    TrainablePartition& of;
+  struct PartitionBuckets {
+    TrainablePartition& partition;
     std::vector<Bucket> buckets;
 
     Bucket& bucket(int index) { return buckets[static_cast<size_t>(index)]; }
   };
   /// Names a bucket: the buckets of one partition, and an index among them.
   struct Turn {
-    Filling* filling;
+    PartitionBuckets* part;
     int bucket;
 
     bool operator==(const Turn&) const = default;
   };
-  void attach(Filling& filling);
+  void attach(PartitionBuckets& part);
   static void detach(const TrainablePartition& partition);
-  void add_turns(Filling& filling);
+  void add_turns(PartitionBuckets& part);
   /// Sets turns by registration, which every rank knows without communication.
-  static void reset_turns(Filling& filling);
+  static void reset_turns(PartitionBuckets& part);
   void sort_turns();
   /// Adopts rank 0's order of completing buckets, once rank 0 has had data. Collective.
   void agree_on_order();
-  void open_bucket(Filling& filling, int bucket);
-  Tensor gradient_view(Filling& filling, int parameter);
-  void gradient_complete(Filling& filling, int parameter);
-  void note_completed(Filling& filling, int bucket);
+  void open_bucket(PartitionBuckets& part, int bucket);
+  Tensor gradient_view(PartitionBuckets& part, int parameter);
+  void gradient_complete(PartitionBuckets& part, int parameter);
+  void note_completed(PartitionBuckets& part, int bucket);
   /// Repeats, with zero gradients, the gathers and sends of the micro-step whose parameter events
   /// are in the log.
   void follow_events();
@@ -140,11 +140,11 @@ class Reducer {
     return found == tables_.end() ? nullptr : *found;
   }
   void complete_missing();  // parameters that backward did not reach get zeros
-  void complete_bucket(Filling& filling, int bucket);
+  void complete_bucket(PartitionBuckets& part, int bucket);
   void send_complete();
-  void send(Filling& filling, int bucket);
+  void send(PartitionBuckets& part, int bucket);
 
-  std::vector<std::unique_ptr<Filling>> trainable_;
+  std::vector<std::unique_ptr<PartitionBuckets>> trainable_;
   std::vector<ParameterPolicy*> parameters_;  // of all partitions, frozen ones included
   std::vector<StagedPartition*> frozen_;
   std::vector<Table*> tables_;

@@ -60,28 +60,28 @@ std::optional<cuda::Event> UpdateOnHost::copy(const Tensor& to, const Tensor& fr
 void UpdateOnHost::start(int bucket, const Tensor& sums) {
   // No wait is needed: the CPU has finished the update that read this slot's previous sums.
   Slot& slot = this->slot(bucket);
-  slot.brought_sums = slot.sums.flat(0, sums.elements());
-  slot.brought = copy(slot.brought_sums, sums);
+  slot.copied_sums = slot.sums.flat(0, sums.elements());
+  slot.sums_copied = copy(slot.copied_sums, sums);
 }
 
 Tensor UpdateOnHost::take(int bucket) {
   const Slot& slot = this->slot(bucket);
   // The host waits for this copy only, because the CPU reads the copied sums next.
-  if (slot.brought) slot.brought->synchronize();
-  return slot.brought_sums;
+  if (slot.sums_copied) slot.sums_copied->synchronize();
+  return slot.copied_sums;
 }
 
 void UpdateOnHost::round(int bucket, const Tensor& weights, const Tensor& values) {
   Slot& slot = this->slot(bucket);
   // The host waits until the slot's previous values have been copied, because the CPU overwrites
   // them below.
-  if (slot.sent) slot.sent->synchronize();
+  if (slot.values_copied) slot.values_copied->synchronize();
   const Tensor rounded = slot.values.flat(0, values.elements());
   kernels::convert(current_context(device()), rounded, weights);
-  slot.sent = copy(values, rounded);
+  slot.values_copied = copy(values, rounded);
   // The caller's stream waits for the copy, because gathers and the next forward read the values in
   // that stream. The host does not wait, and continues with the next bucket.
-  if (slot.sent) slot.sent->wait();
+  if (slot.values_copied) slot.values_copied->wait();
 }
 
 }  // namespace tessera::optim

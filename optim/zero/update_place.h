@@ -85,9 +85,10 @@ class UpdateOnHost : public UpdatePlace {
   struct Slot {
     Tensor sums;
     Tensor values;
-    Tensor brought_sums;                 // the part of `sums` that the slot's bucket uses
-    std::optional<cuda::Event> brought;  // on a GPU: recorded after the slot's last copy of sums
-    std::optional<cuda::Event> sent;     // on a GPU: recorded after the slot's last copy of values
+    Tensor copied_sums;  // the part of `sums` that the slot's bucket uses
+    // On a GPU: recorded after the slot's last copy of sums, and after that of values.
+    std::optional<cuda::Event> sums_copied;
+    std::optional<cuda::Event> values_copied;
   };
   Slot& slot(int bucket);
   /// Returns zeroed host memory, pinned if the ranks compute on a GPU.

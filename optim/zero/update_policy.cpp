@@ -53,7 +53,7 @@ std::vector<Tensor> UpdatePolicy::state(int bucket) const {
   return list;
 }
 
-Tensor UpdatePolicy::brought_sums(int bucket) {
+Tensor UpdatePolicy::copied_sums(int bucket) {
   const bool first = bucket == partition_.buckets() - 1;
   // If the place works ahead, the previous call has started this bucket's copy.
   if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
@@ -65,7 +65,7 @@ Tensor UpdatePolicy::brought_sums(int bucket) {
 }
 
 void UpdatePolicy::update(int bucket, const UpdateChoice& choice) {
-  const Tensor gradients = brought_sums(bucket);
+  const Tensor gradients = copied_sums(bucket);
   const Tensor weights = this->weights(bucket);
   const std::vector<Tensor> state = this->state(bucket);
   rule_.update(current_context(place_->device()), {weights, gradients, state, choice.scalars},

@@ -71,7 +71,7 @@ class UpdatePolicy {
   /// The parameters' values in range(bucket), in their dtype.
   Tensor values(int bucket) const;
   /// The gradient sums of range(bucket), on the device of the update.
-  Tensor brought_sums(int bucket);
+  Tensor copied_sums(int bucket);
 
   UpdateRule rule_;
   std::unique_ptr<UpdatePlace> place_;

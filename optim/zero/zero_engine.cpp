@@ -224,7 +224,7 @@ StepReport ZeroEngine::result(int64_t number) {
   report.loss = values.loss;
   report.grad_norm = values.norm;
   report.skipped = report.skipped || values.skip;
-  if (!report.skipped) report.without_gradient = newly_unreached(launched.reached);
+  if (!report.skipped) report.without_gradient = newly_without_gradient(launched.reached);
   dist::set_finished_step(report.step);
   return report;
 }
@@ -287,7 +287,7 @@ UpdateHyper ZeroEngine::hyper(const UpdateRule& rule, int group, int64_t count,
   return hyper;
 }
 
-std::vector<std::string> ZeroEngine::newly_unreached(const std::vector<bool>& reached) {
+std::vector<std::string> ZeroEngine::newly_without_gradient(const std::vector<bool>& reached) {
   std::vector<std::string> names;
   for (const auto& partition : trainable_) {
     const auto& parameters = partition->partition().parameters();

@@ -157,7 +157,7 @@ class ZeroEngine {
   }
   UpdateHyper hyper(const UpdateRule& rule, int group, int64_t count, float gradient_scale) const;
   [[noreturn]] void fail_non_finite(const Launched& launched, const StepScalars& values);
-  std::vector<std::string> newly_unreached(const std::vector<bool>& reached);
+  std::vector<std::string> newly_without_gradient(const std::vector<bool>& reached);
 
   const ZeroOptions& options_;
   UpdateRule rule_;

@@ -37,7 +37,7 @@ std::string refusal(const std::string& file) {
 
 // Returns an image whose values rise evenly. JPEG preserves it almost exactly if no value exceeds
 // 255.
-std::vector<uint8_t> waves(int width, int height, int channels) {
+std::vector<uint8_t> ramp(int width, int height, int channels) {
   std::vector<uint8_t> pixels;
   for (int y = 0; y < height; ++y) {
     for (int x = 0; x < width; ++x) {
@@ -93,10 +93,10 @@ TEST_CASE("JPEG of every kind is read as RGB") {
     REQUIRE(actual.size() == expected.size());
     for (size_t i = 0; i < actual.size(); ++i) REQUIRE(std::abs(actual[i] - expected[i]) <= most);
   };
-  const auto colors = waves(9, 7, 3);
+  const auto colors = ramp(9, 7, 3);
   near(decoded(jpeg(9, 7, colors)), colors, 12);
   std::vector<uint8_t> grey3;
-  const auto grey = waves(9, 7, 1);
+  const auto grey = ramp(9, 7, 1);
   for (const uint8_t value : grey) grey3.insert(grey3.end(), 3, value);
   near(decoded(jpeg(9, 7, grey, {JCS_GRAYSCALE, 1})), grey3, 2);
   near(decoded(jpeg(9, 7, grey, {JCS_GRAYSCALE, 1, true})), grey3, 2);
@@ -106,8 +106,8 @@ TEST_CASE("JPEG of every kind is read as RGB") {
 }
 
 TEST_CASE("every image file that is cut short is refused") {
-  const std::string files[] = {png({.width = 4}, "\0abcdefghijkl"s), jpeg(9, 7, waves(9, 7, 3)),
-                               jpeg(9, 7, waves(9, 7, 1), {JCS_GRAYSCALE, 1, true})};
+  const std::string files[] = {png({.width = 4}, "\0abcdefghijkl"s), jpeg(9, 7, ramp(9, 7, 3)),
+                               jpeg(9, 7, ramp(9, 7, 1), {JCS_GRAYSCALE, 1, true})};
   for (const std::string& file : files) {
     REQUIRE(refusal(file) == "nothing was thrown");
     for (size_t size = 0; size < file.size(); ++size) {
@@ -128,7 +128,7 @@ TEST_CASE("a PNG with any byte changed is refused") {
 }
 
 TEST_CASE("damaged JPEG is refused where pixels are lost, and else read") {
-  const std::string file = jpeg(32, 32, waves(32, 32, 3));
+  const std::string file = jpeg(32, 32, ramp(32, 32, 3));
   const size_t middle = file.size() - 100;
   std::string early_end = file;
   early_end.replace(middle, 2, "\xff\xd9");
@@ -146,11 +146,11 @@ TEST_CASE("images that claim to be huge are refused before memory is taken for t
   REQUIRE_THAT(refusal(png({.width = 65536, .height = 1025}, "\0"s)),
                ContainsSubstring("a file: says that it has 65536 x 1025 pixels, expected 1 to "
                                  "67108864"));
-  REQUIRE_THAT(refusal(with_jpeg_size(jpeg(8, 8, waves(8, 8, 3)), 65500, 65500)),
+  REQUIRE_THAT(refusal(with_jpeg_size(jpeg(8, 8, ramp(8, 8, 3)), 65500, 65500)),
                ContainsSubstring("says that it has 65500 x 65500 pixels"));
   REQUIRE_THAT(refusal(png({.width = 0}, "\0"s)), ContainsSubstring("a file: PNG: "));
   // This file repeats one scan 600 times. The repeats add nothing to the image.
-  const std::string file = jpeg(8, 8, waves(8, 8, 1), {JCS_GRAYSCALE, 1, true});
+  const std::string file = jpeg(8, 8, ramp(8, 8, 1), {JCS_GRAYSCALE, 1, true});
   const size_t scan = file.rfind("\xff\xda");
   std::string scans = file.substr(0, file.size() - 2);
   for (int i = 0; i < 600; ++i) scans += file.substr(scan, file.size() - 2 - scan);

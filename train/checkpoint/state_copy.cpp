@@ -10,7 +10,7 @@ namespace tessera::train {
 namespace {
 
 bool must_be_copied(const optim::StatePiece& piece) {
-  return piece.is_copy || piece.of_forward || !piece.values.device().is_cpu();
+  return piece.is_copy || piece.always_copied || !piece.values.device().is_cpu();
 }
 
 int64_t bytes_of(const std::vector<optim::StatePiece>& pieces, bool forced) {

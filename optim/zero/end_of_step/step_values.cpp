@@ -5,7 +5,7 @@
 namespace tessera::optim {
 
 StepScalars FetchedScalars::get() const {
-  if (!arrived_) return here_;
+  if (!arrived_) return on_host_;
   // The host waits until the device has computed this step's values, because the caller is about to
   // report them or to decide about the update.
   arrived_->synchronize();
@@ -15,26 +15,26 @@ StepScalars FetchedScalars::get() const {
 StepValues::StepValues(Device device) : device_(device) {
   if (device.is_cpu()) return;
   constexpr Category category = Category::communication;
-  there_ = allocate(sizeof(StepScalars), category, device);
+  on_device_ = allocate(sizeof(StepScalars), category, device);
   pinned_ = allocate_pinned(slots * int64_t{sizeof(StepScalars)}, category);
   stop_skipping();  // the first end_step() reads the flag, so it must be initialised
 }
 
 StepScalars* StepValues::scalars() {
-  return there_ ? static_cast<StepScalars*>(there_->data()) : &here_;
+  return on_device_ ? static_cast<StepScalars*>(on_device_->data()) : &on_host_;
 }
 
 FetchedScalars StepValues::fetch() {
   FetchedScalars fetched;
   if (device_.is_cpu()) {
-    fetched.here_ = here_;
+    fetched.on_host_ = on_host_;
     return fetched;
   }
   // The host has read the slot's previous copy, because ZeroEngine::launch allows at most `slots`
   // steps in flight.
   StepScalars* const slot = static_cast<StepScalars*>(pinned_->data()) + next_;
   next_ = (next_ + 1) % slots;
-  cuda::copy(device_.index, slot, there_->data(), sizeof(StepScalars));
+  cuda::copy(device_.index, slot, on_device_->data(), sizeof(StepScalars));
   fetched.pinned_ = slot;
   fetched.arrived_.emplace(device_.index);
   return fetched;
@@ -42,7 +42,7 @@ FetchedScalars StepValues::fetch() {
 
 void StepValues::stop_skipping() {
   if (device_.is_cpu()) {
-    here_.skip = 0;
+    on_host_.skip = 0;
   } else {
     // The flag is cleared in stream order, so steps that were launched earlier still see it set.
     cuda::zero(device_.index, &scalars()->skip, sizeof(StepScalars::skip));

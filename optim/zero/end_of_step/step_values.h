@@ -24,7 +24,7 @@ class FetchedScalars {
 
  private:
   friend class StepValues;
-  StepScalars here_;                     // the values, if ranks compute on the CPU
+  StepScalars on_host_;                  // the values, if ranks compute on the CPU
   const StepScalars* pinned_ = nullptr;  // on a GPU: the copy, valid once `arrived_` has passed
   std::optional<cuda::Event> arrived_;
 };
@@ -47,9 +47,9 @@ class StepValues {
 
  private:
   Device device_;
-  StepScalars here_;                       // the scalars, if ranks compute on the CPU
-  std::shared_ptr<Storage> there_;         // the scalars, if ranks compute on a GPU
-  std::shared_ptr<Storage> pinned_;        // on a GPU: copies for the host, StepScalars [slots]
+  StepScalars on_host_;                 // the scalars, if ranks compute on the CPU
+  std::shared_ptr<Storage> on_device_;  // the scalars, if ranks compute on a GPU
+  std::shared_ptr<Storage> pinned_;     // on a GPU: copies for the host, StepScalars [slots]
   int next_ = 0;
 };
 
