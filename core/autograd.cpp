@@ -235,7 +235,7 @@ class BackwardPass {
   void check_gradients_begun(const char* name) {
     for_each_parameter([name](const Node& node, const Leaf& leaf) {
       TESSERA_CHECK(leaf.awaited > 0,
-                    "{}: '{}' has the parameter '{}' when it runs again, which it had not at first",
+                    "{}: '{}' uses parameter '{}' when it runs again, but not at first",
                     name, node.name, leaf.name);
     });
   }

@@ -119,7 +119,7 @@ inline void check_send_receive(const Transfer& outgoing, const Transfer& incomin
   }
   const bool alone = outgoing.peer == rank || incoming.peer == rank;
   TESSERA_CHECK(!alone || outgoing.peer == incoming.peer,
-                "send_receive: rank {} is its own peer in one direction alone", rank);
+                "send_receive: rank {} is its own peer in only one direction", rank);
   TESSERA_CHECK(!alone || (outgoing.buffer.elements() == incoming.buffer.elements() &&
                            outgoing.buffer.dtype() == incoming.buffer.dtype()),
                 "send_receive: rank {} sends {} {} to itself and expects {} {}", rank,

@@ -21,7 +21,7 @@ cudaError_t check_end(const char* call, const void* address, size_t bytes, bool 
   const auto found = block_around(address);
   if (!found) {
     return on_device ? failed(cudaErrorInvalidValue,
-                              fmt::format("{}: {} is no device memory", call, address))
+                              fmt::format("{}: {} is not device memory", call, address))
                      : cudaSuccess;
   }
   const auto& [start, block] = *found;
@@ -78,7 +78,7 @@ cudaError_t set(const char* call, void* to, int value, size_t bytes, cudaStream_
   if (bytes == 0) return cudaSuccess;
   if (!block_around(to)) {
     return failed(cudaErrorInvalidValue,
-                  fmt::format("{}: {} is no memory of CUDA's", call, to));
+                  fmt::format("{}: {} is not memory from CUDA", call, to));
   }
   if (const auto error = check_end(call, to, bytes, false); error != cudaSuccess) return error;
   return enqueue(stream, [=] {

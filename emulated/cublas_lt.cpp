@@ -166,7 +166,7 @@ void check_reachable(const char* name, const void* data) {
   cudaPointerAttributes attributes{};
   demand(data != nullptr && cudaPointerGetAttributes(&attributes, data) == cudaSuccess &&
              attributes.type != cudaMemoryTypeUnregistered,
-         "{} is no memory that the device can reach", name);
+         "{} is not memory that the device can reach", name);
 }
 
 void check_addresses(const Problem& problem, const Algorithm& algorithm, const Addresses& at) {

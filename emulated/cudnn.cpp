@@ -181,7 +181,7 @@ void check_reachable(const char* name, const void* data) {
   cudaPointerAttributes attributes{};
   demand(data != nullptr && cudaPointerGetAttributes(&attributes, data) == cudaSuccess &&
              attributes.type != cudaMemoryTypeUnregistered,
-         "{} is no memory that the device can reach", name);
+         "{} is not memory that the device can reach", name);
   demand(reinterpret_cast<uintptr_t>(data) % 16 == 0, "{} does not begin at a multiple of 16 bytes",
          name);
 }

@@ -54,7 +54,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Safete
 
 const SafetensorsEntry& SafetensorsWriter::entry(std::string_view name) const {
   const auto found = entries_.find(name);
-  TESSERA_CHECK(found != entries_.end(), "safetensors: the file was not to have a tensor '{}'",
+  TESSERA_CHECK(found != entries_.end(), "safetensors: tensor '{}' was not declared",
                 name);
   return found->second;
 }

@@ -109,7 +109,7 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
                                                         .weights = std::move(work_.weights)});
   }
   TESSERA_CHECK(work_.forward, "train: the loop has no forward");
-  TESSERA_CHECK(!work_.load == !work_.loss, "train: the loop has one of load and loss alone");
+  TESSERA_CHECK(!work_.load == !work_.loss, "train: the loop has only one of load and loss");
   TESSERA_CHECK(work_.evaluate || options.eval_every == 0,
                 "train: an evaluation every {} steps, and nothing that evaluates",
                 options.eval_every);

@@ -15,13 +15,14 @@ Shape checked_pool_shape(std::string_view operation, const Tensor& x, const Pool
   const auto windows = [&](std::string_view axis, int64_t pixels, int64_t kernel, int64_t stride,
                            int64_t padding) {
     TESSERA_CHECK(kernel >= 1 && stride >= 1,
-                  "{}: {} of the kernel {} and of the stride {}, expected at least 1", operation,
-                  axis, kernel, stride);
+                  "{}: the {} of the kernel is {} and of the stride {}, expected at least 1",
+                  operation, axis, kernel, stride);
     TESSERA_CHECK(padding >= 0 && 2 * padding <= kernel,
-                  "{}: {} of the padding {}, expected one from 0 to half of the kernel's, {}",
+                  "{}: the {} of the padding is {}, expected 0 to half of the kernel's {}",
                   operation, axis, padding, kernel);
     TESSERA_CHECK(pixels + 2 * padding >= kernel,
-                  "{}: {} of the kernel {}, expected at most {}, that of x {} with its padding",
+                  "{}: the {} of the kernel is {}, expected at most {}, that of x {} with its "
+                  "padding",
                   operation, axis, kernel, pixels + 2 * padding, x.shape());
     return (pixels + 2 * padding - kernel) / stride + 1;
   };

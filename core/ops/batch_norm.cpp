@@ -109,7 +109,7 @@ BatchNorm batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      const Tensor& residual, BatchNormOptions options, const BatchParts& parts) {
   const int64_t rows = check_batch_norm(x, weight, bias, residual);
   TESSERA_CHECK(parts.count == 1 || (parts.count > 1 && parts.sum),
-                "batch_norm: {} parts {} a sum over them, expected 1, or more with one",
+                "batch_norm: {} parts {} a sum over them, expected 1 part, or several with a sum",
                 parts.count, parts.sum ? "with" : "without");
   TESSERA_CHECK(x.elements() > 0 && rows * parts.count > 1,
                 "batch_norm: x has shape {}, {} rows of channels; a variance needs more than one "

@@ -81,7 +81,7 @@ void Communicator::check_buffer(const Operation& operation, const char* name, co
     (void)cudaPointerGetAttributes(&attributes, at(buffer, byte));
     const bool on_device = attributes.type == cudaMemoryTypeDevice ||
                            attributes.type == cudaMemoryTypeManaged;
-    if (!on_device) refuse(byte == 0 ? "is no device memory" : "ends outside device memory");
+    if (!on_device) refuse(byte == 0 ? "is not device memory" : "ends outside device memory");
     if (attributes.device != device_) {
       refuse("is on device " + std::to_string(attributes.device) + ", the communicator on " +
              std::to_string(device_));
@@ -196,7 +196,7 @@ void Communicator::run_collective(const Call& call) {
     case Kind::reduce_scatter: return reduce_scatter(call);
     case Kind::all_gather: return gather(call);
     case Kind::broadcast: return broadcast(call);
-    default: throw Failure(ncclInternalError, text(call.operation) + " is no collective");
+    default: throw Failure(ncclInternalError, text(call.operation) + " is not a collective");
   }
 }
 

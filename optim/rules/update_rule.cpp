@@ -33,7 +33,7 @@ void adam(const Context& context, const UpdateRanges& ranges,
 
 void check_momentum(const UpdateHyper& hyper, bool has_state) {
   TESSERA_CHECK(hyper.beta1 == 0 || has_state,
-                "sgd: a group has momentum {}, the rule has none and so no state for it",
+                "sgd: a group has momentum {}, but the rule has none, and so no state for it",
                 hyper.beta1);
 }
 

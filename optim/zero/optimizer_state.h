@@ -34,8 +34,8 @@ struct StatePiece {
   StateTensor of;
   int64_t begin = 0;  // in the flattened tensor, a multiple of 256
   int64_t end = 0;
-  Tensor values;            // flat; a view of memory that the next step may change, unless is_copy
-  bool is_copy = false;     // true: `values` is a copy, which no step changes
+  Tensor values;         // flat; a view of memory that the next step may change, unless is_copy
+  bool is_copy = false;  // true: `values` is a copy, which no step changes
   bool always_copied = false;  // true for running statistics, which async checkpoints always copy
 };
 

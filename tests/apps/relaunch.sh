@@ -50,7 +50,7 @@ rank_process() {
 # resumes LOG COUNT: the run must have resumed COUNT times, rather than begun anew.
 resumes() {
   [[ $(grep -c 'going on from' output.log) == "$2" ]] ||
-    fail "not gone on $2 times: $(cat output.log)"
+    fail "the job did not start again $2 times: $(cat output.log)"
   grep -q '"type":"resume"' "$1" || fail "no resume in $1"
 }
 
@@ -183,7 +183,7 @@ sh -c "trap '' CHLD; exec $relaunch -n 1 -- sh -c 'exit 3'" > stdout.log 2> outp
 [[ $status == 3 ]] || fail "exit code $status instead of 3 where SIGCHLD is ignored"
 talker='echo words >&2; sleep 1; echo words >&2; touch done'
 { "$relaunch" -n 1 -- sh -c "$talker" 2>&1 || true; } | head -n 1 > /dev/null
-[[ -e done ]] || fail "it ended with whoever read its words"
+[[ -e done ]] || fail "relaunch ended with the reader of its output"
 # SIGTERM arrives before any rank has started.
 printf '#!/bin/sh\nexec sleep 1000\n' > silent.sh
 chmod +x silent.sh

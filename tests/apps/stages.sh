@@ -51,7 +51,7 @@ same fp32 2 --offload optimizer
 grep -q "offload: a CPU's optimizer state is on the host anyway" stderr.log ||
   fail "offload is not explained: $(cat stderr.log)"
 cmp -s fp32.safetensors bf16.safetensors && fail "bf16 trained as fp32 does"
-cmp -s bf16.safetensors bf16_sums.safetensors && fail "sums in bf16 are those in fp32"
+cmp -s bf16.safetensors bf16_sums.safetensors && fail "sums in bf16 have the bits of sums in fp32"
 
 python3 - << 'PYTHON'
 import json

@@ -51,7 +51,7 @@ cuda::ConvolutionChoice choice_for(int64_t images, Conv2dPass pass) {
   for (const auto& choice : cuda::convolution_choices(default_device().index)) {
     if (choice.sizes == sizes && choice.pass == pass) return choice;
   }
-  FAIL("it has not been chosen");
+  FAIL("no algorithm was chosen");
   return {};
 }
 

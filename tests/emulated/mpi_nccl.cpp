@@ -141,7 +141,7 @@ TEST_CASE("buffers in place are in place exactly, and on the device") {
   };
   const auto own = static_cast<size_t>(world.rank) * 10;
   check_refused(gather_from(buffer.at(own + 1), 10), "overlap");
-  check_refused(gather_from(host.data(), 10), "the send buffer is no device memory");
+  check_refused(gather_from(host.data(), 10), "the send buffer is not device memory");
   check_refused(gather_from(nullptr, 10), "is null");
   check_refused(gather_from(buffer.at(own), 1000), "ends outside device memory");
   const auto scatter = [&](ncclComm_t comm) {

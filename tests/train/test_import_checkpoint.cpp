@@ -189,7 +189,8 @@ TEST_CASE("momentum has at least one update behind it") {
   const std::vector<NamedTensor> momentum{{"a.weight.momentum_buffer", numbers({3, 400}, 1)},
                                           {"b.momentum_buffer", numbers({2}, 1)}};
   ImportOptions options = files.options(weights, momentum);
-  CHECK(files.refusal(options).find("has no step; give the run's, --step") != std::string::npos);
+  CHECK(files.refusal(options).find("has no step; give the run's step with --step") !=
+        std::string::npos);
   options.step = 0;
   CHECK(files.refusal(options).find("has momentum, and the step is 0") != std::string::npos);
   options.step = 4;

@@ -159,7 +159,7 @@ TEST_CASE("a manifest with a right checksum is not believed either") {
     return refusal(manifest);
   };
   CHECK(with([](Manifest& m) { m.ranges.pop_back(); }) ==
-        "m.json: ranges: of \"wte.weight/updates\" the element 0 is in none, or in two");
+        "m.json: ranges: element 0 of \"wte.weight/updates\" is in no range, or in two");
   CHECK(with([](Manifest& m) { m.ranges[1].begin = 256; }).find("element 512 is in none, or in") !=
         std::string::npos);
   CHECK(with([](Manifest& m) { m.ranges[1].begin = 513; }).find("a block of 256 elements") !=

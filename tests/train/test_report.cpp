@@ -125,7 +125,7 @@ TEST_CASE("what is no log is refused by name") {
     return [path = log_of(folder, text)] { read_history(path); };
   };
   CHECK_THROWS_WITH(read("")(), ContainsSubstring("run.jsonl: not the log of a run"));
-  CHECK_THROWS_WITH(read("text\n")(), ContainsSubstring("its first line is no header"));
+  CHECK_THROWS_WITH(read("text\n")(), ContainsSubstring("its first line is not a header"));
   CHECK_THROWS_WITH(read("{\"type\":\"step\"}\n")(), ContainsSubstring("no header"));
   CHECK_THROWS_WITH(read(header + "[1]\n")(), ContainsSubstring("line 2 is not a line of a log"));
   CHECK_THROWS_WITH(read(header + "{\"type\":3}\n")(), ContainsSubstring("line 2"));

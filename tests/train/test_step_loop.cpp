@@ -147,7 +147,7 @@ TEST_CASE("a loop that lacks what it is asked for is refused") {
   };
   CHECK_THAT(refusal({}), ContainsSubstring("no forward"));
   CHECK_THAT(refusal({.forward = forward, .load = [](const MicroBatch&) {}}),
-             ContainsSubstring("one of load and loss alone"));
+             ContainsSubstring("only one of load and loss"));
   CHECK_THAT(refusal({.forward = forward}), ContainsSubstring("an evaluation every 2 steps"));
   LoopOptions options{.steps = 1, .batch = run.loop.batch, .weights = {.path = "w", .every = 1}};
   const auto saving = [&](const StepWork& work) {

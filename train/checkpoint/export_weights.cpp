@@ -97,7 +97,9 @@ std::vector<nn::SafetensorsSpec> model_weights(const CheckpointReader& checkpoin
   const std::string where = manifest_path(checkpoint) + ": the model that it describes";
   for (const nn::SafetensorsSpec& spec : specs) {
     const auto found = weights.find(spec.name);
-    if (found == weights.end()) fail_input("{} has {}, and it has not", where, spec.name);
+    if (found == weights.end()) {
+      fail_input("{} has {}, but the checkpoint has not", where, spec.name);
+    }
     if (found->second.shape != spec.shape) {
       fail_input("{} has {} with the shape {}, and it {}", where, spec.name, spec.shape,
                  found->second.shape);

@@ -70,10 +70,12 @@ int64_t finished_step(const ImportOptions& options, const ImportedWeights& weigh
   for (size_t i = 0; i < moments.updates.size(); ++i) {
     const std::optional<int64_t> own = moments.updates[i];
     const std::string& name = weights.values[i].of.name;
-    if (!own) fail_input("{}: {} has no step; give the run's, --step", options.moments, name);
+    if (!own) {
+      fail_input("{}: {} has no step; give the run's step with --step", options.moments, name);
+    }
     if (own != common) {
-      fail_input("{}: {} has {} updates, {} has {}; give the run's step, --step", options.moments,
-                 weights.values.front().of.name, *common, name, *own);
+      fail_input("{}: {} has {} updates, {} has {}; give the run's step with --step",
+                 options.moments, weights.values.front().of.name, *common, name, *own);
     }
   }
   return *common;
@@ -91,8 +93,8 @@ std::vector<ImportedTensor> update_counts(const ImportOptions& options,
     const std::string& name = weights.values[i].of.name;
     const int64_t count = moments.updates[i].value_or(step);
     if (count == 0 && !options.moments.empty() && !moments.updates[i]) {
-      fail_input("{}: {} has momentum, and the step is 0; give the run's, --step", options.moments,
-                 name);
+      fail_input("{}: {} has momentum, and the step is 0; give the run's step with --step",
+                 options.moments, name);
     }
     counts.push_back({.of = {name, optim::updates_kind, DType::i64, {}}, .count = count});
   }

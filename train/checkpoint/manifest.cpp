@@ -197,8 +197,8 @@ void check_complete(const std::string& where, const Manifest& manifest) {
       digest += range.digest;
     }
     if (covered != tensor.shape.elements()) {
-      fail_input("{}: ranges: of {} the element {} is in none, or in two", where,
-                 nn::printable(tensor.path()), covered);
+      fail_input("{}: ranges: element {} of {} is in no range, or in two", where, covered,
+                 nn::printable(tensor.path()));
     }
   }
   if (next != manifest.ranges.size()) fail_input("{}: ranges: they are not in order", where);

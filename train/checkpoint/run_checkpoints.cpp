@@ -240,7 +240,7 @@ void RunCheckpoints::conclude(const std::string& failure, const std::string& dig
   }
   log_.write(line.add("failed", failure));
   spdlog::warn(
-      "{}: the checkpoint of step {} was not written: {}; those before it are as they were",
+      "{}: the checkpoint of step {} was not written: {}; earlier checkpoints are unchanged",
       options_.folder, writing_.step, failure);
   // No rank is writing any more, so rank 0 can remove the shards of all ranks.
   std::error_code ignored;

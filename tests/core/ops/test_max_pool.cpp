@@ -95,14 +95,16 @@ TEST_CASE("max_pool says what is wrong", "[max_pool]") {
   CHECK_THROWS_WITH(ops::max_pool(random_tensor({2, 8, 9}, 1), {.kernel = 2}),
                     "max_pool: x has shape [2, 8, 9], expected (N, H, W, C)");
   CHECK_THROWS_WITH(ops::max_pool(x, {.kernel = {3, 0}}),
-                    "max_pool: width of the kernel 0 and of the stride 1, expected at least 1");
+                    "max_pool: the width of the kernel is 0 and of the stride 1, expected at "
+                    "least 1");
   CHECK_THROWS_WITH(ops::max_pool(x, {.kernel = 3, .stride = {0, 1}}),
-                    "max_pool: height of the kernel 3 and of the stride 0, expected at least 1");
+                    "max_pool: the height of the kernel is 3 and of the stride 0, expected at "
+                    "least 1");
   CHECK_THROWS_WITH(ops::max_pool(x, {.kernel = 3, .padding = 2}),
-                    "max_pool: height of the padding 2, expected one from 0 to half of the "
-                    "kernel's, 3");
+                    "max_pool: the height of the padding is 2, expected 0 to half of the "
+                    "kernel's 3");
   CHECK_THROWS_WITH(ops::max_pool(x, {.kernel = {2, 12}, .padding = {0, 1}}),
-                    "max_pool: width of the kernel 12, expected at most 11, that of x "
+                    "max_pool: the width of the kernel is 12, expected at most 11, that of x "
                     "[2, 8, 9, 3] with its padding");
   CHECK_THROWS_WITH(ops::max_pool(random_tensor({1, 16, 16, 1}, 1), {.kernel = 16}),
                     "max_pool: a window of 16 x 16 pixels, expected at most 255");
