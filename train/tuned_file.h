@@ -17,7 +17,8 @@ struct TunedFor {
   int64_t library = 0;  // cuda::product_library_version
 };
 
-/// Returns the text of the table.
+/// Returns the text of a table with `products`, which were measured on the device and with the
+/// library version of `where`.
 std::string tuned_text(const TunedFor& where, const std::vector<cuda::MeasuredProduct>& products);
 
 /// Parses the text of a table and returns its products. Throws InputError, naming `path`, if the
@@ -30,15 +31,16 @@ std::vector<cuda::TunedProduct> parse_tuned(const std::string& path, const std::
 /// InputError for a table that cannot be used, and if the ranks compute on the CPU. Collective.
 void use_tuned_file(const std::string& path, dist::World& world);
 
-/// Does the same as use_tuned_file with a table that rank 0 has as text. Errors begin with `where`.
-/// Collective.
+/// Makes every rank use the algorithms of the table that rank 0 passes as `text`. The `text` of
+/// other ranks is ignored. Must be called after the devices are chosen, on CUDA. Throws InputError,
+/// with a message that begins with `where`, for a table that cannot be used. Collective.
 void use_tuned_text(const std::string& where, const std::string& text, dist::World& world);
 
 /// Returns the text of the table whose algorithms this process uses. Empty if there is no table.
 const std::string& tuned_table();
 
-/// Returns the table's size and digest, for comparisons and for the log, or "no file" without a
-/// table.
+/// Returns size and digest of tuned_table(), for the log and for comparison with a checkpoint.
+/// Returns "no file" if there is no table.
 std::string tuned_digest();
 
 }  // namespace tessera::train

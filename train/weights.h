@@ -1,6 +1,6 @@
 // Saves and loads the weights of a model under a ZeroOptimizer, at every ZeRO stage. The weights
-// are in a safetensors file. No rank needs additional memory for the whole model, because tensors
-// are processed one after the other.
+// are in a safetensors file. No rank needs additional memory for the whole model: saving gathers
+// one bucket or one row-sparse table at a time, and each rank loads only the values that it stores.
 //
 //   train::load_weights("pretrained.safetensors", model, optimizer);
 //   ... steps ...
@@ -27,15 +27,16 @@ struct SaveOptions {
 };
 
 /// Saves parameters and running statistics as F32. A trained 16-bit parameter is saved from its
-/// master weights. Rank 0 writes the file, as a whole or not at all. One bucket at a time is
-/// gathered into memory of Category::communication. The plan includes the memory and traffic of
-/// saves during a run (train/weight_saves.h), but not of a save at the end of the run. Therefore
-/// report_run must be called before a save at the end. If `path` cannot be written, tries other
-/// places, as save_parameters does. Collective.
+/// master weights. Rank 0 writes the file, which appears complete or not at all. One bucket or one
+/// row-sparse table at a time is gathered into memory of Category::communication. The plan includes
+/// the memory and traffic of saves during a run (train/weight_saves.h), but not of a save at the
+/// end of the run. Therefore such a save must come after report_run has measured: after the call,
+/// or in its `before_tables`. If `path` cannot be written, tries other places, as save_parameters
+/// does. Collective.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 
-/// A file of weights in any format, while it is written.
+/// A file of weights that is being written, in any format.
 struct WeightsSink {
   std::function<void(const nn::NamedParameter&, std::span<const float>)> write;  // one parameter
   std::function<void()> commit;  // completes the file; without this call the file is discarded
