@@ -170,7 +170,7 @@ std::string train_with_checkpoints(const std::string& folder, bool async, int64_
   return found->manifest().digest.text();
 }
 
-TEST_CASE("checkpoints that are written while steps go on are those that are waited for") {
+TEST_CASE("checkpoints written while steps go on equal those written between steps") {
   const dist::World world = job_world();
   const SharedFolder waited(world);
   const SharedFolder meanwhile(world);

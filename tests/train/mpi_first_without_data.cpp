@@ -116,7 +116,7 @@ class OtherOrder : public optim::StateSource {
   std::vector<int64_t> events_;
 };
 
-TEST_CASE("an order of parameters that there are not is refused") {
+TEST_CASE("an order with unknown parameters is refused") {
   const dist::World job = job_world();
   const SharedFolder folder(job);
   Run run(job, 3, false);

@@ -119,7 +119,7 @@ TEST_CASE("a classifier of images is exported as its program saves it") {
   CHECK(exported(folder, state_of(*model), manifest) == folder.read("expected"));
 }
 
-TEST_CASE("batches are those of all updates, or what an imported file has said") {
+TEST_CASE("num_batches_tracked counts all updates, or is what an imported file says") {
   const auto batches = [](const dist::Settings& run, std::map<std::string, std::string> weights) {
     return train::batches_tracked(
         {.step = 5, .skipped = 2, .run = run, .weights = std::move(weights)});

@@ -59,7 +59,7 @@ TEST_CASE("a manifest says what it was given") {
   CHECK_FALSE(after.best.has_value());
 }
 
-TEST_CASE("a manifest may know the best evaluation so far, and is not believed about it either") {
+TEST_CASE("a manifest may have the best evaluation so far, and an invalid one is refused") {
   Manifest manifest = example();
   manifest.best = {.step = 30, .value = 0.1, .tie = 2.0f / 3};
   const Manifest after = train::parse_manifest("m.json", manifest_text(manifest));
@@ -105,7 +105,7 @@ TEST_CASE("of evaluations the better one is the best, and none that is not finit
   }
 }
 
-TEST_CASE("a manifest says what weights it is of, where that is known") {
+TEST_CASE("a manifest has the metadata of the weights, if it is known") {
   // Manifests that were written before the members `weights` and `imported` existed must still be
   // read.
   const std::string before = manifest_text(example());

@@ -41,7 +41,7 @@ int64_t lines_of(int64_t steps, Progress::Clock::duration silence) {
 
 }  // namespace
 
-TEST_CASE("in a pipe progress is a line every tenth, and none is silent for longer than it may") {
+TEST_CASE("in a pipe, progress prints a line every tenth of the way and after long silence") {
   CHECK(lines_of(100, std::chrono::hours(1)) == 11);
   CHECK(lines_of(5, std::chrono::hours(1)) == 5);
   CHECK(lines_of(100, std::chrono::seconds(0)) == 100);

@@ -71,7 +71,7 @@ TEST_CASE("equal scores are in the order of the items") {
   CHECK(place_among(scores, {}, 0) == 0);
 }
 
-TEST_CASE("what is not a number is before the items that are looked for, and never right itself") {
+TEST_CASE("a score of NaN ranks before the wanted items, and is never a hit") {
   const std::vector<float> scores = {1, NAN, 5, NAN, INFINITY};
   CHECK(place_in_catalogue(scores, {}, 4) == 2);
   CHECK(place_in_catalogue(scores, {}, 2) == 3);

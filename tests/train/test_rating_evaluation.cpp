@@ -157,7 +157,7 @@ TEST_CASE("errors of ratings are those of a plain loop, with predictions within 
             .batches == (60 + samples - 1) / samples);
 }
 
-TEST_CASE("a prediction that is not a number makes the errors so") {
+TEST_CASE("a prediction of NaN makes the errors NaN") {
   const Data data = Data::drawn(false);
   const auto model = built("mf");
   for (const nn::NamedParameter& named : model->named_parameters()) {
@@ -170,7 +170,7 @@ TEST_CASE("a prediction that is not a number makes the errors so") {
   CHECK(std::isnan(errors.mae));
 }
 
-TEST_CASE("the range of ratings is what they are between") {
+TEST_CASE("predictions are clamped to the range of ratings") {
   Ratings ratings = pairs({{0, 0}, {0, 1}, {1, 0}});
   ratings.values = {3, 0.5f, 4.5f};
   CHECK(train::rating_range(ratings).lowest == 0.5f);

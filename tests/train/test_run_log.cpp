@@ -41,7 +41,7 @@ TEST_CASE("a float in the log is the shortest text that reads back to the same f
   }
 }
 
-TEST_CASE("lines of the log are JSON, in the order of the issue") {
+TEST_CASE("lines of the log are JSON with members in a fixed order") {
   const std::string text = step_line({.step = 3,
                                       .loss = 2.5f,
                                       .grad_norm = 0.1f,
@@ -71,7 +71,7 @@ TEST_CASE("lines of the log are JSON, in the order of the issue") {
   REQUIRE(nlohmann::json::parse(JsonObject().add("a", true).add("b", "x").indented())["a"] == true);
 }
 
-TEST_CASE("a log is there while it is written, and none is one without a name") {
+TEST_CASE("a log can be read while it is written, and an empty name writes none") {
   const test::TemporaryFolder folder;
   RunLog log(folder.path("a.jsonl"));
   log.write(eval_line(1, 2));

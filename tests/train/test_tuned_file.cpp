@@ -74,7 +74,7 @@ TEST_CASE("a table of another GPU or library, and what is no table, is refused")
   }
 }
 
-TEST_CASE("a product that none can be is refused") {
+TEST_CASE("an impossible product is refused") {
   const auto with = [](const char* name, const json& value) {
     return [name, value](json& table) { table["products"][1][name] = value; };
   };
