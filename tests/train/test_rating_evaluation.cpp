@@ -170,7 +170,7 @@ TEST_CASE("a prediction of NaN makes the errors NaN") {
   CHECK(std::isnan(errors.mae));
 }
 
-TEST_CASE("predictions are clamped to the range of ratings") {
+TEST_CASE("the range of ratings is from the lowest to the highest") {
   Ratings ratings = pairs({{0, 0}, {0, 1}, {1, 0}});
   ratings.values = {3, 0.5f, 4.5f};
   CHECK(train::rating_range(ratings).lowest == 0.5f);
