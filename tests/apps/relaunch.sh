@@ -134,7 +134,10 @@ says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 in_background "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoint told \
   --checkpoint-every 0 --log "$work/told.jsonl"
 until grep -q relaunch "/proc/$job/cmdline"; do sleep 0.01; done
-sleep 0.1
+# Bit 9 of the caught signals is SIGUSR1. Before relaunch catches it, the signal would end relaunch.
+until caught=$(awk '/^SigCgt:/ {print $2}' "/proc/$job/status") && ((0x$caught & 0x200)); do
+  sleep 0.01
+done
 kill -USR1 "$job"
 for _ in $(seq 600); do
   ls -d told/step-*[0-9] > /dev/null 2>&1 && break
