@@ -17,7 +17,7 @@ std::string text_of(const Settings& settings) {
   std::string text;
   for (const auto& [name, value] : settings) {
     TESSERA_CHECK((name + value).find(separator) == std::string::npos,
-                  "check_agreement: {} has a null character, expected text", name);
+                  "check_agreement: setting {} has a null character, expected none", name);
     text += name + separator + value + separator;
   }
   return text;
@@ -96,7 +96,7 @@ void check_agreement(const World& world, const Settings& own) {
   }
   const std::string difference =
       broadcast_text(communicator, world.rank == 0 ? first_difference(of_ranks) : "");
-  fail_input("{}; all ranks of a job must have the same", difference);
+  fail_input("{}; all ranks of a job must have the same value", difference);
 }
 
 }  // namespace tessera::dist

@@ -80,9 +80,9 @@ void check_launcher(const World& world) {
   // the launcher's number, because Slurm's number may count mpirun's daemons.
   if (variable == nullptr || size == "1" || world.size > 1) return;
   fail_input(
-      "the launcher has started {} processes ({}), but MPI connects none of them: start the "
-      "program with the mpirun of the MPI that it is built with, or with srun and the --mpi "
-      "(pmix, pmi2) that this MPI knows",
+      "the launcher has started {} processes ({}), but MPI does not connect them: start the "
+      "program with the mpirun of the MPI that it was built with, or with srun and a type of --mpi "
+      "(pmix, pmi2) that this MPI supports",
       size, variable);
 }
 
@@ -334,8 +334,8 @@ void end_unless_all_end(int result) {
     TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
     if (done != 0) return;
     if (std::chrono::steady_clock::now() > deadline) {
-      end_job(fmt::format("rank {}: ended with code {}, while other ranks go on", own_rank.load(),
-                          result),
+      end_job(fmt::format("rank {}: ended with code {}, while other ranks are still running",
+                          own_rank.load(), result),
               (result & 255) == 0 ? 1 : result);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -364,7 +364,7 @@ int run(int argc, char** argv, const std::function<int(World&)>& body) {
     end_with_error(error.what());
   } catch (...) {
     publish_failure(RunFailure::error);
-    end_with_error("an exception that is no std::exception");
+    end_with_error("an exception that is not a std::exception");
   }
 }
 

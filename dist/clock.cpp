@@ -56,7 +56,7 @@ class Ranks {
       backoff.pause();
       if (static_cast<double>(backoff.slept_ns()) < timeout_s_ * 1e9) continue;
       throw StalledError(
-          fmt::format("comparing clocks: rank {} has said nothing for {} s (--comm-timeout)", from,
+          fmt::format("comparing clocks: rank {} has sent nothing for {} s (--comm-timeout)", from,
                       timeout_s_),
           {from});
     }

@@ -22,7 +22,7 @@ inline void check_memory(const char* operation, const Tensor& tensor, Device dev
 inline void check_pieces(const char* operation, const Tensor& tensor, int ranks, Device device) {
   check_memory(operation, tensor, device);
   TESSERA_CHECK(tensor.elements() % ranks == 0,
-                "{}: {} elements, expected equal pieces for {} ranks", operation,
+                "{}: {} elements, expected a multiple of {}, the number of ranks", operation,
                 tensor.elements(), ranks);
 }
 
@@ -74,11 +74,11 @@ inline void check_counts(const char* operation, const std::vector<int64_t>& coun
                 operation, counts.size(), ranks);
   int64_t left = buffer.elements();
   for (size_t r = 0; r < counts.size(); ++r) {
-    TESSERA_CHECK(counts[r] >= 0, "{}: {} elements for rank {}, expected none or more", operation,
+    TESSERA_CHECK(counts[r] >= 0, "{}: {} elements for rank {}, expected at least 0", operation,
                   counts[r], r);
     // Each count is compared with the remaining elements, because a sum of counts might overflow.
     TESSERA_CHECK(counts[r] <= left,
-                  "{}: a buffer of {} elements, but the counts add up to more at rank {}",
+                  "{}: a buffer of {} elements, but the counts up to rank {} add up to more",
                   operation, buffer.elements(), r);
     left -= counts[r];
   }
@@ -91,13 +91,14 @@ inline void check_exchange_v(const Tensor& input, const Tensor& output,
                              Device device = {}) {
   check_memory("exchange_v", input, device);
   check_memory("exchange_v", output, device);
-  TESSERA_CHECK(input.dtype() == output.dtype(), "exchange_v: input of {} and output of {}",
+  TESSERA_CHECK(input.dtype() == output.dtype(),
+                "exchange_v: the input is {} and the output {}, expected the same dtype",
                 dtype_name(input.dtype()), dtype_name(output.dtype()));
   check_counts("exchange_v", counts.send, input, ranks);
   check_counts("exchange_v", counts.receive, output, ranks);
   const auto own = static_cast<size_t>(rank);
   TESSERA_CHECK(counts.send[own] == counts.receive[own],
-                "exchange_v: rank {} sends {} elements to itself and expects {}", rank,
+                "exchange_v: rank {} sends {} elements to itself, but expects {} from itself", rank,
                 counts.send[own], counts.receive[own]);
 }
 
@@ -109,8 +110,9 @@ inline void check_all_gather_v(const Tensor& buffer, const std::vector<int64_t>&
 
 inline void check_send_receive(const Transfer& outgoing, const Transfer& incoming, int rank,
                                int ranks, Device device = {}) {
-  TESSERA_CHECK(outgoing.peer != -1 || incoming.peer != -1,
-                "send_receive: neither a rank to send to nor one to receive from");
+  TESSERA_CHECK(
+      outgoing.peer != -1 || incoming.peer != -1,
+      "send_receive: neither a peer to send to nor one to receive from, expected at least one");
   for (const Transfer* const one : {&outgoing, &incoming}) {
     if (one->peer == -1) continue;
     check_memory("send_receive", one->buffer, device);
@@ -118,12 +120,13 @@ inline void check_send_receive(const Transfer& outgoing, const Transfer& incomin
                   one->peer, ranks - 1);
   }
   const bool alone = outgoing.peer == rank || incoming.peer == rank;
-  TESSERA_CHECK(!alone || outgoing.peer == incoming.peer,
-                "send_receive: rank {} is its own peer in only one direction", rank);
+  TESSERA_CHECK(
+      !alone || outgoing.peer == incoming.peer,
+      "send_receive: rank {} is its own peer in only one direction, expected both or none", rank);
   TESSERA_CHECK(!alone || (outgoing.buffer.elements() == incoming.buffer.elements() &&
                            outgoing.buffer.dtype() == incoming.buffer.dtype()),
-                "send_receive: rank {} sends {} {} to itself and expects {} {}", rank,
-                outgoing.buffer.elements(), dtype_name(outgoing.buffer.dtype()),
+                "send_receive: rank {} sends {} elements of {} to itself, but expects {} of {}",
+                rank, outgoing.buffer.elements(), dtype_name(outgoing.buffer.dtype()),
                 incoming.buffer.elements(), dtype_name(incoming.buffer.dtype()));
 }
 

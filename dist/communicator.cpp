@@ -47,7 +47,7 @@ void wait_in(const char* name, const Call& call, const std::function<void()>& bo
 }
 
 std::function<void()> Communicator::capture(const std::function<void()>&) {
-  fail("capture: what goes over {} passes through the host, which a graph cannot do", name());
+  fail("capture: {} communicates through the host, which a graph cannot capture", name());
 }
 
 std::function<void()> Communicator::capture_ordered(const std::function<void()>& body) {
@@ -68,9 +68,9 @@ std::string Call::text() const {
 
 void check_may_wait(std::thread::id server, const std::string& what) {
   TESSERA_CHECK(std::this_thread::get_id() != server,
-                "{}: inside run() or a Receive, where the communication thread would wait for "
-                "itself; wait on the thread that makes the calls, or put what follows into a run() "
-                "of its own",
+                "{}: called inside run() or a Receive, where the communication thread would "
+                "wait for itself; wait on the thread that makes the calls, or put the code after "
+                "the wait into a run() of its own",
                 what);
 }
 

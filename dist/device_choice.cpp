@@ -70,7 +70,7 @@ void choose_devices(World& world, const DeviceOptions& options) {
   world.communicator->set_timeout(options.timeout_s);
   const bool may_be_cpu = options.device != "cuda";
   if (options.comm == "nccl" && options.device == "cpu") {
-    fail_input("--comm nccl: NCCL connects GPUs, and --device is cpu");
+    fail_input("--comm nccl: NCCL connects only GPUs, but --device is cpu");
   }
   if (options.device == "cpu") return;
 
@@ -85,11 +85,12 @@ void choose_devices(World& world, const DeviceOptions& options) {
   }
   const auto sharing = std::ranges::find_if(all, &Found::shares_one);
   if (options.comm == "nccl" && sharing != all.end()) {
-    fail_input("--comm nccl: rank {} shares its GPU with another rank: its host has {} ranks and "
-               "{} GPU{}, expected one for each rank; start at most {} there, or use --comm mpi, "
-               "over which ranks may share a GPU",
-               sharing - all.begin(), sharing->ranks, sharing->devices,
-               sharing->devices == 1 ? "" : "s", sharing->devices);
+    fail_input(
+        "--comm nccl: rank {} shares its GPU with another rank: its host has {} ranks and {} "
+        "GPU{}, expected a GPU for each rank; start at most {} on that host, or use --comm mpi, "
+        "with which ranks may share a GPU",
+        sharing - all.begin(), sharing->ranks, sharing->devices, sharing->devices == 1 ? "" : "s",
+        sharing->devices);
   }
   const int index = world.local_rank % own;
   cuda::use_device(index);

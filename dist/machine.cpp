@@ -44,7 +44,8 @@ Machine Machine::of_text(const std::string& text) {
   words >> machine.multiprocessors >> machine.cublas_lt >> machine.cudnn >> machine.nccl;
   words.get();  // the space before the name
   std::getline(words, machine.gpu);
-  TESSERA_CHECK(!words.fail(), "a rank describes its GPU as '{}'", text);
+  TESSERA_CHECK(!words.fail(), "a rank describes its GPU as '{}', expected four numbers and a name",
+                text);
   return machine;
 }
 

@@ -17,12 +17,13 @@ void check_axes(const std::vector<Mesh::Axis>& axes, int ranks) {
     TESSERA_CHECK(!name.empty(), "mesh: axis {} has no name", i);
     TESSERA_CHECK(size >= 1, "mesh: axis {} has {} ranks, expected at least 1", name, size);
     const auto same = std::ranges::count(axes, name, &Mesh::Axis::name);
-    TESSERA_CHECK(same == 1, "mesh: {} axes are called {}", same, name);
+    TESSERA_CHECK(same == 1, "mesh: {} axes are called {}, expected different names", same, name);
     // The product must not overflow, so it is clamped to ranks + 1, which is refused below.
     product = std::min<int64_t>(product * size, int64_t{ranks} + 1);
     sizes.push_back(fmt::format("{} {}", name, size));
   }
-  TESSERA_CHECK(product == ranks, "mesh: axes of {}, expected a product of {} ranks",
+  TESSERA_CHECK(product == ranks,
+                "mesh: axes {}, expected sizes whose product is {}, the number of ranks",
                 fmt::join(sizes, ", "), ranks);
 }
 

@@ -23,7 +23,8 @@ RowLayout::RowLayout(int64_t rows, int64_t width, int64_t ranks, int64_t multipl
 }
 
 Range RowLayout::owned(int64_t rank) const {
-  TESSERA_CHECK(0 <= rank && rank < ranks_, "row layout: rank {} of {}", rank, ranks_);
+  TESSERA_CHECK(0 <= rank && rank < ranks_,
+                "row layout: rank {}, expected at least 0 and less than {}", rank, ranks_);
   const int64_t begin = std::min(rows_, rank * rows_per_rank_);
   return {begin, std::min(rows_, begin + rows_per_rank_)};
 }

@@ -58,7 +58,7 @@ ShardLayout::ShardLayout(std::vector<LayoutParameter> parameters, int64_t ranks,
     const int64_t blocks_a_rank = ceil_divide(blocks, ranks);
     const int64_t room = (largest_sum - flat_elements_) / block_elements;
     if (blocks_a_rank > room / ranks) {
-      fail_input("shard layout: padded for {} ranks the parameters exceed 2^62 elements", ranks);
+      fail_input("shard layout: the parameters, padded for {} ranks, exceed 2^62 elements", ranks);
     }
     open.offset = flat_elements_;
     open.shard_offset = flat_elements_ / ranks;
@@ -88,7 +88,8 @@ ShardLayout::ShardLayout(std::vector<LayoutParameter> parameters, int64_t ranks,
 }
 
 Range ShardLayout::shard(int bucket, int64_t rank) const {
-  TESSERA_CHECK(rank >= 0 && rank < ranks_, "shard layout: rank {} of {}", rank, ranks_);
+  TESSERA_CHECK(rank >= 0 && rank < ranks_,
+                "shard layout: rank {}, expected at least 0 and less than {}", rank, ranks_);
   const int64_t size = buckets_.at(static_cast<size_t>(bucket)).shard_elements;
   return {rank * size, (rank + 1) * size};
 }
@@ -96,7 +97,8 @@ Range ShardLayout::shard(int bucket, int64_t rank) const {
 int64_t ShardLayout::owner(int bucket, int64_t offset) const {
   const Bucket& b = buckets_.at(static_cast<size_t>(bucket));
   TESSERA_CHECK(offset >= 0 && offset < b.elements,
-                "shard layout: element {} of bucket {}, which has {}", offset, bucket, b.elements);
+                "shard layout: element {} is outside bucket {}, which has {} elements", offset,
+                bucket, b.elements);
   return offset / b.shard_elements;
 }
 

@@ -136,7 +136,7 @@ void BlockRunner::run_thread(Thread& thread, Fiber& fiber) {
   } catch (const std::exception& error) {
     note_failure(fmt::format("the kernel has thrown: {}", error.what()));
   } catch (...) {
-    note_failure("the kernel has thrown something that is no std::exception");
+    note_failure("the kernel has thrown something that is not a std::exception");
   }
   if (thrown) leave_block();
   thread.state = State::ended;
@@ -205,7 +205,7 @@ void BlockRunner::warp_meeting(const char* name, unsigned mask, void* mine,
   Thread& self = *current_;
   Warp& warp = warps_[self.number / 32];
   if ((mask >> lane() & 1) == 0) {
-    note_failure(fmt::format("{} is called by lane {}, which its mask {:#010x} does not have", name,
+    note_failure(fmt::format("{} is called by lane {}, which is not in its mask {:#010x}", name,
                              lane(), mask));
     leave_block();
   }

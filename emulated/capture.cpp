@@ -188,7 +188,7 @@ cudaError_t wait_for_point(cudaStream_t stream, const CapturedPoint& point) {
   }
   if (own && own != point.capture) {
     point.capture->invalid = true;
-    return invalidated(own, cudaErrorStreamCaptureMerge, "the event is one of another capture");
+    return invalidated(own, cudaErrorStreamCaptureMerge, "the event belongs to another capture");
   }
   if (stream == nullptr) {
     return invalidated(point.capture, cudaErrorStreamCaptureUnsupported,
@@ -217,7 +217,7 @@ cudaError_t capture_free(void* pointer, cudaStream_t stream) {
   const auto found = capture->nodes->blocks.find(pointer);
   if (found == capture->nodes->blocks.end() || !std::exchange(found->second.in_use, false)) {
     return failed(cudaErrorInvalidValue,
-                  "cudaFreeAsync on a captured stream of memory that the graph does not hold");
+                  "cudaFreeAsync on a captured stream: the graph does not hold this memory");
   }
   return enqueue(stream, [nodes = capture->nodes.get(), pointer] {
     return nodes->use(pointer, false);
@@ -273,7 +273,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   }
   if (!joined(*capture)) {
     return failed(cudaErrorStreamCaptureUnjoined,
-                  "a stream has joined the capture, and the first one does not wait for it");
+                  "a stream has joined the capture, but the stream that began the capture does not "
+                  "wait for it");
   }
   *graph = new CUgraph_st{std::move(nodes)};
   return cudaSuccess;
@@ -293,7 +294,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
   if (flags != 0) return failed(cudaErrorNotSupported, "these flags of a graph are not emulated");
   if (!graph->nodes->blocks.empty() && std::exchange(graph->nodes->instantiated, true)) {
     return failed(cudaErrorNotSupported,
-                  "a graph that allocates memory is instantiated once at a time");
+                  "a graph that allocates memory can be instantiated only once at a time");
   }
   *exec = new CUgraphExec_st{graph->nodes};
   return cudaSuccess;

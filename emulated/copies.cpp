@@ -32,8 +32,8 @@ cudaError_t check_end(const char* call, const void* address, size_t bytes, bool 
   }
   if (bytes > block.bytes - offset) {
     return failed(cudaErrorInvalidValue,
-                  fmt::format("{}: {} bytes from byte {} on, of {} from {}", call, bytes, offset,
-                              block.bytes, allocator_of(block.space)));
+                  fmt::format("{}: {} bytes from byte {} on, but the memory has {} bytes (from {})",
+                              call, bytes, offset, block.bytes, allocator_of(block.space)));
   }
   return cudaSuccess;
 }
@@ -50,7 +50,7 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
   const auto a = reinterpret_cast<uintptr_t>(to);
   const auto b = reinterpret_cast<uintptr_t>(from);
   if (a < b + bytes && b < a + bytes) {
-    return failed(cudaErrorInvalidValue, fmt::format("{}: the two ends overlap", call));
+    return failed(cudaErrorInvalidValue, fmt::format("{}: source and destination overlap", call));
   }
   // A graph cannot copy pageable memory, because such a copy needs the host's help.
   if (!block_around(to) || !block_around(from)) {

@@ -31,7 +31,7 @@ void check_layout(const char* name, const Layout& x, int64_t rows, int64_t colum
                   int32_t batch) {
   demand(x.rows == rows && x.columns == columns, "{} is {} x {}, expected {} x {}", name, x.rows,
          x.columns, rows, columns);
-  demand(x.stride >= x.rows, "{} has {} rows and a leading dimension of {}", name, x.rows,
+  demand(x.stride >= x.rows, "{} has {} rows, but a leading dimension of {}", name, x.rows,
          x.stride);
   demand(x.batch == batch, "{} has {} matrices, expected {}", name, x.batch, batch);
 }
@@ -64,8 +64,10 @@ Problem problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLt
   const int64_t n = problem.n = problem.d.columns;
   const int64_t k = problem.k = transpose_a ? problem.a.rows : problem.a.columns;
   const int32_t batch = problem.d.batch;
-  demand(m > 0 && n > 0 && k > 0 && batch > 0, "{} products of {} x {} x {}", batch, m, n, k);
-  demand(std::max({m, n, k}) <= std::numeric_limits<int32_t>::max(), "sizes beyond 32 bits");
+  demand(m > 0 && n > 0 && k > 0 && batch > 0,
+         "{} products of {} x {} x {}, expected at least 1 of each", batch, m, n, k);
+  demand(std::max({m, n, k}) <= std::numeric_limits<int32_t>::max(),
+         "a size of a product exceeds 32 bits");
   check_layout("A", problem.a, transpose_a ? k : m, transpose_a ? m : k, batch);
   check_layout("B", problem.b, transpose_b ? n : k, transpose_b ? k : n, batch);
   check_layout("C", problem.c, m, n, batch);
@@ -75,8 +77,8 @@ Problem problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLt
   demand(problem.a.type == problem.b.type, "A and B have different types");
   demand(problem.c.type == problem.d.type, "C and D have different types");
   demand(problem.d.type == CUDA_R_32F || problem.d.type == problem.a.type,
-         "a result of type {} of operands of type {}", static_cast<int>(problem.d.type),
-         static_cast<int>(problem.a.type));
+         "the result has type {} and the operands {}, expected f32 or the operands' type",
+         static_cast<int>(problem.d.type), static_cast<int>(problem.a.type));
   check_epilogue(problem);
   return problem;
 }
@@ -140,7 +142,8 @@ std::vector<Algorithm> propose(const Problem& problem, const Preference& prefere
     }
   }
   if (algorithms.empty()) {
-    throw Refusal{CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm for so little workspace"};
+    throw Refusal{CUBLAS_STATUS_NOT_SUPPORTED,
+                  "every algorithm needs more workspace than is allowed"};
   }
   return algorithms;
 }
@@ -181,12 +184,13 @@ void check_addresses(const Problem& problem, const Algorithm& algorithm, const A
   }
   demand(!overlap(at.d, problem.d, at.a, problem.a) && !overlap(at.d, problem.d, at.b, problem.b),
          "D overlaps an operand");
-  demand(at.c != at.d || problem.c == problem.d, "C is D with another layout");
+  demand(at.c != at.d || problem.c == problem.d,
+         "C and D are the same memory, but have different layouts");
   if (problem.operation.adds_bias()) check_reachable("the bias", problem.operation.bias);
 }
 
 void check_workspace(const Algorithm& algorithm, const void* workspace, size_t bytes) {
-  demand(bytes >= algorithm.workspace_bytes, "a workspace of {} bytes, the algorithm needs {}",
+  demand(bytes >= algorithm.workspace_bytes, "a workspace of {} bytes, but the algorithm needs {}",
          bytes, algorithm.workspace_bytes);
   check_reachable("the workspace", workspace);
   demand(reinterpret_cast<uintptr_t>(workspace) % 16 == 0,
@@ -198,7 +202,7 @@ void check_handle(cublasLtHandle_t handle) {
   if (handle == nullptr || cudaGetDevice(&device) != cudaSuccess) {
     throw Refusal{CUBLAS_STATUS_NOT_INITIALIZED, "there is no handle, or no device"};
   }
-  demand(handle->device == device, "the handle is of device {}, the current one is {}",
+  demand(handle->device == device, "the handle belongs to device {}, but the current device is {}",
          handle->device, device);
 }
 
@@ -210,7 +214,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     if (cudaGetDevice(&device) != cudaSuccess) {
       throw Refusal{CUBLAS_STATUS_NOT_INITIALIZED, "there is no device"};
     }
-    demand(handle != nullptr, "nowhere to put the handle");
+    demand(handle != nullptr, "the address for the handle is null");
     *handle = new cublasLtContext{device};
   });
 }
@@ -246,7 +250,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   return guarded([&] {
     check_handle(handle);
     demand(requested > 0 && results != nullptr && returned != nullptr,
-           "{} algorithms were asked for", requested);
+           "{} algorithms were asked for, expected at least 1, and addresses that are not null",
+           requested);
     *returned = 0;
     const Problem problem = problem_of(desc, a_layout, b_layout, c_layout, d_layout);
     for (const Algorithm& algorithm : propose(problem, read<Preference>(preference))) {
@@ -269,7 +274,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        cublasLtMatmulHeuristicResult_t* result) {
   return guarded([&] {
     check_handle(handle);
-    demand(result != nullptr, "nowhere to put the result");
+    demand(result != nullptr, "the address for the result is null");
     const Problem problem = problem_of(desc, a_layout, b_layout, c_layout, d_layout);
     result->workspaceSize = algorithm_for(problem, algorithm).workspace_bytes;
     result->state = CUBLAS_STATUS_SUCCESS;
@@ -283,8 +288,8 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
     demand(attribute == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, "attribute {} is not emulated",
            static_cast<int>(attribute));
     const uint32_t reduction = read<Algorithm>(algorithm).reduction;
-    demand(value != nullptr && bytes == sizeof reduction, "an attribute of {} bytes was given {}",
-           sizeof reduction, bytes);
+    demand(value != nullptr && bytes == sizeof reduction,
+           "an attribute of {} bytes was given {} bytes, or no address", sizeof reduction, bytes);
     std::memcpy(value, &reduction, sizeof reduction);
     if (written != nullptr) *written = sizeof reduction;
   });
@@ -297,8 +302,8 @@ cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t* alg
     const int index = attribute - CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_A_BYTES;
     demand(0 <= index && index < 4, "capability {} is not emulated", static_cast<int>(attribute));
     const uint32_t alignment = read<Algorithm>(algorithm).alignment[index];
-    demand(value != nullptr && bytes == sizeof alignment, "a capability of {} bytes was given {}",
-           sizeof alignment, bytes);
+    demand(value != nullptr && bytes == sizeof alignment,
+           "a capability of {} bytes was given {} bytes, or no address", sizeof alignment, bytes);
     std::memcpy(value, &alignment, sizeof alignment);
     if (written != nullptr) *written = sizeof alignment;
   });
@@ -318,7 +323,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     const Addresses addresses{a, b, c, d};
     check_addresses(problem, chosen, addresses);
     check_workspace(chosen, workspace, workspace_bytes);
-    demand(alpha != nullptr && beta != nullptr, "a factor is null");
+    demand(alpha != nullptr && beta != nullptr, "alpha or beta is null");
     emulated::record_call(
         fmt::format("cublasLtMatmul {} {} {}", problem.m, problem.n, problem.k).c_str());
     const float factors[] = {*static_cast<const float*>(alpha), *static_cast<const float*>(beta)};

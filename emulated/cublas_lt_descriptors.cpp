@@ -8,15 +8,15 @@ using namespace emulated::cublas_lt;
 
 template <class T, class Opaque>
 void initialize(Opaque* opaque, size_t size, const T& value) {
-  demand(opaque != nullptr && size >= sizeof(Opaque), "a descriptor of {} bytes is too small",
-         size);
+  demand(opaque != nullptr && size >= sizeof(Opaque),
+         "a descriptor of {} bytes is null or too small", size);
   write(opaque, value);
 }
 
 template <class T>
 void take(T& to, const void* value, size_t bytes) {
   demand(value != nullptr, "an attribute's value is null");
-  demand(bytes == sizeof(T), "an attribute of {} bytes was given {}", sizeof(T), bytes);
+  demand(bytes == sizeof(T), "an attribute of {} bytes was given {} bytes", sizeof(T), bytes);
   std::memcpy(&to, value, sizeof(T));
 }
 

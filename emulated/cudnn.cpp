@@ -51,7 +51,7 @@ cudnnStatus_t guarded(Body&& body) {
 template <class Struct>
 cudnnStatus_t create(Struct** desc) {
   return guarded([&] {
-    demand(desc != nullptr, "nowhere to put the descriptor");
+    demand(desc != nullptr, "the address for the descriptor is null");
     *desc = new Struct;
   });
 }
@@ -73,7 +73,7 @@ void set(cudnnTensorStruct* desc, cudnnTensorFormat_t format, cudnnDataType_t ty
          int h, int w) {
   demand(desc != nullptr, "the descriptor is null");
   demand(format == CUDNN_TENSOR_NHWC, "format {} is not emulated", static_cast<int>(format));
-  demand(std::min({n, c, h, w}) > 0, "sizes of {} x {} x {} x {}", n, c, h, w);
+  demand(std::min({n, c, h, w}) > 0, "sizes of {} x {} x {} x {}, expected above 0", n, c, h, w);
   desc->is_set = true;
   desc->type = type;
   desc->n = n;
@@ -92,7 +92,8 @@ Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilter
   const cudnnConvolutionStruct& c = p.convolution;
   demand(p.x.type == p.w.type && p.y.type == p.w.type, "x, w and y have different types");
   demand(p.x.c == p.w.c * c.groups && p.w.n % c.groups == 0,
-         "{} channels of x, {} filters of {} and {} groups", p.x.c, p.w.n, p.w.c, c.groups);
+         "x has {} channels and w has {} filters of {}, which do not fit {} groups", p.x.c, p.w.n,
+         p.w.c, c.groups);
   const int64_t height = out_pixels(p.x.h, p.w.h, c.pad_h, c.stride_h, c.dilation_h);
   const int64_t width = out_pixels(p.x.w, p.w.w, c.pad_w, c.stride_w, c.dilation_w);
   demand(p.y.n == p.x.n && p.y.c == p.w.n && p.y.h == height && p.y.w == width,
@@ -137,7 +138,7 @@ size_t workspace_bytes(const Problem& p, int algorithm) {
 
 cudnnStatus_t say_workspace(cudnnHandle_t handle, size_t* bytes, int algorithm, auto&& described) {
   return guarded([&] {
-    demand(handle != nullptr && bytes != nullptr, "there is no handle, or nowhere to put the size");
+    demand(handle != nullptr && bytes != nullptr, "the handle or the size's address is null");
     const Problem problem = described();
     check_algorithm(problem, algorithm);
     *bytes = workspace_bytes(problem, algorithm);
@@ -148,7 +149,7 @@ template <class Found>
 cudnnStatus_t propose(cudnnHandle_t handle, int most, int* count, Found* found, auto&& described) {
   return guarded([&] {
     demand(handle != nullptr && count != nullptr && found != nullptr && most > 0,
-           "there is no handle, or nowhere to put the algorithms");
+           "there is no handle, or no room for the algorithms");
     const Problem problem = described();
     std::vector<Found> all;
     const auto add = [&](int algorithm, cudnnMathType_t math, bool deterministic) {
@@ -207,15 +208,15 @@ cudnnStatus_t convolve(cudnnHandle_t handle, int algorithm, auto&& described, co
     if (handle == nullptr || cudaGetDevice(&device) != cudaSuccess) {
       throw Refusal{CUDNN_STATUS_NOT_INITIALIZED, "there is no handle, or no device"};
     }
-    demand(handle->device == device, "the handle is of device {}, the current one is {}",
-           handle->device, device);
+    demand(handle->device == device,
+           "the handle belongs to device {}, but the current device is {}", handle->device, device);
     const Problem problem = described();
     check_algorithm(problem, algorithm);
     check_addresses(problem, at);
     const size_t needed = workspace_bytes(problem, algorithm);
-    demand(bytes >= needed, "a workspace of {} bytes, the algorithm needs {}", bytes, needed);
+    demand(bytes >= needed, "a workspace of {} bytes, but the algorithm needs {}", bytes, needed);
     if (needed > 0) check_reachable("the workspace", workspace);
-    demand(alpha != nullptr && beta != nullptr, "a factor is null");
+    demand(alpha != nullptr && beta != nullptr, "alpha or beta is null");
     const float factors[] = {*static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
     const cudaError_t error = emulated::enqueue(handle->stream, [=] {
       if (needed > 0) std::memset(workspace, 0xA5, needed);
@@ -254,7 +255,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
     if (cudaGetDevice(&device) != cudaSuccess) {
       throw Refusal{CUDNN_STATUS_NOT_INITIALIZED, "there is no device"};
     }
-    demand(handle != nullptr, "nowhere to put the handle");
+    demand(handle != nullptr, "the address for the handle is null");
     *handle = new cudnnContext{device};
   });
 }
@@ -295,8 +296,8 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t desc,
   return guarded([&] {
     demand(desc != nullptr, "the descriptor is null");
     demand(std::min(pad_h, pad_w) >= 0 && std::min({u, v, dilation_h, dilation_w}) > 0,
-           "padding of {} x {}, strides of {} x {}, dilation of {} x {}", pad_h, pad_w, u, v,
-           dilation_h, dilation_w);
+           "padding of {} x {}, strides of {} x {}, dilation of {} x {}, expected at least 0, 1, 1",
+           pad_h, pad_w, u, v, dilation_h, dilation_w);
     demand(mode == CUDNN_CROSS_CORRELATION, "mode {} is not emulated", static_cast<int>(mode));
     demand(compute_type == CUDNN_DATA_FLOAT, "sums of type {} are not emulated",
            static_cast<int>(compute_type));
@@ -314,7 +315,8 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t desc,
 
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t desc, int groups) {
   return guarded([&] {
-    demand(desc != nullptr && groups > 0, "the descriptor is null, or {} groups", groups);
+    demand(desc != nullptr && groups > 0,
+           "the descriptor is null, or has {} groups, expected at least 1", groups);
     desc->groups = groups;
   });
 }

@@ -288,7 +288,8 @@ class Device {
   std::condition_variable changed_;  // for the device's thread
   std::condition_variable done_;     // for threads that wait for steps
   std::atomic<uint64_t> seed_{
-      seed_of("TESSERA_EMULATED_STREAMS", "0 for streams that are not deferred, or another")};
+      seed_of("TESSERA_EMULATED_STREAMS",
+              "0 for streams that are not deferred, any other for deferred streams")};
   // Work that the host does not wait for runs after this time, because other ranks may wait for it.
   std::chrono::milliseconds patience_{20};
   uint64_t random_ = seed_;

@@ -90,8 +90,9 @@ int count_of_environment() { return number_of("TESSERA_EMULATED_DEVICES", 1, 0, 
 
 cudaError_t check_device(int device, const char* call) {
   if (0 <= device && device < device_count()) return cudaSuccess;
-  return failed(device_count() == 0 ? cudaErrorNoDevice : cudaErrorInvalidDevice,
-                fmt::format("{}: device {} of {}", call, device, device_count()));
+  return failed(
+      device_count() == 0 ? cudaErrorNoDevice : cudaErrorInvalidDevice,
+      fmt::format("{}: device {}, but the number of devices is {}", call, device, device_count()));
 }
 
 }  // namespace
@@ -178,7 +179,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrConcurrentManagedAccess: *value = 1; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = int(all.sharedMemPerBlockOptin); break;
     case cudaDevAttrMemoryPoolsSupported: *value = 1; break;
-    default: return failed(cudaErrorInvalidValue, "cudaDeviceGetAttribute: not emulated");
+    default:
+      return failed(cudaErrorInvalidValue,
+                    "cudaDeviceGetAttribute: this attribute is not emulated");
   }
   return cudaSuccess;
 }

@@ -14,7 +14,9 @@ namespace {
 
 BlockRunner& runner() {
   BlockRunner* const running = BlockRunner::running();
-  if (running == nullptr) throw std::logic_error("emulated CUDA: device code on the host");
+  if (running == nullptr) {
+    throw std::logic_error("emulated CUDA: device code was called on the host");
+  }
   return *running;
 }
 

@@ -99,7 +99,9 @@ void warp_operation(const char* name, Lane& mine, Site site = Site::current()) {
     Lane* all[32];
     for (int i = 0; i < 32; ++i) {
       all[i] = static_cast<Lane*>(lanes[i]);
-      if (!all[i]) fail("an operation of whole warps in a warp of fewer than 32 threads");
+      if (!all[i]) {
+        fail("an operation for whole warps was called in a warp of fewer than 32 threads");
+      }
     }
     compute(all);
   };

@@ -58,7 +58,7 @@ cudaError_t check_shape(const Launch& launch) {
     return refuse("a grid has at most 2147483647, 65535 and 65535 blocks in x, y and z");
   }
   if (uint64_t{grid.x} * grid.y * grid.z >> 32 != 0) {
-    return refuse("the emulation runs less than 2^32 blocks");
+    return refuse("the emulation runs fewer than 2^32 blocks");
   }
   if (block.z > 64) return refuse("a block has at most 64 threads in z");
   if (threads > 1024 || block.x > 1024 || block.y > 1024) {
@@ -72,8 +72,8 @@ cudaError_t find_static_shared(const void* kernel, size_t& bytes) {
   const std::optional<size_t> found = static_shared_bytes(kernel);
   if (!found) {
     return failed(cudaErrorInvalidDeviceFunction,
-                  "the program has no symbol of the kernel, which gives its shared memory: a "
-                  "stripped program cannot run on the emulated device");
+                  "the program has no symbol of the kernel, which tells the size of the kernel's "
+                  "shared memory: a stripped program cannot run on the emulated device");
   }
   bytes = *found;
   if (bytes <= default_shared_bytes) return cudaSuccess;
@@ -89,11 +89,11 @@ cudaError_t check_shared(const Launch& launch) {
   }
   const size_t limit = shared_limits().of(launch.kernel, declared);
   if (launch.shared_bytes <= limit) return cudaSuccess;
-  return failed(cudaErrorInvalidValue,
-                fmt::format("{} bytes of dynamic shared memory, but {} are allowed beside the {} "
-                            "that the kernel declares: cudaFuncSetAttribute has not been asked for "
-                            "more",
-                            launch.shared_bytes, limit, declared));
+  return failed(
+      cudaErrorInvalidValue,
+      fmt::format("{} bytes of dynamic shared memory, but only {} are allowed besides the {} that "
+                  "the kernel declares: cudaFuncSetAttribute has not been asked for more",
+                  launch.shared_bytes, limit, declared));
 }
 
 cudaError_t check(const Launch& launch) {

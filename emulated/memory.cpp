@@ -281,7 +281,7 @@ std::set<void*> registered;
 // calls: no memory, a pointer that is already registered, or a pointer that is not registered.
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   if (pointer == nullptr || bytes == 0) {
-    return failed(cudaErrorInvalidValue, "cudaHostRegister: no memory");
+    return failed(cudaErrorInvalidValue, "cudaHostRegister: the address is null, or the size is 0");
   }
   const std::lock_guard lock(registered_mutex);
   if (!registered.insert(pointer).second) {
@@ -337,7 +337,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
       attribute == cudaMemPoolAttrReservedMemHigh || attribute == cudaMemPoolAttrUsedMemHigh;
   if (!peak) return cudaSuccess;  // setting any other attribute has no effect
   if (*static_cast<const uint64_t*>(value) != 0) {
-    return failed(cudaErrorInvalidValue, fmt::format("{}: a peak can be set to 0 alone", __func__));
+    return failed(cudaErrorInvalidValue, fmt::format("{}: a peak can only be set to 0", __func__));
   }
   memory().forget_pool_peak(device);
   return cudaSuccess;
@@ -355,7 +355,9 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
     case cudaMemPoolAttrUsedMemHigh:
       *static_cast<uint64_t*>(value) = memory().use(device).pool_peak;
       return cudaSuccess;
-    default: return failed(cudaErrorNotSupported, "cudaMemPoolGetAttribute: not emulated");
+    default:
+      return failed(cudaErrorNotSupported,
+                    "cudaMemPoolGetAttribute: this attribute is not emulated");
   }
 }
 

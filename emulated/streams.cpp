@@ -200,7 +200,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
     if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
     if (!event->timed || !event->recorded) {
       return failed(cudaErrorInvalidResourceHandle,
-                    "cudaEventElapsedTime: an event without timing, or never recorded");
+                    "cudaEventElapsedTime: an event has no timing, or was never recorded");
     }
     if (!passed(event->recorded, &times[i])) return failed(cudaErrorNotReady, __func__);
   }

@@ -65,8 +65,8 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
   for (const auto& named : parameters) {
     const int group = options_.group_of ? options_.group_of(named) : 0;
     TESSERA_CHECK(group >= 0 && group <= static_cast<int>(options_.groups.size()),
-                  "optimizer: parameter '{}' is in group {}, there are groups 0 to {}", named.name,
-                  group, options_.groups.size());
+                  "optimizer: parameter '{}' is in group {}, expected 0 to {}", named.name, group,
+                  options_.groups.size());
     groups.push_back(group);
   }
   engine_ = std::make_unique<ZeroEngine>(options_, std::move(rule), world);
@@ -91,7 +91,7 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
   for (const auto& table : engine_->tables()) taken.insert(table->info().name());
   for (const auto& named : parameters) {
     TESSERA_CHECK(!taken.contains(named.name),
-                  "add_param_group: the name '{}' is taken, expected one that is new", named.name);
+                  "add_param_group: the name '{}' is taken, expected a new name", named.name);
   }
   check_groups(engine_->rule(), {group});
   if (options_.table_rule) check_groups(*options_.table_rule, {group});
@@ -123,11 +123,11 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& bat
   const int ranks = engine_->communicator().size();
   if (options_.sync_batch_norm && batch.micro_batches() != ranks) {
     fail_input(
-        "sync_batch_norm: {} micro-batches on {} ranks, expected one on each: micro-batches "
-        "of {} samples",
+        "sync_batch_norm: {} micro-batches on {} ranks, expected one for each rank: use "
+        "micro-batches of {} samples",
         batch.micro_batches(), ranks,
         batch.global % ranks == 0 ? std::to_string(batch.global / ranks)
-                                  : "a global batch divided by the ranks");
+                                  : "(global batch / ranks)");
   }
   return {*this, step, batch, batch.micro_steps(engine_->communicator().size())};
 }
@@ -156,7 +156,7 @@ void ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step) {
                           state.micro_batches() == batches.batch_.micro_batches();
   if (is_running) return;
   TESSERA_CHECK(!state.running() && state.finished() == micro_step,
-                "optimizer: micro-step {} begins before the backward of the one before it",
+                "optimizer: micro-step {} begins before the backward of the previous micro-step",
                 micro_step);
   const MicroBatch micro = describe(batches, micro_step);
   const Batch& batch = batches.batch_;
@@ -187,7 +187,7 @@ void ZeroOptimizer::backward(const Tensor& loss) {
 void ZeroOptimizer::skip() {
   TESSERA_CHECK(engine_->state().running(), "optimizer: skip outside of micro_batches");
   TESSERA_CHECK(!options_.sync_batch_norm,
-                "optimizer: a rank without data would leave the others waiting in their "
+                "optimizer: a rank without data would leave the other ranks waiting in their "
                 "synchronized batch norms");
   engine_->skip();
 }
@@ -198,8 +198,9 @@ bool LaunchedStep::ready() const { return engine_->ready(number_); }
 
 LaunchedStep ZeroOptimizer::launch_step() {
   const StepState& state = engine_->state();
-  TESSERA_CHECK(state.all_micro_steps_done(), "optimizer: step after {} of {} micro-steps",
-                state.finished(), state.micro_step().count);
+  TESSERA_CHECK(state.all_micro_steps_done(),
+                "optimizer: step() was called after {} of {} micro-steps", state.finished(),
+                state.micro_step().count);
   dropout_state() = {};  // forwards from here on belong to no step
   const int64_t number = engine_->launch();
   return {*engine_, number, engine_->deferred(), engine_->last_notes()};
@@ -221,10 +222,10 @@ StepReport ZeroOptimizer::step(int64_t step, const Batch& batch,
 }
 
 Tensor ZeroOptimizer::gradient(const std::string& name) {
-  TESSERA_CHECK(engine_->state().all_micro_steps_done(),
-                "gradient: of '{}', asked for outside of the time between the last backward and "
-                "step()",
-                name);
+  TESSERA_CHECK(
+      engine_->state().all_micro_steps_done(),
+      "gradient: called for '{}' at the wrong time, expected between the last backward and step()",
+      name);
   engine_->reduce();
   if (const Table* const table = engine_->find_table(name)) {
     const Tensor sums = table->gather_sums();
@@ -245,9 +246,9 @@ Tensor ZeroOptimizer::gradient(const std::string& name) {
 }
 
 std::map<std::string, float> ZeroOptimizer::gradient_norms() {
-  TESSERA_CHECK(engine_->state().all_micro_steps_done(),
-                "gradient_norms: asked for outside of the time between the last backward and "
-                "step()");
+  TESSERA_CHECK(
+      engine_->state().all_micro_steps_done(),
+      "gradient_norms: called at the wrong time, expected between the last backward and step()");
   engine_->reduce();
   std::map<std::string, float> norms;
   for (const auto& [name, norm] : engine_->norms()) {
@@ -330,12 +331,12 @@ void ZeroOptimizer::prefetch(const nn::Parameter& parameter, const Tensor& indic
   const auto found = std::ranges::find_if(tables, [&](const auto& table) {
     return table->info().placed.named.parameter.same(parameter);
   });
-  TESSERA_CHECK(found != tables.end(), "prefetch: '{}' is no row-sparse table of this optimizer",
+  TESSERA_CHECK(found != tables.end(), "prefetch: '{}' is not a row-sparse table of this optimizer",
                 parameter.leaf().name);
   const StepState& state = engine_->state();
   TESSERA_CHECK(state.running(),
-                "prefetch: called outside of a micro-batch; call it before the backward of the one "
-                "that computes while the rows arrive");
+                "prefetch: called outside of a micro-batch; call it before the backward of the "
+                "micro-batch that computes while the rows arrive");
   (*found)->values().prefetch(indices, state.micro_step().last());
 }
 
@@ -363,10 +364,10 @@ void ZeroOptimizer::restore_state(const StateSource& source) {
 }
 
 void ZeroOptimizer::check_between_steps(const char* what) const {
-  TESSERA_CHECK(!engine_->state().began() && !engine_->under_way(),
-                "{}: step {} is not finished; end it with step(), or ask for the result of its "
-                "launch, first",
-                what, step_number(engine_->state().step()));
+  TESSERA_CHECK(
+      !engine_->state().began() && !engine_->under_way(),
+      "{}: step {} is not finished; first end it with step(), or ask for the result of its launch",
+      what, step_number(engine_->state().step()));
 }
 
 StateByName ZeroOptimizer::state() const {

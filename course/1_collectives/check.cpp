@@ -44,7 +44,7 @@ std::string wrong_element(const Tensor& buffer, int64_t ranks, const Expected& e
     if (std::isnan(wanted) || value == wanted) continue;
     int64_t r = 0;
     while (i >= (r + 1) * buffer.elements() / ranks) ++r;
-    return fmt::format("of {} elements, number {} (in piece {}) is {}, expected {}",
+    return fmt::format("of {} elements, element {} (in piece {}) is {}, expected {}",
                        buffer.elements(), i, r, value, wanted);
   }
   return "";
@@ -66,8 +66,8 @@ Called call(Grade& grade, int64_t size, const Collective& collective, const Expe
     if (event.kind == "send_receive") {
       ++called.rounds;
     } else if (event.kind != "wait") {
-      called.wrong =
-          fmt::format("it calls {}: build it from send_receive, send and receive", event.kind);
+      called.wrong = fmt::format(
+          "your function calls {}: build it from send_receive, send and receive", event.kind);
     }
   }
   if (!observer.races().empty()) {
@@ -136,7 +136,7 @@ void require(Grade& grade, const std::string& name, const Collective& collective
     }
     if (costs.empty()) continue;
     if (called.bytes == called.rounds * 4 * size && called.bytes > bytes) {
-      costs += "\n      Whole buffers are sent: in a round of the ring only one piece is";
+      costs += "\n      Whole buffers are sent, but a round of the ring sends only one piece";
     } else if (called.bytes == 0) {
       costs += "\n      Is the purpose `transfer` given to each call?";
     }

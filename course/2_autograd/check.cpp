@@ -35,7 +35,7 @@ void require_values(Grade& grade, const std::string& requirement, const char* na
 }
 
 const char* const mean_text =
-    "It is divided by the number of rows: a mean, if the loss wants one, is in dy already";
+    "The result is divided by the number of rows. If the loss is a mean, dy is divided already";
 
 void check_loops(Grade& grade, const Example& example) {
   constexpr int64_t rows = Example::rows, in = Example::in, out = Example::out;
@@ -48,21 +48,23 @@ void check_loops(Grade& grade, const Example& example) {
   require_values(
       grade, "input_gradient: dx = dy W^T", "dx", {rows, in},
       [&](const Tensor& dx) { input_gradient(dx, dy, weight); }, example.dx(),
-      {{"W is read as if it were stored as (out, in): element (i, o) of it is at i * out + o",
+      {{"W is read as if it were stored as (out, in): its element (i, o) is at i * out + o",
         example.dx_with_wrong_layout()}});
-  const std::string alone = "row's part alone: a weight acts on every row of the batch";
+  const std::string alone = "row's part only: a weight acts on every row of the batch";
   require_values(grade, "weight_gradient: dW = x^T dy", "dW", {in, out},
                  [&](const Tensor& dweight) { weight_gradient(dweight, x, dy); }, example.dweight(),
-                 {{"These are the right numbers, but it is stored as (out, in)",
+                 {{"The numbers of dW are right, but it is stored as (out, in)",
                    transposed(example.dweight(), in, out)},
-                  {"It has the last " + alone, example.dweight(rows - 1)},
-                  {"It has the first " + alone, example.dweight(0, 1)},
+                  {"dW has the last " + alone, example.dweight(rows - 1)},
+                  {"dW has the first " + alone, example.dweight(0, 1)},
                   {mean_text, scaled(example.dweight(), 1.0f / rows)}});
   require_values(grade, "bias_gradient: db is the sum of dy's rows", "db", {out},
                  [&](const Tensor& dbias) { bias_gradient(dbias, dy); }, example.dbias(),
-                 {{"Of dy it is the last row alone: a bias acts on every row of the batch",
+                 {{"Instead of the sum of dy's rows it is the last row alone: a bias acts on every "
+                   "row of the batch",
                    example.dbias(rows - 1)},
-                  {"Of dy it is the first row alone: a bias acts on every row of the batch",
+                  {"Instead of the sum of dy's rows it is the first row alone: a bias acts on "
+                   "every row of the batch",
                    example.dbias(0, 1)},
                   {mean_text, scaled(example.dbias(), 1.0f / rows)}});
 }
@@ -110,7 +112,7 @@ std::string gradient_message(const Example& example, Wanted wanted, bool without
       error_of([&] { backward(contracted(linear(x, weight, bias), example.dy)); });
   std::string wrong;
   if (error.ends_with("is not wanted")) {
-    wrong = error + "\n      Ask grads.wanted(input) first: data wants no gradient";
+    wrong = error + "\n      Ask grads.wanted(input) first: data needs no gradient";
   } else {
     wrong = error;
   }
@@ -157,12 +159,11 @@ std::string tied_message(const Example& example, const Example& other) {
   const Values by_second = other.dweight();
   Values sum = by_first;
   for (size_t i = 0; i < sum.size(); ++i) sum[i] += by_second[i];
-  return wrong_values(
-      "dW", values_of(weight.leaf()->gradient), sum, Example::out,
-      {{"Of the two contributions, the second contribution has overwritten the first. "
-        "grads.destination gives the right memory for each",
-        by_first},
-       {"It has the first contribution alone: the second one is lost", by_second}});
+  return wrong_values("dW", values_of(weight.leaf()->gradient), sum, Example::out,
+                      {{"Of the two contributions, the second contribution has overwritten the "
+                        "first. grads.destination gives the right memory for each",
+                        by_first},
+                       {"dW has only the first contribution: the second one is lost", by_second}});
 }
 
 // Checks the graph after the forward. The closure that linear() records must not keep the history
@@ -190,7 +191,8 @@ std::string history_message(const Example& example) {
 void check_operation(Grade& grade, const Example& example, const Example& other) {
   check_forward(grade, example);
   grade.require("backward gives dx, dW and db", gradient_message(example, {true, true, true}));
-  grade.require("they agree with finite differences", differences_message(grade.world().rank));
+  grade.require("dx, dW and db agree with finite differences",
+                differences_message(grade.world().rank));
   std::string wrong = gradient_message(example, {false, true, true});
   if (wrong.empty()) wrong = gradient_message(example, {true, false, true});
   if (wrong.empty()) wrong = gradient_message(example, {true, true, false});
@@ -277,8 +279,8 @@ std::string complete_message(const Told& told, const Mlp& model, const Mlp& refe
     if (seen == told.gradients.end()) continue;
     if (seen->second.empty()) {
       return fmt::format(
-          "when it is called for '{}', there is no gradient: it is called when autograd asks for "
-          "the gradient's memory, before the first contribution is written",
+          "when the hook is called for '{}', there is no gradient: it is called when autograd asks "
+          "for the gradient's memory, before the first contribution is written",
           name);
     }
     const Values expected = values_of(parameter.gradient());
@@ -286,7 +288,8 @@ std::string complete_message(const Told& told, const Mlp& model, const Mlp& refe
     std::string wrong = wrong_values(fmt::format("the gradient of '{}' that the hook sees", name),
                                      seen->second, expected, columns);
     if (!wrong.empty() && values_of(own[p].parameter.gradient()) == expected) {
-      wrong += "\n      After backward it is right: the hook is called before it is complete";
+      wrong +=
+          "\n      After backward the gradient is right: the hook is called before it is complete";
     }
     if (!wrong.empty()) return wrong;
   }
@@ -324,7 +327,7 @@ void check_order(Grade& grade) {
   grade.require("the next backward has the same order, whatever the data", wrong);
 
   const Told part = watched.run(x, false);
-  grade.require("it is not called for a parameter that the loss does not depend on",
+  grade.require("the hook is not called for a parameter that the loss does not depend on",
                 once_message(part, {expected.begin() + 1, expected.end()}));
 
   Mlp frozen(linear);
@@ -334,7 +337,7 @@ void check_order(Grade& grade) {
   }
   Watched watched_frozen(frozen);
   grade.require(
-      "it is not called for a frozen parameter",
+      "the hook is not called for a frozen parameter",
       once_message(watched_frozen.run(x), {"fc3.bias", "fc2.bias", "fc1.weight", "fc0.weight"}));
 }
 

@@ -110,18 +110,18 @@ inline Tensor library_linear(const Tensor& x, const Tensor& weight, const Tensor
 /// other parameter, and only in backward.
 inline std::string once_message(const Told& told, const std::vector<std::string>& expected) {
   if (told.in_forward > 0) {
-    return fmt::format("it is called {} times in the forward, first for '{}'", told.in_forward,
-                       told.names[0]);
+    return fmt::format("the hook is called {} times in the forward, first for '{}'",
+                       told.in_forward, told.names[0]);
   }
   for (const std::string& name : expected) {
     const auto times = std::ranges::count(told.names, name);
     if (times != 1) {
-      return fmt::format("a backward calls it {} times for '{}', expected once", times, name);
+      return fmt::format("a backward calls the hook {} times for '{}', expected once", times, name);
     }
   }
   for (const std::string& name : told.names) {
     if (std::ranges::count(expected, name) == 0) {
-      return fmt::format("it is called for '{}', which gets no gradient", name);
+      return fmt::format("the hook is called for '{}', which gets no gradient", name);
     }
   }
   return "";
@@ -135,8 +135,8 @@ inline std::string order_message(const std::vector<std::string>& found,
   const auto layer = [](const std::string& name) { return name.substr(0, name.find('.')); };
   for (size_t i = 0; i < expected.size(); ++i) {
     if (layer(found[i]) == layer(expected[i])) continue;
-    return fmt::format("number {} is '{}', expected '{}'. Found: {}", i, found[i], expected[i],
-                       fmt::join(found, ", "));
+    return fmt::format("call number {} is for '{}', expected '{}'. Found: {}", i, found[i],
+                       expected[i], fmt::join(found, ", "));
   }
   return "";
 }

@@ -40,8 +40,8 @@ bool near(double a, double b) { return std::abs(a - b) < 0.01 * b; }
 std::string sum_message(const SumReport& report, int64_t ranks) {
   if (report.wrong.empty()) return "";
   std::string text = fmt::format(
-      "the sums of {} parameters are wrong, such as {}; all in all they "
-      "are {:.4g} times as large as expected",
+      "the sums of {} parameters are wrong, such as {}; in total they are {:.4g} times as large as "
+      "expected",
       report.wrong.size(), report.wrong[0], report.ratio);
   const auto n = static_cast<double>(ranks);
   if (ranks > 1 && near(report.ratio, 1 / n)) {
@@ -114,7 +114,9 @@ std::string overlap_message(const Trial& trial) {
     const int64_t done = trial.events.find([&name](const Event& event) {
       return event.kind == "complete" && event.parameter == name;
     });
-    if (sent < 0) return fmt::format("no exchange names bucket {}: say which it is in the call", b);
+    if (sent < 0) {
+      return fmt::format("no exchange names bucket {}: pass the bucket's number to the call", b);
+    }
     if (sent < done) continue;
     return fmt::format(
         "bucket {} is sent only after the gradient of {}, two buckets later, is "
@@ -179,13 +181,13 @@ void check(Grade& grade) {
       });
   // This requirement comes first, because early_message explains more than sum_message does.
   grade.require("a bucket is sent when its gradients are complete", early_message(trial));
-  grade.require("slice 1: gradients are averaged, where every rank has as many micro-batches",
+  grade.require("slice 1: gradients are averaged if all ranks have equally many micro-batches",
                 sum_message(sums_of_first_step(grade, even), ranks));
   std::string uneven = sum_message(sums_of_first_step(grade, training), ranks);
   if (!uneven.empty()) {
     uneven +=
-        "\n      With as many micro-batches on each rank it is right: in the last micro-step "
-        "some ranks repeat a micro-batch, and must not contribute";
+        "\n      With equally many micro-batches on each rank the sums are right: in the last "
+        "micro-step some ranks repeat a micro-batch, and must not contribute";
   }
   grade.require("ranks without a micro-batch of their own do not contribute", uneven);
   grade.require("all ranks have the same weights", unlike_message(digests));
@@ -194,7 +196,7 @@ void check(Grade& grade) {
   std::string stale = sum_message(of_second, ranks);
   if (!stale.empty()) {
     stale +=
-        "\n      In the first step they were right: is the sum of the step before still in? Or "
+        "\n      In the first step the sums were right: is the sum of the step before still in? Or "
         "does the receiving function read a member that has changed meanwhile?";
   }
   grade.require("every step begins its sums anew", trial.races.empty() ? stale : "");

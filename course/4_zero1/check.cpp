@@ -64,7 +64,7 @@ std::string loss_message(const std::vector<float>& found) {
   std::vector<float> first(found.begin(), found.begin() + 1);
   if (difference(first, {reference_losses(training)[0]}).empty()) {
     return text +
-           "\n      The first loss is right, so it is the update: does every rank update the "
+           "\n      The first loss is right, so the update is wrong: does every rank update the "
            "shard that it owns, with that shard of the sums and of the moments?";
   }
   return text;

@@ -109,8 +109,8 @@ std::string loss_message(const std::vector<float>& found) {
   if (text.empty()) return text;
   if (found[0] != expected[0]) {
     return text +
-           "\n      The first loss is wrong already, before any update: it is the gather. Does "
-           "each rank put its shard into its own place in the bucket?";
+           "\n      The first loss is wrong already, before any update, so the gather is wrong. "
+           "Does each rank put its shard into its own place in the bucket?";
   }
   return text +
          "\n      The first loss is right: is each shard updated, and are values that were "
@@ -230,8 +230,8 @@ std::string first_message(const Trial& trial, const std::vector<Unit>& units) {
   for (const Event& event : trial.events.list()) {
     if (event.kind != "all_gather" || event.purpose != dist::Traffic::parameters) continue;
     if (units[0].buckets.contains(static_cast<int>(event.bucket))) return "";
-    return "the table is read first, and another unit is gathered first: calls run in order, so "
-           "that the table waits for it";
+    return "the table is read first, but another unit is gathered first: calls run in order, so "
+           "the table waits for that unit";
   }
   return "";
 }
@@ -242,11 +242,10 @@ void check(Grade& grade) {
   const std::vector<Unit> units = units_of(*trial.layout);
   const Sizes sizes = sizes_of(units);
   grade.require("between steps a rank holds its shards", between_message(trial, sizes, ranks));
-  require_order(
-      grade, trial,
-      {.race = "Or is the rank's own shard copied only after the call?",
-       .unwaited = "Or was the unit let go unread: does `following` name the right one, and has "
-                   "backward its own order?"});
+  require_order(grade, trial,
+                {.race = "Or is the rank's own shard copied only after the call?",
+                 .unwaited = "Or was the unit let go unread: does `following` return the right "
+                             "unit, and does backward have its own order?"});
   grade.require("the losses have the bits of ZeroOptimizer", loss_message(trial.losses));
   grade.require("at most two blocks and the tied table are gathered",
                 peak_message(trial, sizes, ranks));

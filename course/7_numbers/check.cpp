@@ -98,13 +98,13 @@ std::string by_ranks_message() {
   const float two = sum_by_ranks(by_turns, 2);
   const float three = sum_by_ranks(by_turns, 3);
   if (sum_by_ranks(by_turns, 1) != sum_in_order(by_turns)) {
-    return "on one rank it differs from sum_in_order";
+    return "on one rank sum_by_ranks differs from sum_in_order";
   }
   if (two == 4 && three == 0) return "";
   return fmt::format(
-      "of 2^25, 1, -2^25, 1, 1, 1 it gives {} on 2 ranks and {} on 3, expected 4 and "
-      "0: rank r adds contributions r, r + N, ... first, and then the ranks' sums are "
-      "added in order of rank",
+      "for 2^25, 1, -2^25, 1, 1, 1 sum_by_ranks gives {} on 2 ranks and {} on 3, expected 4 and 0: "
+      "rank r adds contributions r, r + N, ... first, and then the ranks' sums are added in order "
+      "of rank",
       two, three);
 }
 
@@ -248,8 +248,8 @@ std::string finite_message(Grade& grade) {
   const bool last = grade.world().rank == grade.world().size - 1;
   inspector.clear_sums(NAN);
   if (!inspector.all_finite()) {
-    return "all sums of parameters are finite, and it says no: gaps between parameters (which "
-           "own_sums() leaves out) do not count";
+    return "all sums of parameters are finite, but all_finite() says no: gaps between parameters "
+           "(which own_sums() leaves out) do not count";
   }
   for (const float bad : {INFINITY, -INFINITY, NAN}) {
     inspector.clear_sums(0);

@@ -196,7 +196,7 @@ std::string explanation(int victim, const std::string& operation, const std::str
   }
   if (wrong.find("damaged") != std::string::npos) {
     return fmt::format(
-        "\n      '{}' was itself written by halves, and it had counted already: write "
+        "\n      '{}' was itself written by halves, although it already counted as a save: write "
         "under a name that nothing reads yet, and then rename",
         operation.substr(operation.find(' ') + 1));
   }
@@ -274,7 +274,7 @@ void check(Grade& grade) {
   Folders folders(grade.communicator());
   const fs::path folder = folders.next();
   train_and_save(grade.communicator(), folder, 3);
-  grade.require("a run goes on with its bits, on as many ranks",
+  grade.require("a resumed run has the same bits on the same number of ranks",
                 resume_message(grade.communicator(), folder, {3}));
   check_sizes(grade, folder);
   grade.require("without a save a run begins anew",

@@ -76,15 +76,15 @@ void Grade::predicted(const std::string& key, int64_t measured) {
   if (found == predictions_->end()) {
     wrong = fmt::format("there is no line '{} = ...' in the predictions", key);
   } else if (found->second == "?") {
-    wrong = fmt::format("predict '{}' before you measure: replace its ?", key);
+    wrong = fmt::format("predict '{}' before you measure: replace the ?", key);
   } else if (found->second.find_first_not_of("-0123456789") != std::string::npos) {
     wrong =
         fmt::format("'{} = {}': expected a number, without unit or formula", key, found->second);
   } else if (found->second != std::to_string(measured)) {
     wrong = fmt::format(
-        "you predicted {} = {}, and another number is measured. If `--predict` says that your "
-        "prediction is right, your program does otherwise; else read the lesson again, and then "
-        "answers.md, which derives the number",
+        "you predicted {} = {}, but another number was measured. If `--predict` says that your "
+        "prediction is right, your program does something else; otherwise read the lesson again, "
+        "and then answers.md, which derives the number",
         key, found->second);
   }
   require("prediction: " + key, world_.rank == 0 ? wrong : "");

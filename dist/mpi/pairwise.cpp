@@ -212,8 +212,8 @@ void Pairwise::fail_stalled() const {
       stuck.insert(channel_.job_rank(streams_[stream_of_[i]].peer));
     }
   }
-  const std::string who = absent.empty() ? have(stuck) + " come to it and not gone on"
-                                         : have(absent) + " not come to it";
+  const std::string who = absent.empty() ? have(stuck) + " made this call, but not finished it"
+                                         : have(absent) + " not made this call";
   if (absent.empty()) absent.assign(stuck.begin(), stuck.end());
   throw StalledError(
       fmt::format(
@@ -226,7 +226,7 @@ void Pairwise::fail_stalled() const {
 // Handles the requests that have completed; returns true if there were any.
 bool Pairwise::poll() {
   if (channel_.stop.load(std::memory_order_relaxed)) {
-    fail("collective: the communicator went away while it was under way");
+    fail("collective: the communicator was destroyed before the collective had finished");
   }
   int count = 0;
   TESSERA_MPI(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,

@@ -119,7 +119,7 @@ void Communicator::check(const Call& call) const {
     refuse("there are " + std::to_string(size()) + " ranks");
   }
   if (operation.is_transfer() && operation.rank == rank()) {
-    refuse("a transfer to the own rank is not emulated");
+    refuse("a transfer between a rank and itself is not emulated");
   }
   const auto own = static_cast<size_t>(rank()) * bytes;
   const auto all = static_cast<size_t>(size()) * bytes;
@@ -135,7 +135,7 @@ void Communicator::check(const Call& call) const {
   if (!reads || !writes || bytes == 0) return;
   const bool in_place = at(call.send, scatters ? own : 0) == at(call.receive, gathers ? own : 0);
   if (!in_place && overlap(call.send, sent, call.receive, received)) {
-    refuse("the buffers overlap, and are not those of an operation in place");
+    refuse("the buffers overlap, but the operation is not in place");
   }
 }
 

@@ -14,7 +14,7 @@ const char* name_of(Kind kind) {
     case Kind::broadcast: return "ncclBroadcast";
     case Kind::send: return "ncclSend";
     case Kind::receive: return "ncclRecv";
-    case Kind::goodbye: return "no calls any more";
+    case Kind::goodbye: return "no more calls";
   }
   return "an unknown call";
 }

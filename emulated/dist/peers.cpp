@@ -182,7 +182,7 @@ void Peers::finish() {
     if (count > 0) {
       backoff_.reset();
     } else {
-      pause([] { return std::string("data that others have announced"); });
+      pause([] { return std::string("data that other ranks have announced"); });
     }
   }
   transfers_.clear();

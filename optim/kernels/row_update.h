@@ -15,9 +15,10 @@ namespace tessera {
 inline void check_row_update(std::string_view rule, const RowUpdate& update, size_t states,
                              bool value_per_row = false) {
   const Tensor& p = update.parameters;
-  TESSERA_CHECK(p.rank() == 2 && p.dtype() == DType::f32 && update.gradients.dtype() == DType::f32,
-                "{}: parameters are {} {} and gradients {}, expected f32 (R, C)", rule,
-                dtype_name(p.dtype()), p.shape(), dtype_name(update.gradients.dtype()));
+  TESSERA_CHECK(
+      p.rank() == 2 && p.dtype() == DType::f32 && update.gradients.dtype() == DType::f32,
+      "{}: parameters are {} {} and gradients {}, expected f32 parameters (R, C) and f32 gradients",
+      rule, dtype_name(p.dtype()), p.shape(), dtype_name(update.gradients.dtype()));
   TESSERA_CHECK(update.state.size() >= states, "{}: {} state tensors, expected {}", rule,
                 update.state.size(), states);
   for (size_t i = 0; i < states; ++i) {

@@ -40,13 +40,13 @@ inline void check_segments(std::string_view rule, int64_t elements,
     TESSERA_CHECK(0 <= segment.begin && segment.begin <= segment.end && segment.end <= elements,
                   "{}: segment [{}, {}) is outside {} elements", rule, segment.begin, segment.end,
                   elements);
-    TESSERA_CHECK(segment.begin % block == 0 &&
-                      (segment.end % block == 0 || segment.end == elements),
-                  "{}: segment [{}, {}) does not lie on blocks of {} elements", rule, segment.begin,
-                  segment.end, block);
+    TESSERA_CHECK(
+        segment.begin % block == 0 && (segment.end % block == 0 || segment.end == elements),
+        "{}: segment [{}, {}) does not consist of whole blocks of {} elements", rule, segment.begin,
+        segment.end, block);
     TESSERA_CHECK(0 <= segment.group && static_cast<size_t>(segment.group) < groups.size(),
-                  "{}: segment of group {}, expected less than {}", rule, segment.group,
-                  groups.size());
+                  "{}: a segment of group {}, expected a group of at least 0 and less than {}",
+                  rule, segment.group, groups.size());
   }
 }
 

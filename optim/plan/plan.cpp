@@ -389,7 +389,8 @@ class Planner {
 
 Plan plan(const PlanInput& input, int64_t rank) {
   const std::vector<PlanGroup> groups = plan_groups(input);  // checks the input
-  TESSERA_CHECK(rank >= 0 && rank < input.ranks, "plan: rank {} of {}", rank, input.ranks);
+  TESSERA_CHECK(rank >= 0 && rank < input.ranks,
+                "plan: rank {}, expected at least 0 and less than {}", rank, input.ranks);
   return Planner(input, rank).make(groups);
 }
 

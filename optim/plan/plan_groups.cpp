@@ -102,16 +102,18 @@ void check(const PlanInput& input) {
   TESSERA_CHECK(input.sum_dtype == DType::f32 || input.sum_dtype == DType::bf16,
                 "plan: gradient sums of dtype {}, expected f32 or bf16",
                 dtype_name(input.sum_dtype));
-  TESSERA_CHECK(input.state_tensors >= 0, "plan: {} state tensors", input.state_tensors);
+  TESSERA_CHECK(input.state_tensors >= 0, "plan: {} state tensors, expected at least 0",
+                input.state_tensors);
   for (const PlanParameter& p : input.parameters) {
     TESSERA_CHECK(is_float(p.dtype), "plan: parameter '{}' has dtype {}, expected f32, bf16 or f16",
                   p.name, dtype_name(p.dtype));
   }
   TESSERA_CHECK(!input.table_state_tensors || *input.table_state_tensors >= 0,
-                "plan: {} state tensors of tables", *input.table_state_tensors);
+                "plan: {} state tensors of tables, expected at least 0",
+                *input.table_state_tensors);
   input.batch.validate();
   if (input.graph && input.device.is_cpu()) {
-    fail_input("graph: the ranks compute on the CPU, and graphs need CUDA");
+    fail_input("graph: the ranks compute on the CPU, but graphs need CUDA");
   }
 }
 

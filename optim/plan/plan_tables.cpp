@@ -196,7 +196,7 @@ std::string dense_table_advice(const PlanInput& input) {
     const double bytes = static_cast<double>(table.elements * dtype_size(table.dtype));
     return fmt::format(
         "{} is dense and has {:.0f} % of the parameters: every step sends and updates all of it{}; "
-        "if a step looks up a few rows, make it row-sparse (nn::Embedding's .sparse)",
+        "if a step looks up only a few rows, make the table row-sparse (nn::Embedding's .sparse)",
         table.name, 100 * share,
         input.stage == 3 ? fmt::format(", and stage 3 gathers {:.1f} MB", bytes / 1e6) : "");
   }

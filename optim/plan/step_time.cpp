@@ -229,7 +229,7 @@ void check(const PlanInput& input, const MachineRates& rates) {
   not_negative("memory bandwidth", rates.memory_bandwidth);
   not_negative("bandwidth within a node", rates.node_bandwidth);
   if (rates.ranks_per_node < 1) {
-    fail_input("ranks a node are {}, expected at least 1", rates.ranks_per_node);
+    fail_input("ranks per node are {}, expected at least 1", rates.ranks_per_node);
   }
 }
 

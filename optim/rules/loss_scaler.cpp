@@ -29,7 +29,7 @@ LossScaler::LossScaler(const LossScaling& options)
 void LossScaler::restore(float scale, int64_t good_steps) {
   check_scale(scale);
   if (good_steps < 0 || good_steps >= growth_interval_) {
-    fail_input("loss scale after {} good steps, expected from 0 to {}", good_steps,
+    fail_input("loss scale: {} good steps since its last change, expected 0 to {}", good_steps,
                growth_interval_ - 1);
   }
   scale_ = scale;

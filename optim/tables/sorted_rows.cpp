@@ -26,7 +26,7 @@ void SortedRows::sort(std::span<const int32_t> rows, int64_t first_slot,
                       std::span<const uint8_t> used) {
   count_ = 0;
   TESSERA_CHECK(rows.empty() || std::ssize(rows) <= keys_.elements(),
-                "sorted rows: {} rows, room for {}", rows.size(), keys_.elements());
+                "sorted rows: {} rows, expected at most {}", rows.size(), keys_.elements());
   auto* keys = rows.empty() ? nullptr : keys_.data<int64_t>();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!used.empty() && used[i] == 0) continue;

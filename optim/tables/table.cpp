@@ -56,11 +56,10 @@ void Table::set_hooks(MicroStepLog& log, Complete complete) {
   };
   leaf.no_longer_used = [] {};
   leaf.gradient_buffer = [this]() -> Tensor {
-    TESSERA_CHECK(
-        gradients_,
-        "optimizer: table '{}' was frozen when the optimizer took it, and has no room for "
-        "a gradient",
-        info_.name());
+    TESSERA_CHECK(gradients_,
+                  "optimizer: table '{}' was frozen when the optimizer took it over, so it has no "
+                  "memory for a gradient",
+                  info_.name());
     return gradients_->open();
   };
   leaf.gradient_complete = [this, &log, registration, complete = std::move(complete)] {

@@ -66,7 +66,8 @@ void TableUpdate::apply(const TableValues& values, const TouchedRows& touched,
   if (count == 0) return;
   const int64_t first = range().begin;
   if (offloaded_) {
-    TESSERA_CHECK(scalars == nullptr, "offload: the step's scalars are on the device");
+    TESSERA_CHECK(scalars == nullptr,
+                  "offload: the step's scalars are on the device, expected on the host");
     offloaded_->update(rule_, hyper, touched, {masters_, state_, values.values_of(range()), first});
     return;
   }

@@ -63,11 +63,13 @@ void TableValues::begin_backward() {
 void TableValues::end_backward() { phase_ = Phase::evaluation; }
 
 Tensor TableValues::host_indices(const Tensor& indices, int64_t used) const {
-  TESSERA_CHECK(indices.dtype() == DType::i32, "lookup: '{}' with indices {}, expected i32",
-                info_.name(), dtype_name(indices.dtype()));
+  TESSERA_CHECK(indices.dtype() == DType::i32,
+                "lookup: indices of '{}' have dtype {}, expected i32", info_.name(),
+                dtype_name(indices.dtype()));
   const Tensor here = indices.to(Device{}, host_category());
-  TESSERA_CHECK(0 <= used && used <= here.elements(), "lookup: {} of {} indices of '{}'", used,
-                here.elements(), info_.name());
+  TESSERA_CHECK(0 <= used && used <= here.elements(),
+                "lookup: {} indices in use, expected 0 to {}, for '{}'", used, here.elements(),
+                info_.name());
   for (const int32_t row : here.values<int32_t>().first(static_cast<size_t>(used))) {
     if (row >= 0 && row < info_.rows()) continue;
     fail_input("lookup: row {} of '{}', which has {} rows", row, info_.name(), info_.rows());
@@ -104,7 +106,8 @@ TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
     }
   }
   TESSERA_CHECK(!grew || phase_ == Phase::forward,
-                "lookup: backward looks up rows of '{}' that the forward has not", info_.name());
+                "lookup: backward looks up rows of '{}' that the forward has not looked up",
+                info_.name());
   TESSERA_CHECK(!grew || !prefetched_,
                 "lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch",
                 current_.slots.rows().back(), info_.name());

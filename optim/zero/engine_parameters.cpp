@@ -81,8 +81,8 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   shrink_to(before);  // also on ranks where nothing failed
   if (failure) std::rethrow_exception(failure);
   fail(
-      "optimizer: rank {} could not take the parameters over, so no rank has; its own message "
-      "says why",
+      "optimizer: rank {} could not take over the parameters, so no rank has taken them over; that "
+      "rank's message says why",
       failed);
 }
 

@@ -45,8 +45,10 @@ constexpr int64_t event_kinds = 4;
 
 ParameterEvent event_of(int64_t number, int64_t parameters) {
   if (number < 0 || number / event_kinds >= parameters) {
-    fail_input("the order in which parameters are used has {}, and there are {} parameters", number,
-               parameters);
+    fail_input(
+        "the order in which parameters are used has the event {}, which is not one of {} "
+        "parameters",
+        number, parameters);
   }
   return {static_cast<ParameterEvent::Kind>(number % event_kinds), number / event_kinds};
 }
@@ -121,7 +123,7 @@ void ZeroEngine::restore(const StateSource& source) {
   }
   const auto read_count = [&](const std::string& name, int64_t number) {
     const int64_t count = source.count(state_path(name, updates_kind));
-    if (count < 0) fail_input("{} has {} updates", name, count);
+    if (count < 0) fail_input("{} has {} updates, expected at least 0", name, count);
     update_counts_[static_cast<size_t>(number)] = count;
   };
   for (const auto& partition : trainable_) {

@@ -177,7 +177,7 @@ ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
   auto fold = [sum, begun](int, int64_t begin, const Tensor& chunk) mutable {
     const int64_t end = begin + chunk.elements();
     TESSERA_CHECK(begin >= begun || end <= begun,
-                  "optimizer: a chunk [{}, {}) came across the limit {} of those before it", begin,
+                  "optimizer: a chunk [{}, {}) crosses {}, the end of the chunks before it", begin,
                   end, begun);
     // With GradientsInSums, `chunk` and this part of the sum are the same memory in the first
     // micro-step. The fold is still needed: it turns -0 into +0, as it does with several ranks.

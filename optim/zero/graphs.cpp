@@ -10,7 +10,7 @@ namespace {
 
 const Tensor& with_data(const Tensor& loss) {
   TESSERA_CHECK(loss.defined(),
-                "optimizer: a micro-batch has no data, which a graph of micro-steps cannot know; "
+                "optimizer: a micro-batch has no data, and a graph of micro-steps cannot skip it; "
                 "give all micro-batches data, or leave graphs off");
   return loss;
 }

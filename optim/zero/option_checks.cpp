@@ -40,11 +40,13 @@ void check_not_optimised(const std::vector<nn::NamedParameter>& parameters) {
 
 void check_options(const ZeroOptions& options) {
   if (options.stage < 0 || options.stage > 3) {
-    fail_input("stage {} does not exist; 0, 1, 2 and 3 do", options.stage);
+    fail_input("stage {} does not exist, expected 0, 1, 2 or 3", options.stage);
   }
-  if (options.bucket_bytes < 1) fail_input("bucket of {} bytes", options.bucket_bytes);
+  if (options.bucket_bytes < 1) {
+    fail_input("bucket of {} bytes, expected at least 1", options.bucket_bytes);
+  }
   TESSERA_CHECK(options.schedule != nullptr, "optimizer: there is no schedule");
-  if (!(options.clip >= 0)) fail_input("clip {} is negative", options.clip);
+  if (!(options.clip >= 0)) fail_input("clip {}, expected at least 0", options.clip);
   if (options.grad_shard != DType::f32 && options.grad_shard != DType::bf16) {
     fail_input("gradient shards in {}, expected f32 or bf16", dtype_name(options.grad_shard));
   }
@@ -55,8 +57,9 @@ void check_options(const ZeroOptions& options) {
 void check_equal_ranks(const ZeroOptions& options, const dist::World& world) {
   if (options.reduction != Reduction::ordered || world.difference.empty()) return;
   fail_input(
-      "reduction ordered: {}, so that results depend on which rank computes what; use ranks "
-      "that are equal, or reduction fast, which promises the same bits from run to run",
+      "reduction ordered: {}, so results would depend on which rank computes what; use ranks with "
+      "the same GPUs and libraries, or reduction fast, which promises the same bits from run to "
+      "run",
       world.difference);
 }
 
@@ -65,13 +68,13 @@ void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParamete
   if (!options.graph) return;
   if (communicator.device().is_cpu()) {
     fail_input(
-        "graph: the ranks compute on the CPU, and a graph is captured on CUDA; leave graphs "
-        "off, or compute on a GPU");
+        "graph: the ranks compute on the CPU, but graphs need CUDA; leave graphs off, or compute "
+        "on a GPU");
   }
   if (!communicator.captures()) {
     fail_input(
-        "graph: over {} buckets pass through the host, which a graph cannot do; leave "
-        "graphs off, or communicate over nccl, with a GPU for each rank",
+        "graph: {} sends buckets through the host, which a graph cannot capture; leave graphs off, "
+        "or communicate over nccl, with a GPU for each rank",
         communicator.name());
   }
   if (options.offload != Offload::none) {
@@ -86,8 +89,8 @@ void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParamete
   }
   if (options.loss_scaling || any_f16(parameters)) {
     fail_input(
-        "graph: loss scaling (f16) changes by what a loss is multiplied, and a graph "
-        "multiplies by what it has captured; leave graphs off, or train in bf16 or f32");
+        "graph: loss scaling (f16) changes the factor of the loss, but a graph keeps the factor "
+        "that it has captured; leave graphs off, or train in bf16 or f32");
   }
 }
 

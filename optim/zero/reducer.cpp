@@ -230,15 +230,15 @@ void Reducer::end_backward() {
 
 void Reducer::skip() {
   TESSERA_CHECK(notes_.log.empty(),
-                "optimizer: skip after operations have read parameters in this micro-batch, "
-                "expected before");
+                "optimizer: skip() was called after operations had read parameters in this "
+                "micro-batch, expected before");
   const bool must_know = (options_.stage == 3 && !tables_.empty()) ||
                          std::any_of(parameters_.begin(), parameters_.end(),
                                      [](const auto* p) { return p->gathers_as_read(); });
   const bool knows = notes_.log.knows_last();
   TESSERA_CHECK(!must_know || communicator_->size() == 1 || knows || !notes_.log.events().empty(),
                 "optimizer: a rank without data in its first micro-batch cannot know in which "
-                "order the others gather parameters at stage 3");
+                "order the other ranks gather parameters at stage 3");
   // A rank that has never had data follows the events of the run that it resumes.
   if (knows) {
     notes_.log.repeat_last();
@@ -283,10 +283,10 @@ void Reducer::follow_events() {
     }
     const auto& [partition, part, parameter] = places.at(registration);
     const bool completes = kind == ParameterEvent::Kind::complete;
-    TESSERA_CHECK(!completes || part != nullptr,
-                  "optimizer: by the order of the run that this one goes on from, '{}' has a "
-                  "gradient, but it is frozen",
-                  partition->partition().parameter(parameter).named.name);
+    TESSERA_CHECK(
+        !completes || part != nullptr,
+        "optimizer: in the run that is resumed, '{}' had a gradient, but now it is frozen",
+        partition->partition().parameter(parameter).named.name);
     if (kind == ParameterEvent::Kind::use) {
       partition->parameters().use(parameter);
     } else if (kind == ParameterEvent::Kind::done) {

@@ -102,8 +102,8 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
     // check_not_optimised() recognises by this hook that a parameter already has an optimizer.
     leaf.gradient_buffer = [name = leaf.name]() -> Tensor {
       fail(
-          "optimizer: parameter '{}' was frozen when the optimizer took it, and has no room for "
-          "a gradient",
+          "optimizer: parameter '{}' was frozen when the optimizer took it over, so it has no "
+          "memory for a gradient",
           name);
     };
   }

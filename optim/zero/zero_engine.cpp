@@ -140,8 +140,8 @@ bool ZeroEngine::deferred() const {
 
 int64_t ZeroEngine::launch() {
   TESSERA_CHECK(std::ssize(launched_) < StepValues::slots,
-                "launch_step: the results of {} steps are not asked for yet, {} may be under way; "
-                "call get() of step {} first",
+                "launch_step: the results of {} steps have not been asked for yet, and at most {} "
+                "may be under way; call get() of step {} first",
                 launched_.size(), StepValues::slots, step_number(launched_.front().report.step));
   const int64_t number = launch_end();
   trace_.end_step(launched_.back().report.step);
@@ -233,10 +233,10 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
   const int64_t failed = launched.report.step;
   // If a failure was reported after this step's launch, the device has skipped this step too.
   if (launched.failures != failures_) {
-    throw NonFiniteError(fmt::format("step {}: nothing was updated, because step {} before it was "
-                                     "not finite",
-                                     step_number(failed), step_number(failed_step_)),
-                         -1);
+    throw NonFiniteError(
+        fmt::format("step {}: nothing was updated, because the earlier step {} was not finite",
+                    step_number(failed), step_number(failed_step_)),
+        -1);
   }
   ++failures_;
   failed_step_ = failed;

@@ -107,7 +107,7 @@ expect "--collective is 'reduce', expected one of" "$comm_bench" --collective re
 expect "--dtype is 'fp8', expected one of" "$comm_bench" --dtype fp8
 expect 'all_reduce sums f32 alone, --dtype is bf16' \
   "$comm_bench" --collective all_reduce --dtype bf16
-expect '--comm nccl: NCCL connects GPUs, and --device is cpu' \
+expect '--comm nccl: NCCL connects only GPUs, but --device is cpu' \
   "$comm_bench" --device cpu --comm nccl
 expect 'no/comm.json: cannot be written' "$comm_bench" --max-bytes 2k --json no/comm.json
 expect '--factor is 1, expected at least 2' mpirun -n 3 "$comm_bench" --factor 1

@@ -14,7 +14,7 @@ for seconds in 0 -1 inf nan; do
     "$train_gpt" "${run[@]}" --comm-timeout "$seconds"
 done
 expect "--comm-timeout is 'x', expected a number" "$train_gpt" "${run[@]}" --comm-timeout x
-expect '--comm nccl: NCCL connects GPUs, and --device is cpu' \
+expect '--comm nccl: NCCL connects only GPUs, but --device is cpu' \
   "$train_gpt" "${run[@]}" --device cpu --comm nccl
 expect 'no.json: the table is for products on CUDA, and ' \
   mpirun -n 2 "$train_gpt" "${run[@]}" --device cpu --tuned no.json
@@ -61,7 +61,7 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
   used cuda mpirun -n 2 "$train_gpt" --device cuda --comm mpi
   used cpu mpirun -n 2 "$train_gpt" --device cpu
   if [[ ! -v visible_gpus ]]; then
-    expect 'its host has 2 ranks and 1 GPU, expected one for each rank; start at most 1 there' \
+    expect 'its host has 2 ranks and 1 GPU, expected a GPU for each rank; start at most 1 on' \
       mpirun -n 2 "$train_gpt" "${run[@]}" --comm nccl
   fi
   if [[ $(head -n 1 run.jsonl) == *'emulated GPU'* ]]; then

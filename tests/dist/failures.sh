@@ -41,7 +41,7 @@ done
 expect 1 return 3
 expect 1 return-all 3 '^all steps finished'
 for ranks in 2 3; do
-  expect "$ranks" return 3 '^rank 1: ended with code 3, while other ranks go on$'
+  expect "$ranks" return 3 '^rank 1: ended with code 3, while other ranks are still running$'
   expect "$ranks" return-all 3 '^all steps finished'
   if grep -q 'go on' "$output"; then fail "ranks that return together were ended"; fi
   expect "$ranks" throw 1 '^rank 1, step 6: something went wrong$'
@@ -103,7 +103,7 @@ unknown() {
   local status=0
   env "$1=4" "$program" none > "$output" 2>&1 < /dev/null || status=$?
   [[ $status == 2 ]] || fail "4 processes of $1 ended with $status, expected 2"
-  grep -q "the launcher has started 4 processes ($1), but MPI connects none" "$output" ||
+  grep -q "the launcher has started 4 processes ($1), but MPI does not connect them" "$output" ||
     fail "4 processes of $1 were not refused by name"
 }
 unknown PMI_SIZE

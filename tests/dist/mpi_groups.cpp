@@ -246,11 +246,11 @@ TEST_CASE("mesh: groups along axes, the last one varies fastest") {
   }
   const auto make = [](std::vector<Mesh::Axis> axes) { const Mesh mesh(world(), std::move(axes)); };
   CHECK_THROWS_WITH(make({{"data", ranks}, {"replica", 2}}),
-                    ContainsSubstring("expected a product of"));
+                    ContainsSubstring("expected sizes whose product is"));
   CHECK_THROWS_WITH(make({{"data", 0}}), ContainsSubstring("axis data has 0 ranks"));
   CHECK_THROWS_WITH(make({{"data", ranks}, {"data", 1}}), ContainsSubstring("2 axes are called"));
   CHECK_THROWS_WITH(make({{"", ranks}}), ContainsSubstring("axis 0 has no name"));
-  if (ranks > 1) CHECK_THROWS_WITH(make({}), ContainsSubstring("expected a product of"));
+  if (ranks > 1) CHECK_THROWS_WITH(make({}), ContainsSubstring("expected sizes whose product is"));
   const Mesh mesh(world(), {{"data", ranks}});
   CHECK_THROWS_WITH(mesh.group("tensor"), ContainsSubstring("there is no axis tensor"));
 }
@@ -267,7 +267,7 @@ TEST_CASE("a stalled group names itself and ranks by their numbers in the job") 
     if (rank > 1) {
       CHECK_THROWS_WITH(barrier(), ContainsSubstring("barrier (call 1) in group without 0: nothing "
                                                      "has moved for 0.3 s (--comm-timeout)") &&
-                                       (ContainsSubstring(": rank 1 has not come to it") ||
+                                       (ContainsSubstring(": rank 1 has not made this call") ||
                                         ContainsSubstring(": ranks 1, ")));
     }
   }

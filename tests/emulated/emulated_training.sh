@@ -23,7 +23,7 @@ same plain --comm nccl
 grep -q 'on emulated' stderr.log || fail "the device is not named: $(cat stderr.log)"
 
 refuses_graph() { expect "graph: $1" mpirun -n 2 "$train_gpt" "${run[@]}" --graph on "${@:2}"; }
-refuses_graph 'over mpi buckets pass through the host' --device cuda --comm mpi
+refuses_graph 'mpi sends buckets through the host' --device cuda --comm mpi
 refuses_graph 'offload updates on the host' --device cuda --offload optimizer
 refuses_graph 'loss scaling (f16) changes' --device cuda --precision fp16
 refuses_graph 'the ranks compute on the CPU' --device cpu

@@ -167,7 +167,7 @@ TEST_CASE("arguments that NCCL refuses, or that are not emulated") {
   const auto send = [&](ncclComm_t comm) {
     return ncclSend(data, 1, ncclFloat32, world.rank, comm, nullptr);
   };
-  check_refused(send, "to the own rank");
+  check_refused(send, "between a rank and itself");
   cudaStream_t gone = nullptr;
   REQUIRE(cudaStreamCreate(&gone) == cudaSuccess);
   REQUIRE(cudaStreamDestroy(gone) == cudaSuccess);

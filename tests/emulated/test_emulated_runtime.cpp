@@ -87,7 +87,7 @@ TEST_CASE("emulated: what a kernel declares counts in its shared memory") {
   CHECK(launch({1, 32, without_asking}, declares<ints>, y) == cudaSuccess);
   CHECK(y[0] == 30);
   check_refused(launch({1, 32, without_asking + 1}, declares<ints>, y), cudaErrorInvalidValue,
-                "beside the 4096 that the kernel declares");
+                "besides the 4096 that the kernel declares");
   const auto allow = [](auto* kernel, size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(bytes));
@@ -263,7 +263,8 @@ TEST_CASE("emulated: one device, several or none") {
     REQUIRE(cudaSetDevice(1) == cudaSuccess);
     REQUIRE(cudaGetDevice(&value) == cudaSuccess);
     CHECK(value == 1);
-    check_refused(cudaSetDevice(2), cudaErrorInvalidDevice, "device 2 of 2");
+    check_refused(cudaSetDevice(2), cudaErrorInvalidDevice,
+                  "device 2, but the number of devices is 2");
     cudaStream_t stream = nullptr;
     REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
     CHECK(launch({1, 1, 0, stream}, nothing) == cudaSuccess);

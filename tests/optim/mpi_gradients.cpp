@@ -169,10 +169,11 @@ TEST_CASE("asking for gradients at another time or by another name is refused") 
   model.layer(0).weight.set_trainable(false);
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 2});
   const auto refused = [&] {
-    CHECK_THROWS_WITH(optimizer.gradient("1.weight"),
-                      ContainsSubstring("of '1.weight', asked for outside of the time between"));
+    CHECK_THROWS_WITH(
+        optimizer.gradient("1.weight"),
+        ContainsSubstring("called for '1.weight' at the wrong time, expected between"));
     CHECK_THROWS_WITH(optimizer.gradient_norms(),
-                      ContainsSubstring("asked for outside of the time between"));
+                      ContainsSubstring("called at the wrong time, expected between"));
   };
   refused();
   const Training training{.loss = [&](const auto& micro) {

@@ -201,7 +201,7 @@ TEST_CASE("launched steps as graphs: what they cannot be is refused by name") {
   refuses("graph: the ranks compute on the CPU", {.communicator = dist::single_communicator()}, {});
   if (on_cpu()) return;
   const auto staged = dist::staged_communicator(dist::single_communicator(), 0);
-  refuses("graph: over single buckets pass through the host", {.communicator = staged}, {});
+  refuses("graph: single sends buckets through the host", {.communicator = staged}, {});
   refuses("graph: offload updates on the host", lone_world(),
           {.offload = optim::Offload::optimizer});
   refuses("graph: loss scaling (f16)", lone_world(), {.loss_scaling = optim::LossScaling{}});
@@ -218,7 +218,7 @@ TEST_CASE("launched steps as graphs: what they cannot be is refused by name") {
     return ++calls == 1 ? model.loss(input.tokens, input.targets) : Tensor();
   };
   CHECK_THROWS_WITH(optimizer.micro_steps(0, run.batch, [](const auto&) {}, loss),
-                    ContainsSubstring("a micro-batch has no data, which a graph"));
+                    ContainsSubstring("a micro-batch has no data, and a graph"));
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ TEST_CASE("launched steps: one that is not finite, and the next, leave the weigh
       CHECK_THAT(failure_of(spoilt, 3), ContainsSubstring("step 2: the loss is not finite"));
       CHECK(weights_of(optimizer) == weights);
       CHECK(failure_of(next, -1) ==
-            "step 3: nothing was updated, because step 2 before it was not finite");
+            "step 3: nothing was updated, because the earlier step 2 was not finite");
       CHECK(weights_of(optimizer) == weights);
       // After catching the errors, training can continue as if the two steps had not been launched.
       (void)launch(optimizer, training, 3).get();

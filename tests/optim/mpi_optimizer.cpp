@@ -193,9 +193,9 @@ TEST_CASE("options that make no sense are refused by name") {
     CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, lone_world(), options),
                       ContainsSubstring(text));
   };
-  refused({.stage = 4}, "stage 4 does not exist; 0, 1, 2 and 3 do");
+  refused({.stage = 4}, "stage 4 does not exist, expected 0, 1, 2 or 3");
   refused({.bucket_bytes = 0}, "bucket of 0 bytes");
-  refused({.clip = -1}, "clip -1 is negative");
+  refused({.clip = -1}, "clip -1, expected at least 0");
   refused({.grad_shard = DType::f16}, "gradient shards in f16, expected f32 or bf16");
   refused({.loss_scaling = optim::LossScaling{.initial = 3}}, "loss scale 3");
   refused({.group_of = [](const auto&) { return 1; }}, "'wte.weight' is in group 1");
@@ -226,7 +226,8 @@ TEST_CASE("a micro-batch that is left unfinished is told of") {
   CHECK((*it).index == (*it).index);
   CHECK((*batches.begin()).index == 0);
   optimizer.backward(tiny_training(run, model).loss(*it));
-  CHECK_THROWS_WITH(optimizer.step(), ContainsSubstring("step after 1 of 2 micro-steps"));
+  CHECK_THROWS_WITH(optimizer.step(),
+                    ContainsSubstring("step() was called after 1 of 2 micro-steps"));
   CHECK_THROWS_WITH(optimizer.micro_batches(1, run.batch),
                     ContainsSubstring("step 1 is not finished"));
   models::Gpt other(run.model);

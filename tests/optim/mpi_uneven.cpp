@@ -202,7 +202,8 @@ TEST_CASE("stage 3: skipping a micro-batch whose forward has begun is refused") 
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});
   const MicroBatch micro = begun(optimizer);
   model.loss(micro);
-  CHECK_THROWS_WITH(optimizer.skip(), ContainsSubstring("skip after operations have read"));
+  CHECK_THROWS_WITH(optimizer.skip(),
+                    ContainsSubstring("skip() was called after operations had read"));
 }
 
 }  // namespace

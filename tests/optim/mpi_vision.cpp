@@ -209,7 +209,7 @@ TEST_CASE("synchronized batch norms: what is refused") {
   models::ResNet model(run.model);
   optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {.sync_batch_norm = true});
   CHECK_THROWS_WITH(optimizer.micro_batches(0, {.global = 4 * world.size, .micro = 2}),
-                    Catch::Contains("expected one on each: micro-batches of 4 samples"));
+                    Catch::Contains("expected one for each rank: use micro-batches of 4 samples"));
   const Batch batch{.global = 2 * world.size, .micro = 2};
   for (const MicroBatch& micro : optimizer.micro_batches(0, batch)) {
     CHECK(micro.samples == 2);

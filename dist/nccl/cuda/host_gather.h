@@ -56,7 +56,7 @@ class HostGather {
         if (!done && static_cast<double>(backoff.slept_ns()) > 1e9 * timeout_s) {
           throw StalledError(
               fmt::format("all_gather of {} has not finished in {} s (--comm-timeout): a rank has "
-                          "not come to it (stopped, hanging, or computing)",
+                          "not made this call (stopped, hanging, or computing)",
                           call.text(), timeout_s),
               {});
         }

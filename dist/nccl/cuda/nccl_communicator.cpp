@@ -57,7 +57,7 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options, NcclR
 NcclCommunicator::~NcclCommunicator() {
   watchdog_.reset();
   memory_->close();
-  flights_->fail_unfinished(": the communicator went away while it was under way");
+  flights_->fail_unfinished(": the communicator was destroyed before the call had finished");
   (void)ncclCommAbort(comm_);
   // Wait for the rest of the stream, because it uses buffers that are released next.
   (void)cudaStreamSynchronize(stream_);
@@ -74,7 +74,8 @@ Work NcclCommunicator::submit(NcclTask task) {
   // While another communicator captures a graph, an event recorded by this communicator would
   // belong to that graph. This communicator would later query the event, which CUDA does not allow.
   TESSERA_CHECK(captured_ || !cuda::captured_memory(),
-                "{}{}: another communicator captures a graph, which can hold its own calls alone",
+                "{}{}: another communicator is capturing a graph, which can hold only that "
+                "communicator's calls",
                 text_of(task), in_group());
   const std::shared_ptr<Flights> flights = captured_ ? captured_ : flights_;
   auto flight = flights->add(text_of(task) + in_group(), std::move(task.body));
@@ -99,7 +100,7 @@ void NcclCommunicator::launch_unless_failed(Flights& flights, Flight& flight,
 void NcclCommunicator::check_transport(const Flight& before) {
   flights_->collect();
   const std::string failure = failure_of(comm_);
-  TESSERA_CHECK(failure.empty(), "nccl: before {}: {}", before.name, failure);
+  TESSERA_CHECK(failure.empty(), "nccl: an error before {}: {}", before.name, failure);
 }
 
 // Events recorded in a capture must not be queried. So captured calls go into separate Flights

@@ -30,10 +30,10 @@ BatchStatistics::Addition BatchStatistics::prepare(
   int64_t values = values_;
   for (const auto& [name, added] : statistics) {
     TESSERA_CHECK(!added->observed,
-                  "optimizer: the running statistics of '{}' are already under an optimizer", name);
+                  "optimizer: the running statistics of '{}' already belong to an optimizer", name);
     TESSERA_CHECK(added->momentum == first.momentum,
-                  "optimizer: the running statistics of '{}' have momentum {}, those before {}; "
-                  "expected one momentum",
+                  "optimizer: the running statistics of '{}' have momentum {}, those of earlier "
+                  "batch norms {}; expected the same for all",
                   name, added->momentum, first.momentum);
     values += 2 * added->mean.elements();
   }

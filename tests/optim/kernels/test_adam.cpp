@@ -168,10 +168,12 @@ TEST_CASE("adam_update says what is wrong", "[adam]") {
                       "adam_update: moments or gradients have 511 elements, expected 512");
   REQUIRE_THROWS_WITH(update(weights, gradients, {{0, 768, 0}}, {adamw}),
                       "adam_update: segment [0, 768) is outside 512 elements");
-  REQUIRE_THROWS_WITH(update(weights, gradients, {{0, 100, 0}}, {adamw}),
-                      "adam_update: segment [0, 100) does not lie on blocks of 256 elements");
-  REQUIRE_THROWS_WITH(update(weights, gradients, {{0, 256, 1}}, {adamw}),
-                      "adam_update: segment of group 1, expected less than 1");
+  REQUIRE_THROWS_WITH(
+      update(weights, gradients, {{0, 100, 0}}, {adamw}),
+      "adam_update: segment [0, 100) does not consist of whole blocks of 256 elements");
+  REQUIRE_THROWS_WITH(
+      update(weights, gradients, {{0, 256, 1}}, {adamw}),
+      "adam_update: a segment of group 1, expected a group of at least 0 and less than 1");
   Weights narrow(512);
   narrow.p = Tensor::zeros({512}, DType::bf16);
   REQUIRE_THROWS_WITH(update(narrow, gradients, {}, {}),
