@@ -33,7 +33,8 @@ data::ImageView grey(const data::ImageView& image, std::vector<uint8_t>& pixels)
 }
 
 // Reads an image as the model's input, (1, side, side, channels). Converts it to grey for a model
-// of one channel. An image of another size is resized as in the evaluation on folders of images.
+// of one channel. An image of another size is resized, and its middle is cut out, as when
+// train_resnet evaluates on a folder of images (data/images/augment.h).
 Tensor read_input(const std::string& path, const models::ImageModel& model) {
   const auto [side, channels, classes] = model.sizes;
   const data::ImageShape shape{side, side, channels};

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Time training steps of a row-sparse table alternately with PyTorch's; print Markdown rows.
+"""Time training steps of a row-sparse embedding table alternately with PyTorch's.
 
     bench/tables.py --python PYTHON          # PYTHON has torch (bench/peers/README.md)
 
-The table has 10^6 rows of 64 values. In a step, a rank looks up 4,096 Zipf-distributed rows. The
-peer is Embedding(sparse=True) with SparseAdam, on two ranks under DistributedDataParallel over
-gloo. The script stops if Tessera's losses differ from the peer's. The last two rows of the output
-compare Tessera's row-sparse table with Tessera's dense table.
+The table has 10^6 rows of 64 values. In a step, a rank looks up 4,096 Zipf-distributed rows.
+PyTorch uses Embedding(sparse=True) and SparseAdam; on two ranks, DistributedDataParallel over gloo
+wraps the model. The script stops if Tessera's losses differ from PyTorch's. It prints Markdown
+rows, the last two of which compare Tessera's row-sparse table with its dense table.
 """
 import argparse
 import json

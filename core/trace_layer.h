@@ -1,7 +1,7 @@
 // The layers of a model in the trace. A layer has a span for its forward and a span for its
 // backward. The layer's operations are inside its spans.
 //
-//   const trace::LayerScope scope("attn");   // in the forward of a layer
+//   const trace::LayerScope scope(name_);   // in the forward of a layer
 //
 // Each node of autograd's graph remembers the layer whose forward made it. Backward visits nodes in
 // reverse, so nodes of one layer follow each other, and LayerSpans opens and closes the layers'

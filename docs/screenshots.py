@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs Tessera's programs and makes the README's pictures of a report and of a terminal.
+"""Runs train_gpt and makes the pictures of reports and of a terminal in README.md and docs/report.md.
 
   docs/screenshots.py --bin build/release/bin      needs Chromium
 
@@ -25,9 +25,9 @@ BAR = re.compile("[█▏▎▍▌▋▊▉]+")
 
 
 def terminal_lines(command, folder):
-    """Runs the command on a terminal of COLUMNS columns. Returns a list of the lines after the
-    run, without the live line (the line that the program redraws), and the live line as it was in
-    the middle of the run."""
+    """Runs the command on a terminal of COLUMNS columns. Returns two values: the list of lines that
+    the terminal shows at the end, except the live line (the line that the program redraws), and the
+    live line as the program drew it half of the way."""
     output = b""
     child, terminal = pty.fork()
     if child == 0:

@@ -183,7 +183,8 @@ Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags
     }
     return;
   }
-  // A checkpoint may have no name until rank 0 has claimed the folder (remove_partial_checkpoints).
+  // All ranks wait until rank 0 has claimed the folder. A checkpoint whose replacement was
+  // interrupted has a temporary name until then (remove_partial_checkpoints).
   world.communicator->barrier();
   if (flags.resume != "never") checkpoint_ = train::open_checkpoint(flags.resume, world);
   if (flags.options.wanted() && !flags.only_weights) check_no_later_steps();

@@ -22,7 +22,7 @@ namespace tessera::apps {
 
 struct RunOptions {
   std::string data;
-  bool verify_data = false;  // true: ranks compare all data, not just 64 blocks or images
+  bool verify_data = false;  // true: ranks compare all of the data, not just 64 blocks or images
 
   int stage = 2;
   int64_t bucket_bytes = 0;
@@ -98,8 +98,8 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
 /// chosen model and optimizer. Throws InputError, with a one-line message, if a value is invalid.
 void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options);
 
-/// Returns the paths for check_paths: the paths in the options, except --resume's, and the file of
-/// --config.
+/// Returns the paths for check_paths: the file of --config, and all paths in the options except
+/// that of --resume.
 GivenPaths paths_of(const RunOptions& options, const std::string& config_file);
 
 optim::UpdateRule update_rule(const RunOptions& options);

@@ -1,8 +1,8 @@
 // embedding_bag: indices i32 (L), offsets i32 (B + 1), table (V, C), scale f32 (B) -> y (B, C):
 //   y[b] = scale[b] * sum over p in [offsets[b], offsets[b + 1]) of table[indices[p]].
-// Row v of the table's gradient is the sum, in order, of scale[b] dy[b] over the positions of token
-// v, where b is the bag of the position. The forward adds up the looked-up rows directly from the
-// table, without a tensor (L, C) of copies.
+// Row v of the table's gradient is the sum of scale[b] dy[b] over all p with indices[p] == v, in
+// ascending order of p, where b is the bag that contains p. Without a scale, all factors are 1. The
+// forward adds up the looked-up rows directly from the table, without a tensor (L, C) of copies.
 #include "core/ops/embedding_bag.h"
 
 #include "core/autograd.h"
@@ -53,9 +53,10 @@ void check_range(const Bags& bags, int64_t vocabulary) {
   }
 }
 
-// Returns how many indices, from the first on, rows_of must look up: all, or for a row-sparse table
-// (Leaf::look_up) those up to the end of the last bag. Throws if the table is row-sparse and the
-// first bag does not begin at index 0, because rows_of would also look up the indices before it.
+// Returns n such that rows_of must look up indices[0] to indices[n - 1]. For a row-sparse table
+// (Leaf::look_up), n is the end of the last bag. For any other table, n is the number of indices.
+// Throws if the table is row-sparse and the first bag does not begin at position 0, because rows_of
+// would also look up the indices before that bag.
 int64_t used_indices(const Tensor& indices, const Tensor& offsets, const Tensor& table) {
   if (read_whole(table) != nullptr) return indices.size(0);
   const Tensor here = offsets.to_host();

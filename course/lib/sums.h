@@ -17,7 +17,8 @@ using Gradients = std::map<std::string, std::vector<float>>;
 /// Returns the gradients of step `step`, counted from 0.
 Gradients reference_gradients(const Training& training, int64_t step = 0);
 
-/// The result of comparing the sums of this rank's shards with the reference.
+/// The result of comparing, element by element, the gradient sums in this rank's shards with the
+/// reference.
 struct SumReport {
   std::vector<std::string> wrong;  // parameters that have a differing element
   double ratio = 0;                // (sum of |found|) / (sum of |expected|)

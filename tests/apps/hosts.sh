@@ -2,7 +2,8 @@
 # ctest: TIMEOUT 400 PROCESSORS 1
 # Two hosts, emulated on one machine by network namespaces with a link between them. Each host has
 # its own name and clock. Checks that
-#  - training over both hosts has the bits of one rank, and its trace is aligned,
+#  - training over both hosts gives the bits of a run on one rank, and its trace corrects the
+#    difference between the hosts' clocks,
 #  - a slow link that loses packets costs only time,
 #  - after a cut of the link the job ends on both hosts, and relaunch resumes on the remaining host.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
