@@ -199,7 +199,7 @@ TEST_CASE("ranks compare every flag of train_recommender") {
 
 TEST_CASE("ranks compare every flag of comm_bench") { check_flags(parse_comm_command_line, {}); }
 
-TEST_CASE("ranks compare what a flag says, however it is written") {
+TEST_CASE("ranks compare the values of flags, not how they are written") {
   const auto rate = [](const char* text) {
     return value_of(parsed(parse_command_line, {"--data", "text", "--lr", text}).settings, "--lr");
   };

@@ -22,7 +22,7 @@ std::string refusal(const std::vector<std::string>& arguments) {
   return test::message_of<InputError>([&] { parse(arguments); });
 }
 
-TEST_CASE("each command of checkpoint takes what it needs") {
+TEST_CASE("each command of checkpoint takes its own arguments") {
   CHECK(parse({"inspect", "runs/a", "--json"}).options.json);
   CHECK(parse({"inspect", "--dir", "runs/a"}).options.path == "runs/a");
   CHECK(parse({"verify", "runs/a"}).options.command == CheckpointCommand::verify);
@@ -53,7 +53,7 @@ TEST_CASE("checkpoint explains its commands, with examples") {
   CHECK(parse({"--version"}).help.find("checkpoint ") == 0);
 }
 
-TEST_CASE("checkpoint refuses what is no command of it, or not whole") {
+TEST_CASE("checkpoint refuses unknown commands, missing arguments and invalid values") {
   CHECK(refusal({}).find("no command is given") == 0);
   CHECK(refusal({"inspekt", "x"}).find("unknown command 'inspekt'") == 0);
   CHECK(refusal({"--json", "inspect"}).find("unknown flag --json") == 0);

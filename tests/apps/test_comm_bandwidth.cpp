@@ -22,7 +22,7 @@ CommOptions parse(std::vector<const char*> arguments) {
 
 }  // namespace
 
-TEST_CASE("bandwidth is counted as nccl-tests does") {
+TEST_CASE("bandwidth is computed as in nccl-tests") {
   // 4 ranks move 4 MB in 1 ms, which is 4 GB/s. The data has one piece for each rank, and a rank
   // must send 3 of the 4 pieces. In an all-reduce it sends 3 pieces twice. In a broadcast or a
   // send_receive all the data counts once.
@@ -49,7 +49,7 @@ TEST_CASE("bandwidth is counted as nccl-tests does") {
   CHECK_THROWS_AS(bus_factor(Collective::barrier, 2), Error);
 }
 
-TEST_CASE("count is that of the argument") {
+TEST_CASE("an argument has one piece or all pieces, depending on the collective") {
   CHECK(argument_elements(Collective::all_gather, 24, 3) == 8);
   CHECK(argument_elements(Collective::reduce_scatter, 24, 3) == 8);
   CHECK(argument_elements(Collective::exchange, 24, 3) == 8);
@@ -60,7 +60,7 @@ TEST_CASE("count is that of the argument") {
   CHECK(argument_elements(Collective::send_receive, 24, 3) == 24);
 }
 
-TEST_CASE("sizes are whole pieces, each once") {
+TEST_CASE("sizes are rounded up to whole pieces, without repeats") {
   using Sizes = std::vector<int64_t>;
   CHECK(CommSizes{1024, 8192, 2}.in_units_of(8) == Sizes{1024, 2048, 4096, 8192});
   CHECK(CommSizes{1000, 100'000, 10}.in_units_of(12) == Sizes{1008, 10'008, 100'008});
@@ -72,14 +72,14 @@ TEST_CASE("sizes are whole pieces, each once") {
   CHECK(CommSizes{large, large, 3}.in_units_of(4) == Sizes{large});
 }
 
-TEST_CASE("the median of an even number is between two") {
+TEST_CASE("the median of an even number of values is the mean of the middle two") {
   CHECK(median({3.0}) == 3.0);
   CHECK(median({9.0, 1.0, 4.0}) == 4.0);
   CHECK(median({9.0, 1.0, 4.0, 2.0}) == 3.0);
   CHECK_THROWS_AS(median({}), Error);
 }
 
-TEST_CASE("comm_bench measures what was asked") {
+TEST_CASE("comm_bench: defaults, and flags that select what is measured") {
   const CommOptions defaults = parse({});
   CHECK(defaults.sizes.min_bytes == 1024);
   CHECK(defaults.sizes.max_bytes == 128 << 20);

@@ -75,7 +75,7 @@ TEST_CASE("a measurement counts wrong elements") {
   }
 }
 
-TEST_CASE("a right result has no wrong elements") {
+TEST_CASE("a correct collective has no wrong elements") {
   const auto communicator = dist::single_communicator();
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     CommMeasurement measurement(
@@ -89,7 +89,7 @@ TEST_CASE("a right result has no wrong elements") {
   }
 }
 
-TEST_CASE("what is not a whole number of pieces, or too large, is not measured") {
+TEST_CASE("sizes that are too large or not whole pieces are refused, and so is a barrier") {
   const auto communicator = dist::single_communicator();
   CommMeasurement measurement(*communicator, {.max_bytes = 1000});
   CHECK_THROWS_AS(measurement.measure(Collective::all_gather, 1004), Error);

@@ -187,7 +187,7 @@ TEST_CASE("a flag without its value, and a value without its flag, are refused b
              Equals("unexpected argument '2'; flags begin with --"));
 }
 
-TEST_CASE("an argument is never dropped or taken apart") {
+TEST_CASE("an argument is never dropped or split") {
   CHECK_THAT(refusal({"a", "--first", "b"}),
              Equals("first is given without its name and as --first; expected one of them"));
   CHECK(Program().parse({"--first", "a", "--first=b"}) == "");
@@ -199,7 +199,7 @@ TEST_CASE("an argument is never dropped or taken apart") {
              Equals("-- stands alone; an argument that begins with - is given as --NAME=VALUE"));
 }
 
-TEST_CASE("every program says its version and its flags") {
+TEST_CASE("every program prints its version and its flags") {
   for (const auto& [name, parse] : programs()) {
     CHECK(parse({"--version"}) == name + " " + version() + "\n");
     CHECK_THAT(parse({"--foo", "-h"}), ContainsSubstring("Usage: " + name + " [OPTIONS]"));
@@ -235,7 +235,7 @@ TEST_CASE("a file of flags is read line by line, and the command line overrides 
   CHECK(path_with_hash.text == "a#b");
 }
 
-TEST_CASE("a line of a file of flags that says nothing is refused by file and line") {
+TEST_CASE("an invalid line in a file of flags is refused with its file and line") {
   const test::TemporaryFolder folder;
   const auto refused = [&](const std::string& text) {
     const std::string path = folder.file("run.cfg", text);
@@ -269,7 +269,7 @@ TEST_CASE("a line of a file of flags that says nothing is refused by file and li
   CHECK_THAT(refusal({"--config", "/dev/zero"}), ContainsSubstring("is not a regular file"));
 }
 
-TEST_CASE("an unknown flag is named with the nearest one, whatever follows it") {
+TEST_CASE("the error for an unknown flag suggests the nearest flag, whatever follows it") {
   const auto of_train = [](const std::vector<const char*>& arguments) {
     return test::message_of<InputError>([&] { programs().at("train_gpt")(arguments); });
   };

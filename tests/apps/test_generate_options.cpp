@@ -20,7 +20,7 @@ GenerateCommandLine parse(std::vector<const char*> arguments) {
 
 }  // namespace
 
-TEST_CASE("generate's command line") {
+TEST_CASE("generate reads its command line, and refuses invalid flags") {
   const auto parsed = parse({"m.safetensors", "--prompt-tokens", "1,2,3", "--top-k", "5"}).options;
   REQUIRE(parsed.model == "m.safetensors");
   REQUIRE(prompt_tokens(parsed, tiny_config()) == std::vector<int32_t>{1, 2, 3});

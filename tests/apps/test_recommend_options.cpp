@@ -13,7 +13,7 @@ RecommendCommandLine parse(std::vector<const char*> arguments) {
   return parse_recommend_command_line(static_cast<int>(arguments.size()), arguments.data());
 }
 
-TEST_CASE("recommend takes a model and users by place or by flag") {
+TEST_CASE("recommend takes the model and the users as arguments or as flags") {
   const RecommendOptions options = parse({"m.safetensors", "--user", "196"}).options;
   CHECK(options.model == "m.safetensors");
   CHECK(options.users == std::vector<std::string>{"196"});
@@ -37,7 +37,7 @@ TEST_CASE("recommend takes a model and users by place or by flag") {
   CHECK_FALSE(parse({"--help"}).help.empty());
 }
 
-TEST_CASE("recommend refuses what makes no sense") {
+TEST_CASE("recommend refuses invalid arguments") {
   CHECK_THROWS_WITH(parse({}), Catch::Contains("a model and users are required"));
   CHECK_THROWS_WITH(parse({"m"}), Catch::Contains("--user ID"));
   CHECK_THROWS_WITH(parse({"--user", "a"}), Catch::Contains("are required"));

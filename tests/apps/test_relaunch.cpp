@@ -65,7 +65,7 @@ std::string refusal(const std::vector<const char*>& arguments) {
 
 }  // namespace
 
-TEST_CASE("records are taken out of a stream that is cut anywhere") {
+TEST_CASE("records are extracted from a stream, wherever it is split") {
   const RankRecord first{.rank = 3, .host = "a \"b\"", .status = stalled({1, 2}, 77)};
   const RankRecord second = killed(1, 9, 5);
   const std::string stream =
@@ -82,7 +82,7 @@ TEST_CASE("records are taken out of a stream that is cut anywhere") {
   }
 }
 
-TEST_CASE("a record that others' words have cut is text, and comes again") {
+TEST_CASE("a record interrupted by other output is text, and its next copy is taken") {
   const RankRecord first = killed(1, 9, 5);
   const RankRecord second = killed(2, 11, 7);
   const std::string a = record_text(first);
@@ -98,7 +98,7 @@ TEST_CASE("a record that others' words have cut is text, and comes again") {
   CHECK(text == a.substr(1, 19) + a.substr(20) + a.substr(1, 29) + "words\n" + a.substr(30));
 }
 
-TEST_CASE("what only looks like a record is text") {
+TEST_CASE("invalid and unfinished records are text") {
   std::string text;
   int records = 0;
   RecordFilter filter([&](std::string_view part) { text += part; },
@@ -112,7 +112,7 @@ TEST_CASE("what only looks like a record is text") {
                     "\n unfinished");
 }
 
-TEST_CASE("the first rank that is killed is lost, and those that end because of it are not") {
+TEST_CASE("the first rank to be killed is lost, and ranks that end because of it are not") {
   const Verdict verdict = of_four({exited(1, 1, {.failure = RunFailure::error}), killed(2, 9, 57),
                                    killed(3, 11, 57), told(0), killed(0, 15, 57, true)},
                                   137);
@@ -123,7 +123,7 @@ TEST_CASE("the first rank that is killed is lost, and those that end because of 
   CHECK(verdict.lost[0].signal == 9);
 }
 
-TEST_CASE("ranks for which a collective waits in vain are lost") {
+TEST_CASE("ranks that a stalled collective waits for are lost") {
   const Verdict hanging = of_four({exited(0, 1, stalled({2}, 9)), told(1), told(2), told(3)});
   CHECK(hanging.kind == Kind::lost_ranks);
   REQUIRE(lost_in(hanging) == std::vector{2});
@@ -155,7 +155,7 @@ TEST_CASE("ranks of a host that falls silent are lost") {
         std::vector{1});
 }
 
-TEST_CASE("where mpirun hangs, silent ranks are lost together with those that were waited for") {
+TEST_CASE("if mpirun hangs, silent ranks are lost, and so are ranks that others waited for") {
   const JobEnd job{.code = 137,
                    .ranks = 4,
                    .hung = true,
@@ -170,7 +170,7 @@ TEST_CASE("where mpirun hangs, silent ranks are lost together with those that we
   CHECK(judge(error).kind == Kind::failed);
 }
 
-TEST_CASE("after a crash of mpirun the job starts again, without ranks that are known to be lost") {
+TEST_CASE("after a crash of mpirun, the job restarts without the ranks known to be lost") {
   // Ranks 0 and 1 run on mpirun's host and report over the socket. Ranks 2 and 3 run on the host
   // "b" and rank 4 on the host "c". These three ranks report only that they have started.
   JobEnd job{.code = 139, .ranks = 5, .launcher_signal = 11};
@@ -200,7 +200,7 @@ TEST_CASE("after a crash of mpirun the job starts again, without ranks that are 
   CHECK(with({broken, exited(0, 2, {.failure = RunFailure::input})}).kind == Kind::failed);
 }
 
-TEST_CASE("records arrive over the socket, and are not taken twice") {
+TEST_CASE("records arrive over the socket, and copies of a record are ignored") {
   RecordSocket socket;
   const RecordSender sender;
   CHECK(socket.next().empty());
@@ -224,7 +224,7 @@ TEST_CASE("records arrive over the socket, and are not taken twice") {
   CHECK(RecordSender().send(record_text(record)));
 }
 
-TEST_CASE("what would come again is no loss") {
+TEST_CASE("failures that would happen again do not count as lost ranks") {
   CHECK(of_four({exited(2, 2, {.failure = RunFailure::input})}, 2).why == "rank 2 has bad input");
   CHECK(of_four({told(1, {.failure = RunFailure::error})}).kind == Kind::failed);
   CHECK(of_four({exited(2, 3)}, 3).why == "rank 2 ended with exit code 3");
@@ -233,7 +233,7 @@ TEST_CASE("what would come again is no loss") {
   CHECK(of_four({}, 0).kind == Kind::finished);
 }
 
-TEST_CASE("hosts lose the places of their ranks") {
+TEST_CASE("a host loses one place for each of its lost ranks") {
   const std::vector<Host> hosts = parse_hosts("a:2,b,c:1");
   CHECK(hosts == std::vector<Host>{{"a", 2}, {"b", 1}, {"c", 1}});
   CHECK(host_of(hosts, 1, "other") == 0);
@@ -248,7 +248,7 @@ TEST_CASE("hosts lose the places of their ranks") {
   }
 }
 
-TEST_CASE("relaunch's command line") {
+TEST_CASE("relaunch reads its command line, and refuses invalid flags") {
   const RelaunchOptions options = parse(
       {"--hosts", "a:2,b:2", "--mpirun", "mpirun --mca btl tcp,self", "--", "train", "-n", "7"});
   CHECK(options.ranks == 4);

@@ -35,7 +35,7 @@ std::string saved(const test::TemporaryFolder& folder, const models::GptConfig& 
 
 }  // namespace
 
-TEST_CASE("every preset has defaults that fit together") {
+TEST_CASE("every preset has consistent defaults") {
   for (const std::string& name : models::GptConfig::preset_names()) {
     const TrainOptions options = parse({"--preset", name.c_str()});
     REQUIRE(options.batch.micro_batches() >= 2);
@@ -71,7 +71,7 @@ TEST_CASE("flags override the preset") {
   REQUIRE(options.min_lr == 0);
 }
 
-TEST_CASE("of a flag that comes twice the last counts") {
+TEST_CASE("if a flag is given twice, the last value counts") {
   const auto options = parse({"--steps", "3", "--overlap", "off", "--steps", "4"});
   REQUIRE(options.steps == 4);
 }
@@ -88,7 +88,7 @@ TEST_CASE("flags come from a file, and the command line overrides it") {
   REQUIRE_THAT(refusal({"--config", "/no/such"}), ContainsSubstring("/no/such"));
 }
 
-TEST_CASE("what cannot be done is refused in one line that says what is possible") {
+TEST_CASE("train_gpt refuses invalid flags in one line that says what is expected") {
   const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
       {{"--foo"}, "unknown flag --foo"},
       {{"stray"}, "unexpected argument 'stray'"},
@@ -147,7 +147,7 @@ TEST_CASE("what cannot be done is refused in one line that says what is possible
                ContainsSubstring("--data is required"));
 }
 
-TEST_CASE("--init takes the sizes of its file, and names all that were given otherwise") {
+TEST_CASE("--init uses the sizes in its file, and names all flags that contradict them") {
   const test::TemporaryFolder folder;
   const std::string path = saved(
       folder, {.layers = 2, .heads = 3, .width = 12, .context = 8, .vocab = 300, .epsilon = 1e-6f});
@@ -202,7 +202,7 @@ TEST_CASE("--init with the sizes of a preset takes the preset's defaults") {
   CHECK(options.steps == 5000);
 }
 
-TEST_CASE("a model of other sizes than its preset's has another name") {
+TEST_CASE("a model whose sizes differ from its preset's has another name") {
   CHECK(parse({}).name == "nano");
   CHECK(parse({"--preset", "gpt2", "--layers", "12", "--dropout", "0.1"}).name == "gpt2");
   CHECK(parse({"--layers", "2"}).name == "gpt-2x128");
@@ -215,7 +215,7 @@ TEST_CASE("sizes of buckets take units") {
   CHECK(parse({"--bucket-bytes", "4096"}).bucket_bytes == 4096);
 }
 
-TEST_CASE("a checkpoint's copy may be limited, also to nothing") {
+TEST_CASE("the size of a checkpoint's copy may be limited, even to 0") {
   const auto staging = [](const char* text) {
     return parse({"--checkpoint", "runs", "--checkpoint-staging", text})
         .checkpoints.options.staging;
@@ -228,7 +228,7 @@ TEST_CASE("a checkpoint's copy may be limited, also to nothing") {
   CHECK_THROWS_WITH(parse({"--bucket-bytes", "0"}), ContainsSubstring("more than 0"));
 }
 
-TEST_CASE("weights that are saved in steps replace no input and no checkpoint") {
+TEST_CASE("weights saved during a run overwrite no input and no checkpoint") {
   const auto refused = [](const std::vector<const char*>& more) {
     std::vector<const char*> arguments = {"--save", "out/model.safetensors"};
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -260,7 +260,7 @@ TEST_CASE("weights that are saved in steps replace no input and no checkpoint") 
   CHECK(refused({"--save-every", "25", "--checkpoint", "elsewhere"}).empty());
 }
 
-TEST_CASE("precision and what is kept where") {
+TEST_CASE("flags for precision and memory reach the model, the optimizer and the plan") {
   const TrainOptions plain = parse({});
   REQUIRE(parameter_dtype(plain.memory) == DType::f32);
   REQUIRE_FALSE(plain.model.recompute);
@@ -291,7 +291,7 @@ TEST_CASE("precision and what is kept where") {
   REQUIRE(on({DeviceType::cuda, 0}).offload);
 }
 
-TEST_CASE("only matrices decay") {
+TEST_CASE("weight decay applies to matrices only") {
   const optim::ZeroOptions zero = zero_options(parse({}));
   const models::Gpt model(models::GptConfig::preset("nano"));
   for (const auto& named : model.named_parameters()) {
@@ -303,7 +303,7 @@ TEST_CASE("only matrices decay") {
   REQUIRE(zero.groups[0].weight_decay == 0.0f);
 }
 
-TEST_CASE("the plan has every stage, with this run's ranks among others") {
+TEST_CASE("the plan's table has every stage, for this run's number of ranks and others") {
   const TrainOptions options = parse({});
   const models::Gpt model(options.model);
   const std::string table = train::plan_table(

@@ -17,7 +17,7 @@ RecommenderTrainOptions parse(std::vector<const char*> arguments, int64_t intera
   return line.options;
 }
 
-TEST_CASE("train_recommender without flags: what it trains with") {
+TEST_CASE("train_recommender: defaults without flags") {
   const RecommenderTrainOptions options = parse({});
   CHECK(options.data.empty());
   CHECK(options.split == "fold:1/5");
@@ -47,7 +47,7 @@ TEST_CASE("train_recommender without flags: what it trains with") {
   CHECK(parse({"--optimizer", "sgd"}).lr == 0.1f);
 }
 
-TEST_CASE("train_recommender that ranks: what it trains with") {
+TEST_CASE("train_recommender: defaults and flags of --objective ranking") {
   const RecommenderTrainOptions bce = parse({"--objective", "ranking"});
   CHECK(bce.ranks);
   CHECK(bce.split == "last");
@@ -71,7 +71,7 @@ TEST_CASE("train_recommender that ranks: what it trains with") {
   CHECK(sampled.top == 5);
 }
 
-TEST_CASE("epochs of interactions and steps are two ways to say how long") {
+TEST_CASE("train_recommender: the length of a run is given in epochs or in steps") {
   CHECK(parse({"--epochs", "2"}).steps == 156);
   CHECK(parse({"--epochs", "0.5"}).steps == 39);
   CHECK(parse({"--epochs", "0.001"}).steps == 1);
@@ -83,7 +83,7 @@ TEST_CASE("epochs of interactions and steps are two ways to say how long") {
   }
 }
 
-TEST_CASE("without a split nothing is evaluated") {
+TEST_CASE("without a split, nothing is evaluated") {
   CHECK(parse({"--split", "none"}).eval_every == 0);
   CHECK(parse({"--split", "none", "--eval-every", "0"}).eval_every == 0);
   CHECK(parse({"--eval-every", "0"}).eval_every == 0);
@@ -91,7 +91,7 @@ TEST_CASE("without a split nothing is evaluated") {
                     Catch::Contains("leave out --eval-every"));
 }
 
-TEST_CASE("what ranks alone is refused where ratings are predicted") {
+TEST_CASE("flags that are for ranking only are refused if ratings are predicted") {
   CHECK_THROWS_WITH(parse({"--negatives", "3"}),
                     Catch::Contains("--negatives is for --objective ranking"));
   CHECK_THROWS_WITH(parse({"--sampled-items", "9"}),
@@ -104,7 +104,7 @@ TEST_CASE("what ranks alone is refused where ratings are predicted") {
   CHECK_THROWS_WITH(parse({"--hidden", "8,4"}), Catch::Contains("--hidden is for --model neumf"));
 }
 
-TEST_CASE("train_recommender refuses what makes no sense") {
+TEST_CASE("train_recommender refuses invalid flags") {
   CHECK_THROWS_WITH(parse({"--batch", "4096"}, 500), Catch::Contains("smaller --batch"));
   CHECK_THROWS_WITH(parse({"--model", "als"}), Catch::Contains("als"));
   CHECK_THROWS_WITH(parse({"--model", "neumf", "--hidden", "5,3"}),
@@ -132,7 +132,7 @@ TEST_CASE("train_recommender refuses what makes no sense") {
   }
 }
 
-TEST_CASE("widths of an MLP are those that are given") {
+TEST_CASE("the widths of the MLP are those of --hidden") {
   CHECK(parse({"--model", "neumf", "--hidden", "8,6,4"}).model.hidden ==
         std::vector<int64_t>{8, 6, 4});
 }

@@ -16,7 +16,7 @@ ImageTrainOptions parse(std::vector<const char*> arguments, const std::string& f
   return line.options;
 }
 
-TEST_CASE("train_resnet without flags: what it trains with") {
+TEST_CASE("train_resnet: defaults without flags") {
   const ImageTrainOptions options = parse({});
   CHECK(options.model == "resnet20");
   CHECK(options.batch.global == 128);
@@ -38,7 +38,7 @@ TEST_CASE("train_resnet without flags: what it trains with") {
   CHECK_FALSE(parse({"--optimizer", "sgd", "--beta1", "0"}).nesterov);
 }
 
-TEST_CASE("epochs and steps are two ways to say how long") {
+TEST_CASE("train_resnet: the length of a run is given in epochs or in steps") {
   CHECK(parse({"--epochs", "2"}).steps == 780);
   CHECK(parse({"--epochs", "0.5"}).steps == 195);
   CHECK(parse({"--steps", "78"}).epochs == Catch::Approx(0.2));
@@ -61,7 +61,7 @@ TEST_CASE("schedules and synchronized norms reach the optimizer") {
                     Catch::Contains("expected no --warmup"));
 }
 
-TEST_CASE("synchronized norms want one micro-batch on each rank") {
+TEST_CASE("synchronized norms need exactly one micro-batch on each rank") {
   const ImageTrainOptions options = parse({"--sync-bn"});
   CHECK_NOTHROW(check_ranks(options, 32, 2));
   CHECK_THROWS_WITH(check_ranks(options, 32, 4), Catch::Contains("give --micro-batch 32"));
@@ -70,7 +70,7 @@ TEST_CASE("synchronized norms want one micro-batch on each rank") {
   CHECK_NOTHROW(check_ranks(parse({}), 32, 3));
 }
 
-TEST_CASE("batch norms want more than one value a channel") {
+TEST_CASE("batch norms need more than one value per channel") {
   const auto with_one = [](const char* model) {
     return parse({"--model", model, "--batch", "1", "--micro-batch", "1"});
   };
@@ -84,7 +84,7 @@ TEST_CASE("batch norms want more than one value a channel") {
   CHECK_NOTHROW(check_ranks(shared, 8, 2));
 }
 
-TEST_CASE("train_resnet refuses what makes no sense") {
+TEST_CASE("train_resnet refuses invalid flags") {
   CHECK_THROWS_WITH(parse({"--batch", "512"}, "folder", 500),
                     Catch::Contains("smaller --batch"));
   for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{

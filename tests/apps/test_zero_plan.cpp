@@ -18,7 +18,7 @@ using test::parse_plan;
 using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("without a GPU its workspace is unknown, and said to be") {
+TEST_CASE("without a GPU, its workspace is reported as unknown") {
   const PlanOptions options = parse_plan({"--device", "cuda", "--ranks", "2"});
   const std::vector<StagePlan> plans = plan_stages(options);
   if (cuda::device_count() > 0) {
@@ -40,7 +40,7 @@ TEST_CASE("without a GPU its workspace is unknown, and said to be") {
   CHECK_THAT(plan_text(on_cpu, plan_stages(on_cpu)), !ContainsSubstring("unknown"));
 }
 
-TEST_CASE("the largest model is the last that fits") {
+TEST_CASE("the largest model has the most layers that fit in memory") {
   const PlanOptions options = parse_plan({"--width", "64", "--ranks", "3", "--staging", "0"});
   for (const int stage : {0, 1, 2, 3}) {
     for (const int64_t memory : {int64_t{4} << 20, int64_t{12} << 20, int64_t{60} << 20}) {
@@ -71,7 +71,7 @@ TEST_CASE("the largest model is the last that fits") {
   CHECK(largest_model(tiny, 2, int64_t{1} << 60).at_limit);
 }
 
-TEST_CASE("JSON says what was planned") {
+TEST_CASE("the JSON has the values of the plan") {
   const PlanOptions options =
       parse_plan({"--preset", "gpt2", "--ranks", "8", "--ranks-per-node", "4", "--precision",
                   "bf16", "--memory", "24GiB", "--flops", "100T", "--bandwidth", "10GB"});
@@ -98,7 +98,7 @@ TEST_CASE("JSON says what was planned") {
   for (size_t i = 1; i < 4; ++i) CHECK(plans[i].plan.memory() < plans[i - 1].plan.memory());
 }
 
-TEST_CASE("tables have a row a stage, and what was asked for") {
+TEST_CASE("the text has the tables and columns that were asked for") {
   const PlanOptions options = parse_plan({"--ranks", "2", "--ranks-per-node", "2", "--memory",
                                           "1GB", "--flops", "1T", "--bandwidth", "1GB"});
   std::vector<StagePlan> plans = plan_stages(options);

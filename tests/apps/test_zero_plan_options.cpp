@@ -12,7 +12,7 @@ using test::parse_plan;
 using Catch::Approx;
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("quantities have units") {
+TEST_CASE("quantities are read with their units") {
   CHECK(parse_bytes("--memory", "80GB") == 80'000'000'000);
   CHECK(parse_bytes("--memory", "24GiB") == int64_t{24} << 30);
   CHECK(parse_bytes("--memory", "1.5kB") == 1500);
@@ -53,7 +53,7 @@ TEST_CASE("a plan has the preset's defaults") {
   CHECK_FALSE(options.rates.has_value());
 }
 
-TEST_CASE("a plan is for a device and a transport, which holds its staging") {
+TEST_CASE("the staging in a plan depends on the device and the transport") {
   const optim::PlanInput on_cpu = parse_plan({"--ranks", "3"}).run;
   CHECK(on_cpu.device == Device{});
   CHECK(on_cpu.staging_bytes == dist::mpi_staging_bytes(3));
@@ -68,7 +68,7 @@ TEST_CASE("a plan is for a device and a transport, which holds its staging") {
         1024);
 }
 
-TEST_CASE("a plan is for what was asked") {
+TEST_CASE("the flags of zero_plan reach the plan") {
   const PlanOptions options =
       parse_plan({"--layers", "2", "--width", "64", "--heads", "2", "--context", "32",
                   "--vocab", "128", "--ranks", "1000000", "--ranks-per-node", "8",
@@ -103,7 +103,7 @@ TEST_CASE("a plan is for what was asked") {
   CHECK(parse_plan({"--flops", "1T"}).rates->bandwidth == 0);  // one rank sends nothing
 }
 
-TEST_CASE("what cannot be planned is refused in one line that says what is possible") {
+TEST_CASE("zero_plan refuses invalid flags in one line that says what is expected") {
   const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
       {{"--foo"}, "unknown flag --foo"},
       {{"stray"}, "unexpected argument 'stray'"},

@@ -21,7 +21,7 @@ std::string refusal(const Settings& own) {
 
 }  // namespace
 
-TEST_CASE("ranks that agree go on, and send a digest alone") {
+TEST_CASE("ranks that agree send only a digest") {
   const Settings settings(100, {"name", std::string(1000, 'x')});
   const Counted counted(job());
   CHECK(refusal(settings).empty());
@@ -31,7 +31,7 @@ TEST_CASE("ranks that agree go on, and send a digest alone") {
   CHECK(refusal({}).empty());
 }
 
-TEST_CASE("every rank hears of the first difference") {
+TEST_CASE("every rank reports the first difference") {
   const int last = job().size() - 1;
   const bool other = job().rank() == last && last > 0;
   const std::string expected = fmt::format(
@@ -44,7 +44,7 @@ TEST_CASE("every rank hears of the first difference") {
   CHECK(refusal({{"--stage", "2"}}).empty());
 }
 
-TEST_CASE("a value cannot hide in another one") {
+TEST_CASE("the settings ab = c and a = bc are different") {
   const bool other = job().rank() == 1;
   const Settings own = other ? Settings{{"a", "bc"}} : Settings{{"ab", "c"}};
   const std::string text = refusal(own);

@@ -17,7 +17,7 @@ class Skew {
 
 }  // namespace
 
-TEST_CASE("the clocks of ranks are compared within a message's way there and back") {
+TEST_CASE("clocks of ranks are compared to within the round trip of a message") {
   const World world{.communicator = nullptr, .rank = job().rank(), .size = job().size()};
   // The skew is half an hour per rank, in alternating directions.
   const int64_t skew = int64_t{1'800'000'000'000} * world.rank * (world.rank % 2 == 0 ? -1 : 1);

@@ -89,7 +89,7 @@ TEST_CASE("rank 0's text arrives on every rank") {
   }
 }
 
-TEST_CASE("all_gather_host brings what hosts know, wherever the ranks compute") {
+TEST_CASE("all_gather_host gathers host memory, wherever the ranks compute") {
   constexpr int64_t piece = 3;
   const int ranks = job().size();
   const Tensor buffer = Tensor::zeros({ranks * piece}, DType::u8, Device{});

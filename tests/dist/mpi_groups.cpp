@@ -110,7 +110,7 @@ class AllCollectives {
 
 }  // namespace
 
-TEST_CASE("split: ranks of one color, in the order of their keys, uneven groups and none") {
+TEST_CASE("split: ranks of a color form a group in the order of their keys, or join none") {
   const int ranks = job().size();
   const int rank = job().rank();
   // Rank 0 is alone in its group. The other ranks form a group in reversed order.
@@ -205,7 +205,7 @@ TEST_CASE("groups do not wait for each other, over MPI") {
   job().barrier();
 }
 
-TEST_CASE("ranks of a group that make different calls are told both, and the group") {
+TEST_CASE("if ranks of a group make different calls, the error names both and the group") {
   const int rank = job().rank();
   if (job().size() < 3 || over_nccl()) return;
   const auto group = job().split(rank == 0 ? -1 : 0, rank, "without 0");
@@ -255,7 +255,7 @@ TEST_CASE("mesh: groups along axes, the last one varies fastest") {
   CHECK_THROWS_WITH(mesh.group("tensor"), ContainsSubstring("there is no axis tensor"));
 }
 
-TEST_CASE("a stalled group names itself and ranks by their numbers in the job") {
+TEST_CASE("the error of a stalled group names the group and the ranks' numbers in the job") {
   const int ranks = job().size();
   const int rank = job().rank();
   if (ranks < 3 || over_nccl()) return;

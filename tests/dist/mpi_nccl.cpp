@@ -61,7 +61,7 @@ TEST_CASE("NCCL's staging for some numbers of ranks, derived by hand") {
                     "nccl: chunks of 1000 bytes, expected a multiple of 2048");
 }
 
-TEST_CASE("NCCL's communicator is of a GPU, and takes its memory alone") {
+TEST_CASE("NCCL's communicator is on a GPU, and accepts only that GPU's memory") {
   if (!over_nccl()) TESSERA_SKIP("NCCL connects GPUs");
   CHECK(job().name() == "nccl");
   CHECK(job().device() == default_device());
@@ -74,7 +74,7 @@ TEST_CASE("NCCL's communicator is of a GPU, and takes its memory alone") {
 // With fewer contributors than ranks, the pieces are added to the shard one by one. Here the shard
 // is the rank's own piece of the input. The shard must not be overwritten before this piece has
 // been added.
-TEST_CASE("reduce_scatter of some ranks into the own piece") {
+TEST_CASE("reduce_scatter of fewer contributors than ranks, into the rank's own piece") {
   const int ranks = job().size();
   const int64_t begin = job().rank() * int64_t{1000};
   for (int contributors = 1; contributors < ranks; ++contributors) {

@@ -160,7 +160,7 @@ TEST_CASE("sends and receives between pairs, beside collectives of all ranks") {
   job().barrier();
 }
 
-TEST_CASE("pieces whose counts make no sense are refused by name") {
+TEST_CASE("invalid counts and peers are refused, and the error names them") {
   const int ranks = job().size();
   const int rank = job().rank();
   const auto few = static_cast<size_t>(ranks);
@@ -194,7 +194,7 @@ TEST_CASE("pieces whose counts make no sense are refused by name") {
   job().barrier();  // refused calls send nothing, so the communicator still works
 }
 
-TEST_CASE("a peer that expects another length is told both, over MPI") {
+TEST_CASE("if a peer expects another length, the error names both, over MPI") {
   if (job().size() < 2 || over_nccl()) return;
   const int ranks = job().size();
   const int rank = job().rank();

@@ -96,7 +96,7 @@ TEST_CASE("ranks that arrive at different times") {
   }
 }
 
-TEST_CASE("run takes its turn between the calls around it") {
+TEST_CASE("run() runs after the calls made before it, and before those made after it") {
   const Tensor buffer = filled<int64_t>(job().rank(), 1000);
   job().all_reduce(buffer, {});
   job().run([buffer] {
@@ -107,7 +107,7 @@ TEST_CASE("run takes its turn between the calls around it") {
   CHECK(differences<int64_t>(buffer, [&](int64_t i) { return 2 * ranks * sum_at(ranks, i); }) == 0);
 }
 
-TEST_CASE("a barrier waits for the last") {
+TEST_CASE("a barrier waits for the last rank") {
   job().barrier();
   const bool last = job().rank() == job().size() - 1;
   if (last) std::this_thread::sleep_for(20ms);
@@ -120,7 +120,7 @@ TEST_CASE("a barrier waits for the last") {
   CHECK(left >= last_entered.values<int64_t>()[0]);
 }
 
-TEST_CASE("waiting for a rank that computes leaves the core to others") {
+TEST_CASE("waiting for another rank takes hardly any CPU time") {
   job().barrier();
   if (job().rank() == 0) std::this_thread::sleep_for(400ms);
   const std::clock_t begin = std::clock();  // CPU time of all threads of this process
@@ -142,7 +142,7 @@ TEST_CASE("a failure in a collective comes out of wait, and later calls fail as 
   job().barrier();
 }
 
-TEST_CASE("a communicator that goes away lets nobody wait for ever") {
+TEST_CASE("destroying a communicator ends the waits for its calls with an error") {
   if (job().size() == 1) return;
   auto communicator = new_communicator();
   Work work;
@@ -156,7 +156,7 @@ TEST_CASE("a communicator that goes away lets nobody wait for ever") {
   job().barrier();
 }
 
-TEST_CASE("who waits where the communicator runs is told so, and waits for nobody") {
+TEST_CASE("waiting inside run() or a Receive is an error, unless the call is already done") {
   if (over_nccl()) return;  // over NCCL a wait does not block, it only orders streams
   const auto waits_inside = [](const std::function<void(Communicator&)>& wait) {
     const auto communicator = new_communicator();
@@ -175,7 +175,7 @@ TEST_CASE("who waits where the communicator runs is told so, and waits for nobod
   job().run([before] { before.wait(); }).wait();
 }
 
-TEST_CASE("what a failed transfer uses stays, because MPI may still read and write there") {
+TEST_CASE("the memory of a failed transfer is not freed, because MPI may still use it") {
   if (job().size() == 1 || !test::on_cpu()) return;
   job().barrier();
   const MemoryLedger& ledger = memory_ledger(Device{});
@@ -194,7 +194,7 @@ TEST_CASE("what a failed transfer uses stays, because MPI may still read and wri
   job().barrier();
 }
 
-TEST_CASE("staging is what the formula says, and only that") {
+TEST_CASE("a communicator holds exactly the staging that the formula gives") {
   job().barrier();
   MemoryLedger& ledger = memory_ledger(default_device());
   const int64_t before = ledger.current(Category::communication);
@@ -221,7 +221,7 @@ TEST_CASE("staging for some numbers of ranks, derived by hand") {
   CHECK(mpi_staging_bytes(1001) == 2001 * 65'536);
 }
 
-TEST_CASE("buffers are let go when a call is done") {
+TEST_CASE("a call releases its buffers when it is done") {
   Tensor buffer = Tensor::zeros({job().size() * 1000});
   job().all_gather(buffer, {}).wait();
   CHECK(buffer.storage().use_count() == 1);

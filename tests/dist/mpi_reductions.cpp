@@ -137,7 +137,7 @@ TEST_CASE("reduce_scatter adds 16-bit contributions in f32") {
   CHECK(differences(shard, [&](int64_t) { return 255 + ranks; }) == 0);
 }
 
-TEST_CASE("reduce_scatter into the own piece") {
+TEST_CASE("reduce_scatter into the rank's own piece") {
   const int ranks = job().size();
   const int rank = job().rank();
   const int64_t piece = chunk_elements() + 1000;

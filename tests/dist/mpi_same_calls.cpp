@@ -41,7 +41,7 @@ void disagree(const Make& one, const std::string& text, const Make& another,
 
 }  // namespace
 
-TEST_CASE("ranks that make different calls are told both") {
+TEST_CASE("if ranks make different calls, the error names both") {
   if (!says_calls()) return;
   const int ranks = job().size();
   const Call gradients{Traffic::gradients, 2};
@@ -80,7 +80,7 @@ TEST_CASE("ranks that make different calls are told both") {
       "from 1 rank)");
 }
 
-TEST_CASE("ranks that disagree about empty calls, roots and barriers are told") {
+TEST_CASE("different empty calls, roots and barriers are errors, too") {
   if (!says_calls()) return;
   const Make empty_sum = [](Communicator& c) {
     return c.all_reduce(Tensor::zeros({0}, DType::i64), {});
@@ -99,7 +99,7 @@ TEST_CASE("ranks that disagree about empty calls, roots and barriers are told") 
       "barrier (call 2)", empty_sum, "all_reduce of other");
 }
 
-TEST_CASE("a rank that does not come is named when nothing moves for the timeout") {
+TEST_CASE("after the timeout, the error names a rank that has not made the call") {
   if (!says_calls()) return;
   const auto communicator = new_communicator();
   communicator->set_timeout(0.2);
@@ -114,7 +114,7 @@ TEST_CASE("a rank that does not come is named when nothing moves for the timeout
   job().barrier();
 }
 
-TEST_CASE("a rank that comes and does not go on is named") {
+TEST_CASE("after the timeout, the error names a rank that has stopped within the call") {
   if (!says_calls()) return;
   std::atomic<bool> go_on{false};
   const auto communicator = new_communicator();

@@ -18,7 +18,7 @@ TEST_CASE("the first difference names the setting, the ranks and their values") 
         "--seed: rank 0 has 1, ranks 1, 4 have 7, rank 5 has 8");
 }
 
-TEST_CASE("lists of other names differ, too") {
+TEST_CASE("lists with different names of settings differ") {
   const Settings first = {{"a", "1"}};
   CHECK(first_difference({first, {}}) == "a: rank 0 has 1, rank 1 has no such setting");
   CHECK(first_difference({first, {{"a", "1"}, {"b", "2"}}}) ==
@@ -27,7 +27,7 @@ TEST_CASE("lists of other names differ, too") {
   CHECK(first_difference({first, {{"b", "1"}}}) == "a: rank 0 has 1, rank 1 has no such setting");
 }
 
-TEST_CASE("a job of one rank has nobody to agree with") {
+TEST_CASE("a job of one rank always agrees") {
   dist::World world{.communicator = dist::single_communicator()};
   dist::check_agreement(world, {{"--seed", "1"}});
 }

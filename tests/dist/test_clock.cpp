@@ -5,7 +5,7 @@ using namespace tessera;
 using dist::ClockReading;
 using dist::on_rank_0;
 
-TEST_CASE("times on rank 0's clock follow an offset that changes evenly") {
+TEST_CASE("the offset to rank 0's clock is interpolated between two readings") {
   const ClockReading first{.at_ns = 1'000, .offset_ns = 50'000};
   const ClockReading last{.at_ns = 3'000, .offset_ns = 50'200};
   CHECK(on_rank_0(1'000, first, last) == 51'000);
@@ -14,7 +14,7 @@ TEST_CASE("times on rank 0's clock follow an offset that changes evenly") {
   CHECK(on_rank_0(2'000, first, first) == 52'000);
 }
 
-TEST_CASE("a clock that is rank 0's keeps every nanosecond") {
+TEST_CASE("times on rank 0's clock are exact to the nanosecond") {
   const int64_t late = int64_t{400} * 86'400 * 1'000'000'000 + 7;  // a host that runs for 400 days
   const ClockReading first{.at_ns = late - 1'000'000'000};
   const ClockReading last{.at_ns = late + 1'000'000'000};

@@ -55,7 +55,7 @@ TEST_CASE("fold's bits do not depend on the number of threads, or on where a ran
   REQUIRE(same_bits(folded(256 * 3 + 5, 20001), folded(0, 40001).flat(256 * 3 + 5, 20001)));
 }
 
-TEST_CASE("fold says what is wrong", "[fold]") {
+TEST_CASE("fold refuses wrong sizes and dtypes", "[fold]") {
   REQUIRE_THROWS_WITH(
       kernels::fold(test_context(), Tensor::empty({4}), Tensor::empty({5}), true),
       "fold: the contribution has 5 elements, expected 4");

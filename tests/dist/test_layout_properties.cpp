@@ -182,7 +182,7 @@ TEST_CASE("properties of layouts over random parameters and ranks") {
 
 // Consecutive parameters of one model block must be laid out as if they were alone. The layouts of
 // successive model blocks must follow each other.
-TEST_CASE("a layout with blocks is its blocks' layouts in a row") {
+TEST_CASE("a layout with blocks is the concatenation of its blocks' layouts") {
   std::mt19937_64 random(8);
   for (int round = 0; round < 400; ++round) {
     RandomLayout r(random);
@@ -221,7 +221,7 @@ TEST_CASE("a layout with blocks is its blocks' layouts in a row") {
   }
 }
 
-TEST_CASE("blocks that are all the same close nothing") {
+TEST_CASE("parameters of one block have the same buckets as parameters without blocks") {
   std::mt19937_64 random(9);
   for (int round = 0; round < 100; ++round) {
     RandomLayout r(random);

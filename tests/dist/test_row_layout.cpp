@@ -8,7 +8,7 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("row layout: every row has one owner, and blocks have one") {
+TEST_CASE("row layout: every row and every kernel block has one owner") {
   for (const int64_t rows : {1, 2, 7, 255, 256, 257, 1000, 4099}) {
     for (const int64_t width : {1, 3, 8, 20, 64, 100, 256, 300, 512}) {
       for (const int64_t ranks : {1, 2, 3, 5, 7, 16}) {
@@ -32,7 +32,7 @@ TEST_CASE("row layout: every row has one owner, and blocks have one") {
   }
 }
 
-TEST_CASE("row layout: the least number of rows that fill blocks") {
+TEST_CASE("row layout: the smallest number of rows that fills whole kernel blocks") {
   CHECK(row_multiple(1) == 256);
   CHECK(row_multiple(64) == 4);
   CHECK(row_multiple(100) == 64);

@@ -115,7 +115,7 @@ TEST_CASE("two blocks on two ranks, derived by hand") {
   CHECK(layout.padding_elements() == 636);
 }
 
-TEST_CASE("layouts of nothing") {
+TEST_CASE("layouts without parameters, and of empty parameters") {
   const ShardLayout none({}, 3, 100);
   CHECK(none.buckets().empty());
   CHECK(none.flat_elements() == 0);
@@ -156,7 +156,7 @@ TEST_CASE("every element of a small layout has exactly one owner") {
   }
 }
 
-TEST_CASE("whoever sums by blocks has the same blocks for any number of ranks") {
+TEST_CASE("kernel blocks are the same for any number of ranks") {
   const std::vector<LayoutParameter> parameters = parameters_of({1000, 4000, 77, 5000});
   for (int64_t ranks : {1, 2, 3, 7}) {
     const ShardLayout layout(parameters, ranks, 4096);

@@ -9,7 +9,7 @@ using namespace tessera;
 using namespace tessera::dist;
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("one rank has its own as the result of every collective") {
+TEST_CASE("with one rank, the result of every collective is the rank's own input") {
   const auto communicator = single_communicator(default_device());
   CHECK(communicator->rank() == 0);
   CHECK(communicator->size() == 1);
@@ -118,7 +118,7 @@ TEST_CASE("a communicator allocates where its ranks compute", "[cpu]") {
   CHECK(shard.data<float>()[2] == 2);
 }
 
-TEST_CASE("one rank refuses what several would refuse") {
+TEST_CASE("with one rank, the same arguments are refused as with several") {
   const auto communicator = single_communicator(default_device());
   const Tensor x = Tensor::zeros({4});
   const auto ignore = [](int, int64_t, const Tensor&) {};

@@ -14,7 +14,7 @@
 namespace tessera::test {
 namespace {
 
-TEST_CASE("the first difference between ranks is named, with both of them") {
+TEST_CASE("the first difference between two ranks' machines is named, with both ranks") {
   const dist::Machine machine{.gpu = "NVIDIA H200, compute capability 9.0",
                               .multiprocessors = 132,
                               .cublas_lt = 130100,
@@ -55,7 +55,7 @@ cuda::ConvolutionChoice choice_for(int64_t images, Conv2dPass pass) {
   return {};
 }
 
-TEST_CASE("rank 0's choice of a convolution's algorithm is every rank's") {
+TEST_CASE("all ranks use rank 0's choice of a convolution's algorithm") {
   const dist::World world = job_world();
   emulated::reverse_convolution_proposals(world.rank > 0);
   const auto pass = GENERATE(Conv2dPass::forward, Conv2dPass::input_gradient,
@@ -69,7 +69,7 @@ TEST_CASE("rank 0's choice of a convolution's algorithm is every rank's") {
   emulated::reverse_convolution_proposals(false);
 }
 
-TEST_CASE("an algorithm that a rank's library does not have for a convolution is refused") {
+TEST_CASE("an algorithm that a rank's cuDNN lacks for a convolution is refused") {
   auto choice = choice_for(3, Conv2dPass::forward);
   choice.algorithm = 7;
   CHECK_THROWS_WITH(cuda::use_convolution_choices(default_device().index, {choice}),

@@ -25,7 +25,7 @@ class ShortPatience {
 
 }  // namespace
 
-TEST_CASE("a count that differs on one rank is found on all, and both are named") {
+TEST_CASE("a count that differs on one rank is an error on all, which names two ranks") {
   const World world;
   if (world.size == 1) return;
   const Comm comm;
@@ -43,7 +43,7 @@ TEST_CASE("a count that differs on one rank is found on all, and both are named"
   CHECK_THAT(reason(), ContainsSubstring("has failed before"));
 }
 
-TEST_CASE("ranks that make other collectives, or the same with another argument, are found") {
+TEST_CASE("different collectives, or one with different arguments, are errors") {
   const World world;
   if (world.size == 1) return;
   const Floats buffer(100);
@@ -79,7 +79,7 @@ TEST_CASE("ranks that make other collectives, or the same with another argument,
   meet();
 }
 
-TEST_CASE("sends of a group meet the receives of the peer's group") {
+TEST_CASE("sends in a group are matched with the receives in the peer's group") {
   const World world;
   if (world.size == 1) return;
   const Comm comm;
@@ -100,7 +100,7 @@ TEST_CASE("sends of a group meet the receives of the peer's group") {
   CHECK(received[9] == 9);  // unchanged
 }
 
-TEST_CASE("a send that no rank receives is an error after a while") {
+TEST_CASE("a send that no rank receives is an error after a timeout") {
   const World world;
   if (world.size == 1) return;
   const ShortPatience short_patience;
@@ -114,7 +114,7 @@ TEST_CASE("a send that no rank receives is an error after a while") {
   meet();
 }
 
-TEST_CASE("a receive of another count than was sent is found on both sides") {
+TEST_CASE("a receive of another count than was sent is an error on both ranks") {
   const World world;
   if (world.size == 1) return;
   const Comm comm;
@@ -130,7 +130,7 @@ TEST_CASE("a receive of another count than was sent is found on both sides") {
   meet();
 }
 
-TEST_CASE("buffers in place are in place exactly, and on the device") {
+TEST_CASE("buffers must be device memory, and either apart or exactly in place") {
   const World world;
   const Floats buffer(100);
   const std::vector<float> host(100);
@@ -156,7 +156,7 @@ TEST_CASE("buffers in place are in place exactly, and on the device") {
   CHECK(gather_from(buffer.at(own), 10)(Comm()) == ncclSuccess);
 }
 
-TEST_CASE("arguments that NCCL refuses, or that are not emulated") {
+TEST_CASE("arguments that NCCL refuses, or that are not emulated, are errors") {
   const World world;
   const Floats buffer(10);
   float* const data = buffer.at(0);
@@ -190,7 +190,7 @@ TEST_CASE("arguments that NCCL refuses, or that are not emulated") {
         ncclInvalidArgument);
 }
 
-TEST_CASE("a refused call makes its group fail, and nothing of it runs") {
+TEST_CASE("a refused call makes its whole group fail") {
   const World world;
   const Comm comm;
   const Floats buffer(10);
@@ -200,7 +200,7 @@ TEST_CASE("a refused call makes its group fail, and nothing of it runs") {
   CHECK(comm.failure() == ncclInvalidArgument);
 }
 
-TEST_CASE("calls on a captured stream are made by each launch of the graph, on all ranks") {
+TEST_CASE("each launch of a graph repeats the captured calls, on all ranks") {
   const World world;
   if (world.size == 1) return;
   const Comm comm;
@@ -254,7 +254,7 @@ TEST_CASE("an abort waits for graphs that have captured calls") {
   meet();
 }
 
-TEST_CASE("a rank that has left is not waited for") {
+TEST_CASE("waiting for a rank that has left the communicator is an error") {
   const World world;
   if (world.size == 1) return;
   Comm comm;
@@ -268,7 +268,7 @@ TEST_CASE("a rank that has left is not waited for") {
   meet();
 }
 
-TEST_CASE("an abort from another thread ends a call that waits") {
+TEST_CASE("an abort from another thread ends a waiting call") {
   const World world;
   if (world.size == 1) return;
   Comm comm;
@@ -285,7 +285,7 @@ TEST_CASE("an abort from another thread ends a call that waits") {
   meet();
 }
 
-TEST_CASE("registered memory is freed when nothing is registered any more") {
+TEST_CASE("registered memory can be freed only after its registration has ended") {
   Comm comm;
   void* memory = nullptr;
   void* handle = nullptr;

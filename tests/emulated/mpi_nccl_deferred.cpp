@@ -27,7 +27,7 @@ ncclResult_t sum(const Floats& buffer, size_t from, size_t to, ncclComm_t comm,
 
 }  // namespace
 
-TEST_CASE("a deferred call is done when its stream was waited for, and not before") {
+TEST_CASE("a deferred call is done once its stream has been waited for, and not before") {
   const World world;
   for (const uint64_t seed : {1, 2}) {
     const StreamSeed streams(seed);
@@ -43,7 +43,7 @@ TEST_CASE("a deferred call is done when its stream was waited for, and not befor
   }
 }
 
-TEST_CASE("what reads a deferred call's result must wait for its event") {
+TEST_CASE("a stream that reads a deferred call's result must wait for its event") {
   const World world;
   const auto wrong = [&](bool with_event) {
     int found = 0;
@@ -71,7 +71,7 @@ TEST_CASE("what reads a deferred call's result must wait for its event") {
   if (world.size > 1) CHECK(wrong(false) >= 2);
 }
 
-TEST_CASE("streams whose order differs between ranks do not wait for each other for ever") {
+TEST_CASE("ranks that wait for their streams in different orders do not deadlock") {
   const World world;
   for (const uint64_t seed : {1, 2}) {
     const StreamSeed streams(seed, 20);
@@ -92,7 +92,7 @@ TEST_CASE("streams whose order differs between ranks do not wait for each other 
   }
 }
 
-TEST_CASE("the calls of a communicator keep their order on several streams") {
+TEST_CASE("the calls of a communicator keep their order across streams") {
   const World world;
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     const StreamSeed streams(seed);
@@ -108,7 +108,7 @@ TEST_CASE("the calls of a communicator keep their order on several streams") {
   }
 }
 
-TEST_CASE("a deferred call fails on its communicator, and its stream goes on") {
+TEST_CASE("a deferred call that fails makes its communicator fail, but not its stream") {
   const World world;
   if (world.size == 1) return;
   const StreamSeed streams(2);

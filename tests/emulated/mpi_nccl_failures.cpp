@@ -4,7 +4,7 @@
 using namespace emulated_tests;
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("a failure sticks to its communicator, and to no other one") {
+TEST_CASE("a communicator stays failed after a failure, and others are not affected") {
   const World world;
   Comm comm;
   const Comm other;

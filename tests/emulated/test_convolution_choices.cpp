@@ -25,7 +25,7 @@ std::map<Conv2dPass, cuda::ConvolutionChoice> choices(const Conv2dSizes& sizes, 
   return result;
 }
 
-TEST_CASE("a convolution takes the first algorithm that is deterministic and rounds nothing") {
+TEST_CASE("a convolution takes the first deterministic algorithm, without rounding operands") {
   const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
   const auto found = choices(conv2d_sizes({2, 8, 8, 4}, {8, 4, 3, 3}, {}), dtype);
   REQUIRE(found.size() == 3);
@@ -35,7 +35,7 @@ TEST_CASE("a convolution takes the first algorithm that is deterministic and rou
   }
 }
 
-TEST_CASE("where it is not supported another one is taken: 3 channels, groups, dilation") {
+TEST_CASE("where this one is unsupported, another is taken: 3 channels, groups, dilation") {
   const Conv2dSizes unusual[] = {
       conv2d_sizes({2, 8, 8, 3}, {8, 3, 3, 3}, {}),
       conv2d_sizes({2, 8, 8, 4}, {8, 2, 3, 3}, {.groups = 2}),
@@ -50,7 +50,7 @@ TEST_CASE("where it is not supported another one is taken: 3 channels, groups, d
   }
 }
 
-TEST_CASE("a convolution without such an algorithm is refused, with what was proposed") {
+TEST_CASE("a convolution without such an algorithm is refused, listing those proposed") {
   const Conv2dSizes sizes = conv2d_sizes({2, 40, 8, 4}, {8, 4, 33, 1}, {});
   CHECK_THROWS_WITH(
       kernels::conv2d_forward_workspace(device_context(), sizes, DType::f32, false),

@@ -215,7 +215,7 @@ __global__ void sum_of_block(int* y, const int* x) {
 
 }  // namespace
 
-TEST_CASE("emulated: a missing barrier shows in some orders, a correct kernel in none") {
+TEST_CASE("emulated: a missing barrier shows in some orders, a correct kernel passes in all") {
   const auto reversed = [](const int* x, int i) { return x[block_size - 1 - i]; };
   CHECK(seeds_where([&] { return wrong(reverse<true>, reversed); }) == 0);
   CHECK(seeds_where([&] { return wrong(reverse<false>, reversed); }) == 8);
@@ -234,7 +234,7 @@ TEST_CASE("emulated: a missing barrier shows in some orders, a correct kernel in
   CHECK(seeds_where([&] { return wrong(broadcast<false>, total); }) >= 4);
 }
 
-TEST_CASE("emulated: threads that wait for each other end the launch with who waits where") {
+TEST_CASE("emulated: a deadlock ends the launch with an error that says who waits where") {
   struct Case {
     void (*kernel)();
     std::vector<const char*> says;
@@ -270,7 +270,7 @@ TEST_CASE("emulated: threads that wait for each other end the launch with who wa
   }
 }
 
-TEST_CASE("emulated: device code needs a launch, and a launch the host") {
+TEST_CASE("emulated: device code runs only in a launch, and only the host launches") {
   CHECK(launch({1, 1}, launches) == cudaSuccess);
   CHECK_THROWS_AS(__syncthreads(), std::logic_error);
   CHECK_THROWS_AS(emulated::fail("here"), std::logic_error);
@@ -302,7 +302,7 @@ TEST_CASE("emulated: parameters are passed by value, converted to the kernel's t
   for (int i = 0; i < 5; ++i) CHECK(y[size_t(i)] == 0.5f * float((1 << 20) + i));
 }
 
-TEST_CASE("emulated: the order of threads is the seed's") {
+TEST_CASE("emulated: the seed determines the order of threads") {
   std::vector<int> ascending(8 * 40);
   std::iota(ascending.begin(), ascending.end(), 0);
   CHECK(order_of(0) == ascending);
@@ -333,7 +333,7 @@ TEST_CASE("emulated: dynamic shared memory is aligned, and full of NaN in every 
   CHECK(sums == std::vector<float>(5, float(floats)));
 }
 
-TEST_CASE("emulated: atomics give the value before") {
+TEST_CASE("emulated: atomics return the old value") {
   CHECK(seeds_where([] {
           Atomics all{};
           std::vector<int> places(7 * 50);
@@ -344,7 +344,7 @@ TEST_CASE("emulated: atomics give the value before") {
         }) == 0);
 }
 
-TEST_CASE("emulated: OS threads launch at the same time", "[threads]") {
+TEST_CASE("emulated: several OS threads may launch at the same time", "[threads]") {
   std::array<int, 3> mistakes{};
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {

@@ -128,7 +128,7 @@ TEST_CASE("emulated: a graph does what was captured, at each launch and not befo
   CHECK(emulated::device_bytes_in_use() == before);
 }
 
-TEST_CASE("emulated: memory that a graph leaves allocated, or has never had") {
+TEST_CASE("emulated: graphs that leak memory, or free memory not their own, are refused") {
   Setup s;
   s.begin();
   void* kept = nullptr;
@@ -229,7 +229,7 @@ TEST_CASE("emulated: how a capture begins and ends") {
   CHECK(cudaGraphLaunch(s.exec, s.other) == cudaSuccess);
 }
 
-TEST_CASE("emulated: the product's graphs in memory that the host does not share") {
+TEST_CASE("emulated: cuda::Graph with device memory that the host cannot access") {
   using namespace tessera;
   const Device device{DeviceType::cuda, 0};
   const size_t before = emulated::device_bytes_in_use();

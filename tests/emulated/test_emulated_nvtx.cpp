@@ -28,7 +28,7 @@ class Profiling {
 
 }  // namespace
 
-TEST_CASE("a scope is a range of a profiler, with and without a trace") {
+TEST_CASE("a scope is a range in a profiler, with and without a trace") {
   const Profiling profiling;
   for (const bool traced : {false, true}) {
     trace::enable(traced);
@@ -50,7 +50,7 @@ TEST_CASE("a scope is a range of a profiler, with and without a trace") {
   }
 }
 
-TEST_CASE("a profiler's ranges nest by thread, and close when something is thrown") {
+TEST_CASE("a profiler's ranges nest per thread, and end when an exception is thrown") {
   const Profiling profiling;
   const trace::Scope here("here");
   std::thread([] { const trace::Scope there("there"); }).join();
@@ -67,7 +67,7 @@ TEST_CASE("a profiler's ranges nest by thread, and close when something is throw
   CHECK(ranges[1].depth == 1);
 }
 
-TEST_CASE("emulated NVTX refuses what its documentation does") {
+TEST_CASE("emulated NVTX refuses what the documentation forbids") {
   const Profiling profiling;
   const nvtxDomainHandle_t domain = nvtxDomainCreateA("a domain");
   CHECK(nvtxDomainRangePop(domain) < 0);

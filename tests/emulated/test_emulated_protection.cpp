@@ -80,7 +80,7 @@ TEST_CASE("emulated: host code that reads or writes device memory ends with a fa
   CHECK(cudaFreeAsync(pool, nullptr) == cudaSuccess);
 }
 
-TEST_CASE("emulated: kernels and copies use device memory, and the host that of its own") {
+TEST_CASE("emulated: kernels and copies can use device memory, and the host its own memory") {
   float* device = nullptr;
   float* managed = nullptr;
   float* pinned = nullptr;
@@ -100,7 +100,7 @@ TEST_CASE("emulated: kernels and copies use device memory, and the host that of 
   CHECK(cudaFreeHost(pinned) == cudaSuccess);
 }
 
-TEST_CASE("emulated: freed device memory is used again, but not at once") {
+TEST_CASE("emulated: freed device memory is reused, but not immediately") {
   void* blocks[3] = {};
   for (void*& block : blocks) REQUIRE(cudaMalloc(&block, 1000) == cudaSuccess);
   REQUIRE(cudaFree(blocks[1]) == cudaSuccess);

@@ -80,7 +80,7 @@ TEST_CASE("emulated: launches that a GPU would refuse") {
   CHECK(cudaGetLastError() == cudaErrorInvalidValue);
 }
 
-TEST_CASE("emulated: what a kernel declares counts in its shared memory") {
+TEST_CASE("emulated: a kernel's static shared memory counts towards the limit") {
   constexpr int ints = 1024;
   constexpr size_t without_asking = (48 << 10) - 4 * ints;
   int y[32];
@@ -103,7 +103,7 @@ TEST_CASE("emulated: what a kernel declares counts in its shared memory") {
                 "declares 49156 bytes of shared memory, nvcc allows 49152");
 }
 
-TEST_CASE("emulated: memory is aligned, full of NaN, and freed by its own call once") {
+TEST_CASE("emulated: memory is aligned, full of NaN, and freed once by the matching call") {
   const size_t before = emulated::device_bytes_in_use();
   float* blocks[4] = {};
   REQUIRE(cudaMalloc(&blocks[0], 36) == cudaSuccess);
@@ -142,7 +142,7 @@ TEST_CASE("emulated: memory is aligned, full of NaN, and freed by its own call o
   CHECK(blocks[0] == nullptr);
 }
 
-TEST_CASE("emulated: a device's memory is used up, and counted by its pool") {
+TEST_CASE("emulated: a device's memory is limited, and counted by its pool") {
   const size_t used = emulated::device_bytes_in_use();
   emulated::set_device_memory(used + 1000);
   size_t free_bytes = 0;
@@ -178,7 +178,7 @@ TEST_CASE("emulated: a device's memory is used up, and counted by its pool") {
   emulated::set_device_memory(size_t{16} << 30);
 }
 
-TEST_CASE("emulated: copies and sets stay inside what is allocated") {
+TEST_CASE("emulated: copies and memsets outside of an allocation are refused") {
   int* device = nullptr;
   int* pinned = nullptr;
   REQUIRE(cudaMalloc(&device, 40) == cudaSuccess);

@@ -104,7 +104,7 @@ TEST_CASE("emulated: a missing wait for an event shows under some seeds") {
   CHECK(writes_too_early(false) >= 1);
 }
 
-TEST_CASE("emulated: a host that does not wait finds old values, one that does the new ones") {
+TEST_CASE("emulated: the host finds old values if it does not wait, and new ones if it does") {
   const auto too_early = [](const std::function<void(const Setup&)>& wait) {
     return seeds_deferred_where([&] {
       const Setup s;
@@ -161,7 +161,7 @@ TEST_CASE("emulated: pinned memory that changes before its copy is done spoils t
   CHECK(cudaFreeHost(pinned) == cudaSuccess);
 }
 
-TEST_CASE("emulated: memory of a stream's pool belongs to the work in the stream's order") {
+TEST_CASE("emulated: freeing memory before another stream has read it shows") {
   // The second stream still reads the memory after the first one has freed it.
   const auto freed_too_early = [](bool with_event) {
     return seeds_deferred_where([&] {
@@ -183,7 +183,7 @@ TEST_CASE("emulated: memory of a stream's pool belongs to the work in the stream
 #endif
 }
 
-TEST_CASE("emulated: streams that do not say otherwise are in order with the null stream") {
+TEST_CASE("emulated: streams are ordered with the null stream unless they are non-blocking") {
   const auto wrong = [](unsigned flags) {
     return seeds_deferred_where([&] {
       const Setup s(flags);
@@ -197,7 +197,7 @@ TEST_CASE("emulated: streams that do not say otherwise are in order with the nul
   CHECK(wrong(cudaStreamNonBlocking) >= 4);
 }
 
-TEST_CASE("emulated: work goes on by itself, though no host waits") {
+TEST_CASE("emulated: work proceeds even if the host never waits") {
   for (const uint64_t seed : {1, 2}) {
     const StreamSeed streams(seed, 20);
     const Setup s;
@@ -226,7 +226,7 @@ TEST_CASE("emulated: a failure of deferred work shows at the next wait, and stic
   CHECK(s.value(0) == 2);
 }
 
-TEST_CASE("emulated: a graph is work of the stream on which it is launched") {
+TEST_CASE("emulated: a graph runs in the order of the stream on which it is launched") {
   const auto wrong = [](bool with_event) {
     return seeds_deferred_where([&] {
       const Setup s;

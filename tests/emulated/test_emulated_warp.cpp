@@ -114,7 +114,7 @@ TEST_CASE("emulated: shuffles of all kinds, widths and types") {
   check_shuffles<long long>();
 }
 
-TEST_CASE("emulated: parts of a warp go their own ways under their own masks") {
+TEST_CASE("emulated: parts of a warp may diverge, each with its own mask") {
   CHECK(seeds_where([] {
           std::vector<int> y(32);
           REQUIRE(launch({1, 32}, in_halves, y.data()) == cudaSuccess);
@@ -124,7 +124,7 @@ TEST_CASE("emulated: parts of a warp go their own ways under their own masks") {
         }) == 0);
 }
 
-TEST_CASE("emulated: a lane that is not there gives undefined values, and is not waited for") {
+TEST_CASE("emulated: a shuffle from a missing lane gives an undefined value, and ends") {
   std::vector<int> y(40);
   REQUIRE(launch({1, 40}, not_full, y.data()) == cudaSuccess);
   for (int i = 0; i < 40; ++i) {
@@ -145,7 +145,7 @@ TEST_CASE("emulated: votes") {
   }
 }
 
-TEST_CASE("emulated: an operation over what the 32 lanes bring") {
+TEST_CASE("emulated: an operation over the values of all 32 lanes") {
   CHECK(seeds_where([] {
           std::vector<int> y(64);
           REQUIRE(launch({1, 64}, whole_warp, y.data()) == cudaSuccess);
@@ -160,7 +160,7 @@ TEST_CASE("emulated: an operation over what the 32 lanes bring") {
   CHECK(launch({1, 40}, whole_warp, y.data()) == cudaErrorLaunchFailure);
 }
 
-TEST_CASE("emulated: arguments that a shuffle does not take") {
+TEST_CASE("emulated: shuffles refuse invalid arguments") {
   CHECK(launch({1, 32}, wrong_width) == cudaErrorLaunchFailure);
   CHECK(launch({1, 32}, wrong_distance) == cudaErrorLaunchFailure);
   (void)cudaGetLastError();

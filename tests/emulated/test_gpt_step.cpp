@@ -97,7 +97,7 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
   };
 }
 
-TEST_CASE("a GPT's step launches what this table has") {
+TEST_CASE("a GPT's step makes the launches in this table, and no others") {
   const auto [layers, sequences] = GENERATE(std::pair{1, 1}, std::pair{3, 2}, std::pair{2, 6});
   // Every parameter takes whole blocks of 256 elements. Otherwise more launches would clear the
   // padding.
@@ -114,7 +114,7 @@ TEST_CASE("a GPT's step launches what this table has") {
   CHECK(actual.size() == table.size());
 }
 
-TEST_CASE("by the table a step of GPT-2 at 65,536 rows launches 473 times") {
+TEST_CASE("by this table, a step of GPT-2 with 65,536 rows makes 473 launches") {
   const int64_t rows = 65536;
   const int64_t chunk = ops::logits_chunk_rows(50257, DType::bf16, Device{DeviceType::cuda, 0});
   int64_t launches = 0;
@@ -142,7 +142,7 @@ void plan(const GptStep& step) {
                                     {DeviceType::cuda, 0});
 }
 
-TEST_CASE("the plan of a GPT's step asks about the products that it computes, and no others") {
+TEST_CASE("the plan of a GPT's step looks up exactly the products that the step computes") {
   // Tests logits in one chunk and in several chunks, with an odd vocabulary. Each case has another
   // width, so that no other case has asked about its products before.
   int64_t width = 40;
@@ -162,7 +162,7 @@ TEST_CASE("the plan of a GPT's step asks about the products that it computes, an
   }
 }
 
-TEST_CASE("every matrix of a GPT preset's products has lines of whole 16 bytes") {
+TEST_CASE("strides of all matrices in a GPT preset's products are multiples of 16 bytes") {
   for (const std::string& name : models::GptConfig::preset_names()) {
     const models::GptConfig config = models::GptConfig::preset(name);
     const Products products = new_products([&] { plan({config, 12, config.context}); });

@@ -87,7 +87,7 @@ void fill(float* x, int seed) {
 
 }  // namespace
 
-TEST_CASE("emulated cuBLASLt: an operand that begins elsewhere changes the proposal and its bits") {
+TEST_CASE("emulated cuBLASLt: operands' alignments change the proposal and its bits") {
   Product product;
   std::map<std::vector<float>, std::array<uint32_t, 4>> results;
   const std::array<uint32_t, 4> cases[] = {{256, 256, 256, 256}, {16, 256, 256, 256},
@@ -115,7 +115,7 @@ TEST_CASE("emulated cuBLASLt: an operand that begins elsewhere changes the propo
   }
 }
 
-TEST_CASE("emulated cuBLASLt: an address below the alignment that an algorithm needs is refused") {
+TEST_CASE("emulated cuBLASLt: an operand less aligned than an algorithm needs is refused") {
   Product product;
   const Managed a(4 * elements + 256), b(4 * elements), d(4 * elements);
   fill(a.data, 1);
@@ -133,7 +133,7 @@ TEST_CASE("emulated cuBLASLt: an address below the alignment that an algorithm n
              ContainsSubstring("A is not aligned to the 16 bytes"));
 }
 
-TEST_CASE("emulated cuBLASLt: a table's algorithm for better aligned operands is refused") {
+TEST_CASE("emulated cuBLASLt: a tuned algorithm for better aligned operands is refused") {
   const Device device{DeviceType::cuda, 0};
   const Tensor memory = Tensor::empty({4 * elements}, DType::f32, device);
   const auto shape_from = [&](int64_t offset) {

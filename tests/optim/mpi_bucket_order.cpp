@@ -85,7 +85,7 @@ class Run {
 // whole block of 256 elements. With bucket_bytes of this size, each f32 layer has its own bucket.
 constexpr int64_t layer_bytes = (48 * 48 + 256) * 4;
 
-TEST_CASE("buckets out of the order of registration leave as rank 0 completes them") {
+TEST_CASE("buckets are sent in the order in which rank 0 completes them") {
   const dist::World world = job_world();
   for (const int stage : {0, 1, 2, 3}) {
     CAPTURE(stage);
@@ -102,7 +102,7 @@ TEST_CASE("buckets out of the order of registration leave as rank 0 completes th
   }
 }
 
-TEST_CASE("buckets of two dtypes leave as rank 0 completes them, over both") {
+TEST_CASE("buckets of two dtypes are sent in one order, in which rank 0 completes them") {
   constexpr DType half = DType::bf16;
   Run run(job_world(), {.stage = 2, .bucket_bytes = layer_bytes}, from_the_last,
           {DType::f32, half, DType::f32, half, DType::f32, half});

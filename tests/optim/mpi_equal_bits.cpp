@@ -96,7 +96,7 @@ TEST_CASE("the reference runs learn, clip, and move every weight") {
   }
 }
 
-TEST_CASE("precisions are different runs, close to each other") {
+TEST_CASE("runs in different precisions differ, but are close to each other") {
   const TrainingResult& f32 = reference();
   for (const DType dtype : {DType::bf16, DType::f16}) {
     CAPTURE(dtype_name(dtype));

@@ -212,7 +212,7 @@ TEST_CASE("measured bytes equal the plan's: frozen parameters", "[slow]") {
   }
 }
 
-TEST_CASE("measured bytes equal the plan's: blocks of which backward reads nothing") {
+TEST_CASE("measured bytes equal the plan's: blocks that backward does not read") {
   const Run run{{.stage = 3, .bucket_bytes = 6000}};
   // The token table is frozen. In its block, only the position table is trained.
   check_equal(tiny_gpt(DType::f32, {"wte"}), run);

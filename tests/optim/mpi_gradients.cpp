@@ -127,7 +127,7 @@ TEST_CASE("a plain update is the learning rate times the gradient") {
   }
 }
 
-TEST_CASE("a gradient that no micro-batch gave is zero") {
+TEST_CASE("a gradient to which no micro-batch contributes is zero") {
   LayeredModel model;
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});
   const Training training{.loss = [&](const auto& micro) { return model.loss(micro, {1}); }};
@@ -164,7 +164,7 @@ TEST_CASE("a gradient of -0 becomes +0, also on a single rank") {
   }
 }
 
-TEST_CASE("asking for gradients at another time or by another name is refused") {
+TEST_CASE("asking for gradients at a wrong time or by a wrong name is refused") {
   LayeredModel model;
   model.layer(0).weight.set_trainable(false);
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 2});

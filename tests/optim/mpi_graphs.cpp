@@ -188,7 +188,7 @@ TEST_CASE("launched steps as graphs: captured again when batches or parameters c
   }
 }
 
-TEST_CASE("launched steps as graphs: what they cannot be is refused by name") {
+TEST_CASE("launched steps as graphs: unsupported runs are refused with the reason") {
   const auto refuses = [](const char* why, const dist::World& world, optim::ZeroOptions options,
                           DType dtype = DType::f32) {
     models::Gpt model(TinyRun{}.model);

@@ -42,7 +42,7 @@ std::string failure_of(optim::LaunchedStep& launched, int64_t micro_batch) {
   return "nothing";
 }
 
-TEST_CASE("launched steps, each asked for after the next: equal bits to step by step") {
+TEST_CASE("launched steps, each read after the next is launched: the bits of plain steps") {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(dtype_name(dtype), stage);
@@ -76,7 +76,7 @@ TEST_CASE("launched steps, each asked for after the next: equal bits to step by 
   }
 }
 
-TEST_CASE("launched steps: one that is not finite, and the next, leave the weights before it") {
+TEST_CASE("launched steps: a non-finite step and the next leave the weights unchanged") {
   for (const int stage : {0, 2, 3}) {
     for (const bool next_too : {false, true}) {  // true: the next step is spoilt, too
       CAPTURE(stage, next_too);
@@ -106,7 +106,7 @@ TEST_CASE("launched steps: one that is not finite, and the next, leave the weigh
   }
 }
 
-TEST_CASE("launched steps: two may be under way, and are asked for in order, once") {
+TEST_CASE("launched steps: two may be under way, and each is read once, in order") {
   LayeredModel model;
   const Training training = training_of(model, {});
   optim::ZeroOptimizer optimizer(model, training.rule, job_world(), {});

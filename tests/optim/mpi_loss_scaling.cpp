@@ -157,7 +157,7 @@ TEST_CASE("a loss that is not finite: NonFiniteError with its micro-batch, on ev
   }
 }
 
-TEST_CASE("a gradient that is not finite under a finite loss: NonFiniteError of no micro-batch") {
+TEST_CASE("a non-finite gradient with a finite loss: NonFiniteError without a micro-batch") {
   for (const int stage : {0, 3}) {
     LayeredModel model(layers_of(DType::f32));
     Training training = training_of(model, {}, 1);
@@ -184,7 +184,7 @@ TEST_CASE("a gradient that is not finite under a finite loss: NonFiniteError of 
   }
 }
 
-TEST_CASE("loss scaling where it was asked for: f32 skips an overflow too, with f32's bits") {
+TEST_CASE("loss scaling in f32, if asked for: skips an overflow, and keeps the bits of f32") {
   const Overflowing overflowing{DType::f32, {1}, 1, std::numeric_limits<float>::infinity()};
   const optim::LossScaling scaling{.initial = 256};
   const auto scaled = train_overflowing(overflowing, job_world(), 3, scaling, 2);

@@ -44,7 +44,8 @@ TrainingResult train_three(DType dtype, int64_t micro_batches, const dist::World
                {.stage = stage, .bucket_bytes = 64, .overlap = overlap, .clip = 0.5f});
 }
 
-TEST_CASE("a model of three elements trains with one rank's bits on any number", "[many]") {
+TEST_CASE("a model of three elements trains with one rank's bits on any number of ranks",
+          "[many]") {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     // With 16 ranks and 5 micro-batches, five ranks have a micro-batch. With 20 micro-batches, all
     // ranks have one, and four ranks have a second one.

@@ -84,7 +84,7 @@ TEST_CASE("frozen parameters have neither gradients nor state") {
   }
 }
 
-TEST_CASE("stage 3: a frozen block is gathered for its use, forward and backward") {
+TEST_CASE("stage 3: a frozen block is gathered for both forward and backward") {
   // Backward passes through the frozen layer 1 to the trained layer 0, so it reads layer 1, too.
   const auto run = [](const dist::World& world, int stage) {
     LayeredModel model;
@@ -101,7 +101,7 @@ TEST_CASE("stage 3: a frozen block is gathered for its use, forward and backward
         (world.size - 1) * frozen_shard);
 }
 
-TEST_CASE("freezing and thawing under the optimizer is refused") {
+TEST_CASE("freezing and unfreezing parameters of an optimizer is refused") {
   for (const int stage : {2, 3}) {
     LayeredModel model;
     freeze(model, "0.");
@@ -171,7 +171,7 @@ TrainingResult train_joining(DType joining, const dist::World& world, int stage)
   return result;
 }
 
-TEST_CASE("parameters that join later train in their own group and dtype, at every stage alike") {
+TEST_CASE("parameters added later train in their own group and dtype, at every stage") {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const auto expected = train_joining(dtype, lone_world(), 0);
     CHECK(expected.weights.size() == 6);
@@ -182,7 +182,7 @@ TEST_CASE("parameters that join later train in their own group and dtype, at eve
   }
 }
 
-TEST_CASE("add_param_group: names that are taken and senseless hyper-parameters are refused") {
+TEST_CASE("add_param_group: duplicate names and invalid hyper-parameters are refused") {
   for (const int stage : {0, 3}) {
     LayeredModel model;
     LayeredModel other;
@@ -235,8 +235,7 @@ std::string bytes_of(const nn::Module& model) {
   return bytes;
 }
 
-TEST_CASE("add_param_group: where one rank has no memory, every rank and the module are as before",
-          "[cpu]") {
+TEST_CASE("add_param_group: if one rank is out of memory, nothing changes on any rank", "[cpu]") {
   for (const dist::World& job : {lone_world(), job_world()}) {
     dist::World world = job;
     const auto memory = std::make_shared<ShortOfMemory>(job.communicator);

@@ -36,7 +36,7 @@ TEST_CASE("offload: the computing device never holds optimizer state, the host d
   }
 }
 
-TEST_CASE("without offload the state is on the computing device: the test above can fail") {
+TEST_CASE("without offload, the optimizer state is on the computing device") {
   const dist::World world = beside_the_host(job_world());
   for (const DType dtype : dtypes) {
     for (const int stage : {0, 1, 2, 3}) {
@@ -51,7 +51,7 @@ TEST_CASE("without offload the state is on the computing device: the test above 
   }
 }
 
-TEST_CASE("offload: what else the ranks hold stays on the computing device") {
+TEST_CASE("offload: parameters and gradients stay on the computing device") {
   const dist::World world = beside_the_host(job_world());
   const MemoryUse device(*world.communicator, world.communicator->device());
   const MemoryUse host(*world.communicator);
@@ -76,7 +76,7 @@ TEST_CASE("offload changes no bit, in any precision, at any stage") {
   }
 }
 
-TEST_CASE("offload where the ranks compute on the host changes nothing at all", "[cpu]") {
+TEST_CASE("offload by ranks that compute on the host changes nothing", "[cpu]") {
   const TinyRun run = run_of(DType::f32);
   const MemoryUse host(*job_world().communicator);
   const auto expected = train_tiny(run, job_world(), options_of(2, optim::Offload::none));
@@ -124,7 +124,7 @@ TEST_CASE("offload: parameters and state are set, read and gathered as without")
 
 const optim::UpdateRule adamw = optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.1f};
 
-TEST_CASE("row-sparse tables: offload changes no bit, in any chunks") {
+TEST_CASE("row-sparse tables: offload changes no bit, in chunks of any size") {
   const dist::World world = beside_the_host(job_world());
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool all_rows : {false, true}) {
@@ -166,8 +166,7 @@ TEST_CASE("row-sparse tables: state is gathered as without offload") {
   }
 }
 
-TEST_CASE("row-sparse tables: with offload the host holds the state, and bytes are planned",
-          "[cpu]") {
+TEST_CASE("row-sparse tables: with offload the host holds the state, as planned", "[cpu]") {
   const dist::World world = beside_the_host(fresh_world());
   for (const int stage : {0, 1, 2, 3}) {
     for (const int64_t bucket : {500, 1 << 20}) {

@@ -67,7 +67,7 @@ TEST_CASE("own state: the ranges of all ranks cover every parameter once") {
   }
 }
 
-TEST_CASE("groups: a learning rate of zero keeps its parameters") {
+TEST_CASE("groups: with a learning rate of zero, parameters keep their values") {
   const TinyRun run{.steps = 2};
   for (const int stage : {0, 1, 2, 3}) {
     models::Gpt model(run.model);
@@ -131,7 +131,7 @@ Trained train_second(const optim::UpdateRule& rule, const dist::World& world, in
   return trained;
 }
 
-TEST_CASE("a parameter without gradient keeps weights and state, as if the step had not been") {
+TEST_CASE("a step changes neither the weights nor the state of parameters without gradient") {
   const optim::UpdateRule rules[] = {optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.5f},
                                      optim::Adam{.learning_rate = 1e-2f, .weight_decay = 0.5f},
                                      optim::Sgd{.learning_rate = 1e-2f, .momentum = 0.9f,
@@ -153,7 +153,7 @@ TEST_CASE("a parameter without gradient keeps weights and state, as if the step 
   }
 }
 
-TEST_CASE("a gradient in one micro-batch is enough for an update, on every rank alike") {
+TEST_CASE("a gradient in one micro-batch is enough for an update on every rank") {
   const auto run = [](const dist::World& world, int stage) {
     Branches model;
     optim::ZeroOptimizer optimizer(model, optim::Sgd{.learning_rate = 1}, world,
@@ -172,7 +172,7 @@ TEST_CASE("a gradient in one micro-batch is enough for an update, on every rank 
   for (const int stage : {0, 1, 2}) CHECK(run(job_world(), stage) == expected);
 }
 
-TEST_CASE("hyper-parameters that make no sense are refused when they are given") {
+TEST_CASE("invalid hyper-parameters are refused when they are given") {
   models::Gpt model(TinyRun{}.model);
   const dist::World world = lone_world();
   const auto refused = [&](const optim::UpdateRule& rule, const std::string& text,
@@ -187,7 +187,7 @@ TEST_CASE("hyper-parameters that make no sense are refused when they are given")
   refused(optim::AdamW{}, "group 1 has a weight decay of -0.5", {.weight_decay = -0.5f});
 }
 
-TEST_CASE("options that make no sense are refused by name") {
+TEST_CASE("invalid options are refused, and the error names them") {
   models::Gpt model(TinyRun{}.model);
   const auto refused = [&](const optim::ZeroOptions& options, const std::string& text) {
     CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, lone_world(), options),
@@ -201,7 +201,7 @@ TEST_CASE("options that make no sense are refused by name") {
   refused({.group_of = [](const auto&) { return 1; }}, "'wte.weight' is in group 1");
 }
 
-TEST_CASE("misuse is refused by name") {
+TEST_CASE("calls at the wrong time and parameters optimised twice are refused") {
   const TinyRun run;
   models::Gpt model(run.model);
   const int stage = GENERATE(2, 3);
@@ -215,7 +215,7 @@ TEST_CASE("misuse is refused by name") {
                     ContainsSubstring("'wte.weight' is already optimised"));
 }
 
-TEST_CASE("a micro-batch that is left unfinished is told of") {
+TEST_CASE("a step with unfinished micro-batches is an error") {
   const TinyRun run{.steps = 1, .batch = {.global = 4, .micro = 2}};
   models::Gpt model(run.model);
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, lone_world());
@@ -235,7 +235,7 @@ TEST_CASE("a micro-batch that is left unfinished is told of") {
                     ContainsSubstring("step 1 is not finished"));
 }
 
-TEST_CASE("dropout draws within a step alone: a forward before or after one is refused") {
+TEST_CASE("dropout is for use within a step: a forward before or after one is refused") {
   const TinyRun run{.batch = {.global = 2, .micro = 2}};
   models::Gpt model(run.model);
   nn::materialize(model);

@@ -56,7 +56,7 @@ std::string only_file(const std::string& folder) {
   return files.size() == 1 ? files.front() : fmt::format("{} files", files.size());
 }
 
-TEST_CASE("weights that cannot be written where they were to be are rescued elsewhere", "[cpu]") {
+TEST_CASE("weights that cannot be written to their path are rescued elsewhere", "[cpu]") {
   const TemporaryFolder folder;
   for (const char* name : {"working", "temporary", "gone"}) {
     std::filesystem::create_directory(folder.path(name));
@@ -90,7 +90,7 @@ TEST_CASE("weights that cannot be written where they were to be are rescued else
       CHECK(bytes_of(rescued) == bytes_of(expected));
     }
   }
-  SECTION("among temporary files, where a disk fills up while they are written") {
+  SECTION("among temporary files, if disks fill up during the first two attempts") {
     const Places places(folder.path("working"), folder.path("temporary"));
     int opened = 0;
     const auto full_disks = [&](const std::string& path) {
@@ -115,7 +115,7 @@ TEST_CASE("weights that cannot be written where they were to be are rescued else
       CHECK_FALSE(std::filesystem::exists(folder.path("w")));
     }
   }
-  SECTION("nowhere, and all reasons are said") {
+  SECTION("nowhere, and the error gives all reasons") {
     const Places places(folder.path("gone"), folder.path("no"));
     std::filesystem::remove(folder.path("gone"));
     const std::string text = failure(

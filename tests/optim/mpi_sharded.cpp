@@ -65,7 +65,7 @@ TEST_CASE("stage 3: a rank holds its shard, the tied block and at most two other
   }
 }
 
-TEST_CASE("stage 3 without blocks: at most a weight, its bias and what comes next are there") {
+TEST_CASE("stage 3 without blocks: at most a weight, its bias and the next weight are held") {
   // Each parameter has its own bucket. A weight of 24 x 24 elements takes 3 blocks of 256 elements,
   // a bias takes 1 block.
   const dist::World world = job_world();
@@ -103,7 +103,7 @@ TEST_CASE("stage 3: reading a parameter without an operation is an error, not ol
   CHECK_THROWS_AS(weights_of(model), Error);
 }
 
-TEST_CASE("stage 3: evaluation holds no more, gathers each block once, and is counted apart") {
+TEST_CASE("stage 3: evaluation gathers each block once, and holds no more than training") {
   const dist::World world = job_world();
   const TinyBlocks blocks;
   TinyRun run;
@@ -159,7 +159,7 @@ std::string disagreement(LayeredModel& model, const LayeredModel::Way& one,
   return text;
 }
 
-TEST_CASE("stage 3: ranks that read parameters in different orders are told both blocks") {
+TEST_CASE("stage 3: if ranks read parameters in different orders, the error names both") {
   if (job_world().size == 1 || !on_cpu()) return;
   using Catch::Matchers::ContainsSubstring;
   // Each layer has a bucket. The last layer's bucket is number 0.
@@ -204,7 +204,7 @@ void check_layered(const Layered& layered) {
   CHECK(train_layered(layered, job_world(), 2, 64, true) == expected);
 }
 
-TEST_CASE("stage 3: a model that names no blocks, a bucket for every weight and every bias") {
+TEST_CASE("stage 3: a model without blocks, with a bucket for each weight and each bias") {
   for (const DType dtype : dtypes) {
     CAPTURE(dtype_name(dtype));
     check_layered({{.blocks = false, .dtypes = {dtype, dtype, dtype}},
@@ -212,7 +212,7 @@ TEST_CASE("stage 3: a model that names no blocks, a bucket for every weight and 
   }
 }
 
-TEST_CASE("stage 3: any order of layers, layers more than once, layers not in every step") {
+TEST_CASE("stage 3: layers in any order, used more than once, or not in every step") {
   const LayeredModel::Way ways[] = {
       {3, 2, 1, 0},           // in the reverse order of registration
       {0, 1, 2, 3},           // in the order of registration
@@ -282,7 +282,7 @@ Evaluated train_and_evaluate(const dist::World& world, int stage, DType dtype, b
   return result;
 }
 
-TEST_CASE("evaluation between steps and between micro-batches: equal losses, no change") {
+TEST_CASE("evaluation between steps and micro-batches: equal losses, unchanged weights") {
   for (const DType dtype : dtypes) {
     const Evaluated expected = train_and_evaluate(lone_world(), 0, dtype, true);
     CHECK(expected.between.front() != expected.between.back());

@@ -89,7 +89,7 @@ TEST_CASE("row-sparse tables: SGD without momentum or decay gives the bits of de
   }
 }
 
-TEST_CASE("row-sparse tables: frozen ones, and ranks without data") {
+TEST_CASE("row-sparse tables: one rank's bits with frozen tables and missing data") {
   for (const int stage : {1, 3}) {
     TableRun run{.freeze_items = true};
     const auto train_uneven = [&](const dist::World& world, int of) {
@@ -366,7 +366,7 @@ TEST_CASE("row-sparse tables: measured bytes equal the plan") {
   }
 }
 
-TEST_CASE("row-sparse tables: what cannot be done is an error by name") {
+TEST_CASE("row-sparse tables: unsupported uses are errors") {
   const TableRun run{.distinct_users = 3};
   TableModel model(run);
   optim::ZeroOptimizer optimizer(model, adamw, lone_world(), {.stage = 1});

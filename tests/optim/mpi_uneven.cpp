@@ -39,7 +39,7 @@ const Missing run_out = [](int64_t step, int64_t m) {
   return m != 3;
 };
 
-TEST_CASE("ranks that run out of data: the bits of one rank that leaves the same out") {
+TEST_CASE("ranks that run out of data: the bits of one rank that skips the same data") {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const TinyRun run{.steps = 3, .batch = {.global = 26, .micro = 2}, .dtype = dtype};
     const TrainingResult expected =
@@ -124,7 +124,7 @@ TEST_CASE("a step without any data changes nothing") {
   }
 }
 
-TEST_CASE("nothing is said of parameters in a step without data") {
+TEST_CASE("a step without data reports no parameters without gradient") {
   LayeredModel model;
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 2});
   const Batch batch{.global = 4, .micro = 2};
@@ -135,7 +135,7 @@ TEST_CASE("nothing is said of parameters in a step without data") {
   CHECK(optimizer.step(2, batch, first).without_gradient.empty());
 }
 
-TEST_CASE("the closure form of a step is the loop") {
+TEST_CASE("a step with a closure equals a loop over its micro-batches") {
   for (const int stage : {0, 1, 2, 3}) {
     const TinyRun run{.steps = 3, .batch = {.global = 26, .micro = 2}};
     const TrainingResult loop =
@@ -173,7 +173,7 @@ void check_skip_refused(optim::ZeroOptimizer& optimizer) {
   }
 }
 
-TEST_CASE("stage 3: no data in the first micro-batch is refused by name, of several ranks") {
+TEST_CASE("stage 3: several ranks refuse a first micro-batch without data") {
   LayeredModel model;
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});
   begun(optimizer);
@@ -184,7 +184,7 @@ TEST_CASE("stage 3: no data in the first micro-batch is refused by name, of seve
   whole_parameters.skip();
 }
 
-TEST_CASE("stage 3: after parameters have joined, the first micro-batch has to have data again") {
+TEST_CASE("stage 3: after add_param_group, the first micro-batch must have data again") {
   LayeredModel model;
   MixedModel later(DType::bf16);
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.stage = 3});

@@ -108,7 +108,7 @@ TEST_CASE("a step that overflows leaves running statistics as they were") {
   CHECK(statistics_of(model) == before);
 }
 
-TEST_CASE("values that statistics have are kept by an optimizer, and go on after it") {
+TEST_CASE("statistics keep their values while an optimizer exists, and after it") {
   const TinyVision run{.steps = 1};
   models::ResNet model(run.model);
   nn::materialize(model, default_device(), 3);
@@ -132,7 +132,7 @@ TEST_CASE("values that statistics have are kept by an optimizer, and go on after
 // The optimizer records one mean and variance per batch norm and micro-batch. A forward that skips
 // the norm would leave the values of an earlier micro-batch. A forward that uses the norm twice
 // would leave only the values of the second use.
-TEST_CASE("a batch norm that a forward does not use once is refused") {
+TEST_CASE("a batch norm that a forward does not use exactly once is refused") {
   class Norms : public nn::Module {
    public:
     Norms() : first_(2), second_(2) {
@@ -203,7 +203,7 @@ TEST_CASE("synchronized batch norms normalise over the batches of all ranks") {
   }
 }
 
-TEST_CASE("synchronized batch norms: what is refused") {
+TEST_CASE("synchronized batch norms: several micro-batches on a rank, or none, are refused") {
   const dist::World world = job_world();
   const TinyVision run;
   models::ResNet model(run.model);

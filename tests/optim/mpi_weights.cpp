@@ -12,7 +12,7 @@
 namespace tessera::test {
 namespace {
 
-TEST_CASE("saved weights are those after the step, also where their gather is still under way") {
+TEST_CASE("saved weights are those after the step, even if their gather is under way") {
   const TemporaryFolder folder;
   dist::World world = job_world();
   world.communicator = std::make_shared<dist::DelayedCommunicator>(
@@ -72,8 +72,7 @@ void set_other_weights(optim::ZeroOptimizer& optimizer) {
       });
 }
 
-TEST_CASE("set_parameters: the rule starts anew with other weights, as a new optimizer's",
-          "[cpu]") {
+TEST_CASE("set_parameters: the rule's state starts anew, as in a new optimizer", "[cpu]") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(dtype_name(dtype), stage);
@@ -90,7 +89,7 @@ TEST_CASE("set_parameters: the rule starts anew with other weights, as a new opt
   }
 }
 
-TEST_CASE("set_parameters: the rule's state is kept where that is asked for", "[cpu]") {
+TEST_CASE("set_parameters: the rule's state is kept on request", "[cpu]") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int stage : {0, 1, 2, 3}) {
       CAPTURE(dtype_name(dtype), stage);
@@ -115,7 +114,7 @@ TEST_CASE("set_parameters: the rule's state is kept where that is asked for", "[
   }
 }
 
-TEST_CASE("set_parameters: within a step it is refused") {
+TEST_CASE("set_parameters: refused within a step") {
   const TinyRun run;
   models::Gpt model(run.model);
   optim::ZeroOptimizer optimizer(model, optim::AdamW{}, lone_world());

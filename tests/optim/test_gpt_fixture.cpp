@@ -98,7 +98,7 @@ optim::ZeroOptions options_of(int stage) {
 
 }  // namespace
 
-TEST_CASE("the gradients of a tiny GPT are PyTorch's") {
+TEST_CASE("the gradients of a tiny GPT equal PyTorch's") {
   const Fixture file;
   models::Gpt model(config);
   nn::materialize(model);
@@ -119,7 +119,7 @@ TEST_CASE("the gradients of a tiny GPT are PyTorch's") {
   CHECK(std::fabs(std::sqrt(squares) / norm - 1) < norm_tolerance);
 }
 
-TEST_CASE("ten AdamW steps of a tiny GPT are PyTorch's") {
+TEST_CASE("ten AdamW steps of a tiny GPT equal PyTorch's") {
   const int stage = GENERATE(0, 1, 2, 3);
   // Runs the batch as a whole, and as micro-batches whose gradients are summed.
   const int64_t micro = GENERATE(4, 2, 1);

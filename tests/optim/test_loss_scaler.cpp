@@ -37,7 +37,7 @@ TEST_CASE("loss scale: an overflow halves it and the good steps count anew") {
   CHECK(scale_after(false) == 32);
 }
 
-TEST_CASE("loss scale: one that would fall under 1 is an error that names step and scale") {
+TEST_CASE("loss scale: falling below 1 is an error that names the step and the scale") {
   LossScaler scaler({.initial = 2, .growth_interval = 1000});
   scaler.step(true, 7);
   CHECK(scaler.scale() == 1);
@@ -47,13 +47,13 @@ TEST_CASE("loss scale: one that would fall under 1 is an error that names step a
   scaler.step(false, 9);  // a step without overflow is accepted at scale 1
 }
 
-TEST_CASE("loss scale: growth ends where the scale would itself become infinite") {
+TEST_CASE("loss scale: growth stops before the scale becomes infinite") {
   LossScaler scaler({.initial = 0x1p59f, .growth_interval = 1});
   for (int64_t step = 0; step < 100; ++step) scaler.step(false, step);
   CHECK(scaler.scale() == 0x1p60f);
 }
 
-TEST_CASE("loss scale: what is no power of two, or no interval, is refused") {
+TEST_CASE("loss scale: invalid initial scales and growth intervals are refused") {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (const float initial : {0.0f, 0.5f, -2.0f, 3.0f, infinity, std::nanf("")}) {
     CAPTURE(initial);

@@ -112,7 +112,7 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
 }
 
 // Over MPI, a header of 32 bytes goes to each other rank before every call.
-TEST_CASE("plan: headers by numbers of calls") {
+TEST_CASE("plan: headers take 32 bytes per call and peer") {
   // Three ranks, a bucket for each parameter; M = 4, k = 2. In each sum below, the summand 3 stands
   // for the calls at the end of a step: norms, losses and flags.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
@@ -206,7 +206,7 @@ TEST_CASE("plan: stage 3 gathers the blocks that the model names") {
   CHECK(plan(input, 0).parameters == 12 * 1024);
 }
 
-TEST_CASE("plan: frozen parameters have values and are gathered, no more") {
+TEST_CASE("plan: frozen parameters have only values, and are only gathered") {
   // a is frozen: 1000 elements take 4 blocks, 1024 elements. b takes 1 block, padded to 2: 512
   // elements.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
@@ -256,7 +256,7 @@ TEST_CASE("plan: fast reduction scatters the largest shard") {
   CHECK(plan(input, 0).communication == ordered + 512 * 4);
 }
 
-TEST_CASE("plan: a transport's staging may be given") {
+TEST_CASE("plan: the staging of a transport can be given") {
   PlanInput input{.parameters = {{"a", 256}}, .ranks = 2};
   CHECK(plan(input, 0).parts.staging == dist::mpi_staging_bytes(2));
   input.staging_bytes = 5;
@@ -295,7 +295,7 @@ TEST_CASE("plan: what does not fit int64 is refused") {
   CHECK_THROWS_WITH(plan(input, 0), Catch::Matchers::ContainsSubstring("beyond 2^63"));
 }
 
-TEST_CASE("plan: what does not exist is refused") {
+TEST_CASE("plan: invalid inputs are refused") {
   CHECK_THROWS_AS(plan({.stage = 4}, 0), Error);
   CHECK_THROWS_AS(plan({.stage = -1}, 0), Error);
   CHECK_THROWS_AS(plan({.ranks = 2}, 2), Error);
@@ -328,7 +328,7 @@ TEST_CASE("plan: a model's parameters, with blocks, dtypes and what is frozen") 
   for (const PlanParameter& parameter : list) CHECK(parameter.dtype == DType::bf16);
 }
 
-TEST_CASE("plan: stage 2 holds no more gradients than stage 0, whatever is larger than a bucket") {
+TEST_CASE("plan: stage 2 holds no more gradients than stage 0, even with huge parameters") {
   const auto gradients = [](PlanInput input, int stage) {
     input.stage = stage;
     return plan(input, 0).gradients;

@@ -105,7 +105,7 @@ TEST_CASE("plan: no_sync keeps and sends sums") {
   CHECK(sent(plan(input, 0), dist::Traffic::gradients) == 768 * 2);
 }
 
-TEST_CASE("plan: parameters of several dtypes lie apart") {
+TEST_CASE("plan: parameters of different dtypes have separate buckets") {
   // f32: n0 and n1 have 300 elements, 2 blocks each, in one bucket of 1024 elements, a shard of
   // 512. bf16: w0 and w1 have 1000 elements, 4 blocks each, in one bucket of 2048, a shard of 1024.
   // Stage 3 has a bucket for each of the model's blocks 1 and 2, with the same elements in all.
@@ -151,7 +151,7 @@ TEST_CASE("plan: on a GPU the end of a step has its norm, scalars and their copi
   CHECK(device.traffic == host.traffic);
 }
 
-TEST_CASE("plan: graphs leave their loss in a place of its own, and are as many as kinds") {
+TEST_CASE("plan: graphs have memory for their loss; one graph per kind of micro-step") {
   PlanInput input = two_ranks(DType::bf16, 1);
   input.device = {DeviceType::cuda, 0};
   const Plan without = plan(input, 0);
@@ -173,7 +173,7 @@ TEST_CASE("plan: graphs leave their loss in a place of its own, and are as many 
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 1) == 1);
 }
 
-TEST_CASE("plan: first values of 16 bits take workspace where a rank holds any") {
+TEST_CASE("plan: initial 16-bit values take workspace on ranks that hold any") {
   // 300 elements take two blocks of 256, so only two of the 4 ranks own elements.
   PlanInput input{.parameters = {{.name = "w", .elements = 300, .dtype = DType::bf16}},
                   .ranks = 4,
@@ -243,7 +243,7 @@ PlanInput paper(int64_t ranks, int stage) {
 // Compares with Rajbhandari et al., arXiv:1910.02054, section 3.1 and figure 1, for mixed
 // precision, Adam, P parameters and N ranks: 2 P bytes of weights, 2 P of gradients, 12 P of f32
 // weights and moments.
-TEST_CASE("plan: the ZeRO paper's formulas, and what comes on top of them") {
+TEST_CASE("plan: the ZeRO paper's formulas, and the memory beyond them") {
   const int64_t N = GENERATE(2, 3, 8, 64);
   const int64_t P = 10 * N * dist::block_elements * 7;
   CAPTURE(N);

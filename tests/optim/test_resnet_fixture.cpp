@@ -107,7 +107,7 @@ Tensor loss_of(models::ResNet& model, const Fixture& file, int64_t step, int64_t
                                      file.labels(step, begin, micro), 0.1f);
 }
 
-TEST_CASE("five SGD steps of a tiny ResNet are PyTorch's") {
+TEST_CASE("five SGD steps of a tiny ResNet equal PyTorch's") {
   for (const Subject& subject : subjects) {
     for (const int stage : {0, 2, 3}) {
       CAPTURE(subject.name, stage);

@@ -86,7 +86,7 @@ TEST_CASE("step time: without overlap communication adds to computing") {
   }
 }
 
-TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 for none") {
+TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 does not") {
   // Three buckets and 3 operations in all: a bucket's forward takes 1/3, its backward 2/3. A
   // transfer takes 10, and a byte at the end of the step takes 10/1024.
   MachineRates rates = slow;
@@ -107,7 +107,7 @@ TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 for none") {
   CHECK(step_time(buckets(4, 2), work, rates).total() == Approx(80.75 + 10 * end(4)));
 }
 
-TEST_CASE("step time: a tied parameter is the head, and its gradient comes last") {
+TEST_CASE("step time: a tied parameter counts as the head, and its gradient is ready last") {
   // Only the head multiplies by the tied parameter. Forward takes 2 for w, then 2 for the head;
   // backward takes 4 for the head, then 4 for w. Gathers 0-1 (tied) and 1-2 (w), so forward waits
   // until 2 and runs 2-4 and 4-6. Backward 6-10 and 10-14. The tied gradient is complete only when
@@ -152,7 +152,7 @@ TEST_CASE("step time: memory bandwidth counts the update, the sums, and element-
   CHECK(step_time(input, {.flops = 3}, rates).moved_bytes == Approx(256 * 34 + 512 * 10));
 }
 
-TEST_CASE("step time: messages take latency, and a node is nearer") {
+TEST_CASE("step time: each message takes latency, and links within a node are faster") {
   // Four ranks in two nodes. A transfer takes 3 messages. A shard of 256 elements = 1024 bytes goes
   // to one rank of the same node (1/4 s at 4096 bytes/s) and to two ranks of the other node (2 s).
   PlanInput input = buckets(1, 2);
@@ -189,7 +189,7 @@ TEST_CASE("step time: many micro-steps") {
   CHECK(step_time(once, {.flops = 12}, rates).total() == Approx(12000).epsilon(0.01));
 }
 
-TEST_CASE("step time: frozen parameters are not exchanged, and backward stops at the first other") {
+TEST_CASE("step time: frozen parameters are not exchanged, and backward does less work") {
   // w0 is frozen: forward takes 2 + 2, and backward takes 4 for w1 alone. Only w1 is exchanged and
   // gathered.
   PlanInput input = buckets(2, 2);
@@ -204,7 +204,7 @@ TEST_CASE("step time: frozen parameters are not exchanged, and backward stops at
   CHECK(step_time(input, {.flops = 12}, slow).compute == Approx(4 + 2 + 4));
 }
 
-TEST_CASE("step time: rates that are none are refused") {
+TEST_CASE("step time: invalid rates are refused") {
   const PlanInput input = buckets(1, 2);
   const MicroBatchWork work{.flops = 1};
   CHECK_THROWS_AS(step_time(input, work, {.flops = 0, .bandwidth = 1}), InputError);

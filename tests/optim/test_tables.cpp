@@ -96,7 +96,7 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
   CHECK(dense_table_advice(input).empty());
 }
 
-TEST_CASE("expected counts lie near those that a step would have") {
+TEST_CASE("expected counts of rows are close to those of a step") {
   const PlanInput input{
       .parameters = {{.name = "t", .elements = 64000, .rows = 1000, .distinct = 100, .lookups = 1}},
       .ranks = 4,

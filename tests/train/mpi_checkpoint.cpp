@@ -142,7 +142,7 @@ TEST_CASE("a run goes on with the same bits in any layout, in 16 bits") {
   check_both_ways<GptJob>(run, 3, 0);
 }
 
-TEST_CASE("running statistics of batch norms go on") {
+TEST_CASE("running statistics of batch norms continue after a resume") {
   check_both_ways<VisionJob>(TinyVision{}, 2, 1);
 }
 
@@ -180,7 +180,7 @@ TEST_CASE("checkpoints written while steps go on equal those written between ste
   CHECK(std::ssize(train::checkpoint_steps(meanwhile.path())) <= 2);
 }
 
-TEST_CASE("a checkpoint that cannot be written is a warning, and the last one an error") {
+TEST_CASE("failing to write a checkpoint is a warning, and for the last one an error") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
   // A file already has the folder's path, so the folder cannot be made.
@@ -198,7 +198,7 @@ const TinyRun golden{.batch = {.global = 6, .micro = 2},
                      .dtype = DType::f16};
 constexpr const char* golden_digest = "1b619cada1e8783d660c162a50d4d227";
 
-TEST_CASE("a checkpoint of the first format is read, and has its digest") {
+TEST_CASE("a checkpoint in the first format can be read, and its digest is the same") {
   const dist::World world = job_world();
   const auto checkpoint = train::open_checkpoint(fixture("checkpoints/1"), world);
   CHECK(checkpoint->manifest().version == "0.1.0");
@@ -223,7 +223,7 @@ TEST_CASE("the golden checkpoint is written anew", "[.][golden]") {
   job.save("golden", 2);
 }
 
-TEST_CASE("every rank refuses a checkpoint that is not whole, and takes the one before") {
+TEST_CASE("every rank refuses a damaged checkpoint, and takes the one before") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
   const TinyRun run{.batch = {.global = 26, .micro = 2}};
@@ -295,7 +295,7 @@ TEST_CASE("a checkpoint of another model or rule is refused before anything chan
   CHECK(weights_of(wide.optimizer()) == before);
 }
 
-TEST_CASE("where one rank cannot write no rank has a checkpoint, and the one before stays") {
+TEST_CASE("if one rank cannot write, there is no new checkpoint, and the one before stays") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
   const TinyRun run{.batch = {.global = 26, .micro = 2}};

@@ -128,7 +128,7 @@ constexpr Kind kinds[] = {{DType::f32, 0, false},  {DType::f32, 1, true},  {DTyp
                           {DType::f32, 3, true},   {DType::bf16, 0, true}, {DType::bf16, 1, false},
                           {DType::bf16, 3, false}, {DType::f16, 2, true}};
 
-TEST_CASE("saving weights in steps changes no bits, and is in the plan") {
+TEST_CASE("saving weights during a run changes no bits, and is planned") {
   const dist::World world = job_world();
   for (const auto& [dtype, stage, frozen] : kinds) {
     CAPTURE(stage, dtype_name(dtype), frozen);
@@ -144,7 +144,7 @@ TEST_CASE("saving weights in steps changes no bits, and is in the plan") {
   }
 }
 
-TEST_CASE("a save that cannot be written is a line of the log, and is counted") {
+TEST_CASE("a save that cannot be written is logged and counted") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
   // A file already has the path of the second save's folder, so this folder cannot be made.
@@ -207,7 +207,7 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
   }
 }
 
-TEST_CASE("a limited copy gives the same checkpoint, and is as large as planned") {
+TEST_CASE("limiting its copy does not change a checkpoint, and the limit holds") {
   if (!job_world().communicator->device().is_cpu()) return;  // the last case below is for GPUs
   const dist::World world = job_world();
   for (const auto& [dtype, stage, frozen] : kinds) {

@@ -44,7 +44,7 @@ struct Pair {
   }
 };
 
-TEST_CASE("equal checkpoints are equal however they are cut") {
+TEST_CASE("checkpoints with equal values are equal, however they are split") {
   Pair pair;
   const int64_t piece = GENERATE(256, 512, 1024);
   const CheckpointDifference difference =
@@ -54,7 +54,7 @@ TEST_CASE("equal checkpoints are equal however they are cut") {
   CHECK(difference.settings.empty());
 }
 
-TEST_CASE("a difference has its tensor, its number of elements and the first of them") {
+TEST_CASE("a difference has the tensor, the number of different elements and the first one") {
   Pair pair;
   std::vector<float> other = ramp();
   other[257] = -1;
@@ -72,7 +72,7 @@ TEST_CASE("a difference has its tensor, its number of elements and the first of 
   CHECK(tensor.b == "-1");
 }
 
-TEST_CASE("bits differ where numbers compare as equal, or never do") {
+TEST_CASE("bits are compared: 0 and -0 differ, and equal NaNs are equal") {
   const auto compare = [](float a, float b) {
     Pair pair;
     return pair.compare({stated("w", "value", {1}, {a})}, {stated("w", "value", {1}, {b})});
@@ -88,7 +88,7 @@ TEST_CASE("bits differ where numbers compare as equal, or never do") {
   CHECK(nans.tensors[0].b == "nan (0x7fc00001)");
 }
 
-TEST_CASE("tensors that one alone has, and those of another form, are named") {
+TEST_CASE("tensors that only one has, or that differ in shape or dtype, are named") {
   Pair pair;
   const CheckpointDifference difference =
       pair.compare({stated("w", "value", {2, 2}, {1, 2, 3, 4}), stated("x", "value", {1}, {0}),
@@ -106,7 +106,7 @@ TEST_CASE("tensors that one alone has, and those of another form, are named") {
   CHECK(difference.forms[1].a == "i64 []");
 }
 
-TEST_CASE("settings that differ are listed, and make no difference") {
+TEST_CASE("different settings are listed, and checkpoints still count as equal") {
   Pair pair;
   const CheckpointDifference difference = pair.compare(
       example(ramp()), example(ramp()),
@@ -119,7 +119,7 @@ TEST_CASE("settings that differ are listed, and make no difference") {
         std::vector<std::string>{"run.lr 1 2", "step 1 2", "bits.threads nothing nothing"});
 }
 
-TEST_CASE("what was changed since it was written differs, whatever the digests say") {
+TEST_CASE("values changed after they were written differ, unless only digests are compared") {
   const TemporaryFolder folder;
   const CheckpointReader a(write_checkpoint(folder.path("a"), example(ramp()), {.step = 1}));
   const std::string path = write_checkpoint(folder.path("b"), example(ramp()), {.step = 1});

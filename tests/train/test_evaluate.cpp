@@ -23,7 +23,7 @@ std::vector<int64_t> evaluation_starts(const data::TokenRange& range,
 
 }  // namespace
 
-TEST_CASE("an evaluation's windows lie evenly, and 0 batches cover everything once") {
+TEST_CASE("evaluation windows are evenly spaced, and 0 batches cover everything once") {
   const TemporaryFolder folder;
   auto file = std::make_shared<const data::TokenFile>(folder.file("a.txt", std::string(1000, 'a')));
   const data::TokenRange range{file, 100, 1000};
@@ -50,7 +50,7 @@ TEST_CASE("an evaluation without windows is refused") {
   CHECK(evaluation_starts(range, {.context = 99}).size() == 1);
 }
 
-TEST_CASE("an evaluation of many batches is counted, not listed") {
+TEST_CASE("an evaluation of very many batches does not list its windows") {
   const TemporaryFolder folder;
   auto file = std::make_shared<const data::TokenFile>(folder.file("a.txt", std::string(1000, 'a')));
   const data::TokenRange range{file, 0, 1000};

@@ -160,7 +160,7 @@ TEST_CASE("parameters of other models are exported under their names, in f32") {
   CHECK(file.entry("norm.num_batches_tracked").dtype == "I64");
 }
 
-TEST_CASE("a manifest that describes another model is refused, and nothing written") {
+TEST_CASE("a manifest that describes another model is refused, and nothing is written") {
   models::Gpt model(tiny);
   nn::materialize(model, Device{}, 1);
   const auto with = [&](const char* key, const char* value) {

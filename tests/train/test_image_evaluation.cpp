@@ -8,7 +8,7 @@
 namespace tessera::train {
 namespace {
 
-TEST_CASE("the place of a target counts what is larger, and equal classes before it") {
+TEST_CASE("a target's place counts larger logits, and equal logits of earlier classes") {
   const std::vector<float> logits = {1, 3, 2, 3, NAN};
   CHECK(place_of_target(std::span(logits).first(4), 1) == 0);
   CHECK(place_of_target(std::span(logits).first(4), 3) == 1);

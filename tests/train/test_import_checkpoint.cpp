@@ -69,7 +69,7 @@ std::vector<NamedTensor> adam_state() {
           {"b.step", Tensor::from({1}, std::vector<int64_t>{12})}};
 }
 
-TEST_CASE("weights become values, with the state of an optimizer that has not begun") {
+TEST_CASE("imported weights have the state of a fresh optimizer") {
   const Files files;
   const train::ImportedCheckpoint imported = train::import_checkpoint(files.options(weights));
   CHECK(imported.path == files.folder.path("run/step-000000000"));
@@ -92,7 +92,7 @@ TEST_CASE("weights become values, with the state of an optimizer that has not be
   CHECK(checkpoint.manifest().digest == expected.manifest().digest);
 }
 
-TEST_CASE("the state of an optimizer is brought along, in files of any size") {
+TEST_CASE("the state of an optimizer is imported, into files of any size") {
   const Files files;
   ImportOptions options = files.options(weights, adam_state());
   options.shard_bytes = GENERATE(2048, 4096, 6000, int64_t{1} << 28);
@@ -117,7 +117,7 @@ TEST_CASE("the state of an optimizer is brought along, in files of any size") {
   CHECK(train::compare_checkpoints(checkpoint, expected).equal());
 }
 
-TEST_CASE("running statistics are told by their names") {
+TEST_CASE("running statistics are recognised by their names") {
   const Files files;
   std::vector<NamedTensor> with{
       {"bn.weight", numbers({2}, 1)},
@@ -184,7 +184,7 @@ TEST_CASE("moments that do not fit are refused, and leave nothing behind") {
   CHECK(has(files.refusal(options), "there is no optimizer \"lion\""));
 }
 
-TEST_CASE("momentum has at least one update behind it") {
+TEST_CASE("importing momentum needs a step of at least 1") {
   const Files files;
   const std::vector<NamedTensor> momentum{{"a.weight.momentum_buffer", numbers({3, 400}, 1)},
                                           {"b.momentum_buffer", numbers({2}, 1)}};
@@ -198,7 +198,7 @@ TEST_CASE("momentum has at least one update behind it") {
   CHECK(checkpoint.count("b/updates") == 4);
 }
 
-TEST_CASE("a folder that a run writes to, or that is ahead, is refused") {
+TEST_CASE("a folder that a run writes to, or that has the step or a later one, is refused") {
   const Files files;
   ImportOptions options = files.options(weights);
   options.step = 5;

@@ -36,7 +36,7 @@ std::string refusal(const Manifest& manifest) {
   return message_of<InputError>([&] { train::parse_manifest("m.json", manifest_text(manifest)); });
 }
 
-TEST_CASE("a manifest says what it was given") {
+TEST_CASE("a manifest is read as it was written") {
   const Manifest before = example();
   const Manifest after = train::parse_manifest("m.json", manifest_text(before));
   CHECK(after.version == "1.2.3");
@@ -87,7 +87,7 @@ TEST_CASE("a manifest may have the best evaluation so far, and an invalid one is
   CHECK(with(R"({"step":-3,"value":1,"tie":0})").find("best: step") != std::string::npos);
 }
 
-TEST_CASE("of evaluations the better one is the best, and none that is not finite") {
+TEST_CASE("a better evaluation becomes the best, but never one that is not finite") {
   using train::is_better;
   const train::BestEvaluation best{.step = 3, .value = 0.5, .tie = 1};
   CHECK(is_better({.value = 0.25}, best));
@@ -136,7 +136,7 @@ TEST_CASE("a manifest has the metadata of the weights, if it is known") {
         "m.json: imported is null, expected text");
 }
 
-TEST_CASE("a manifest that was cut or changed is not whole") {
+TEST_CASE("a manifest that was cut or changed is refused") {
   const std::string text = manifest_text(example());
   const auto says = [](const std::string& changed) {
     return message_of<InputError>([&] { train::parse_manifest("m.json", changed); });
@@ -152,7 +152,7 @@ TEST_CASE("a manifest that was cut or changed is not whole") {
   }
 }
 
-TEST_CASE("a manifest with a right checksum is not believed either") {
+TEST_CASE("an invalid manifest is refused even if its checksum is right") {
   const auto with = [](const std::function<void(Manifest&)>& change) {
     Manifest manifest = example();
     change(manifest);

@@ -20,7 +20,7 @@ class WorkingDirectory {
   fs::path before_;
 };
 
-TEST_CASE("a path within a folder is found, however both are written and even if neither exists") {
+TEST_CASE("a path is found to be within a folder, however written, existing or not") {
   const TemporaryFolder folder;
   const std::string here = fs::path(folder.path("there")).parent_path().string();
   fs::create_directory(folder.path("there"));

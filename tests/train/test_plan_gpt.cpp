@@ -28,7 +28,7 @@ TEST_CASE("a GPT's parameters are known without building it") {
   }
 }
 
-TEST_CASE("a micro-batch's operations, by hand") {
+TEST_CASE("operations of a micro-batch, derived by hand") {
   // Parameters without the position embeddings, 1840 in total:
   //   2 layers     2 x (12 x 8^2 + 13 x 8) = 2 x 872
   //   head         10 x 8 = 80

@@ -61,7 +61,7 @@ TEST_CASE("quiet messages leave only warnings and errors") {
   CHECK(text == "a warning\n");
 }
 
-TEST_CASE("colours are only where they are asked for") {
+TEST_CASE("colours are used only if asked for") {
   const auto warned = [](bool color) {
     return said([&] {
       set_up_messages({.color = color});
@@ -73,7 +73,7 @@ TEST_CASE("colours are only where they are asked for") {
   set_up_messages(false);
 }
 
-TEST_CASE("a bar is as wide as it must be, in UTF-8 and without") {
+TEST_CASE("a bar has the given width, in UTF-8 and without") {
   ::setenv("LC_ALL", "C.UTF-8", 1);
   CHECK(bar(0, 4) == "    ");
   CHECK(bar(0.5, 4) == "██  ");

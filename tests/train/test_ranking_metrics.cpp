@@ -15,7 +15,7 @@ namespace {
 using Catch::Approx;
 using Places = std::vector<int64_t>;
 
-TEST_CASE("the quality of one held-out item is that of its place") {
+TEST_CASE("the quality for one held-out item depends on its place") {
   const auto first = ranking_quality(Places{0}, 10);
   CHECK(first.hit_rate == 1);
   CHECK(first.ndcg == 1);
@@ -33,7 +33,7 @@ TEST_CASE("the quality of one held-out item is that of its place") {
   CHECK(missed.mrr == 0.25f);  // mrr uses places beyond k, too
 }
 
-TEST_CASE("the quality of several held-out items is set against the best order of as many") {
+TEST_CASE("the quality for several held-out items is relative to their best order") {
   // Two of three held-out items are in the first ten, at places 1 and 4 (counted from 0). Their DCG
   // is 1/log2(3) + 1/log2(6); the best possible DCG is 1 + 1/log2(3) + 1/log2(4).
   const auto some = ranking_quality(Places{12, 4, 1}, 10);
@@ -52,7 +52,7 @@ TEST_CASE("the quality of several held-out items is set against the best order o
   CHECK_THROWS_AS(ranking_quality(Places{1}, 0), Error);
 }
 
-TEST_CASE("equal scores are in the order of the items") {
+TEST_CASE("items with equal scores are in the order of their numbers") {
   const std::vector<float> scores = {2, 3, 2, 3, 2, -INFINITY};
   const auto place = [&](int32_t item, const std::vector<int32_t>& excluded = {}) {
     return place_in_catalogue(scores, excluded, item);

@@ -128,7 +128,7 @@ std::set<int32_t> sampled_items(const RankingTask& task, int32_t user, int32_t h
   return found;
 }
 
-TEST_CASE("errors of ratings are those of a plain loop, with predictions within the range") {
+TEST_CASE("errors of ratings equal those of a plain loop that clamps predictions") {
   const std::string name = GENERATE("mf", "svd++");
   const int64_t samples = GENERATE(1, 7, 60, 64);
   CAPTURE(name, samples);
@@ -178,7 +178,7 @@ TEST_CASE("the range of ratings is from the lowest to the highest") {
   CHECK_THROWS_AS(train::rating_range(Ratings{}), Error);
 }
 
-TEST_CASE("the quality of a ranking is the mean of what a plain loop finds for each user") {
+TEST_CASE("the quality of a ranking is the mean over users, and equals a plain loop's") {
   const std::string name = GENERATE("mf", "svd++", "gmf", "neumf");
   const int64_t sampled = GENERATE(0, 9);
   CAPTURE(name, sampled);
@@ -218,7 +218,7 @@ TEST_CASE("the quality of a ranking is the mean of what a plain loop finds for e
   CHECK(expected.mrr < 1);
 }
 
-TEST_CASE("a catalogue that is larger than what is scored at once is scored in parts") {
+TEST_CASE("a catalogue that is too large to score at once is scored in parts") {
   constexpr int64_t many = 70'001;
   const auto model = built("svd++", many, 4);
   const Ratings training = pairs({{0, 3}, {0, 69'999}, {1, 65'536}, {3, 5}});
@@ -262,7 +262,7 @@ TEST_CASE("an evaluation of few items scores several users at once") {
   CHECK(many.input_bytes() == many.batch().bytes() + 4 * item_count);
 }
 
-TEST_CASE("items to rank among are distinct, and neither in training nor held out") {
+TEST_CASE("sampled items are distinct, and neither in training nor held out") {
   const Data data = Data::drawn(true);
   const RankingTask task(data.histories, data.validation, {.sampled = 9, .seed = 5});
   const RankingTask again(data.histories, data.validation, {.k = 3, .sampled = 9, .seed = 5});
@@ -286,7 +286,7 @@ TEST_CASE("items to rank among are distinct, and neither in training nor held ou
   CHECK(different.size() > 15);
 }
 
-TEST_CASE("all that is left may be sampled, and no more") {
+TEST_CASE("all remaining items can be sampled, but no more than these") {
   const Histories training(pairs({{0, 0}, {0, 2}, {1, 1}}), 3, 6);
   const Ratings held_out = pairs({{0, 4}, {2, 5}});
   const RankingTask task(training, held_out, {.sampled = 3});

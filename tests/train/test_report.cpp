@@ -94,7 +94,7 @@ TEST_CASE("a resumed run has the settings of its last part") {
   CHECK(run["resumes"] == Json{3});
 }
 
-TEST_CASE("norms of many parameters are thinned in steps") {
+TEST_CASE("norms of many parameters are thinned to evenly spaced steps") {
   const test::TemporaryFolder folder;
   Json norms;
   for (int i = 0; i < 500; ++i) norms[fmt::format("p{}", i)] = i;
@@ -113,13 +113,13 @@ TEST_CASE("norms of many parameters are thinned in steps") {
   CHECK(table["values"][2][499] == 499);
 }
 
-TEST_CASE("the log of a run that goes on is read up to its last whole line") {
+TEST_CASE("the log of a run in progress is read up to its last whole line") {
   const test::TemporaryFolder folder;
   const Json run = read_history(log_of(folder, header + steps + R"({"type":"step","st)"));
   CHECK(run["steps"]["count"] == 3);
 }
 
-TEST_CASE("what is no log is refused by name") {
+TEST_CASE("a file that is not a log is refused, and the error names it") {
   const test::TemporaryFolder folder;
   const auto read = [&](const std::string& text) {
     return [path = log_of(folder, text)] { read_history(path); };

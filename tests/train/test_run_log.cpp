@@ -80,8 +80,7 @@ TEST_CASE("a log can be read while it is written, and an empty name writes none"
   REQUIRE_THROWS_AS(RunLog(folder.path("no/a.jsonl")), InputError);
 }
 
-TEST_CASE(
-    "a line that does not fit on the disk is missing as a whole, and the next is tried again") {
+TEST_CASE("a line that does not fit on the disk is left out whole, and the next is tried") {
   const test::TemporaryFolder folder;
   const std::string line = eval_line(1, 2).text() + "\n";
   RunLog log(folder.path("a.jsonl"));
@@ -107,7 +106,7 @@ TEST_CASE("a log is a regular file or a device, and a pipe is refused, not waite
   RunLog("/dev/null").write(eval_line(1, 2));
 }
 
-TEST_CASE("a report expects of a skipped step what it sends without its update") {
+TEST_CASE("a report expects a skipped step to send everything but its update") {
   optim::Plan plan;
   const auto gradients = static_cast<size_t>(dist::Traffic::gradients);
   plan.traffic[gradients] = 100;
@@ -126,7 +125,7 @@ TEST_CASE("a report expects of a skipped step what it sends without its update")
   REQUIRE_FALSE(report.equal());
 }
 
-TEST_CASE("numbers and times for people") {
+TEST_CASE("numbers and durations are formatted for people") {
   REQUIRE(grouped(0) == "0");
   REQUIRE(grouped(999) == "999");
   REQUIRE(grouped(1000) == "1,000");
@@ -137,7 +136,7 @@ TEST_CASE("numbers and times for people") {
   REQUIRE(duration_text(3723) == "1:02:03");
 }
 
-TEST_CASE("two runs at once do not write one log") {
+TEST_CASE("two runs cannot write one log at the same time") {
   const test::TemporaryFolder folder;
   const std::string path = folder.path("log.jsonl");
   {
@@ -152,7 +151,7 @@ TEST_CASE("two runs at once do not write one log") {
   CHECK(folder.read("log.jsonl") == eval_line(1, 2).text() + "\n" + eval_line(2, 4).text() + "\n");
 }
 
-TEST_CASE("the log of a run that goes on keeps what was done, and no step twice") {
+TEST_CASE("the log of a resumed run keeps the finished steps, and has no step twice") {
   const test::TemporaryFolder folder;
   const std::string kept =
       "{\"type\":\"header\"}\n{\"type\":\"step\",\"step\":1}\n{\"type\":\"eval\",\"step\":2}\n";

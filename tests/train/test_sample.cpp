@@ -76,7 +76,7 @@ TEST_CASE("prompts that the model cannot read are refused") {
   REQUIRE_THROWS_AS(text_of(model, {}, {-1}), InputError);
 }
 
-TEST_CASE("a model in 16 bits gives text too") {
+TEST_CASE("a model in 16 bits generates text, too") {
   models::Gpt model(tiny_config());
   model.to(DType::bf16);
   nn::materialize(model, {}, 3);

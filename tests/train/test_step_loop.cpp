@@ -52,7 +52,7 @@ nlohmann::json lines_of(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a run leaves a line a step and an evaluation, and what it held equals its plan") {
+TEST_CASE("a run logs each step and evaluation, and uses the memory that was planned") {
   const test::TemporaryFolder folder;
   const dist::World world = alone();
   models::Gpt model(tiny);
@@ -91,7 +91,7 @@ TEST_CASE("a run leaves a line a step and an evaluation, and what it held equals
   CHECK_FALSE(measure(wrong, loop.count(), world).equal());
 }
 
-TEST_CASE("what a run of one step without evaluation held equals its plan") {
+TEST_CASE("a run of one step without evaluation uses the memory that was planned") {
   const dist::World world = alone();
   TrainingRun short_run = run;
   short_run.loop = {.steps = 1, .batch = {.global = 2, .micro = 2}};
@@ -107,7 +107,7 @@ TEST_CASE("what a run of one step without evaluation held equals its plan") {
   CHECK(measure(plan_run(short_run, module, place_of(world)), loop.count(), world).equal());
 }
 
-TEST_CASE("load and loss apart give what forward gives") {
+TEST_CASE("separate load and loss give the same weights as forward") {
   const dist::World world = alone();
   const auto trained = [&](bool apart) {
     models::Gpt model(tiny);
@@ -134,7 +134,7 @@ TEST_CASE("load and loss apart give what forward gives") {
   CHECK(trained(true) == trained(false));
 }
 
-TEST_CASE("a loop that lacks what it is asked for is refused") {
+TEST_CASE("a loop without the functions that its options need is refused") {
   const dist::World world = alone();
   models::Gpt model(tiny);
   optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
@@ -160,7 +160,7 @@ TEST_CASE("a loop that lacks what it is asked for is refused") {
              ContainsSubstring("there is no evaluation"));
 }
 
-TEST_CASE("weights go out of an optimizer and into another one") {
+TEST_CASE("weights saved from one optimizer load into another") {
   const test::TemporaryFolder folder;
   const std::string path = folder.path("weights.safetensors");
   const dist::World world = alone();
@@ -188,7 +188,7 @@ TEST_CASE("weights go out of an optimizer and into another one") {
              ContainsSubstring("wte.weight"));
 }
 
-TEST_CASE("a run that could not write at its end does not begin, and leaves the older log") {
+TEST_CASE("a run that could not write its files does not begin, and keeps the older log") {
   const test::TemporaryFolder folder;
   const dist::World world = alone();
   folder.file("run.jsonl", "older");
@@ -199,7 +199,7 @@ TEST_CASE("a run that could not write at its end does not begin, and leaves the 
   CHECK(folder.read("run.jsonl") == "older");
 }
 
-TEST_CASE("norms and the timeline of a step are in the log, and change nothing else") {
+TEST_CASE("norms and the timeline of steps are in the log, and change nothing else") {
   const dist::World world = alone();
   const test::TemporaryFolder folder;
   const auto trained = [&](bool shown, const std::string& name) {

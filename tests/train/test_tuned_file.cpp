@@ -58,7 +58,7 @@ TEST_CASE("a table of measured products is read as it was written") {
   CHECK(parse(tuned_text(here, {})).empty());
 }
 
-TEST_CASE("a table of another GPU or library, and what is no table, is refused") {
+TEST_CASE("a table of another GPU or library, and an invalid table, are refused") {
   refused("table.json: the table is of another GPU, and this is a GPU",
           [](json& table) { table["device"] = "another GPU"; });
   refused("table.json: the table is of cuBLASLt 120000, and this is 130100",

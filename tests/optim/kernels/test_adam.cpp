@@ -136,7 +136,7 @@ TEST_CASE("adam_update of more segments than a launch's arguments hold", "[adam]
   REQUIRE(same_bits(together.v, apart.v));
 }
 
-TEST_CASE("adam_update heeds a step's scalars", "[adam]") {
+TEST_CASE("adam_update applies a step's scalars", "[adam]") {
   const int64_t size = 256 * 5 + 3;
   const Tensor gradients = random_tensor({size}, 5);
   UpdateHyper hyper = hyper_of_step(3, adam_l2);
@@ -154,14 +154,14 @@ TEST_CASE("adam_update heeds a step's scalars", "[adam]") {
   REQUIRE(same_bits(skipped.v, Weights(size).v));
 }
 
-TEST_CASE("adam_update of nothing", "[adam]") {
+TEST_CASE("adam_update of no elements", "[adam]") {
   const Weights none(0), some(256);
   update(none, Tensor::empty({0}), {}, {adamw});
   update(some, random_tensor({256}, 2), {{0, 0, 0}}, {adamw});
   REQUIRE(same_bits(some.p, random_tensor({256}, 1)));
 }
 
-TEST_CASE("adam_update says what is wrong", "[adam]") {
+TEST_CASE("adam_update refuses invalid arguments", "[adam]") {
   const Weights weights(512);
   const Tensor gradients = Tensor::zeros({512});
   REQUIRE_THROWS_WITH(update(weights, Tensor::zeros({511}), {}, {}),

@@ -12,7 +12,7 @@ Tensor observed() {
   return Tensor::from<float>({2, 2, 3}, {1, 10, 1, 3, 30, 1, 2, 20, 1, 999, 999, 1});
 }
 
-TEST_CASE("fold_statistics takes micro-batches in their order, and no others") {
+TEST_CASE("fold_statistics folds the micro-batches in order, and skips unused places") {
   const Tensor running = Tensor::from<float>({2}, {0, 1});
   const Context context = current_context(running.device());
   const StatisticsFold fold{.ranks = 2, .micro_steps = 2, .micro_batches = 3, .momentum = 0.5f};
@@ -23,7 +23,7 @@ TEST_CASE("fold_statistics takes micro-batches in their order, and no others") {
   CHECK(running.to_host().data<float>()[1] == 21.375f);
 }
 
-TEST_CASE("fold_statistics leaves out what had no data, and everything in a step that is skipped") {
+TEST_CASE("fold_statistics leaves out micro-batches without data, and skipped steps") {
   const Tensor running = Tensor::from<float>({2}, {4, 8});
   const Context context = current_context(running.device());
   const Tensor values = observed();

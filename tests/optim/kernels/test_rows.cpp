@@ -199,7 +199,7 @@ TEST_CASE("an update of rows applies the scalars of the step", "[rows]") {
   CHECK(values_of(skipped.p) == values_of(before.p));
 }
 
-TEST_CASE("sums of touched blocks have the bits of the whole gradient's", "[rows]") {
+TEST_CASE("sums of touched blocks have the same bits as those of the whole gradient", "[rows]") {
   const int64_t width = GENERATE(1, 8, 20, 256, 300);
   const Tensor sums = random_tensor({5, width}, 5);
   const std::vector<int32_t> rows{0, 3, 4, 17, 36};

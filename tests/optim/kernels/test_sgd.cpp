@@ -94,7 +94,7 @@ TEST_CASE("sgd_update's bits do not depend on the number of threads, or on the s
   }
 }
 
-TEST_CASE("sgd_update heeds a step's scalars", "[sgd]") {
+TEST_CASE("sgd_update applies a step's scalars", "[sgd]") {
   const int64_t size = 256 * 3 + 7;
   const Tensor gradients = random_tensor({size}, 3);
   for (UpdateHyper hyper : {plain, nesterov}) {
@@ -114,7 +114,7 @@ TEST_CASE("sgd_update heeds a step's scalars", "[sgd]") {
   }
 }
 
-TEST_CASE("sgd_update says what is wrong", "[sgd]") {
+TEST_CASE("sgd_update refuses invalid arguments", "[sgd]") {
   const Tensor p = Tensor::zeros({512});
   REQUIRE_THROWS_WITH(update(p, p, Tensor::zeros({511}), {}, {}),
                       "sgd_update: moments or gradients have 511 elements, expected 512");

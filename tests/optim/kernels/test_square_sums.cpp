@@ -52,14 +52,14 @@ TEST_CASE("block_square_sums do not depend on shards or threads", "[square_sums]
   }
 }
 
-TEST_CASE("block_square_sums hold what f32 cannot, and hand NaN on", "[square_sums]") {
+TEST_CASE("block_square_sums may exceed the range of f32, and propagate NaN", "[square_sums]") {
   const Tensor x = Tensor::full({256}, 1e30f);
   REQUIRE(std::abs(sums_of(x)[0] / 256e60 - 1) < 1e-6);
   x.data<float>()[200] = NAN;
   REQUIRE(std::isnan(sums_of(x)[0]));
 }
 
-TEST_CASE("block_square_sums say what is wrong", "[square_sums]") {
+TEST_CASE("block_square_sums refuses invalid arguments", "[square_sums]") {
   std::vector<double> sums(2);
   REQUIRE_THROWS_WITH(
       kernels::block_square_sums(test_context(), std::span(sums), Tensor::empty({513})),

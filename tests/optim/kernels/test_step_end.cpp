@@ -125,7 +125,8 @@ TEST_CASE("end_step: loss in order of micro-batch, norm and clip factor", "[step
   }
 }
 
-TEST_CASE("end_step: what is not finite is skipped, and what comes after it", "[step_end]") {
+TEST_CASE("end_step: a step that is not finite is skipped, and so are those after it",
+          "[step_end]") {
   const StepEnd end{.ranks = 2, .micro_steps = 2, .micro_batches = 3};
   const StepScalars before{.square_sum = 4};
   REQUIRE(end_of({1, NAN, 1, 0}, end, before).skip == 1);
