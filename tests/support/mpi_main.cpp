@@ -93,7 +93,9 @@ int run_session(int argc, char** argv) {
   // by default. Colours are switched off: mpirun gives the ranks a pseudo-terminal, and Catch2
   // prints colours to a terminal.
   char order_flag[] = "--order", order[] = "decl";
-  arguments.insert(arguments.begin() + 1, {order_flag, order, colour_flag, no_colour});
+  char warn_flag[] = "--warn", no_match[] = TESSERA_NO_MATCH_FAILS;
+  arguments.insert(arguments.begin() + 1,
+                   {order_flag, order, colour_flag, no_colour, warn_flag, no_match});
   Catch::Session session;
   const int count = static_cast<int>(arguments.size());
   const int bad_arguments = session.applyCommandLine(count, arguments.data());

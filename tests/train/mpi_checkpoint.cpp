@@ -127,12 +127,12 @@ void check_both_ways(const Run& run, int stage, int other) {
   check_resume<J>(run, {lone_world(), other, 1 << 24}, {job_world(), stage});
 }
 
-TEST_CASE("a run goes on with the same bits in any layout, in f32") {
+TEST_CASE("a run goes on with the same bits in any layout in f32") {
   const TinyRun run{.batch = {.global = 26, .micro = 2}};
   for (const int stage : {0, 1, 2, 3}) check_both_ways<GptJob>(run, stage, (stage + 1) % 4);
 }
 
-TEST_CASE("a run goes on with the same bits in any layout, in 16 bits") {
+TEST_CASE("a run goes on with the same bits in any layout in 16 bits") {
   // With f16 the first steps overflow and make no update. Therefore the loss scale and the numbers
   // of updates must be restored, too.
   TinyRun run{.batch = {.global = 26, .micro = 2}};
