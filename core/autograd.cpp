@@ -235,7 +235,8 @@ class BackwardPass {
   void check_gradients_begun(const char* name) {
     for_each_parameter([name](const Node& node, const Leaf& leaf) {
       TESSERA_CHECK(leaf.awaited > 0,
-                    "{}: '{}' uses parameter '{}' when it runs again, but not at first",
+                    "{}: '{}' uses parameter '{}' when the segment runs again, but not in its "
+                    "first run",
                     name, node.name, leaf.name);
     });
   }

@@ -22,7 +22,7 @@ Device default_device() { return process_device; }
 void set_default_device(Device device) { process_device = device; }
 
 void set_thread_count(int threads) {
-  TESSERA_CHECK(threads >= 1, "set_thread_count: {} threads", threads);
+  TESSERA_CHECK(threads >= 1, "set_thread_count: {} threads, expected at least 1", threads);
   process_threads = threads;
   omp_set_num_threads(threads);
 }
@@ -30,7 +30,7 @@ void set_thread_count(int threads) {
 int thread_count() { return override_threads > 0 ? override_threads : process_threads.load(); }
 
 ThreadCountScope::ThreadCountScope(int threads) : before_(override_threads) {
-  TESSERA_CHECK(threads >= 1, "ThreadCountScope: {} threads", threads);
+  TESSERA_CHECK(threads >= 1, "ThreadCountScope: {} threads, expected at least 1", threads);
   override_threads = threads;
 }
 

@@ -106,7 +106,7 @@ MemoryLedger& memory_ledger(Device device) { return memory_of(device).ledger; }
 
 Storage::Storage(int64_t bytes, Category category, Device device, bool pinned)
     : bytes_(bytes), category_(category), device_(device), pinned_(pinned) {
-  TESSERA_CHECK(bytes >= 0, "allocate: {} bytes", bytes);
+  TESSERA_CHECK(bytes >= 0, "allocate: {} bytes, expected at least 0", bytes);
   DeviceMemory& memory = memory_of(device);
   if (bytes == 0) return;
   if (pinned) {

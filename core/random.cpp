@@ -26,7 +26,7 @@ uint32_t RandomStream::next_u32() {
 }
 
 uint64_t RandomStream::below(uint64_t bound) {
-  TESSERA_CHECK(bound > 0, "random: no number is below 0");
+  TESSERA_CHECK(bound > 0, "random: bound is 0, expected at least 1");
   // Multiply-shift without bias (Lemire, "Fast random integer generation in an interval", 2019).
   __extension__ using uint128 = unsigned __int128;
   uint128 product = uint128{next_u64()} * bound;
@@ -39,8 +39,11 @@ uint64_t RandomStream::below(uint64_t bound) {
 
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which) {
-  TESSERA_CHECK(index < count && count <= uint64_t{1} << 62,
-                "random: index {} in a permutation of {}", index, count);
+  TESSERA_CHECK(
+      index < count && count <= uint64_t{1} << 62,
+      "random: index {} in a permutation of {} numbers, expected less than their count, and "
+      "a count of at most 2^62",
+      index, count);
   const PhiloxKey key = philox_key(seed ^ stable_hash(purpose));
   const int half = (std::bit_width(count - 1) + 1) / 2;  // bits in each half of an index
   const uint64_t mask = (uint64_t{1} << half) - 1;

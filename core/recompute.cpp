@@ -39,7 +39,7 @@ Tensors run_first(const char* name, const Segment& segment, const Tensors& value
   Tensors results = segment(values);
   for (const Tensor& input : collector.inputs()) {
     TESSERA_CHECK(input.leaf() != nullptr,
-                  "{}: the segment takes a tensor of shape {} with history that is not among its "
+                  "{}: the segment uses a tensor of shape {} that has history but is not among its "
                   "inputs; pass it as an input, or detach it",
                   name, input.shape());
     inputs.push_back(input);

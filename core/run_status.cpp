@@ -89,13 +89,13 @@ void publish_failure(RunFailure failure, std::span<const int> absent) {
 }
 
 RunStatusFile::RunStatusFile() : descriptor_(::memfd_create(file_name, 0)) {
-  if (descriptor_ < 0) fail("a file in memory cannot be made: {}", std::strerror(errno));
+  if (descriptor_ < 0) fail("an in-memory file cannot be created: {}", std::strerror(errno));
   const bool sized = ::ftruncate(descriptor_, sizeof(Mapped)) == 0;
   mapped_ = sized ? map_status(descriptor_) : MAP_FAILED;
   if (mapped_ != MAP_FAILED) return;
   const int error = errno;
   ::close(descriptor_);
-  fail("a file in memory cannot be mapped: {}", std::strerror(error));
+  fail("an in-memory file cannot be mapped: {}", std::strerror(error));
 }
 
 RunStatusFile::~RunStatusFile() {

@@ -19,8 +19,8 @@ class Shape {
   Shape(std::initializer_list<int64_t> extents)
       : Shape(std::span(extents.begin(), extents.size())) {}
   explicit Shape(std::span<const int64_t> extents) {
-    TESSERA_CHECK(extents.size() <= max_rank, "shape: {} dimensions, at most {}", extents.size(),
-                  max_rank);
+    TESSERA_CHECK(extents.size() <= max_rank, "shape: {} dimensions, expected at most {}",
+                  extents.size(), max_rank);
     for (const int64_t extent : extents) push_back(extent);
   }
 

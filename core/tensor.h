@@ -149,8 +149,8 @@ class Tensor {
 
 template <class T>
 T* Tensor::data() const {
-  TESSERA_CHECK(dtype() == dtype_of<T>, "tensor: dtype is {}, read as {}", dtype_name(dtype()),
-                dtype_name(dtype_of<T>));
+  TESSERA_CHECK(dtype() == dtype_of<T>, "tensor: dtype is {}, but its data are read as {}",
+                dtype_name(dtype()), dtype_name(dtype_of<T>));
   return static_cast<T*>(raw());
 }
 

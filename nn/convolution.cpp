@@ -36,8 +36,10 @@ BatchNorm2d::BatchNorm2d(int64_t channels, const Options& options)
 
 Tensor BatchNorm2d::forward(const Tensor& x, const Tensor& residual) {
   if (!training()) {
-    TESSERA_CHECK(statistics_->mean.allocated(),
-                  "BatchNorm2d: evaluation before materialize or an optimizer");
+    TESSERA_CHECK(
+        statistics_->mean.allocated(),
+        "BatchNorm2d: the running statistics have no memory yet; call materialize or create "
+        "an optimizer before evaluation");
     return ops::batch_norm_with(statistics_->mean, statistics_->variance, x, weight, bias, residual,
                                 options_);
   }

@@ -32,7 +32,7 @@ Embedding::Embedding(int64_t entries, int64_t width, const Options& options) {
   TESSERA_CHECK(entries >= 1 && width >= 1, "Embedding: table [{}, {}], expected at least [1, 1]",
                 entries, width);
   TESSERA_CHECK(options.sparse || options.distinct == 0,
-                "Embedding: {} distinct rows of a dense table, expected sparse = true",
+                "Embedding: distinct is {}, but the table is dense; expected sparse = true",
                 options.distinct);
   weight = add("weight", Parameter({entries, width}, options.initializer));
   weight.set_backward_reads(BackwardReads::never);

@@ -24,7 +24,7 @@ void Module::add(const std::string& name, Module& child) {
 }
 
 void Module::add(std::shared_ptr<RunningStatistics> statistics) {
-  TESSERA_CHECK(statistics_ == nullptr, "module: it has running statistics already");
+  TESSERA_CHECK(statistics_ == nullptr, "module: this module already has running statistics");
   statistics_ = std::move(statistics);
 }
 
@@ -88,8 +88,8 @@ void Module::to(DType dtype) {
   const auto list = named_parameters();
   for (const auto& [name, parameter, shared, block] : list) {
     TESSERA_CHECK(!parameter.tensor().allocated() || parameter.dtype() == dtype,
-                  "to: parameter '{}' already has memory, as {}; expected before materialize or an "
-                  "optimizer",
+                  "to: parameter '{}' already has memory, as {}; call to() before materialize and "
+                  "before creating an optimizer",
                   name, dtype_name(parameter.dtype()));
   }
   for (const auto& named : list) named.parameter.set_dtype(dtype);

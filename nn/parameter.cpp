@@ -34,12 +34,13 @@ std::array<float, 2> draw_pair(const Initializer& initializer, PhiloxKey key, ui
 }  // namespace
 
 Initializer Initializer::xavier_uniform(int64_t in, int64_t out) {
-  TESSERA_CHECK(in + out > 0, "xavier_uniform: {} inputs and {} outputs", in, out);
+  TESSERA_CHECK(in + out > 0,
+                "xavier_uniform: {} inputs and {} outputs, expected at least one in all", in, out);
   return uniform(std::sqrt(6.0f / static_cast<float>(in + out)));
 }
 
 Initializer Initializer::he_normal(int64_t in) {
-  TESSERA_CHECK(in > 0, "he_normal: {} inputs", in);
+  TESSERA_CHECK(in > 0, "he_normal: {} inputs, expected at least 1", in);
   return normal(std::sqrt(2.0f / static_cast<float>(in)));
 }
 
@@ -69,14 +70,14 @@ Parameter::Parameter(const Shape& shape, const Initializer& initializer, DType d
 }
 
 void Parameter::set_dtype(DType dtype) const {
-  TESSERA_CHECK(is_float(dtype), "set_dtype: a parameter as {}, expected f32, bf16 or f16",
+  TESSERA_CHECK(is_float(dtype), "set_dtype: dtype is {}, expected f32, bf16 or f16",
                 dtype_name(dtype));
   if (dtype == this->dtype()) return;
   // Under ZeRO stage 3 an optimizer's parameter may have no memory at this moment. So the check
   // also looks at gradient_buffer, which every optimizer sets.
   TESSERA_CHECK(!tensor().allocated() && !leaf().gradient_buffer,
-                "set_dtype: the parameter of shape {} already has memory, as {}; expected before "
-                "materialize or an optimizer",
+                "set_dtype: the parameter of shape {} already has memory, as {}; call set_dtype "
+                "before materialize and before creating an optimizer",
                 shape(), dtype_name(this->dtype()));
   state_->tensor.set_dtype(dtype);
 }
@@ -85,17 +86,19 @@ void Parameter::set_row_sparse(int64_t distinct) const {
   TESSERA_CHECK(shape().rank() == 2, "parameter: shape {} cannot be row-sparse, expected (V, C)",
                 shape());
   TESSERA_CHECK(distinct >= 1 && distinct <= shape()[0],
-                "parameter: {} distinct rows of a table of {}, expected from 1 to all", distinct,
-                shape()[0]);
+                "parameter: {} distinct rows of a table of {} rows, expected from 1 to all",
+                distinct, shape()[0]);
   TESSERA_CHECK(!leaf().gradient_buffer,
-                "parameter '{}': an optimizer has it, expected row-sparse before", leaf().name);
+                "parameter '{}': already belongs to an optimizer; make it row-sparse before that",
+                leaf().name);
   state_->distinct_rows = distinct;
   state_->lookups = std::max<int64_t>(1, state_->lookups);
 }
 
 void Parameter::set_trainable(bool on) const {
   TESSERA_CHECK(!leaf().gradient_buffer,
-                "set_trainable: parameter '{}' is already optimised, expected before",
+                "set_trainable: parameter '{}' is already optimised; call set_trainable before "
+                "creating the optimizer",
                 leaf().name);
   leaf().trainable = on;
 }

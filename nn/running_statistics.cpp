@@ -41,7 +41,7 @@ void RunningStatistics::observe(const Tensor& batch_mean, const Tensor& batch_va
     return;
   }
   TESSERA_CHECK(mean.allocated(),
-                "running statistics: they have no memory yet, expected materialize or an "
+                "running statistics: they have no memory yet; call materialize or create an "
                 "optimizer before training");
   fold(mean, batch_mean, momentum);
   fold(variance, batch_variance, momentum);

@@ -39,8 +39,8 @@ void check_no_pickle(const std::string& path, uint64_t begin) {
       (begin & 0xff) == 0x80 && (begin >> 8 & 0xff) >= 2 && (begin >> 8 & 0xff) <= 5;
   if ((!zip && !pickle) || begin <= uint64_t{max_header_bytes}) return;
   fail_input(
-      "{}: not a safetensors file, but a {} as PyTorch writes it, which can run programs of others "
-      "and is not read; convert it: python3 -c \"import sys, torch, safetensors.torch as s; "
+      "{}: not a safetensors file, but a {} as PyTorch writes it, which can run arbitrary code and "
+      "is therefore not read; convert it: python3 -c \"import sys, torch, safetensors.torch as s; "
       "s.save_file({{k: v.clone() for k, v in torch.load(sys.argv[1], "
       "weights_only=True).items()}}, "
       "sys.argv[2])\" IN OUT.safetensors",
@@ -180,11 +180,11 @@ SafetensorsReader::SafetensorsReader(const std::string& path) : file_(path) {
   file_.read_at(0, &header_bytes, sizeof(header_bytes));
   check_no_pickle(path, header_bytes);
   if (header_bytes > uint64_t{max_header_bytes}) {
-    fail_input("{}: not a safetensors file: a header of {} bytes, at most {} are allowed", path,
+    fail_input("{}: not a safetensors file: a header of {} bytes, expected at most {}", path,
                header_bytes, max_header_bytes);
   }
   if (header_bytes > static_cast<uint64_t>(file_bytes - 8)) {
-    fail_input("{}: truncated: a header of {} bytes in a file of {}", path, header_bytes,
+    fail_input("{}: truncated: a header of {} bytes in a file of {} bytes", path, header_bytes,
                file_bytes);
   }
   std::string text(header_bytes, '\0');

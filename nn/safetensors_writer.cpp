@@ -21,7 +21,7 @@ std::string make_header(std::span<const SafetensorsEntry> entries,
   for (const auto& [key, text] : metadata) header["__metadata__"][key] = text;
   for (const SafetensorsEntry& entry : entries) {
     TESSERA_CHECK(entry.name != "__metadata__" && !header.contains(entry.name),
-                  "safetensors: the tensor name '{}' is taken", entry.name);
+                  "safetensors: the tensor name '{}' is reserved or given twice", entry.name);
     header[entry.name]["dtype"] = entry.dtype;
     header[entry.name]["shape"] = entry.shape;
     header[entry.name]["data_offsets"] = {entry.begin, entry.end};

@@ -19,7 +19,7 @@ void check_fits_f16(const std::string& path, const std::string& name, int64_t be
   for (size_t i = 0; i < values.size(); ++i) {
     const float size = std::abs(values[i]);
     if (size >= becomes_infinity && std::isfinite(size)) {
-      fail_input("{}: tensor {}: element {} is {}, an f16 holds at most 65504; use fp32 or bf16",
+      fail_input("{}: tensor {}: element {} is {}, but f16 holds at most 65504; use fp32 or bf16",
                  path, name, begin + static_cast<int64_t>(i), values[i]);
     }
   }
@@ -85,7 +85,7 @@ WeightsFile::WeightsFile(const std::string& path, const Module& model,
   }
   for (const auto& [name, entry] : entries_) {
     if (known.contains(name)) continue;
-    fail_input("{}: tensor {} is unknown, the model has none of this name", path, printable(name));
+    fail_input("{}: tensor {} is unknown: the model has none of this name", path, printable(name));
   }
 }
 
@@ -107,7 +107,9 @@ void WeightsFile::load_statistics(const Module& model) const {
     file_.read_as_f32(entries_.at(name), 0, values.values<float>());
     for (const float value : values.values<float>()) {
       if (std::isfinite(value) && value >= least) continue;
-      fail_input("{}: tensor {} has the value {}", file_.path(), name, value);
+      fail_input(
+          "{}: tensor {} has the value {}, expected a finite value, for a variance at least 0",
+          file_.path(), name, value);
     }
     to.copy_from(values);
   };

@@ -47,8 +47,8 @@ Operand operand(const ConstMatrix& x, int64_t rows, int64_t columns) {
     return {columns, rows, std::max(x.row_stride, columns), x.batch_stride, false, x.data};
   }
   TESSERA_CHECK(x.row_stride == 1 && (x.column_stride >= rows || columns == 1),
-                "cublasLt: a matrix of {} x {} has strides {} and {}, expected one of 1 and one "
-                "that spans a line",
+                "cublasLt: a matrix of {} x {} has row stride {} and column stride {}, expected "
+                "one stride of 1 and the other at least the length of a row or column",
                 rows, columns, x.row_stride, x.column_stride);
   return {rows, columns, std::max(x.column_stride, rows), x.batch_stride, true, x.data};
 }
@@ -108,8 +108,8 @@ void check_alignments(const ProductShape& shape, const cublasLtMatmulAlgo_t& alg
     TESSERA_CUBLAS(
         cublasLtMatmulAlgoCapGetAttribute(&algorithm, needed, &bytes, sizeof bytes, &written));
     TESSERA_CHECK(bytes <= alignment,
-                  "cublasLt: the algorithm needs {} aligned to {} bytes, the product has {}", name,
-                  bytes, alignment);
+                  "cublasLt: the algorithm needs {} aligned to {} bytes, but its alignment is {}",
+                  name, bytes, alignment);
   }
 }
 
@@ -122,10 +122,11 @@ void check_cublas(cublasStatus_t status, const char* call) {
 
 Product product_of(const ProductArgs& args) {
   TESSERA_CHECK(args.c_dtype == DType::f32 || args.c_dtype == args.dtype,
-                "cublasLt: operands in {} and a result in {}, expected f32 or their dtype",
+                "cublasLt: operands in {} and a result in {}, expected a result in f32 or in the "
+                "operands' dtype",
                 dtype_name(args.dtype), dtype_name(args.c_dtype));
   TESSERA_CHECK(!args.bias || args.c_dtype == args.dtype,
-                "cublasLt: a bias in {} and a result in {}, expected one dtype",
+                "cublasLt: a bias in {} and a result in {}, expected the same dtype",
                 dtype_name(args.dtype), dtype_name(args.c_dtype));
   constexpr int64_t most = std::numeric_limits<int32_t>::max();
   TESSERA_CHECK(std::max({args.batch, args.m, args.n, args.k}) <= most,

@@ -62,8 +62,8 @@ cudnnDataType_t library_type(DType dtype) {
 }
 
 int narrow(int64_t size) {
-  TESSERA_CHECK(size <= std::numeric_limits<int>::max(), "cuDNN: a size of {}, at most {}", size,
-                std::numeric_limits<int>::max());
+  TESSERA_CHECK(size <= std::numeric_limits<int>::max(), "cuDNN: a size of {}, expected at most {}",
+                size, std::numeric_limits<int>::max());
   return static_cast<int>(size);
 }
 
@@ -241,8 +241,8 @@ void choose_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c
     refused += fmt::format("{}{} {}", refused.empty() ? "" : ", ", proposal.number, why);
   }
   fail(
-      "cuDNN: no algorithm for {}, whose additions have one order, in f32, within {} MiB of "
-      "workspace; of those it proposes: {}",
+      "cuDNN: no deterministic algorithm for {} that adds in f32 and needs at most {} MiB of "
+      "workspace; refused proposals: {}",
       describe_text(args), workspace_limit >> 20, refused.empty() ? "none" : refused);
 }
 
@@ -355,8 +355,8 @@ void check_alignment(const char* name, const void* data) {
   constexpr uintptr_t line = 16;
   const auto rest = reinterpret_cast<uintptr_t>(data) % line;
   TESSERA_CHECK(rest == 0,
-                "conv2d: {} begins {} bytes behind a multiple of {}, where cuDNN reads {} at once; "
-                "copy it to memory of its own",
+                "conv2d: {} begins {} bytes after a multiple of {}, but cuDNN reads {} bytes at a "
+                "time; copy it to memory of its own",
                 name, rest, line, line);
 }
 

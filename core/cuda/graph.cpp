@@ -39,8 +39,8 @@ void free_delayed(int index, Capture& capture) {
 
 void check_memory(const Capture& capture) {
   TESSERA_CHECK(capture.freed.empty(),
-                "graph: its body frees {} blocks of memory that it has not allocated, and that the "
-                "graph would go on using; let them live as long as the graph",
+                "graph: its body frees {} blocks of memory that it has not allocated and that the "
+                "graph would still use; keep them alive as long as the graph",
                 capture.freed.size());
   std::string kept;
   for (int c = 0; c < category_count; ++c) {
@@ -51,8 +51,8 @@ void check_memory(const Capture& capture) {
                         category_name(category));
   }
   TESSERA_CHECK(kept.empty(),
-                "graph: its body allocates {} and does not free it; what outlives the body must be "
-                "allocated before",
+                "graph: its body allocates {} and does not free it; allocate what outlives the "
+                "body before the capture",
                 kept);
 }
 
@@ -64,8 +64,8 @@ void check_captured(void* stream, const char* name) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   TESSERA_CUDA(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status));
   TESSERA_CHECK(status != cudaStreamCaptureStatusNone,
-                "{}: on a stream that the running capture of a graph does not have; let the stream "
-                "wait for an event of the captured one before",
+                "{}: on a stream that is not in the running capture of a graph; let this stream "
+                "first wait for an event of the captured stream",
                 name);
 }
 
@@ -73,7 +73,7 @@ const DropoutDraws* captured_dropout(const DropoutState& state, int64_t samples)
   if (running == nullptr) return nullptr;
   TESSERA_CHECK(state == running->dropout,
                 "dropout: seed {}, step {} and first sample {} in a graph whose capture began with "
-                "{}, {} and {}; a graph draws by one state",
+                "{}, {} and {}; the state must not change within a graph",
                 state.seed, state.step, state.first_sample, running->dropout.seed,
                 running->dropout.step, running->dropout.first_sample);
   running->samples = std::max(running->samples, samples);
@@ -82,8 +82,8 @@ const DropoutDraws* captured_dropout(const DropoutState& state, int64_t samples)
 
 void refuse_in_capture(const char* call) {
   TESSERA_CHECK(running == nullptr,
-                "{}: in the capture of a graph, whose launches go on without the host; move it out "
-                "of what is captured",
+                "{}: in the capture of a graph, whose launches run without the host; move the call "
+                "out of the captured code",
                 call);
 }
 

@@ -38,7 +38,7 @@ inline cudaStream_t stream_of(const Context& context) {
 inline unsigned blocks_for(int64_t items, int64_t per_block) {
   const int64_t blocks = (items + per_block - 1) / per_block;
   TESSERA_CHECK(blocks <= std::numeric_limits<int32_t>::max(),
-                "cuda: {} items at {} a block are more blocks than a grid can have", items,
+                "cuda: {} items at {} per block need more blocks than a grid can have", items,
                 per_block);
   return static_cast<unsigned>(blocks);
 }

@@ -21,8 +21,8 @@ Library& one_per_device(int device, const char* name, const char* called) {
   std::unique_ptr<Library>& library = (*libraries)[device];
   if (!library) {
     TESSERA_CHECK(running_capture() == nullptr,
-                  "{}: the first {} on device {} is in the capture of a graph; run what is "
-                  "captured once before",
+                  "{}: the first {} on device {} is in the capture of a graph; run the "
+                  "captured code once before the capture",
                   name, called, device);
     library = std::make_unique<Library>();
   }

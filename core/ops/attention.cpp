@@ -21,12 +21,12 @@ namespace {
 void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
                   const AttentionOptions& options) {
   TESSERA_CHECK(q.rank() == 4 && q.size(2) > 0 && q.size(3) > 0,
-                "attention: q has shape {}, expected (B, T, H, D) with heads", q.shape());
+                "attention: q has shape {}, expected (B, T, H, D) with H, D > 0", q.shape());
   TESSERA_CHECK(k.rank() == 4 && k.size(0) == q.size(0) && k.size(3) == q.size(3),
                 "attention: k has shape {}, expected [{}, S, G, {}]", k.shape(), q.size(0),
                 q.size(3));
-  TESSERA_CHECK(v.shape() == k.shape(), "attention: v has shape {}, expected {}, as k", v.shape(),
-                k.shape());
+  TESSERA_CHECK(v.shape() == k.shape(), "attention: v has shape {}, expected {}, the shape of k",
+                v.shape(), k.shape());
   TESSERA_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0,
                 "attention: {} heads of q cannot share {} heads of k and v", q.size(2), k.size(2));
   TESSERA_CHECK(k.dtype() == q.dtype() && v.dtype() == q.dtype(),

@@ -44,7 +44,7 @@ Tensor avg_pool(const Tensor& x, const PoolOptions& options) {
 
 Tensor global_avg_pool(const Tensor& x) {
   TESSERA_CHECK(x.rank() == 4 && x.size(1) > 0 && x.size(2) > 0,
-                "global_avg_pool: x has shape {}, expected (N, H, W, C) with pixels", x.shape());
+                "global_avg_pool: x has shape {}, expected (N, H, W, C) with H, W > 0", x.shape());
   const Tensor y = avg_pool(x, {.kernel = {x.size(1), x.size(2)}});
   return reshape(y, {x.size(0), x.size(3)});
 }

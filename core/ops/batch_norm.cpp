@@ -133,7 +133,7 @@ Tensor batch_norm_with(const Tensor& mean, const Tensor& variance, const Tensor&
   check_batch_norm(x, weight, bias, residual);
   for (const Tensor& given : {mean, variance}) {
     TESSERA_CHECK(given.shape() == weight.shape() && given.dtype() == DType::f32,
-                  "batch_norm: given statistics {} of dtype {}, expected {} of dtype f32",
+                  "batch_norm: the given statistics are {} of dtype {}, expected {} of dtype f32",
                   given.shape(), dtype_name(given.dtype()), weight.shape());
   }
   const trace::Scope scope("batch_norm");

@@ -60,7 +60,7 @@ void check_parts(std::span<const Tensor> parts, int dim) {
     const bool fits =
         part.rank() == first.rank() && with_size(part.shape(), dim, 0) == with_size(first, dim, 0);
     TESSERA_CHECK(fits,
-                  "concat: a tensor has shape {}, expected that of the first, {}, but for "
+                  "concat: a tensor has shape {}, expected that of the first, {}, except in "
                   "dimension {}",
                   part.shape(), first, dim);
     TESSERA_CHECK(part.device() == parts[0].device(),

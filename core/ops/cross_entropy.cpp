@@ -23,9 +23,10 @@ void check_cross_entropy(const Tensor& logits, const Tensor& targets) {
                 targets.shape(), rows);
   TESSERA_CHECK(targets.dtype() == DType::i32, "cross_entropy: targets have dtype {}, expected i32",
                 dtype_name(targets.dtype()));
-  TESSERA_CHECK(targets.elements() > 0, "cross_entropy: targets have shape {}, expected rows",
-                targets.shape());
-  TESSERA_CHECK(logits.size(-1) > 0, "cross_entropy: logits have shape {}, expected columns",
+  TESSERA_CHECK(targets.elements() > 0,
+                "cross_entropy: targets have shape {}, expected at least one row", targets.shape());
+  TESSERA_CHECK(logits.size(-1) > 0,
+                "cross_entropy: logits have shape {}, expected at least one column",
                 logits.shape());
 }
 

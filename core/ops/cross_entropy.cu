@@ -275,7 +275,7 @@ void check_targets(const Context& context, std::string_view operation, const Ten
   if (count == 0) return;
   const bool linear = operation == "linear_cross_entropy";
   TESSERA_CHECK(linear || operation == "cross_entropy",
-                "check_targets: no fault is known of operation {}", operation);
+                "check_targets: operation {} has no kind of fault", operation);
   launch(context, "check_targets", {blocks_for(count, threads), threads}, check_targets_kernel,
          device_fault(context),
          linear ? FaultKind::linear_cross_entropy_target : FaultKind::cross_entropy_target,

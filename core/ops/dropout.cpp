@@ -24,11 +24,11 @@ Tensor dropout(const Tensor& x, float probability, uint64_t layer) {
                 "dropout: probability is {}, expected at least 0 and less than 1", probability);
   if (probability == 0.0f) return x;
   TESSERA_CHECK(dropout_state().is_set(),
-                "dropout: no step is running on this thread, so that it is unknown which mask to "
-                "draw; expected seed, step and first sample: run the forward within a "
+                "dropout: no step is running on this thread, so the mask to draw is unknown; "
+                "expected seed, step and first sample: run the forward within a "
                 "ZeroOptimizer's micro_batches(), on the thread that asks for them, or set "
                 "dropout_state() = {{.seed = ..., .step = ..., .first_sample = ...}} before each "
-                "forward, or call the model's eval(), with which nothing is dropped");
+                "forward, or call the model's eval(), which turns dropout off");
   const int64_t samples = x.rank() == 0 ? 1 : x.size(0);
   const DropoutArgs args{
       .state = dropout_state(),

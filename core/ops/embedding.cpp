@@ -101,8 +101,8 @@ void embedding_backward(const Context& context, const Tensor& dtable, const Tens
                         const Tensor& tokens, bool accumulate) {
   const int64_t vocabulary = dtable.size(0);
   const int64_t work = tokens.elements() + vocabulary;  // rows to read and rows to write
-  TESSERA_CHECK(work < INT32_MAX, "embedding: {} tokens and words together, at most {}", work,
-                INT32_MAX);
+  TESSERA_CHECK(work < INT32_MAX, "embedding: {} tokens and words together, expected less than {}",
+                work, INT32_MAX);
   const auto for_each = [token = tokens.values<int32_t>()](const auto& body) {
     for (size_t i = 0; i < token.size(); ++i) body(token[i], static_cast<int64_t>(i));
   };

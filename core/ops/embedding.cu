@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(threads)
 void embedding_forward(const Context& context, const Tensor& y, const Tensor& tokens,
                        const Tensor& table, const Tensor& positions, int64_t positions_per_row) {
   if (y.elements() == 0) return;
-  TESSERA_CHECK(table.size(0) > 0, "embedding: the table has shape {}, expected words",
+  TESSERA_CHECK(table.size(0) > 0, "embedding: the table has shape {}, expected at least one row",
                 table.shape());
   visit_float(y.dtype(), "embedding", [&]<class T>() {
     const Lookup<T> args{.y = y.data<T>(),
@@ -105,8 +105,8 @@ void embedding_backward(const Context& context, const Tensor& dtable, const Tens
                         const Tensor& tokens, bool accumulate) {
   const int64_t vocabulary = dtable.size(0);
   const int64_t work = tokens.elements() + vocabulary;
-  TESSERA_CHECK(work < INT32_MAX, "embedding: {} tokens and words together, at most {}", work,
-                INT32_MAX);
+  TESSERA_CHECK(work < INT32_MAX, "embedding: {} tokens and words together, expected less than {}",
+                work, INT32_MAX);
   if (dtable.elements() == 0) return;
   const Tensor ends = context.workspace({vocabulary + 1}, DType::i32);
   const Tensor order = context.workspace({tokens.elements()}, DType::i32);

@@ -29,8 +29,8 @@ void check_shapes(const Bags& bags, const Tensor& table) {
                 "embedding_bag: scale is {} {}, expected f32 {}", dtype_name(scale.dtype()),
                 scale.shape(), one_for_each);
   TESSERA_CHECK(!scale.requires_grad(),
-                "embedding_bag: scale would want a gradient, which it "
-                "never gets; multiply the result by it instead");
+                "embedding_bag: scale requires a gradient, which is not "
+                "computed; multiply the result by scale instead");
 }
 
 void check_range(const Bags& bags, int64_t vocabulary) {
@@ -114,7 +114,8 @@ void embedding_bag_forward(const Context&, const Tensor& y, const Bags& bags, co
 void embedding_bag_backward(const Context& context, const Tensor& dtable, const Tensor& dy,
                             const Bags& bags, bool accumulate) {
   const int64_t work = bags.indices.elements() + dtable.size(0);
-  TESSERA_CHECK(work < INT32_MAX, "embedding_bag: {} indices and words together, at most {}", work,
+  TESSERA_CHECK(work < INT32_MAX,
+                "embedding_bag: {} indices and words together, expected less than {}", work,
                 INT32_MAX);
   const int32_t* offsets = bags.offsets.data<int32_t>();
   const int32_t* indices = bags.indices.data<int32_t>();

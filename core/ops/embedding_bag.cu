@@ -103,8 +103,8 @@ void embedding_bag_forward(const Context& context, const Tensor& y, const Bags& 
   launch(context, "embedding_bag", {bag_blocks, threads}, check_bags_kernel, positions,
          device_fault(context));
   if (y.elements() == 0) return;
-  TESSERA_CHECK(table.size(0) > 0, "embedding_bag: the table has shape {}, expected words",
-                table.shape());
+  TESSERA_CHECK(table.size(0) > 0,
+                "embedding_bag: the table has shape {}, expected at least one row", table.shape());
   visit_float(y.dtype(), "embedding_bag", [&]<class T>() {
     T* const to = y.data<T>();
     const T* const from = table.data<T>();
@@ -124,7 +124,8 @@ void embedding_bag_backward(const Context& context, const Tensor& dtable, const 
   constexpr const char* name = "embedding_bag_backward";
   const Positions positions = positions_of(bags, dtable.size(0));
   const int64_t work = positions.count + positions.vocabulary;
-  TESSERA_CHECK(work < INT32_MAX, "embedding_bag: {} indices and words together, at most {}", work,
+  TESSERA_CHECK(work < INT32_MAX,
+                "embedding_bag: {} indices and words together, expected less than {}", work,
                 INT32_MAX);
   if (dtable.elements() == 0) return;
   const embedding::Sorted sorted{context.workspace({positions.count}, DType::i32),

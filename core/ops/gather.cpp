@@ -50,7 +50,7 @@ Lines lines_of(Picking picking, const Shape& shape, int dim, int64_t count) {
 void check_shape(Picking picking, const char* what, const Shape& shape, const Shape& x, int dim) {
   bool fits = shape.rank() == x.rank();
   for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || shape[d] == x[d];
-  TESSERA_CHECK(fits, "{}: {} has shape {}, expected {} but for dimension {}", name_of(picking),
+  TESSERA_CHECK(fits, "{}: {} has shape {}, expected {} except in dimension {}", name_of(picking),
                 what, shape, x, dim);
 }
 
@@ -126,7 +126,7 @@ Tensor scatter_add(const Tensor& x, int dim, const Tensor& index, const Tensor& 
   const int at = dimension("scatter_add", x.shape(), dim);
   check_shape(Picking::scatter_add, "index", index.shape(), x.shape(), at);
   TESSERA_CHECK(source.shape() == index.shape(),
-                "scatter_add: source has shape {}, expected {}, as index", source.shape(),
+                "scatter_add: source has shape {}, expected {}, the shape of index", source.shape(),
                 index.shape());
   TESSERA_CHECK(source.dtype() == x.dtype(), "scatter_add: source has dtype {}, expected {}",
                 dtype_name(source.dtype()), dtype_name(x.dtype()));

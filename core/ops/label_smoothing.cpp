@@ -17,10 +17,10 @@ namespace tessera::ops {
 namespace {
 void check_smoothed(const Tensor& logits, const Tensor& targets, float smoothing) {
   constexpr std::string_view name = "smoothed_cross_entropy";
-  TESSERA_CHECK(smoothing >= 0 && smoothing < 1, "{}: smoothing is {}, expected one in [0, 1)",
-                name, smoothing);
+  TESSERA_CHECK(smoothing >= 0 && smoothing < 1, "{}: smoothing is {}, expected in [0, 1)", name,
+                smoothing);
   TESSERA_CHECK(logits.rank() == 2 && logits.elements() > 0,
-                "{}: logits have shape {}, expected (R, V), not empty", name, logits.shape());
+                "{}: logits have shape {}, expected a non-empty (R, V)", name, logits.shape());
   TESSERA_CHECK(targets.shape() == Shape{logits.size(0)}, "{}: targets have shape {}, expected {}",
                 name, targets.shape(), Shape{logits.size(0)});
   TESSERA_CHECK(targets.dtype() == DType::i32, "{}: targets have dtype {}, expected i32", name,

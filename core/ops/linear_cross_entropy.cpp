@@ -36,7 +36,7 @@ namespace {
 void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                                 int64_t chunk_rows) {
   TESSERA_CHECK(weight.rank() == 2 && weight.size(0) > 0,
-                "linear_cross_entropy: weight has shape {}, expected [V, C] with rows",
+                "linear_cross_entropy: weight has shape {}, expected [V, C] with V > 0",
                 weight.shape());
   TESSERA_CHECK(x.rank() >= 1 && x.size(-1) == weight.size(1),
                 "linear_cross_entropy: x has shape {}, expected [..., {}]", x.shape(),
@@ -51,7 +51,8 @@ void check_linear_cross_entropy(const Tensor& x, const Tensor& weight, const Ten
                 "linear_cross_entropy: targets have dtype {}, expected i32",
                 dtype_name(targets.dtype()));
   TESSERA_CHECK(targets.elements() > 0,
-                "linear_cross_entropy: targets have shape {}, expected rows", targets.shape());
+                "linear_cross_entropy: targets have shape {}, expected at least one row",
+                targets.shape());
   TESSERA_CHECK(chunk_rows >= 0, "linear_cross_entropy: chunks of {} rows, expected at least 0",
                 chunk_rows);
 }

@@ -65,18 +65,19 @@ void check(const RowProductInputs& in) {
   check_range("left", left);
   check_range("right", right);
   TESSERA_CHECK(left.indices.defined() || !left.bias.defined(),
-                "row_products: the left bias has shape {} and no indices look it up",
+                "row_products: the left bias has shape {}, but no indices look it up",
                 left.bias.shape());
   const int64_t work = in.rows() * in.per_row() + std::max(left.table.size(0), right.table.size(0));
-  TESSERA_CHECK(work < INT32_MAX, "row_products: {} indices and rows together, at most {}", work,
+  TESSERA_CHECK(work < INT32_MAX,
+                "row_products: {} indices and rows together, expected less than {}", work,
                 INT32_MAX);
   bool recorded = false;
   for (const Lookup& at : {left, right}) {
     recorded |= at.table.requires_grad() || (at.bias.defined() && at.bias.requires_grad());
   }
   TESSERA_CHECK(!recorded || !grad_enabled() || !in.shared(),
-                "row_products: right indices {} are shared by {} rows, expected indices of each "
-                "row where a gradient is wanted",
+                "row_products: right indices {} are shared by {} rows, expected separate indices "
+                "for each row if a gradient is recorded",
                 right.indices.shape(), in.rows());
 }
 
@@ -90,9 +91,10 @@ Lookup read_rows(const char* side, const Lookup& at) {
   TESSERA_CHECK(at.indices.defined(),
                 "row_products: the {} table '{}' is row-sparse, expected indices of its rows", side,
                 at.table.leaf()->name);
-  TESSERA_CHECK(!at.bias.defined() || sparse == sparse_bias,
-                "row_products: of the {} table and its bias one is row-sparse, expected both",
-                side);
+  TESSERA_CHECK(
+      !at.bias.defined() || sparse == sparse_bias,
+      "row_products: only one of the {} table and its bias is row-sparse, expected both or neither",
+      side);
   const auto [table, indices] = rows_of(at.table, at.indices);
   if (!at.bias.defined()) return {table, indices, {}};
   const auto [bias, bias_indices] = rows_of(at.bias, at.indices);

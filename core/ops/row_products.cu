@@ -218,7 +218,8 @@ void row_products_forward(const Context& context, const Tensor& products, const 
   const ProductSizes sizes = sizes_of(in);
   for (const ops::Lookup& at : {in.left, in.right}) {
     TESSERA_CHECK(at.table.size(0) > 0 || sizes.products == 0,
-                  "row_products: a table has shape {}, expected rows", at.table.shape());
+                  "row_products: a table has shape {}, expected at least one row",
+                  at.table.shape());
   }
   visit_float(products.dtype(), name, [&]<class T>() {
     const Rows<T> left(in.left);

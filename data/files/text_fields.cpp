@@ -59,7 +59,7 @@ std::string_view FieldSplitter::take_quoted(std::string_view& rest, const TextLi
   const size_t length = std::min(rest.find(separator_), rest.size());
   const std::string_view between = rest.substr(0, length);
   if (!trimmed(between).empty()) {
-    lines.refuse("has {} behind a field in quotes, expected {}", excerpt(between),
+    lines.refuse("has {} after a quoted field, expected {}", excerpt(between),
                  name_of_separator(separator_));
   }
   rest.remove_prefix(length);

@@ -108,8 +108,8 @@ void TextLines::fill() {
   read_bytes_ += static_cast<int64_t>(got);
   if (read_bytes_ > std::max(always_allowed_bytes, most_expansion * file_.stored_bytes())) {
     fail_input(
-        "{}: its {} bytes become more than {} times as many: this is no table, but lines "
-        "that repeat",
+        "{}: its {} bytes expand to more than {} times as many: this is not a table, but "
+        "repeated text",
         path(), file_.stored_bytes(), most_expansion);
   }
 }

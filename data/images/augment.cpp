@@ -61,8 +61,8 @@ ImageTransform::ImageTransform(const ImageTransformOptions& options) : options_(
   const auto channels = static_cast<size_t>(options.shape.channels);
   const auto& [mean, std] = options.norm;
   TESSERA_CHECK(mean.size() == channels && std.size() == channels,
-                "images: {} means and {} deviations for {} channels", mean.size(), std.size(),
-                channels);
+                "images: {} means and {} standard deviations for {} channels", mean.size(),
+                std.size(), channels);
   for (size_t c = 0; c < channels; ++c) {
     for (int value = 0; value < 256; ++value) {
       wide_.push_back((static_cast<float>(value) / 255 - mean[c]) / std[c]);
@@ -115,7 +115,7 @@ ImageView ImageTransform::resize(const ImageView& image, const ImageBox& box,
 void ImageTransform::check_shape(const ImageView& image) const {
   const auto& [height, width, channels] = image.shape;
   const ImageShape& expected = options_.shape;
-  TESSERA_CHECK(image.shape == expected, "images: one of {} x {} x {}, expected {} x {} x {}",
+  TESSERA_CHECK(image.shape == expected, "images: an image of {} x {} x {}, expected {} x {} x {}",
                 height, width, channels, expected.height, expected.width, expected.channels);
 }
 

@@ -49,7 +49,7 @@ TrainingBatches::TrainingBatches(std::shared_ptr<const ImageSet> set,
   schedule_.batch.validate();
   steps_per_epoch_ = this->set().size() / schedule_.batch.global;
   if (steps_per_epoch_ < 1) {
-    fail_input("{} images to train on do not fill a global batch of {}: give a smaller one",
+    fail_input("{} images to train on do not fill a global batch of {}: give a smaller batch",
                this->set().size(), schedule_.batch.global);
   }
 }

@@ -137,7 +137,7 @@ Found find_idx(const Folder& folder) {
   if (!train && !test) return {};
   const ImageShape shape = (train ? train : test)->shape;
   if (train && test && train->shape != test->shape) {
-    fail_input("{}: the images of train are {} x {}, those of t10k {} x {}, expected equal ones",
+    fail_input("{}: the images of train are {} x {}, those of t10k {} x {}, expected equal sizes",
                folder.path, shape.height, shape.width, test->shape.height, test->shape.width);
   }
   if (!train || !test) {
@@ -194,10 +194,10 @@ ImageData find(const std::string& path) {
     if (Found found = format(folder)) return *std::move(found);
   }
   fail_input(
-      "{}: has no images that are known here. Looked for: data_batch_*.bin and test_batch.bin "
+      "{}: has no images in a known format. Looked for: data_batch_*.bin and test_batch.bin "
       "(CIFAR-10); train.bin and test.bin (CIFAR-100); {{train,t10k}}-images-idx3-ubyte and "
-      "-labels-idx1-ubyte, .gz or not (MNIST, Fashion-MNIST); two or more folders, one a class, of "
-      "JPEG or PNG files, or such in train/ and val/",
+      "-labels-idx1-ubyte, .gz or not (MNIST, Fashion-MNIST); two or more folders of JPEG or "
+      "PNG files, one per class, or such folders in train/ and val/",
       path);
 }
 
@@ -212,7 +212,7 @@ void set_size(ImageData& data, int64_t size, const std::string& path) {
   if (size == 0 || (size == shape.height && size == shape.width)) return;
   if (!data.transform.resizes) {
     fail_input("an image size of {} is asked for, but the images of {} are {} x {} and are not "
-               "resized; those of a folder of JPEG or PNG files are", size,
+               "resized; only those of a folder of JPEG or PNG files are", size,
                path.empty() ? "the drawn set" : path, shape.height, shape.width);
   }
   if (size < 1 || size > most_image_size) {

@@ -31,7 +31,8 @@ ImageQueue::ImageQueue(std::shared_ptr<const ImageBatches> batches,
 }
 
 ImageBatch ImageQueue::take() {
-  TESSERA_CHECK(taken_ < batches_->count(), "images: batch {} of {}", taken_, batches_->count());
+  TESSERA_CHECK(taken_ < batches_->count(), "images: there is no batch {} of {}", taken_,
+                batches_->count());
   TESSERA_CHECK(held() < std::ssize(slots_),
                 "images: all {} batches ahead are taken, expected one to be released",
                 slots_.size());

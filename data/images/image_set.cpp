@@ -14,19 +14,19 @@ StoredImages::StoredImages(const ImageShape& shape, std::vector<uint8_t> pixels,
       labels_(std::move(labels)),
       name_of_(std::move(name_of)) {
   TESSERA_CHECK(std::ssize(pixels_) == std::ssize(labels_) * shape.elements(),
-                "images: {} bytes for {} images of {}", pixels_.size(), labels_.size(),
+                "images: {} bytes for {} images of {} bytes each", pixels_.size(), labels_.size(),
                 shape.elements());
 }
 
 ImageView StoredImages::read(int64_t index, ImageMemory&) const {
-  TESSERA_CHECK(index >= 0 && index < size(), "images: image {} of {}", index, size());
+  TESSERA_CHECK(index >= 0 && index < size(), "images: there is no image {} of {}", index, size());
   return {shape_, pixels_.data() + index * shape_.elements()};
 }
 
 ImageRange::ImageRange(std::shared_ptr<const ImageSet> set, int64_t begin, int64_t end)
     : set_(std::move(set)), begin_(begin), end_(end) {
-  TESSERA_CHECK(begin >= 0 && begin <= end && end <= set_->size(), "images: [{}, {}) of {}", begin,
-                end, set_->size());
+  TESSERA_CHECK(begin >= 0 && begin <= end && end <= set_->size(),
+                "images: [{}, {}) is outside {} images", begin, end, set_->size());
 }
 
 ChannelStatistics measure_channels(const ImageSet& set, int64_t channels) {
@@ -54,7 +54,7 @@ ChannelStatistics measure_channels(const ImageSet& set, int64_t channels) {
     const double mean = static_cast<double>(sum) / static_cast<double>(count);
     const double variance = static_cast<double>(squares) / static_cast<double>(count) - mean * mean;
     if (different < 2) {
-      fail_input("{} and the other images, {} in all: channel {} is {} everywhere, expected images "
+      fail_input("{} and all others of the {} images: channel {} is {} everywhere, expected images "
                  "that differ", set.name(0), set.size(), c, mean);
     }
     result.mean.push_back(static_cast<float>(mean / 255));

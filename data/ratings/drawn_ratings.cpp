@@ -107,8 +107,8 @@ int64_t PlantedRatings::fixed_expected(int64_t user, int64_t item) const {
 
 double PlantedRatings::expected(int64_t user, int64_t item) const {
   TESSERA_CHECK(user >= 0 && user < options_.users && item >= 0 && item < options_.items,
-                "drawn ratings: user {} of {}, item {} of {}", user, options_.users, item,
-                options_.items);
+                "drawn ratings: there is no user {} of {} or no item {} of {}", user,
+                options_.users, item, options_.items);
   return static_cast<double>(fixed_expected(user, item)) / (one * one);
 }
 

@@ -29,7 +29,10 @@ Histories::Histories(std::vector<int32_t> items, std::vector<int64_t> offsets, i
   const bool whole = !offsets_.empty() && offsets_.front() == 0 &&
                      offsets_.back() == std::ssize(items_) &&
                      std::is_sorted(offsets_.begin(), offsets_.end());
-  if (!whole) fail_input("{}: histories do not begin and end where their lists do", source);
+  if (!whole) {
+    fail_input("{}: the offsets of the histories do not ascend from 0 to their number of items",
+               source);
+  }
   for (size_t user = 0; user + 1 < offsets_.size(); ++user) {
     longest_ = std::max(longest_, offsets_[user + 1] - offsets_[user]);
   }
@@ -42,7 +45,7 @@ void Histories::check(const std::string& source) const {
     for (const int32_t item : of(static_cast<int32_t>(user))) {
       if (item <= before || item >= item_count_) {
         fail_input(
-            "{}: user number {} has item {} behind item {}, expected ascending items below "
+            "{}: user number {} has item {} after item {}, expected ascending items below "
             "{}, each once",
             source, user, item, before, item_count_);
       }
@@ -63,8 +66,8 @@ bool Histories::has(int32_t user, int32_t item) const {
 }
 
 int32_t Histories::other(int32_t user, int64_t place) const {
-  TESSERA_CHECK(place >= 0 && place < others(user), "histories: other item {} of {}", place,
-                others(user));
+  TESSERA_CHECK(place >= 0 && place < others(user), "histories: other item {} of {} does not exist",
+                place, others(user));
   // The user lacks own[i] - i of the items below own[i]. The search finds `low`, the number of the
   // user's own items below the result.
   const std::span<const int32_t> own = of(user);

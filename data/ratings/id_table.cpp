@@ -48,7 +48,7 @@ int32_t IdTable::add(std::string_view id, const TextLines& lines) {
     lines.refuse("has a {} with a control character: {}", name_, excerpt(id));
   }
   if (ids_.size() == size_t{std::numeric_limits<int32_t>::max()}) {
-    lines.refuse("has one {} more than the {} that are possible", name_, ids_.size());
+    lines.refuse("has one {} too many, expected at most {}", name_, ids_.size());
   }
   const auto number = static_cast<int32_t>(ids_.size());
   ids_.emplace_back(id);

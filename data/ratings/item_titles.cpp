@@ -65,8 +65,8 @@ TitleLayout find_layout(const TextLines& lines, std::string_view line) {
         [](std::string_view field) { return field == "title"; });
   }
   lines.refuse(
-      "begins with {}, expected ID|TITLE, ID::TITLE, a header as movieId,title,genres, or "
-      "that of an .item file",
+      "begins with {}, expected ID|TITLE, ID::TITLE, a header such as movieId,title,genres, "
+      "or that of an .item file",
       excerpt(line));
 }
 
@@ -100,7 +100,7 @@ std::map<std::string, std::string> read_item_titles(const std::string& path) {
     if (!all_utf8 && !layout.may_be_latin1) lines.refuse("is not UTF-8: {}", excerpt(line));
     const auto fields = splitter.split(line, lines);
     if (fields.size() != layout.fields) {
-      lines.refuse("has {} fields between {}, expected {}", fields.size(),
+      lines.refuse("has {} fields separated by {}, expected {}", fields.size(),
                    name_of_separator(layout.separator), layout.fields);
     }
     const std::string_view id = fields[layout.id];

@@ -57,7 +57,7 @@ RatingBatches::RatingBatches(const Ratings& ratings, const Histories& histories,
   options_.batch.validate();
   steps_per_epoch_ = ratings.size() / options_.batch.global;
   if (steps_per_epoch_ < 1) {
-    fail_input("{} interactions to train on do not fill a global batch of {}: give a smaller one",
+    fail_input("{} interactions to train on do not fill a global batch of {}: give a smaller batch",
                ratings.size(), options_.batch.global);
   }
   for (int32_t user = 0; options_.negatives > 0 && user < histories.users(); ++user) {

@@ -39,7 +39,7 @@ std::string RatingData::description() const {
       grouped(train.size() + validation.size()), has_ratings ? "ratings" : "interactions",
       grouped(items()), grouped(users()), grouped(train.size()), grouped(validation.size()));
   if (dropped > 0) {
-    text += fmt::format("; {} more dropped, of which a later one has the same user and item",
+    text += fmt::format("; {} more dropped, because a later one has the same user and item",
                         grouped(dropped));
   }
   return text;

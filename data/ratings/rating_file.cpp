@@ -28,7 +28,7 @@ T number_in(std::string_view text, std::string_view name, const TextLines& lines
   }
   if (error != std::errc{} || last != end || !std::isfinite(value)) {
     const char* const advice =
-        lines.number() > 1 ? "" : "; if the line has names, give columns behind 'header:'";
+        lines.number() > 1 ? "" : "; if the line has names, put 'header:' before the columns";
     lines.refuse("the {} is {}, expected a number{}", name, excerpt(text), advice);
   }
   return value;
@@ -42,11 +42,11 @@ class RatingParser {
   void add(std::string_view line) {
     const auto fields = splitter_.split(line, lines_);
     if (fields.size() != layout_.fields.size()) {
-      lines_.refuse("has {} fields between {}, expected {}: {}", fields.size(),
+      lines_.refuse("has {} fields separated by {}, expected {}: {}", fields.size(),
                     name_of_separator(layout_.separator), layout_.fields.size(), layout_.names());
     }
     if (ratings_.users.size() == most_ratings) {
-      lines_.refuse("is one more than the {} ratings that are possible", most_ratings);
+      lines_.refuse("is one rating too many, expected at most {}", most_ratings);
     }
     for (size_t i = 0; i < fields.size(); ++i) take(layout_.fields[i], fields[i]);
   }
@@ -116,7 +116,7 @@ std::string file_in(const std::string& folder) {
   std::sort(found.begin(), found.end());
   if (found.empty()) {
     fail_input(
-        "{}: has no ratings that are known here. Looked for: u.data, ratings.dat, "
+        "{}: has no ratings in a known format. Looked for: u.data, ratings.dat, "
         "ratings.csv (MovieLens) and *.inter (RecBole), with .gz or without; or give a file "
         "and name its columns",
         folder);

@@ -66,14 +66,14 @@ RatingLayout inter_layout(const TextLines& lines, std::string_view header) {
   for (const std::string_view text : splitter.split(header, lines)) {
     const size_t colon = text.find(':');
     if (colon == text.npos) {
-      lines.refuse("the header has the field {}, expected NAME:TYPE, as user_id:token",
+      lines.refuse("the header has the field {}, expected NAME:TYPE, such as user_id:token",
                    excerpt(text));
     }
     const auto field = field_called(text.substr(0, colon));
     if (!field) {
       lines.refuse(
           "the header has the field {}, expected user_id, item_id, rating or timestamp; "
-          "or name the columns, as columns = header:user,item,-",
+          "or name the columns, such as columns = header:user,item,-",
           excerpt(text));
     }
     const bool is_id = *field == RatingField::user || *field == RatingField::item;
@@ -94,7 +94,7 @@ RatingLayout csv_layout(const TextLines& lines, std::string_view header) {
     if (!field) {
       lines.refuse(
           "the header has the column {}, expected userId, movieId (or itemId), rating and "
-          "timestamp; or name the columns, as columns = header:user,item,rating,-",
+          "timestamp; or name the columns, such as columns = header:user,item,rating,-",
           excerpt(text));
     }
     layout.fields.push_back(*field);
@@ -111,7 +111,7 @@ std::string separator_of(const TextLines& lines, std::string_view line, size_t c
     if (splitter.split(line, lines).size() == columns) return separator;
   }
   lines.refuse(
-      "is not {} fields, one for each column, between tabs, '::', ';', ',', '|' or "
+      "does not have {} fields, one for each column, separated by tabs, '::', ';', ',', '|' or "
       "spaces: {}",
       columns, excerpt(line));
 }
@@ -126,8 +126,8 @@ RatingLayout named_layout(const TextLines& lines, std::string_view line, std::st
     const auto found = std::ranges::find(field_names, trimmed(rest.substr(0, length)));
     if (found == field_names.end()) {
       fail_input(
-          "columns are {}, expected user, item, rating, time and - (skipped) between "
-          "commas, as user,item,rating,time, behind 'header:' if the first line has names",
+          "columns are {}, expected user, item, rating, time and - (skipped) separated "
+          "by commas, such as user,item,rating,time, after 'header:' if the first line has names",
           excerpt(columns));
     }
     layout.fields.push_back(static_cast<RatingField>(found - field_names.begin()));
@@ -135,7 +135,7 @@ RatingLayout named_layout(const TextLines& lines, std::string_view line, std::st
     rest.remove_prefix(length + 1);
   }
   const std::string fault = fault_of(layout.fields);
-  if (!fault.empty()) fail_input("columns are {}: it {}", excerpt(columns), fault);
+  if (!fault.empty()) fail_input("columns are {}: the list {}", excerpt(columns), fault);
   layout.separator = separator_of(lines, line, layout.fields.size());
   return layout;
 }
@@ -169,8 +169,8 @@ RatingLayout find_rating_layout(const TextLines& lines, std::string_view first_l
   if (first_line.find(',') != first_line.npos) return csv_layout(lines, first_line);
   lines.refuse(
       "begins with {}, expected tabs or '::' between user, item, rating and time "
-      "(MovieLens), a header as userId,movieId,rating,timestamp, or that of a .inter "
-      "file; or name the columns, as columns = user,item,rating,time",
+      "(MovieLens), a header such as userId,movieId,rating,timestamp, or that of a .inter "
+      "file; or name the columns, such as columns = user,item,rating,time",
       excerpt(first_line));
 }
 

@@ -44,20 +44,20 @@ TokenData::TokenData(const TokenDataOptions& options) : options_(options) {
     training_.end = training_.size() * 9 / 10;
     validation_.begin = training_.end;
     check_length(training_, "the training part, the first 90 %,",
-                 "; or give validation data of its own");
+                 "; or give separate validation data");
   } else {
     validation_ = whole(options.validation_path, options.vocab);
   }
   if (options.evaluates) {
     check_length(validation_, "the validation part",
-                 "; or give other validation data, or evaluate never");
+                 "; or give other validation data, or turn evaluation off");
   }
 }
 
 void TokenData::check_length(const TokenRange& range, const char* part, const char* advice) const {
   if (range.starts(options_.context) >= 1) return;
-  fail_input("{}: {} has {} tokens, expected at least one sequence: a context of {} and the token "
-             "after it{}",
+  fail_input("{}: {} has {} tokens, expected at least one sequence: a context of {} tokens and "
+             "the token after it{}",
              range.file->path(), part, range.size(), options_.context, advice);
 }
 

@@ -43,7 +43,7 @@ void TokenFile::skip_header() {
   // would be token 55432, which is beyond GPT-2's vocabulary.
   if (magic != header_magic) return;
   if (file_.size() < header_bytes) {
-    fail_input("{}: begins as llm.c's header of {} bytes, but has {}", path(), header_bytes,
+    fail_input("{}: begins like llm.c's header of {} bytes, but has {} bytes", path(), header_bytes,
                file_.size());
   }
   std::array<int32_t, 3> header{};
@@ -53,7 +53,7 @@ void TokenFile::skip_header() {
   }
   begin_ = header_bytes;
   if (header[2] < 0 || int64_t{header[2]} * width_ != file_.size() - header_bytes) {
-    fail_input("{}: llm.c's header says {} tokens, but {} bytes follow, which are {}", path(),
+    fail_input("{}: llm.c's header says {} tokens, but {} bytes follow, which hold {}", path(),
                header[2], file_.size() - header_bytes, (file_.size() - header_bytes) / width_);
   }
 }
@@ -73,8 +73,8 @@ void TokenFile::for_each_piece(int64_t begin, int64_t end, const Body& body) con
 
 void TokenFile::copy(int64_t begin, std::span<int32_t> out) const {
   const int64_t end = begin + std::ssize(out);
-  TESSERA_CHECK(begin >= 0 && std::ssize(out) <= size_ - begin, "{}: tokens [{}, {}) of {}", path(),
-                begin, end, size_);
+  TESSERA_CHECK(begin >= 0 && std::ssize(out) <= size_ - begin,
+                "{}: tokens [{}, {}) are outside its {} tokens", path(), begin, end, size_);
   const auto copy_piece = [&](int64_t first, auto tokens) {
     std::ranges::copy(tokens, out.begin() + (first - begin));
   };

@@ -45,8 +45,8 @@ nn::ResidualStream recomputed(nn::TransformerBlock& block, const nn::ResidualStr
   const bool training = block.training();
   const auto segment = [&block, training](const std::vector<Tensor>& in) {
     TESSERA_CHECK(block.training() == training,
-                  "gpt: train() or eval() came between a forward and its backward, and the blocks "
-                  "are computed again there");
+                  "gpt: train() or eval() was called between a forward and its backward, which "
+                  "recomputes the blocks");
     const auto [residual, update] = block.forward(nn::ResidualStream{in[0], in[1]});
     return std::vector<Tensor>{residual, update};
   };
@@ -84,7 +84,7 @@ void GptConfig::validate() const {
   check("context", context, GptLimits::context);
   check("vocab", vocab, GptLimits::vocab);
   if (loss_chunk_rows < 0) {
-    fail_input("rows of logits at once are {}, expected at least 0", loss_chunk_rows);
+    fail_input("rows of logits in a chunk are {}, expected at least 0", loss_chunk_rows);
   }
   if (width % heads != 0) fail_input("width {} is not divisible by {} heads", width, heads);
   if (!(dropout >= 0 && dropout < 1)) fail_input("dropout is {}, expected in [0, 1)", dropout);

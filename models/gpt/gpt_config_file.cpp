@@ -30,7 +30,7 @@ void check_setting(const std::string& path, const json& config, const char* key,
   for (const json& value : supported) {
     if (*found == value) return;
   }
-  fail_input("{}: {} is {}, and only {} is supported", path, key, json_excerpt(*found),
+  fail_input("{}: {} is {}, but only {} is supported", path, key, json_excerpt(*found),
              supported.begin()->dump());
 }
 

@@ -49,7 +49,7 @@ void check_agreement(const std::string& weights_path, const GptFileSizes& tensor
   compare("n_positions", config.context, tensors.context);
   compare("vocab_size", config.vocab, tensors.vocab);
   if (said.empty()) return;
-  fail_input("{}: it says {}, and the tensors of {} have {}", config_path, fmt::join(said, ", "),
+  fail_input("{}: says {}, but the tensors of {} have {}", config_path, fmt::join(said, ", "),
              weights_path, fmt::join(held, ", "));
 }
 

@@ -67,7 +67,7 @@ GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) 
     if (name == head_name) {
       head = entry;
     } else if (!is_mask_buffer(name) && !by_name.emplace(name, &entry).second) {
-      fail_input("{}: tensor {} is there with and without the prefix {}", path,
+      fail_input("{}: tensor {} occurs with and without the prefix {}", path,
                  nn::printable(name), prefix);
     }
   }
@@ -81,7 +81,7 @@ GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) 
     by_name.erase(found);
   }
   if (!by_name.empty()) {
-    fail_input("{}: tensor {} is unknown, the model has no such parameter", path,
+    fail_input("{}: tensor {} is unknown: the model has no such parameter", path,
                nn::printable(by_name.begin()->first));
   }
 }
@@ -147,7 +147,7 @@ void check_gpt_config_beside(const std::string& path, const Gpt& model) {
 
 void check_gpt_destination(const std::string& path) {
   const std::string config_path = config_path_beside(path);
-  if (path == config_path) fail_input("{}: the weights cannot be config.json", path);
+  if (path == config_path) fail_input("{}: a weights file cannot be called config.json", path);
   check_writable(path);
   check_writable(config_path);
   const auto is_gpt = [&] {
@@ -159,7 +159,8 @@ void check_gpt_destination(const std::string& path) {
   };
   std::error_code error;
   if (std::filesystem::exists(config_path, error) && !is_gpt()) {
-    fail_input("{}: it is there and is not a GPT-2's; the weights need a folder of their own",
+    fail_input("{}: already exists and does not describe a GPT-2; write the weights to another "
+               "folder",
                config_path);
   }
 }

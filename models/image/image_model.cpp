@@ -14,10 +14,12 @@ constexpr const char* description_key = "tessera_image_model";
 
 void check_norm(const ImageModel::Norm& norm) {
   for (const float mean : norm.mean) {
-    if (!std::isfinite(mean)) fail_input("a mean of {}", mean);
+    if (!std::isfinite(mean)) fail_input("a mean of {}, expected a finite number", mean);
   }
   for (const float std : norm.std) {
-    if (!(std::isfinite(std) && std > 0)) fail_input("a deviation of {}, expected above 0", std);
+    if (!(std::isfinite(std) && std > 0)) {
+      fail_input("a standard deviation of {}, expected above 0 and finite", std);
+    }
   }
 }
 
@@ -32,7 +34,7 @@ ImageModel parse_description(const std::string& text) {
   model.sizes.validate();
   const auto channels = static_cast<size_t>(model.sizes.channels);
   if (model.norm.mean.size() != channels || model.norm.std.size() != channels) {
-    fail_input("{} means and {} deviations, expected {} each", model.norm.mean.size(),
+    fail_input("{} means and {} standard deviations, expected {} each", model.norm.mean.size(),
                model.norm.std.size(), channels);
   }
   check_norm(model.norm);

@@ -30,7 +30,7 @@ void RecommenderConfig::validate() const {
                                 [](int64_t width) { return width >= 1 && width <= widest; });
   if (fits) return;
   fail_input(
-      "an MLP of widths {}: expected from 2 to 16 of them, each from 1 to {}, the first one "
+      "an MLP of widths {}: expected 2 to 16 widths, each from 1 to {}, and the first one "
       "even",
       fmt::join(hidden, ", "), widest);
 }

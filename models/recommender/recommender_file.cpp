@@ -63,8 +63,8 @@ void check_description(const RecommenderFile& file) {
   const bool ordered = std::isfinite(file.lowest) && std::isfinite(file.highest) &&
                        file.lowest <= file.highest && std::isfinite(file.config.mean);
   if (!ordered) {
-    fail_input("ratings from {} to {} with a mean of {}", file.lowest, file.highest,
-               file.config.mean);
+    fail_input("ratings from {} to {} with a mean of {}, expected finite numbers, the lowest first",
+               file.lowest, file.highest, file.config.mean);
   }
   if (file.objective == "rating" || file.objective == "bce" || file.objective == "bpr") return;
   fail_input("there is no objective \"{}\", expected one of rating, bce, bpr", file.objective);
@@ -82,7 +82,9 @@ RecommenderFile parse_description(const std::string& text) {
                        .lowest = json.at("lowest"),
                        .highest = json.at("highest")};
   const nlohmann::json& hidden = json.at("hidden");
-  if (!hidden.is_array()) fail_input("hidden is {}, expected widths", json_excerpt(hidden));
+  if (!hidden.is_array()) {
+    fail_input("hidden is {}, expected a list of widths", json_excerpt(hidden));
+  }
   for (const nlohmann::json& width : hidden) {
     file.config.hidden.push_back(json_integer("hidden", width));
   }

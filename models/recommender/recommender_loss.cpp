@@ -31,8 +31,7 @@ Tensor recommender_loss(const Scores& scores, const Tensor& targets, Recommender
   const Tensor loss = objective_of(ops::convert(scores.scores, DType::f32), targets, objective);
   if (l2 == 0) return loss;
   TESSERA_CHECK(scores.penalized,
-                "recommender_loss: l2 is {}, and the scores are of an input that is not penalized",
-                l2);
+                "recommender_loss: l2 is {}, but the input of the scores was not penalized", l2);
   Tensor squares;
   const auto add = [&squares](const Tensor& sum) {
     squares = squares.defined() ? squares + sum : sum;

@@ -81,7 +81,7 @@ train "--offload is 'disk', expected one of none, optimizer" "${small[@]}" --off
 train 'none.safetensors: cannot be opened' "${small[@]}" --init none.safetensors
 train 'not a safetensors file' "${small[@]}" --init foreign.safetensors
 train 'truncated: a header of 1000 bytes' "${small[@]}" --init long_header.safetensors
-train 'at most 100000000 are allowed' "${small[@]}" --init huge_header.safetensors
+train 'expected at most 100000000' "${small[@]}" --init huge_header.safetensors
 train '"b": its bytes \[4, 12\] overlap' "${small[@]}" --init overlap.safetensors
 train 'data_offsets are \[0, 8\], but the file has 4' "${small[@]}" --init out_of_range.safetensors
 train 'dtype "F99" is unknown' "${small[@]}" --init dtype.safetensors
@@ -120,7 +120,7 @@ expect 'width is 4611686018427387904, expected at most' "$generate" saved/model.
 config layer_norm_epsilon -1
 expect 'epsilon is -1, expected above 0' "$generate" saved/model.safetensors
 config n_layer 3
-expect 'config.json: it says n_layer 3, and the tensors of .* have 2' \
+expect 'config.json: says n_layer 3, but the tensors of .* have 2' \
   "$generate" saved/model.safetensors
 head -c 200000 /dev/zero | tr '\0' '[' > saved/config.json
 expect 'config.json: is nested deeper than 32' "$generate" saved/model.safetensors

@@ -250,4 +250,4 @@ fails 2 'none/x.safetensors' export a none/x.safetensors
 fails 2 'half: cannot be written' export a half
 mkdir other
 echo '{"model_type": "bert"}' > other/config.json
-fails 2 'other/config.json: it is there and is not a GPT' export a other/model.safetensors
+fails 2 'other/config.json: already exists and does not' export a other/model.safetensors

@@ -267,7 +267,7 @@ TEST_CASE("flags for precision and memory reach the model, the optimizer and the
   REQUIRE(plain.model.loss_chunk_rows == 0);
   REQUIRE(parse({"--loss-rows", "512"}).model.loss_chunk_rows == 512);
   REQUIRE_THROWS_WITH(parse({"--loss-rows", "-1"}),
-                      ContainsSubstring("rows of logits at once are -1, expected at least 0"));
+                      ContainsSubstring("rows of logits in a chunk are -1, expected at least 0"));
   REQUIRE(zero_options(plain).grad_shard == DType::f32);
   REQUIRE(zero_options(plain).offload == optim::Offload::none);
   const TrainOptions options = parse({"--precision", "bf16", "--grad-shard", "bf16", "--recompute",

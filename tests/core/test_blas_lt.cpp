@@ -194,10 +194,10 @@ TEST_CASE("a product on CUDA says what is wrong", "[blas_lt]") {
   };
   ProductArgs bad = fine;
   bad.a.row_stride = 3;
-  refused(bad, "a matrix of 4 x 4 has strides 3 and 1");
+  refused(bad, "a matrix of 4 x 4 has row stride 3 and column stride 1");
   bad = fine;
   bad.bias = operands.bias.raw();
-  refused(bad, "a bias in bf16 and a result in f32, expected one dtype");
+  refused(bad, "a bias in bf16 and a result in f32, expected the same dtype");
   bad = fine;
   bad.c_dtype = DType::f16;
   refused(bad, "operands in bf16 and a result in f16");

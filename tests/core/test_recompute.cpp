@@ -328,8 +328,8 @@ TEST_CASE("a segment that takes a history from elsewhere is an error") {
   const Tensor h = ops::scale(p, 2);
   const auto captures = [&h](const Tensor& in) { return ops::mul(in, h); };
   CHECK_THROWS_WITH(run(true, ops::scale(p, 3), captures),
-                    ContainsSubstring("segment: the segment takes a tensor of shape [4] with "
-                                      "history that is not among its inputs"));
+                    ContainsSubstring("segment: the segment uses a tensor of shape [4] that has "
+                                      "history but is not among its inputs"));
   CHECK(grad_enabled());
   // A segment may return a tensor with history from elsewhere. The segment's operations may read
   // such a tensor only after detach().
@@ -358,7 +358,8 @@ TEST_CASE("a segment that does something else when it runs again is an error") {
       return ++runs == 1 ? ops::gelu(in) : ops::mul(in, q);
     });
     CHECK_THROWS_WITH(backward(ops::sum(y)),
-                      ContainsSubstring("segment: 'mul' has the parameter 'q' when it runs again"));
+                      ContainsSubstring("segment: 'mul' uses parameter 'q' when the segment runs "
+                                        "again"));
   }
   SECTION("an exception") {
     const Tensor y = run(true, p, [&runs](const Tensor& in) {

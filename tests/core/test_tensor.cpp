@@ -34,7 +34,8 @@ TEST_CASE("shapes know their extents") {
 
 TEST_CASE("shapes that cannot be are errors") {
   CHECK_THROWS_WITH((Shape{2, -1}), ContainsSubstring("extent -1 is negative"));
-  CHECK_THROWS_WITH((Shape{1, 1, 1, 1, 1, 1}), ContainsSubstring("6 dimensions, at most 5"));
+  CHECK_THROWS_WITH((Shape{1, 1, 1, 1, 1, 1}),
+                    ContainsSubstring("6 dimensions, expected at most 5"));
   Shape full{1, 1, 1, 1, 1};
   CHECK_THROWS_WITH(full.push_back(1), ContainsSubstring("more than 5 dimensions"));
   const int64_t large = int64_t{1} << 40;
@@ -117,7 +118,8 @@ TEST_CASE("views that do not fit say so with shapes") {
   CHECK_THROWS_WITH(Tensor::zeros({}).rows(0, 1), ContainsSubstring("is outside shape []"));
   CHECK_THROWS_WITH(x.flat(0, 7), ContainsSubstring("[0, 7) is outside 6 elements"));
   CHECK_THROWS_WITH(x.item(), ContainsSubstring("shape [2, 3], expected one element"));
-  CHECK_THROWS_WITH(x.data<int32_t>(), ContainsSubstring("dtype is f32, read as i32"));
+  CHECK_THROWS_WITH(x.data<int32_t>(),
+                    ContainsSubstring("dtype is f32, but its data are read as i32"));
   CHECK_THROWS_WITH(Tensor::from<float>({2, 2}, {1, 2, 3}),
                     ContainsSubstring("3 values for shape [2, 2]"));
 }

@@ -99,7 +99,8 @@ TEST_CASE("histories are made again of their lists") {
 }
 
 TEST_CASE("lists that are no histories are refused") {
-  const std::string ends = "a file: histories do not begin and end where their lists do";
+  const std::string ends =
+      "a file: the offsets of the histories do not ascend from 0 to their number of items";
   CHECK_THAT(refusal({}, {}, 3), ContainsSubstring(ends));
   CHECK_THAT(refusal({0}, {0}, 3), ContainsSubstring(ends));
   CHECK_THAT(refusal({0, 1}, {1, 2}, 3), ContainsSubstring(ends));
@@ -108,11 +109,11 @@ TEST_CASE("lists that are no histories are refused") {
   CHECK_THAT(refusal({0, 1, 2}, {0, 2, 1, 3}, 3), ContainsSubstring(ends));
   CHECK_THAT(refusal({0, 1}, {0, -1, 2}, 3), ContainsSubstring(ends));
   CHECK(refusal({2, 1}, {0, 0, 2}, 3) ==
-        "a file: user number 1 has item 1 behind item 2, expected ascending items below 3, each "
+        "a file: user number 1 has item 1 after item 2, expected ascending items below 3, each "
         "once");
-  CHECK_THAT(refusal({1, 1}, {0, 2}, 3), ContainsSubstring("item 1 behind item 1"));
-  CHECK_THAT(refusal({0, 3}, {0, 2}, 3), ContainsSubstring("item 3 behind item 0"));
-  CHECK_THAT(refusal({-1}, {0, 1}, 3), ContainsSubstring("item -1 behind item -1"));
+  CHECK_THAT(refusal({1, 1}, {0, 2}, 3), ContainsSubstring("item 1 after item 1"));
+  CHECK_THAT(refusal({0, 3}, {0, 2}, 3), ContainsSubstring("item 3 after item 0"));
+  CHECK_THAT(refusal({-1}, {0, 1}, 3), ContainsSubstring("item -1 after item -1"));
   // A user's list may begin with the item that ends the previous user's list.
   CHECK(refusal({0, 2, 2}, {0, 2, 3}, 3) == "nothing was thrown");
   CHECK_THAT(test::message_of<InputError>([] {
@@ -122,5 +123,5 @@ TEST_CASE("lists that are no histories are refused") {
   CHECK_THAT(test::message_of<InputError>([] {
                const Histories unused(ratings_of({{1, 2}, {1, 2}}), 2, 3);
              }),
-             ContainsSubstring("user number 1 has item 2 behind item 2"));
+             ContainsSubstring("user number 1 has item 2 after item 2"));
 }

@@ -189,7 +189,7 @@ TEST_CASE("IDX files that are refused") {
   REQUIRE_THAT(idx_refusal(gzipped(images.substr(0, 20)), labels),
                ContainsSubstring("images: ends after 4 bytes, but its header says 8"));
   REQUIRE_THAT(idx_refusal(idx_images(0, 2, 2, ""), idx_labels(0, "")),
-               ContainsSubstring("labels: its header says that it has none"));
+               ContainsSubstring("labels: its header says 0 bytes, expected at least 1"));
   REQUIRE_THAT(idx_refusal(idx_images(2, 0, 2, ""), labels), ContainsSubstring("0 x 2, expected"));
   // The sizes in a header are checked before memory is allocated for them.
   REQUIRE_THAT(idx_refusal(idx_images(0xffffffff, 65535, 65535, "x"), idx_labels(0xffffffff, "")),
@@ -264,10 +264,11 @@ TEST_CASE("folders that are refused") {
   const TemporaryFolder folder;
   const std::string path = folder.path("");
   REQUIRE_THAT(refusal(folder.file("file", "")), ContainsSubstring("is a file, expected"));
-  REQUIRE_THAT(refusal(path), ContainsSubstring("no images that are known here. Looked for"));
+  REQUIRE_THAT(refusal(path), ContainsSubstring("no images in a known format. Looked for"));
   add_image(folder, "a/1.png", 1);
   add_image(folder, "a/2.png", 1);
-  REQUIRE_THAT(refusal(path), ContainsSubstring("two or more folders, one a class"));
+  REQUIRE_THAT(refusal(path), ContainsSubstring("two or more folders of JPEG or PNG files, one "
+                                                  "per class"));
   fs::create_directories(folder.path("b"));
   REQUIRE_THAT(refusal(path), ContainsSubstring("/b: has no images"));
   add_image(folder, "b/1.png", 1);

@@ -47,7 +47,7 @@ TEST_CASE("files of titles that are refused, with the line") {
   CHECK_THAT(refusal("movies.csv", "movieId,title\n1,a\n2,b\xE9\n"),
              EndsWith("movies.csv, line 3: is not UTF-8: '2,b\\xe9'"));
   CHECK_THAT(refusal("u.item", "1|a|x\n2|b\n"),
-             EndsWith("u.item, line 2: has 2 fields between '|', expected 3"));
+             EndsWith("u.item, line 2: has 2 fields separated by '|', expected 3"));
   CHECK_THAT(refusal("u.item", "1|a\n1|b\n"), EndsWith("line 2: has the item '1' a second time"));
   CHECK_THAT(refusal("u.item", "1|a\n|b\n"), EndsWith("line 2: has an empty item"));
   CHECK_THAT(refusal("movies.csv", "movieId,name\n1,a\n"),

@@ -282,7 +282,7 @@ TEST_CASE("a loaded input is the batch that is read, in the same memory every ti
 
 TEST_CASE("interactions that fill no step, and users whom nothing can be drawn for") {
   CHECK(refusal(drawn(), histories(), {.batch = {.global = 204}}) ==
-        "203 interactions to train on do not fill a global batch of 204: give a smaller one");
+        "203 interactions to train on do not fill a global batch of 204: give a smaller batch");
   CHECK(refusal(drawn(), histories(), {.batch = {.global = 203}}) == "nothing was thrown");
   CHECK_THAT(refusal(drawn(), histories(), {.batch = {.global = 10, .micro = 3}}),
              ContainsSubstring("multiple"));

@@ -99,11 +99,11 @@ TEST_CASE("columns name the fields, and the first line has the separator") {
               "columns", false);
   REQUIRE_FALSE(read("a", "1,2\n", "user,item").has_ratings);
   CHECK_THAT(refusal("a", "u,i,r\n1,2,3\n", "user,item,rating"),
-             EndsWith("line 1: the rating is 'r', expected a number; if the line has names, give "
-                      "columns behind 'header:'"));
+             EndsWith("line 1: the rating is 'r', expected a number; if the line has names, put "
+                      "'header:' before the columns"));
   CHECK_THAT(refusal("a", "1,2\n", "user,item,rating"),
-             EndsWith("a, line 1: is not 3 fields, one for each column, between tabs, '::', ';', "
-                      "',', '|' or spaces: '1,2'"));
+             EndsWith("a, line 1: does not have 3 fields, one for each column, separated by tabs, "
+                      "'::', ';', ',', '|' or spaces: '1,2'"));
   for (const char* columns : {"user", "item,rating", "user,item,user", "user,item,", ",",
                               "header:", "user;item", "user,item,rating,rating"}) {
     CHECK_THAT(refusal("a", "1,2,3\n", columns), ContainsSubstring("columns are"));
@@ -118,8 +118,7 @@ TEST_CASE("a folder has one file of ratings") {
     return data::open_rating_data({.path = folder.path(""), .split = "none"});
   };
   const auto message = [&] { return test::message_of<InputError>(open); };
-  CHECK_THAT(message(),
-             ContainsSubstring("has no ratings that are known here. Looked for: u.data"));
+  CHECK_THAT(message(), ContainsSubstring("has no ratings in a known format. Looked for: u.data"));
   folder.file("README", "not this");
   folder.file("u.data.gz", test::gzipped(tabs));
   check_three(open(), "movielens");
@@ -180,7 +179,7 @@ TEST_CASE("of ratings of one user and item the latest stays, at its place") {
   REQUIRE(data.train.values == std::vector<float>{1, 4, 5});  // of equal times, the last is kept
   REQUIRE(data.train.times == std::vector<double>{20, 1, 1});
   REQUIRE(data.description() ==
-          "3 ratings of 2 items by 2 users: 3 to train on, 0 to validate; 2 more dropped, of which "
+          "3 ratings of 2 items by 2 users: 3 to train on, 0 to validate; 2 more dropped, because "
           "a later one has the same user and item");
   const RatingData without_times = read("a", "1,1,3\n1,1,1\n1,1,2\n", "user,item,rating");
   REQUIRE(without_times.train.values == std::vector<float>{2});
@@ -191,8 +190,8 @@ TEST_CASE("lines that are refused, with file and line") {
   const auto second = [&](const std::string& line) {
     return refusal("u.data", good + line + "\n");
   };
-  CHECK_THAT(second("1\t2\t3"), EndsWith("u.data, line 2: has 3 fields between tabs, expected 4: "
-                                         "user, item, rating, time"));
+  CHECK_THAT(second("1\t2\t3"), EndsWith("u.data, line 2: has 3 fields separated by tabs, "
+                                         "expected 4: user, item, rating, time"));
   CHECK_THAT(second("1\t2\t3\t4\t5"), ContainsSubstring("line 2: has 5 fields"));
   CHECK_THAT(second("\t2\t3\t4"), EndsWith("line 2: has an empty user"));
   CHECK_THAT(second("1\t \t3\t4"), EndsWith("line 2: has an empty item"));

@@ -84,7 +84,7 @@ TEST_CASE("a text that gzip makes a hundred times smaller is refused before it f
   std::string text;
   for (int64_t i = 0; i < 65 << 16; ++i) text += "user\titem\t12345\n";
   CHECK_THAT(refusal(test::gzipped(text)),
-             ContainsSubstring("become more than 100 times as many: this is no table"));
+             ContainsSubstring("expand to more than 100 times as many: this is not a table"));
 }
 
 TEST_CASE("folders, pipes and missing files are no texts") {
@@ -126,5 +126,5 @@ TEST_CASE("fields between separators") {
   CHECK_THAT(test::message_of<InputError>([] { split(",", "1,\"ab"); }),
              EndsWith("line 1: has a quote that does not end: 'ab'"));
   CHECK_THAT(test::message_of<InputError>([] { split(",", "1,\"a\"b,2"); }),
-             EndsWith("line 1: has 'b' behind a field in quotes, expected ','"));
+             EndsWith("line 1: has 'b' after a quoted field, expected ','"));
 }

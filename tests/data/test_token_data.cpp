@@ -76,7 +76,7 @@ TEST_CASE("token files that are refused") {
   REQUIRE_THAT(refusal("a.bin", ""), ContainsSubstring("is empty"));
   REQUIRE_THAT(refusal("a.bin", "abc"), ContainsSubstring("expected an even number"));
   REQUIRE_THAT(refusal("a.bin", with_header({1, 2}, 3)),
-               ContainsSubstring("says 3 tokens, but 4 bytes follow, which are 2"));
+               ContainsSubstring("says 3 tokens, but 4 bytes follow, which hold 2"));
   REQUIRE_THAT(refusal("a.bin", with_header({1, 2}, -1)), ContainsSubstring("says -1 tokens"));
   REQUIRE_THAT(refusal("a.bin", with_header({1}, 1, 2)),
                ContainsSubstring("version 2, expected 1"));

@@ -54,12 +54,12 @@ TEST_CASE("a convolution without such an algorithm is refused, listing those pro
   const Conv2dSizes sizes = conv2d_sizes({2, 40, 8, 4}, {8, 4, 33, 1}, {});
   CHECK_THROWS_WITH(
       kernels::conv2d_forward_workspace(device_context(), sizes, DType::f32, false),
-      ContainsSubstring("cuDNN: no algorithm for the forward of a convolution in f32 of images "
-                        "[2, 40, 8, 4] with filters [8, 4, 33, 1], stride 1 x 1") &&
+      ContainsSubstring("cuDNN: no deterministic algorithm for the forward of a convolution in f32 "
+                        "of images [2, 40, 8, 4] with filters [8, 4, 33, 1], stride 1 x 1") &&
           ContainsSubstring("1 CUDNN_STATUS_NOT_SUPPORTED, 0 CUDNN_STATUS_NOT_SUPPORTED"));
   CHECK_THROWS_WITH(
       kernels::conv2d_backward_workspace(device_context(), sizes, DType::bf16, {}),
-      ContainsSubstring("no algorithm for the gradient of the input") &&
+      ContainsSubstring("no deterministic algorithm for the gradient of the input") &&
           ContainsSubstring("0 is not deterministic, 1 CUDNN_STATUS_NOT_SUPPORTED"));
 }
 

@@ -239,7 +239,7 @@ TEST_CASE("emulated: cuda::Graph with device memory that the host cannot access"
     const auto refused = [](const auto& body, const char* why) {
       CHECK_THROWS_WITH(cuda::Graph(0, body), ContainsSubstring(why));
     };
-    refused([&] { (void)ops::matmul(x, x); }, "run what is captured once before");
+    refused([&] { (void)ops::matmul(x, x); }, "run the captured code once before the capture");
     Tensor freed = Tensor::empty({4}, DType::f32, device);
     Tensor kept;
     const size_t held = emulated::device_bytes_in_use();

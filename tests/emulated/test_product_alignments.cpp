@@ -156,7 +156,7 @@ TEST_CASE("emulated cuBLASLt: a tuned algorithm for better aligned operands is r
       cuda::measure_product(current_context(device), shape_from(0)).fastest;
   CHECK_NOTHROW(cuda::use_tuned_products(0, {aligned}));
   CHECK_THROWS_WITH(cuda::use_tuned_products(0, {{shape_from(1), aligned.algorithm}}),
-                    ContainsSubstring("aligned to 256 bytes, the product has 4"));
+                    ContainsSubstring("aligned to 256 bytes, but its alignment is 4"));
 }
 
 }  // namespace tessera::test

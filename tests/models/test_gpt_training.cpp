@@ -163,7 +163,8 @@ TEST_CASE("evaluation does not recompute, and may not come before a backward tha
   const Tensor loss = model.loss(tokens, tokens);
   model.eval();
   CHECK_THROWS_WITH(backward(loss),
-                    ContainsSubstring("train() or eval() came between a forward and its backward"));
+                    ContainsSubstring("train() or eval() was called between a forward and its "
+                                      "backward"));
   const Tensor expected = model.logits(tokens);
   const NoGrad no_grad;
   CHECK(same_bits(model.logits(tokens), expected));

@@ -238,7 +238,7 @@ TEST_CASE_METHOD(Saved, "a config.json that says something else is refused") {
     return test::message_of<InputError>([&] { read_gpt_config(folder.path("config.json")); });
   };
   with("activation_function", "relu");
-  REQUIRE_THAT(refuse(), ContainsSubstring("activation_function is \"relu\", and only"));
+  REQUIRE_THAT(refuse(), ContainsSubstring("activation_function is \"relu\", but only"));
   with("tie_word_embeddings", false);
   REQUIRE_THAT(refuse(), ContainsSubstring("tie_word_embeddings is false"));
   with("n_inner", 31);
@@ -288,14 +288,14 @@ TEST_CASE_METHOD(Saved, "config.json is read within the limits of a GPT, and bef
                ContainsSubstring(fmt::format("epsilon is {}, expected above 0", text)));
   }
   CHECK_THAT(refused("n_layer", 16384),
-             ContainsSubstring("config.json: it says n_layer 16384, and the tensors of "));
+             ContainsSubstring("config.json: says n_layer 16384, but the tensors of "));
 
   auto changed = config;
   changed["n_layer"] = 3;
   changed["vocab_size"] = 12;
   folder.file("config.json", changed.dump());
   CHECK_THAT(test::message_of<InputError>([&] { read_gpt_config_of(path); }),
-             ContainsSubstring("it says n_layer 3, vocab_size 12, and the tensors of ") &&
+             ContainsSubstring("says n_layer 3, vocab_size 12, but the tensors of ") &&
                  ContainsSubstring("have 2, 11"));
   for (const std::string& text : {std::string(200'000, '['), std::string((1 << 20) + 1, ' ')}) {
     folder.file("config.json", text);

@@ -149,14 +149,14 @@ TEST_CASE("descriptions that cannot be used are refused") {
   CHECK_THROWS_WITH(
       read_image_model(with(R"({"model":"resnet20","image_size":8,"channels":3,"mean":[1],)"
                             R"("std":[1],"classes":["a"]})")),
-      Catch::Contains("1 means and 1 deviations, expected 3 each"));
+      Catch::Contains("1 means and 1 standard deviations, expected 3 each"));
   const auto grey = [&](const std::string& size, const std::string& deviation) {
     return with(R"({"model":"resnet20","channels":1,"mean":[0],"classes":["a"],"image_size":)" +
                 size + R"(,"std":[)" + deviation + "]}");
   };
   CHECK(read_image_model(grey("8", "0.5")).norm.std[0] == 0.5f);
   CHECK_THROWS_WITH(read_image_model(grey("16.9", "1")), Catch::Contains("whole number"));
-  CHECK_THROWS_WITH(read_image_model(grey("8", "0")), Catch::Contains("a deviation of 0"));
+  CHECK_THROWS_WITH(read_image_model(grey("8", "0")), Catch::Contains("a standard deviation of 0"));
   CHECK_THROWS_AS(read_image_model(grey("8", "1e99")), InputError);
   CHECK_THROWS_WITH(read_image_model(with(std::string(200'000, '['))), Catch::Contains("nested"));
   CHECK_THROWS_WITH(read_image_model(grey("4611686018427387904", "1")),

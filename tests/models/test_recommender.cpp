@@ -331,8 +331,8 @@ TEST_CASE("descriptions of recommenders that cannot be are refused, with the fil
   CHECK_THAT(refusal("\"bpr\"", "\"ranks\""), Catch::Contains("no objective \"ranks\""));
   CHECK_THAT(refusal("[4,6,2]", "[4,6.5,2]"), Catch::Contains("hidden"));
   CHECK_THAT(refusal("[4,6,2]", "[4,1e300,2]"), Catch::Contains("hidden"));
-  CHECK_THAT(refusal("[4,6,2]", "{\"a\":4,\"b\":2}"), Catch::Contains("expected widths"));
-  CHECK_THAT(refusal("[4,6,2]", "4"), Catch::Contains("expected widths"));
+  CHECK_THAT(refusal("[4,6,2]", "{\"a\":4,\"b\":2}"), Catch::Contains("expected a list of widths"));
+  CHECK_THAT(refusal("[4,6,2]", "4"), Catch::Contains("expected a list of widths"));
   CHECK_THAT(refusal("\"users\":5", "\"users\":0"), Catch::Contains("0 users"));
   CHECK_THAT(refusal("\"lowest\":0.0", "\"lowest\":1.0"), Catch::Contains("ratings from 1 to 0"));
 }

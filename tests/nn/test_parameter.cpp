@@ -181,7 +181,7 @@ TEST_CASE("a parameter's dtype changes while it has no memory") {
   CHECK(tensor.dtype() == DType::bf16);
   CHECK(tensor.bytes() == 12);
   CHECK_THROWS_WITH(parameter.set_dtype(DType::i32),
-                    ContainsSubstring("a parameter as i32, expected f32, bf16 or f16"));
+                    ContainsSubstring("dtype is i32, expected f32, bf16 or f16"));
   Tensor handle = parameter.tensor();
   handle.attach(allocate(12, Category::parameters), 0);
   parameter.set_dtype(DType::bf16);  // no change

@@ -26,15 +26,15 @@ uint32_t read_word(GzipFile& file) {
 void check_magic(GzipFile& file, uint32_t expected) {
   const uint32_t magic = read_word(file);
   if (magic == expected) return;
-  fail_input("{}: begins with {:08x}, expected {:08x}, which IDX has for {}", file.path(), magic,
-             expected, expected == images_magic ? "images" : "labels");
+  fail_input("{}: begins with {:08x}, expected {:08x}, the magic number of IDX {}", file.path(),
+             magic, expected, expected == images_magic ? "images" : "labels");
 }
 
 // Reads the `bytes` values after the header. Refuses a file with fewer or more values.
 std::vector<uint8_t> read_values(GzipFile& file, int64_t bytes) {
-  if (bytes == 0) fail_input("{}: its header says that it has none", file.path());
+  if (bytes == 0) fail_input("{}: its header says 0 bytes, expected at least 1", file.path());
   if (bytes > file.most_bytes()) {
-    fail_input("{}: its header says {} bytes, more than a file of this size can hold: {}",
+    fail_input("{}: its header says {} bytes, more than a file of this size can hold (at most {})",
                file.path(), bytes, file.most_bytes());
   }
   std::vector<uint8_t> values(static_cast<size_t>(bytes));

@@ -28,7 +28,7 @@ void read_file(const std::string& path, int64_t limit_bytes, std::vector<uint8_t
 
 void check_image_size(const std::string& name, int64_t width, int64_t height) {
   if (width > 0 && height > 0 && width <= image_pixel_limit / height) return;
-  fail_input("{}: says that it has {} x {} pixels, expected 1 to {}", name, width, height,
+  fail_input("{}: says that it has {} x {} pixels, expected 1 to {} in all", name, width, height,
              image_pixel_limit);
 }
 

@@ -241,11 +241,11 @@ TEST_CASE("attention says what is wrong", "[attention]") {
   };
   const Shape q{2, 3, 4, 8}, kv{2, 5, 2, 8};
   CHECK_THROWS_WITH(attend_shapes({2, 3, 8}, kv, kv),
-                    "attention: q has shape [2, 3, 8], expected (B, T, H, D) with heads");
+                    "attention: q has shape [2, 3, 8], expected (B, T, H, D) with H, D > 0");
   CHECK_THROWS_WITH(attend_shapes(q, {2, 5, 2, 7}, kv),
                     "attention: k has shape [2, 5, 2, 7], expected [2, S, G, 8]");
   CHECK_THROWS_WITH(attend_shapes(q, kv, {2, 4, 2, 8}),
-                    "attention: v has shape [2, 4, 2, 8], expected [2, 5, 2, 8], as k");
+                    "attention: v has shape [2, 4, 2, 8], expected [2, 5, 2, 8], the shape of k");
   CHECK_THROWS_WITH(attend_shapes(q, {2, 5, 3, 8}, {2, 5, 3, 8}),
                     "attention: 4 heads of q cannot share 3 heads of k and v");
   CHECK_THROWS_WITH(attend_shapes(q, {2, 0, 2, 8}, {2, 0, 2, 8}),

@@ -72,8 +72,9 @@ TEST_CASE("avg_pool says what is wrong", "[avg_pool]") {
   CHECK_THROWS_WITH(ops::avg_pool(random_tensor({2, 8, 9, 3}, 1), {.kernel = 9}),
                     "avg_pool: the height of the kernel is 9, expected at most 8, that of x "
                     "[2, 8, 9, 3] with its padding");
-  CHECK_THROWS_WITH(ops::global_avg_pool(random_tensor({2, 0, 9, 3}, 1)),
-                    "global_avg_pool: x has shape [2, 0, 9, 3], expected (N, H, W, C) with pixels");
+  CHECK_THROWS_WITH(
+      ops::global_avg_pool(random_tensor({2, 0, 9, 3}, 1)),
+      "global_avg_pool: x has shape [2, 0, 9, 3], expected (N, H, W, C) with H, W > 0");
 }
 
 }  // namespace

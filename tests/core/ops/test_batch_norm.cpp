@@ -342,7 +342,8 @@ TEST_CASE("batch_norm says what is wrong", "[batch_norm]") {
   CHECK_THROWS_WITH(ops::batch_norm(in.x, in.weight, in.bias, {}, {}, {.count = 2, .sum = {}}),
                     ContainsSubstring("2 parts without a sum over them"));
   CHECK_THROWS_WITH(ops::batch_norm_with(in.mean, Tensor::full({4}, 1), in.x, in.weight, in.bias),
-                    "batch_norm: given statistics [4] of dtype f32, expected [8] of dtype f32");
+                    "batch_norm: the given statistics are [4] of dtype f32, expected [8] of dtype "
+                    "f32");
 }
 
 }  // namespace

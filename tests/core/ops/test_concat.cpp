@@ -61,8 +61,8 @@ TEST_CASE("concat and split say what is wrong", "[concat]") {
   REQUIRE_THROWS_WITH(ops::concat({}, 0), "concat: no tensors are given");
   REQUIRE_THROWS_WITH(ops::concat({a}, 2), "concat: there is no dimension 2 in shape [2, 3]");
   REQUIRE_THROWS_WITH(ops::concat({a, random_tensor({3, 2}, 1)}, 0),
-                      "concat: a tensor has shape [3, 2], expected that of the first, [2, 3], but "
-                      "for dimension 0");
+                      "concat: a tensor has shape [3, 2], expected that of the first, [2, 3], "
+                      "except in dimension 0");
   REQUIRE_THROWS_WITH(ops::concat({a, rounded_to(DType::bf16, a)}, 0),
                       "concat: a tensor has dtype bf16, expected f32");
   REQUIRE_THROWS_WITH(ops::split(a, {1, 1}, 1), "split: sizes add up to 2, expected 3");

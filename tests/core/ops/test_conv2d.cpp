@@ -292,7 +292,7 @@ TEST_CASE("conv2d on CUDA refuses memory that cuDNN cannot read", "[conv2d]") {
   const Tensor x = random_tensor({49}, 1).flat(1, 49).view({1, 4, 4, 3});
   CHECK_THROWS_WITH(ops::conv2d(x, random_tensor({2, 3, 3, 3}, 2), {}),
                     Catch::Matchers::ContainsSubstring(
-                        "conv2d: x or its gradient begins 4 bytes behind a multiple of 16"));
+                        "conv2d: x or its gradient begins 4 bytes after a multiple of 16"));
 }
 
 TEST_CASE("conv2d refuses shapes that do not fit, and names them", "[conv2d]") {

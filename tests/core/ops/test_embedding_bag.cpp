@@ -185,8 +185,8 @@ TEST_CASE("embedding_bag says which shapes do not fit", "[embedding_bag]") {
                       "embedding_bag: scale is f32 [3], expected f32 [2]");
   REQUIRE_THROWS_WITH(
       ops::embedding_bag(indices, offsets, table, as_parameter(random_tensor({2}, 1))),
-      "embedding_bag: scale would want a gradient, which it never gets; multiply the result by it "
-      "instead");
+      "embedding_bag: scale requires a gradient, which is not computed; multiply the result by "
+      "scale instead");
 }
 
 /// Looks up the indices in a table of 4 tokens. Throws if a value is out of range.

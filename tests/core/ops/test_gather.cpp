@@ -154,14 +154,14 @@ TEST_CASE("gather, index_select and scatter_add say what is wrong", "[gather]") 
                       "index_select: index -1 at position 1 is outside [0, 3)");
   REQUIRE_THROWS_WITH(ops::gather(x, 2, index), "gather: there is no dimension 2 in shape [3, 4]");
   REQUIRE_THROWS_WITH(ops::gather(x, 0, index),
-                      "gather: index has shape [3, 2], expected [3, 4] but for dimension 0");
+                      "gather: index has shape [3, 2], expected [3, 4] except in dimension 0");
   REQUIRE_THROWS_WITH(ops::gather(x, 1, random_tensor({3, 1}, 1)),
                       "gather: index has dtype f32, expected i32");
   REQUIRE_THROWS_WITH(ops::index_select(x, 1, index),
                       "index_select: index has shape [3, 2], expected (n)");
   index.data<int32_t>()[4] = 0;
   REQUIRE_THROWS_WITH(ops::scatter_add(x, 1, index, random_tensor({3, 3}, 1)),
-                      "scatter_add: source has shape [3, 3], expected [3, 2], as index");
+                      "scatter_add: source has shape [3, 3], expected [3, 2], the shape of index");
   REQUIRE_THROWS_WITH(ops::scatter_add(x, 1, index, random_tensor_of(DType::bf16, {3, 2}, 1)),
                       "scatter_add: source has dtype bf16, expected f32");
 }

@@ -272,7 +272,7 @@ TEST_CASE("linear_cross_entropy refuses what does not fit, and names it") {
   CHECK_THROWS_WITH(ops::linear_cross_entropy(x, random_tensor({8}, 1), random_indices({6}, 3, 8)),
                     ContainsSubstring("weight has shape [8], expected [V, C]"));
   CHECK_THROWS_WITH(ops::linear_cross_entropy(x, Tensor::empty({0, 8}), random_indices({6}, 3, 8)),
-                    ContainsSubstring("weight has shape [0, 8], expected [V, C] with rows"));
+                    ContainsSubstring("weight has shape [0, 8], expected [V, C] with V > 0"));
   CHECK_THROWS_WITH(ops::linear_cross_entropy(x, weight, random_indices({6}, 3, 256), -1),
                     ContainsSubstring("linear_cross_entropy: chunks of -1 rows"));
 }
