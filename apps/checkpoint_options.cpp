@@ -15,16 +15,16 @@ namespace tessera::apps {
 namespace {
 
 constexpr const char* description =
-    "Looks into the checkpoints of runs, compares them, and makes weights of them and them of "
-    "weights";
+    "Inspects, verifies and compares the checkpoints of runs, exports their weights, and makes "
+    "checkpoints from weights";
 
 constexpr const char* commands = R"(
 Commands (checkpoint COMMAND --help explains each):
-  inspect DIR       What a folder of checkpoints has, or what is in one checkpoint
-  verify DIR        Reads every byte, and compares it with the digests
+  inspect DIR       Shows the checkpoints in a folder, or the contents of one checkpoint
+  verify DIR        Reads every byte of the checkpoints, and checks their digests
   diff A B          Compares two checkpoints bit for bit, whatever ranks and stages wrote them
-  export DIR FILE   Writes the weights as safetensors, as the run's --save would
-  import FILE DIR   Makes a checkpoint of weights, and of the state of PyTorch's optimizers
+  export DIR FILE   Writes a checkpoint's weights as safetensors, as --save of the run would
+  import FILE DIR   Makes a checkpoint from weights, and from the state of PyTorch's optimizers
 
 Examples:
   checkpoint inspect runs/a
@@ -39,14 +39,14 @@ void required(const std::string& value, const char* usage) {
 }
 
 std::string parse_inspect(int argc, const char* const* argv, CheckpointToolOptions& options) {
-  Flags app("Shows what a folder of checkpoints has, or what is in one checkpoint",
+  Flags app("Shows the checkpoints in a folder, or the contents of one checkpoint",
             "checkpoint inspect");
   app.add_option("dir,--dir", options.path, "A folder of checkpoints, or one checkpoint");
   app.add_flag("--json", options.json, "Print JSON, for scripts");
   app.add_examples(R"(
 Examples:
   checkpoint inspect runs/a                          each checkpoint of the run, newest first
-  checkpoint inspect runs/a/step-000000500 --json    all that its manifest says
+  checkpoint inspect runs/a/step-000000500 --json    everything in its manifest
 )");
   std::string help = app.parse(argc, argv);
   if (help.empty()) required(options.path, "inspect DIR");
@@ -54,11 +54,13 @@ Examples:
 }
 
 std::string parse_verify(int argc, const char* const* argv, CheckpointToolOptions& options) {
-  Flags app("Reads every byte of a checkpoint, or of all in a folder, and compares digests",
-            "checkpoint verify");
+  Flags app(
+      "Reads every byte of one checkpoint, or of all checkpoints in a folder, and checks their "
+      "digests",
+      "checkpoint verify");
   app.add_option("dir,--dir", options.path, "A folder of checkpoints, or one checkpoint");
   app.add_examples(R"(
-The exit code is 0 where all are whole, and 1 where one is not.
+The exit code is 0 if all checkpoints are whole, and 1 if one is not.
 
 Example:
   checkpoint verify runs/a
@@ -71,11 +73,13 @@ Example:
 std::string parse_diff(int argc, const char* const* argv, CheckpointToolOptions& options) {
   Flags app("Compares two checkpoints bit for bit, whatever ranks and stages wrote them",
             "checkpoint diff");
-  app.add_option("a,--a", options.path, "A checkpoint, or a folder, whose newest is taken");
-  app.add_option("b,--b", options.other, "Another one");
+  app.add_option("a,--a", options.path,
+                 "A checkpoint, or a folder of checkpoints, whose newest one is taken");
+  app.add_option("b,--b", options.other,
+                 "The checkpoint to compare it with, or a folder, whose newest one is taken");
   app.add_examples(R"(
-The exit code is 0 where all tensors are equal, 1 where one differs, 2 for bad input. Settings that
-differ are listed, and change nothing about it.
+The exit code is 0 if all tensors are equal, 1 if one differs, 2 for bad input. Settings that differ
+are listed, but do not change the exit code.
 
 Example:
   checkpoint diff runs/a/step-000000500 runs/b/step-000000500
@@ -89,12 +93,13 @@ Example:
 
 std::string parse_export(int argc, const char* const* argv, CheckpointToolOptions& options) {
   Flags app("Writes the weights of a checkpoint as safetensors", "checkpoint export");
-  app.add_option("dir,--dir", options.path, "A checkpoint, or a folder, whose newest is taken");
-  app.add_option("file,--file", options.other, "FILE.safetensors to write");
+  app.add_option("dir,--dir", options.path,
+                 "A checkpoint, or a folder of checkpoints, whose newest one is taken");
+  app.add_option("file,--file", options.other, "File to write, FILE.safetensors");
   app.add_examples(R"(
 Examples:
-  checkpoint export runs/a out/model.safetensors             the newest that is whole
-  checkpoint export runs/a/step-000000500 half.safetensors   just this one
+  checkpoint export runs/a out/model.safetensors             the newest whole checkpoint
+  checkpoint export runs/a/step-000000500 half.safetensors   this checkpoint
 )");
   std::string help = app.parse(argc, argv);
   if (!help.empty()) return help;
@@ -109,8 +114,9 @@ std::string parse_import(int argc, const char* const* argv, CheckpointToolOption
   std::optional<int64_t> shard_bytes;
   Flags app("Imports weights as a checkpoint from which a run can resume", "checkpoint import");
   app.add_option("file,--file", import.weights,
-                 "Weights in FILE.safetensors, a GPT's with config.json beside");
-  app.add_option("dir,--dir", import.folder, "The folder of checkpoints to write in");
+                 "Weights to import, FILE.safetensors; for a GPT with config.json beside it");
+  app.add_option("dir,--dir", import.folder,
+                 "The folder of checkpoints in which to write the new one");
   app.add_option("--moments", import.moments,
                  "State of PyTorch's AdamW, Adam or SGD in STATE.safetensors: NAME.exp_avg, "
                  "NAME.exp_avg_sq and NAME.step, or NAME.momentum_buffer");
@@ -118,9 +124,9 @@ std::string parse_import(int argc, const char* const* argv, CheckpointToolOption
                  "Optimizer whose state is created (default: that of --moments, else adamw)")
       ->one_of({"adamw", "adam", "sgd", "plain-sgd"});
   app.add_option("--step", import.step,
-                 "Steps that are finished (default: the step of all --moments, else 0)");
+                 "How many steps are finished (default: the step in --moments, else 0)");
   app.add_bytes("--shard-bytes", shard_bytes,
-                "Bytes of tensors per file, and held in memory at once (default 256MiB)");
+                "Most bytes of tensors in one file, and in memory at once (default: 256MiB)");
   app.add_examples(R"(
 Examples:
   checkpoint import gpt2/model.safetensors runs/b
@@ -178,7 +184,8 @@ CheckpointCommandLine parse_checkpoint_command_line(int argc, const char* const*
   }
   std::string command;
   Flags app(description, "checkpoint");
-  app.add_option("command", command, "inspect, verify, diff, export or import, as below");
+  app.add_option("command", command,
+                 "What to do: inspect, verify, diff, export or import, as listed below");
   app.add_examples(commands);
   result.help = app.parse(argc, argv);
   if (result.help.empty()) fail_input("no command is given; --help explains them");

@@ -28,16 +28,17 @@ struct Given {
 
 void add_buffers(Flags& app, Given& given, CommOptions& options) {
   const char* group = "Buffers";
-  app.add_option("--min-bytes", given.min_bytes, "Smallest size of a rank's buffer, as 1KiB or 4MB")
+  app.add_option("--min-bytes", given.min_bytes,
+                 "Smallest size of a rank's buffer, such as 1KiB or 4MB")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max-bytes", given.max_bytes, "Largest size")
+  app.add_option("--max-bytes", given.max_bytes, "Largest size of a rank's buffer")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--factor", options.sizes.factor, "From one size to the next")
+  app.add_option("--factor", options.sizes.factor, "Factor between one buffer size and the next")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--dtype", given.dtype, "f32, bf16 or f16")
+  app.add_option("--dtype", given.dtype, "Dtype of the buffer's elements: f32, bf16 or f16")
       ->capture_default_str()
       ->one_of({"f32", "bf16", "f16"})
       ->group(group);
@@ -46,21 +47,22 @@ void add_buffers(Flags& app, Given& given, CommOptions& options) {
 void add_measurement(Flags& app, Given& given, CommOptions& options) {
   const char* group = "Measurement";
   app.add_option("--collective", given.collective,
-                 "exchange (the ordered reduction), reduce_scatter, all_gather, all_reduce, "
-                 "broadcast, exchange_v (alltoallv), all_gather_v, send_receive (sendrecv) or all")
+                 "Collective to measure: exchange (the ordered reduction), reduce_scatter, "
+                 "all_gather, all_reduce, broadcast, exchange_v (alltoallv), all_gather_v, "
+                 "send_receive (sendrecv) or all")
       ->capture_default_str()
-      ->one_of({"exchange", "reduce_scatter", "all_gather", "all_reduce", "broadcast",
-                "exchange_v", "all_gather_v", "send_receive", "all"})
+      ->one_of({"exchange", "reduce_scatter", "all_gather", "all_reduce", "broadcast", "exchange_v",
+                "all_gather_v", "send_receive", "all"})
       ->group(group);
   app.add_option("--groups", options.groups,
-                 "Split the ranks into so many groups, which are measured at the same time; 1: a "
-                 "group of all ranks, 0: no split")
+                 "Number of groups into which the ranks are split, and which are measured at the "
+                 "same time; 1: a group of all ranks; 0: no split")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--iterations", options.iterations, "Calls of which the median is taken")
+  app.add_option("--iterations", options.iterations, "Timed calls, of which the median is printed")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--warmup", options.warmup, "Calls before them")
+  app.add_option("--warmup", options.warmup, "Untimed calls before the timed ones")
       ->capture_default_str()
       ->group(group);
 }
@@ -76,7 +78,7 @@ void fill_collectives(const Given& given, CommOptions& options) {
     if (!one && given.collective != "all") continue;
     if (collective == Collective::all_reduce && options.dtype != DType::f32) {
       if (one) {
-        fail_input("--collective all_reduce sums f32 alone, --dtype is {}; expected f32",
+        fail_input("--collective all_reduce sums only f32, --dtype is {}; expected f32",
                    given.dtype);
       }
       options.without_all_reduce = true;
@@ -111,11 +113,15 @@ void fill(const Given& given, CommOptions& options) {
 CommCommandLine parse_comm_command_line(int argc, const char* const* argv) {
   CommCommandLine result;
   Given given;
-  Flags app("Time and bandwidth of each collective, checked: mpirun -n N comm_bench", "comm_bench");
+  Flags app(
+      "Measures time and bandwidth of collectives, and checks their results: mpirun -n N "
+      "comm_bench",
+      "comm_bench");
   add_measurement(app, given, result.options);
   add_buffers(app, given, result.options);
   add_device_options(app, result.options.devices);
-  app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")
+  app.add_option("--json", result.options.json,
+                 "Write JSON to FILE; with - print JSON in place of the table")
       ->compare(Compared::nothing)  // may differ between ranks, since only rank 0 writes the file
       ->group("Output");
   result.help = app.parse(argc, argv);

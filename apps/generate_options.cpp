@@ -15,7 +15,7 @@ void check(const GenerateOptions& options) {
   if (options.model.empty()) fail_input("a file of weights is required: generate FILE.safetensors");
   const train::SampleOptions& sample = options.sample;
   if (options.prompt && !options.prompt_tokens.empty()) {
-    fail_input("--prompt and --prompt-tokens exclude each other");
+    fail_input("--prompt and --prompt-tokens are both given, expected one of them");
   }
   if (options.prompt && options.prompt->empty()) fail_input("--prompt is empty");
   if (sample.tokens < 0) fail_input("--tokens is {}, expected at least 0", sample.tokens);
@@ -35,20 +35,25 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
   GenerateOptions& options = result.options;
   Flags app("Samples from a GPT that train_gpt or transformers saved", "generate");
   app.add_option("model,--model", options.model,
-                 "FILE.safetensors, or the folder DIR; config.json beside it has the sizes");
-  app.add_option("--prompt", options.prompt, "Text to go on from, for models of bytes");
-  app.add_option("--prompt-tokens", options.prompt_tokens, "Tokens to go on from: 1,2,3")
+                 "Weights, FILE.safetensors, or the folder DIR that has them; config.json beside "
+                 "them has the model's sizes");
+  app.add_option("--prompt", options.prompt, "Text to continue, for models whose tokens are bytes");
+  app.add_option("--prompt-tokens", options.prompt_tokens, "Tokens to continue, such as 1,2,3")
       ->list(',');
-  app.add_option("--tokens", options.sample.tokens, "How many to add")->capture_default_str();
-  app.add_option("--temperature", options.sample.temperature, "0: always the likeliest")
+  app.add_option("--tokens", options.sample.tokens, "How many tokens to generate")
       ->capture_default_str();
-  app.add_option("--top-k", options.sample.top_k, "Choose among the k likeliest; 0: among all")
+  app.add_option("--temperature", options.sample.temperature,
+                 "Temperature of the sampling; 0: always choose the likeliest token")
+      ->capture_default_str();
+  app.add_option("--top-k", options.sample.top_k,
+                 "Choose among the k likeliest tokens; 0: among all tokens")
       ->capture_default_str();
   int64_t seed = 0;
-  app.add_option("--seed", seed, "The same seed gives the same text")
+  app.add_option("--seed", seed, "Seed of the sampling; the same seed gives the same text")
       ->capture_default_str();
   add_device_option(app, options.device);
-  app.add_option("--threads", options.threads, "Threads (default: OMP_NUM_THREADS, or all cores)");
+  app.add_option("--threads", options.threads,
+                 "CPU threads (default: OMP_NUM_THREADS, else all cores)");
   result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (seed < 0) fail_input("--seed is {}, expected at least 0", seed);

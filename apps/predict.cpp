@@ -43,7 +43,8 @@ Tensor read_input(const std::string& path, const models::ImageModel& model) {
   data::ImageView image = data::read_image_file(path, memory);
   if (channels == 1) image = grey(image, grey_pixels);
   if (image.shape.channels != channels) {
-    fail_input("{}: it has 3 channels, the model is of images with {}", path, channels);
+    fail_input("{}: the image has 3 channels, expected {} as in the images of the model", path,
+               channels);
   }
   const data::ImageTransform transform({.shape = shape,
                                         .norm = {.mean = model.norm.mean, .std = model.norm.std},
@@ -56,7 +57,9 @@ Tensor read_input(const std::string& path, const models::ImageModel& model) {
 void print_guesses(const std::string& path, std::span<const float> logits,
                    const models::ImageModel& model, int64_t top) {
   for (const float logit : logits) {
-    if (!std::isfinite(logit)) fail("{}: the model gives a class the score {}", path, logit);
+    if (!std::isfinite(logit)) {
+      fail("{}: the model gives a class the score {}, expected a finite number", path, logit);
+    }
   }
   const float largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;

@@ -12,11 +12,13 @@ PredictCommandLine parse_predict_command_line(int argc, const char* const* argv)
   PredictOptions& options = result.options;
   int64_t threads = 0;
   Flags app("Labels images with a model that train_resnet saved", "predict");
-  app.add_option("model,--model", options.model, "FILE.safetensors of train_resnet --save");
-  app.add_option("images,--images", options.images, "JPEG or PNG files");
-  app.add_option("--top", options.top, "Guesses for each image")->capture_default_str();
+  app.add_option("model,--model", options.model,
+                 "Weights, FILE.safetensors, that train_resnet --save wrote");
+  app.add_option("images,--images", options.images, "Images to label: JPEG or PNG files");
+  app.add_option("--top", options.top, "How many of the likeliest classes to print for each image")
+      ->capture_default_str();
   add_device_option(app, options.device);
-  app.add_option("--threads", threads, "Threads (default: OMP_NUM_THREADS, or all cores)");
+  app.add_option("--threads", threads, "CPU threads (default: OMP_NUM_THREADS, else all cores)");
   result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (options.model.empty() || options.images.empty()) {

@@ -26,7 +26,7 @@ namespace {
 int32_t number_of(const std::vector<std::string>& ids, const std::string& id,
                   const std::string& model) {
   const auto found = std::find(ids.begin(), ids.end(), id);
-  if (found == ids.end()) fail_input("{}: it knows no user {}", model, nn::printable(id));
+  if (found == ids.end()) fail_input("{}: the model has no user {}", model, nn::printable(id));
   return static_cast<int32_t>(found - ids.begin());
 }
 
@@ -39,7 +39,8 @@ std::vector<int32_t> best_items(std::span<const float> scores, const data::Histo
   for (int32_t item = 0; item < std::ssize(scores); ++item) {
     const float score = scores[static_cast<size_t>(item)];
     if (!std::isfinite(score)) {
-      fail("{}: the model gives an item the score {}", options.model, score);
+      fail("{}: the model gives an item the score {}, expected a finite number", options.model,
+           score);
     }
     if (options.all || !histories.has(user, item)) items.push_back(item);
   }

@@ -12,14 +12,18 @@ RecommendCommandLine parse_recommend_command_line(int argc, const char* const* a
   RecommendOptions& options = result.options;
   int64_t threads = 0;
   Flags app("Recommends items with a model that train_recommender saved", "recommend");
-  app.add_option("model,--model", options.model, "FILE.safetensors of train_recommender --save");
-  app.add_option("users,--user", options.users, "Ids of users, as in the data");
-  app.add_option("--top", options.top, "Items for each user")->capture_default_str();
-  app.add_option("--items", options.items,
-                 "Print titles from FILE: u.item, movies.dat, movies.csv or RecBole's .item");
-  app.add_flag("--all", options.all, "Also items that the user has in training");
+  app.add_option("model,--model", options.model,
+                 "Weights, FILE.safetensors, that train_recommender --save wrote");
+  app.add_option("users,--user", options.users,
+                 "Ids of users to recommend items to, as in the training data");
+  app.add_option("--top", options.top, "How many items to recommend to each user")
+      ->capture_default_str();
+  app.add_option(
+      "--items", options.items,
+      "Print the items' titles from FILE: u.item, movies.dat, movies.csv or RecBole's .item");
+  app.add_flag("--all", options.all, "Also recommend items that the user has in the training data");
   add_device_option(app, options.device);
-  app.add_option("--threads", threads, "Threads (default: OMP_NUM_THREADS, or all cores)");
+  app.add_option("--threads", threads, "CPU threads (default: OMP_NUM_THREADS, else all cores)");
   result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (options.model.empty() || options.users.empty()) {

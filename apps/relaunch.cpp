@@ -74,7 +74,7 @@ class Relaunch {
     for (const std::string& word : options_.command) {
       if (word.starts_with("--checkpoint") || word.starts_with("--config")) return;
     }
-    say("the command has no --checkpoint, so that a restart begins at the first step");
+    say("the command has no --checkpoint, so a restart begins at the first step");
   }
 
   // Removes the lost ranks from the next job. Returns a text that says why the job ended.
@@ -107,9 +107,9 @@ class Relaunch {
     if (verdict.kind == Verdict::Kind::failed)
       return "a restart would fail in the same way, so the run ends";
     if (asked_.to_stop) return "the run was told to end";
-    if (comes_again_) return "that has come before, in the same step, so the run ends";
+    if (comes_again_) return "the same failure came before, in the same step, so the run ends";
     if (ranks_ < options_.min_ranks) {
-      return fmt::format("{} ranks are left of at least {} (--min-ranks)", ranks_,
+      return fmt::format("{} ranks are left, expected at least {} (--min-ranks)", ranks_,
                          options_.min_ranks);
     }
     if (restart >= options_.restarts) {

@@ -39,8 +39,8 @@ void check_resume(const std::vector<std::string>& command) {
     if (command[i].starts_with("--resume=")) value = command[i].substr(flag.size() + 1);
     if (value.empty() || value == "latest") continue;
     fail_input(
-        "--resume {}: a restart would go back there, expected latest; copy a checkpoint to the "
-        "folder of --checkpoint to begin with it",
+        "--resume {}: every restart would go back to this start, expected latest; to begin with a "
+        "checkpoint, copy it to the folder of --checkpoint",
         value);
   }
 }
@@ -62,11 +62,17 @@ RelaunchCommandLine parse_relaunch_command_line(int argc, const char* const* arg
       "  relaunch -n 4 --min-ranks 2 -- train_gpt --data text.txt --checkpoint runs/a "
       "--checkpoint-every 100",
       "relaunch");
-  app.add_option("-n,--ranks", ranks, "Ranks to begin with (default: the places of --hosts)");
-  app.add_option("--hosts", hosts, "Where they run, and how many on each: NAME:RANKS,NAME:RANKS");
-  app.add_option("--min-ranks", min_ranks, "Do not go on with fewer")->capture_default_str();
-  app.add_option("--restarts", restarts, "How often to start again")->capture_default_str();
-  app.add_option("--mpirun", mpirun, "The launcher, with arguments of its own")
+  app.add_option("-n,--ranks", ranks,
+                 "Number of ranks to begin with (default: all places of --hosts)");
+  app.add_option(
+      "--hosts", hosts,
+      "Hosts on which ranks run, with the places for ranks on each: NAME:RANKS,NAME:RANKS");
+  app.add_option("--min-ranks", min_ranks,
+                 "Smallest number of ranks to go on with; if fewer are left, the run ends")
+      ->capture_default_str();
+  app.add_option("--restarts", restarts, "How often the program may be started again")
+      ->capture_default_str();
+  app.add_option("--mpirun", mpirun, "Launcher of the ranks, with its own arguments")
       ->capture_default_str();
   result.help = app.parse(static_cast<int>(dashes - arguments.begin()), argv);
   if (!result.help.empty()) return result;

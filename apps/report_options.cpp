@@ -14,11 +14,12 @@ namespace tessera::apps {
 ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
   ReportCommandLine result;
   ReportOptions& options = result.options;
-  Flags app("Draws runs that are over, or still go on, as a page to be opened in a browser",
-            "report");
-  app.add_option("logs,--run", options.logs, "Logs of runs: FILE.jsonl of --log");
-  app.add_option("--out", options.out, "The page (default: beside a single log, as .html)");
-  app.add_option("--names", options.names, "Names of the runs, separated by commas")->list(',');
+  Flags app("Draws runs, finished or still going on, as a page for a browser", "report");
+  app.add_option("logs,--run", options.logs, "Logs of runs, FILE.jsonl, that --log wrote");
+  app.add_option("--out", options.out,
+                 "Page to write (default: for a single log, its path with the ending .html)");
+  app.add_option("--names", options.names, "Names of the runs on the page, separated by commas")
+      ->list(',');
   app.add_option("--csv", options.csv, "Write the steps of one run as comma-separated values");
   app.add_option("--tensorboard", options.tensorboard,
                  "Write the events of one run to the folder DIR, for TensorBoard");
@@ -37,7 +38,7 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
   }
   const bool other_form = !options.csv.empty() || !options.tensorboard.empty();
   if (other_form && options.logs.size() > 1) {
-    fail_input("{} is of one run, and {} logs are given",
+    fail_input("{} is for one run, but {} logs are given",
                options.csv.empty() ? "--tensorboard" : "--csv", options.logs.size());
   }
   for (const auto& [flag, path] : {std::pair<const char*, const std::string&>("--out", options.out),
@@ -45,10 +46,12 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
     if (path == "-") fail_input("{} -: nothing is written to standard output; name a file", flag);
   }
   if (options.out.empty() && !other_form) {
-    if (options.logs.size() > 1) fail_input("--out: name the page of {} runs", options.logs.size());
+    if (options.logs.size() > 1) {
+      fail_input("--out is missing: name the page of {} runs", options.logs.size());
+    }
     options.out = std::filesystem::path(options.logs.front()).replace_extension(".html").string();
     if (std::filesystem::exists(options.out) && !train::is_report_page(options.out)) {
-      fail_input("{} is there already and is no report; name the page with --out", options.out);
+      fail_input("{} already exists and is not a report; name the page with --out", options.out);
     }
   }
   GivenPaths paths;

@@ -12,23 +12,25 @@ namespace {
 void add_data_and_model(Flags& app, ModelOptions& model, TrainOptions& options) {
   const char* group = "Data";
   app.add_option("--data", options.data,
-                 "Text, read as bytes, or uint16 tokens in a .bin of nanoGPT or llm.c")
+                 "Training data: text, read as bytes, or a .bin file of uint16 tokens from nanoGPT "
+                 "or llm.c")
       ->compare(Compared::presence)
       ->group(group);
-  app.add_option("--val-data", options.val_data, "Validation data (default: the last 10 %)")
+  app.add_option("--val-data", options.val_data,
+                 "Validation data, in the same formats (default: the last 10 % of --data)")
       ->compare(Compared::presence)
       ->group(group);
 
   add_model_options(app, model);
-  app.add_option("--dropout", options.model.dropout, "Probability, in [0, 1)")
+  app.add_option("--dropout", options.model.dropout, "Probability of dropout, in [0, 1)")
       ->capture_default_str()
       ->group("Model");
 }
 
 void add_tune(Flags& app, std::string& tune) {
   app.add_option("--tune", tune,
-                 "With CUDA and without --tuned: measure the products' algorithms before the first "
-                 "step. A resumed run keeps its algorithms")
+                 "With CUDA and without --tuned: measure the algorithms of matrix products before "
+                 "the first step, and use the fastest. A resumed run keeps its algorithms")
       ->one_of({"on", "off"})
       ->capture_default_str()
       ->group("Distribution");
@@ -37,10 +39,11 @@ void add_tune(Flags& app, std::string& tune) {
 void add_evaluation(Flags& app, TrainOptions& options) {
   const char* group = "Output";
   app.add_option("--eval-batches", options.eval_batches,
-                 "Micro-batches of an evaluation; 0: the whole validation part")
+                 "Micro-batches in each evaluation; 0: all validation data")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--sample", options.sample, "Tokens to sample at the end")
+  app.add_option("--sample", options.sample,
+                 "Tokens to sample from the trained model at the end; 0: none")
       ->capture_default_str()
       ->group(group);
 }
@@ -103,16 +106,17 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   GivenRun given;
   Flags app("Trains a GPT with ZeRO on any number of ranks: mpirun -n N train_gpt --data FILE",
             "train_gpt");
-  app.add_config("Read flags from a file: lines such as steps = 100");
+  app.add_config("Read flags from a file with lines such as steps = 100");
   add_data_and_model(app, model, options);
-  add_run_options(app, given, options,
-                  {.samples = "Sequences",
-                   .optimizer = "adamw",
-                   .decay = "Of matrices (adamw: 0.1, else 0)",
-                   .save = "Write the weights, FILE.safetensors, and config.json",
-                   .init = "Begin with the weights of FILE.safetensors, or of the folder DIR; the "
-                           "model has their sizes",
-                   .clip = 1});
+  add_run_options(
+      app, given, options,
+      {.samples = "Sequences",
+       .optimizer = "adamw",
+       .decay = "Weight decay of matrices (default: adamw 0.1, others 0)",
+       .save = "Write the weights at the end to FILE.safetensors, and config.json beside it",
+       .init = "Begin with the weights of FILE.safetensors, or of the folder DIR; they set the "
+               "model's sizes",
+       .clip = 1});
   add_recompute_option(app, options.memory);
   add_loss_rows_option(app, options.memory);
   add_evaluation(app, options);

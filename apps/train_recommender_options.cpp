@@ -23,23 +23,25 @@ struct Given {
 void add_data(Flags& app, RecommenderTrainOptions& options, Given& given) {
   const char* group = "Data";
   app.add_option("--data", options.data,
-                 "MovieLens (u.data, ratings.dat, ratings.csv), RecBole's .inter, or any text with "
-                 "--columns, plain or gzipped; without it, ratings that the program draws")
+                 "Ratings: MovieLens (u.data, ratings.dat, ratings.csv), RecBole's .inter, or any "
+                 "text with --columns, plain or gzipped (default: ratings that the program draws)")
       ->compare(Compared::presence)
       ->group(group);
-  app.add_option("--columns", options.columns,
-                 "What the fields of a line are: user,item,rating,time in any order, - for others")
+  app.add_option(
+         "--columns", options.columns,
+         "Fields of a line of --data: user,item,rating,time in any order, with - for other fields")
       ->group(group);
-  app.add_option("--split", given.split,
-                 "What is held out: fold:k/K of the ratings; last, each user's latest; time:F, the "
-                 "latest fraction F; none (default: fold:1/5, for ranking last)")
+  app.add_option(
+         "--split", given.split,
+         "Ratings held out for evaluation: fold:k/K, part k of K; last, each user's latest; "
+         "time:F, the latest fraction F; none (default: fold:1/5, for ranking last)")
       ->group(group);
 }
 
 void add_model(Flags& app, RecommenderTrainOptions& options, Given& given) {
   const char* group = "Model";
   const std::vector<std::string> names = models::recommender_names();
-  app.add_option("--model", options.model.name, fmt::format("{}", fmt::join(names, ", ")))
+  app.add_option("--model", options.model.name, fmt::format("Model: {}", fmt::join(names, ", ")))
       ->capture_default_str()
       ->one_of(names)
       ->group(group);
@@ -47,8 +49,8 @@ void add_model(Flags& app, RecommenderTrainOptions& options, Given& given) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--hidden", given.hidden,
-                 "neumf: widths of the MLP, of which the first is both factors together (default: "
-                 "64,32,16)")
+                 "With --model neumf: widths of the MLP's layers; the first is that of the user's "
+                 "and the item's embedding together (default: 64,32,16)")
       ->list(',')
       ->group(group);
 }
@@ -56,13 +58,13 @@ void add_model(Flags& app, RecommenderTrainOptions& options, Given& given) {
 void add_tables(Flags& app, RecommenderCommandLine& given) {
   const char* group = "Model";
   app.add_option("--tables", given.tables,
-                 "sparse: send and update only the rows that a batch reads; dense: all rows "
-                 "(default: sparse, but dense with --weight-decay or --graph)")
+                 "Embedding tables: sparse sends and updates only the rows that a batch reads, "
+                 "dense all rows (default: sparse, but dense with --weight-decay or --graph)")
       ->one_of({"dense", "sparse"})
       ->group(group);
   app.add_option("--table-optimizer", given.table_optimizer,
-                 "Of sparse tables: same as --optimizer, or rowwise-adagrad, with one value of "
-                 "state a row")
+                 "Optimizer of sparse tables: same (as --optimizer), or rowwise-adagrad, with one "
+                 "state value per row")
       ->capture_default_str()
       ->one_of({"same", "rowwise-adagrad"})
       ->group(group);
@@ -71,27 +73,31 @@ void add_tables(Flags& app, RecommenderCommandLine& given) {
 void add_objective(Flags& app, RecommenderCommandLine& line, Given& given) {
   const char* group = "Training";
   app.add_option("--objective", given.objective,
-                 "rating: predict ratings; ranking: rank what users chose before what they did not")
+                 "What to train: rating predicts ratings, ranking ranks items that a user chose "
+                 "before other items")
       ->capture_default_str()
       ->one_of({"rating", "ranking"})
       ->group(group);
-  app.add_option("--loss", given.loss, "Of ranking: bce, or bpr (default: bce)")
+  app.add_option("--loss", given.loss, "Loss of --objective ranking: bce or bpr (default: bce)")
       ->one_of({"bce", "bpr"})
       ->group(group);
   app.add_option("--negatives", given.negatives,
-                 "Of ranking: items drawn for each interaction (default: 4; bpr: 1)")
+                 "With --objective ranking: negative items drawn for each interaction (default: 4; "
+                 "with bpr: 1)")
       ->group(group);
   app.add_option("--l2", given.l2,
-                 "Weight of the squares of the rows that a batch reads (default: 0.1; ranking: "
-                 "0.001)")
+                 "Weight of the squared norms of the rows that a batch reads, in the loss "
+                 "(default: 0.1; for ranking: 0.001)")
       ->group(group);
-  app.add_option("--epochs", line.epochs, "Passes over the interactions, in place of --steps")
+  app.add_option("--epochs", line.epochs,
+                 "Passes over the training interactions, instead of --steps (default: 20)")
       ->group(group);
-  app.add_option("--top", given.top, "Of ranking: k of hr@k, ndcg@k and recall@k (default: 10)")
+  app.add_option("--top", given.top,
+                 "With --objective ranking: k of hr@k, ndcg@k and recall@k (default: 10)")
       ->group("Evaluation");
   app.add_option("--sampled-items", line.options.sampled,
-                 "Of ranking: rank a held-out item among so many that are drawn, as papers do with "
-                 "99; 0: among all that its user has not")
+                 "With --objective ranking: number of drawn items among which a held-out item is "
+                 "ranked (papers: 99); 0: all items that the user does not have")
       ->capture_default_str()
       ->group("Evaluation");
 }
@@ -127,7 +133,7 @@ void check_ranking(RecommenderTrainOptions& options, const Given& given) {
   at_least("--top", options.top, 1);
   at_most("--top", options.top, 1 << 20);
   if (options.sampled > 0 && options.split != "last") {
-    fail_input("--sampled-items wants one held-out item of each user: --split last, not {}",
+    fail_input("--sampled-items needs one held-out item of each user: --split is {}, expected last",
                options.split);
   }
 }
@@ -158,8 +164,9 @@ void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine
   options.sparse = given.tables.value_or(flag == nullptr ? "sparse" : "dense") == "sparse";
   options.rowwise = given.table_optimizer == "rowwise-adagrad";
   if (options.sparse && flag != nullptr) {
-    fail_input("--tables sparse does not go with {}, which concerns all rows; give --tables dense",
-               flag);
+    fail_input(
+        "--tables sparse cannot be combined with {}, which needs all rows; give --tables dense",
+        flag);
   }
   if (options.rowwise && !options.sparse) {
     fail_input("--table-optimizer rowwise-adagrad is for --tables sparse");
@@ -209,18 +216,19 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
       "Trains a recommender by collaborative filtering with ZeRO on any number of ranks: "
       "mpirun -n N train_recommender --data ml-100k/u.data",
       "train_recommender");
-  app.add_config("Read flags from a file: lines such as epochs = 30");
+  app.add_config("Read flags from a file with lines such as epochs = 30");
   add_data(app, options, given);
   add_model(app, options, given);
   add_tables(app, line);
   add_objective(app, line, given);
-  add_run_options(app, line.given, options,
-                  {.samples = "Interactions",
-                   .optimizer = "adam",
-                   .decay = "Of all rows of the tables in each step, and of matrices (default: 0)",
-                   .save = "Write weights and ids, FILE.safetensors, for recommend",
-                   .init = "Begin with the weights of FILE.safetensors",
-                   .clip = 0});
+  add_run_options(
+      app, line.given, options,
+      {.samples = "Interactions",
+       .optimizer = "adam",
+       .decay = "Weight decay of matrices, and of all rows of the tables in each step (default: 0)",
+       .save = "Write the weights and ids at the end to FILE.safetensors, which recommend reads",
+       .init = "Begin with the weights in FILE.safetensors",
+       .clip = 0});
   line.help = app.parse(argc, argv);
   line.settings = app.settings();
   if (!line.help.empty()) return line;
@@ -229,7 +237,9 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
   options.l2 = given.l2.value_or(options.ranks ? 1e-3f : 0.1f);
   within("--l2", options.l2, 0, std::numeric_limits<float>::infinity());
   check_paths(paths_of(options, app.config_file()));
-  if (line.epochs && line.given.steps) fail_input("--epochs and --steps are given, expected one");
+  if (line.epochs && line.given.steps) {
+    fail_input("--epochs and --steps are both given, expected one of them");
+  }
   if (line.epochs && !(*line.epochs > 0 && *line.epochs <= 1e6)) {
     fail_input("--epochs is {}, expected a number above 0 and at most 1000000", *line.epochs);
   }
@@ -241,8 +251,9 @@ void complete(RecommenderCommandLine& line, int64_t interactions) {
   TrainDefaults defaults = defaults_for(options);
   const Batch batch = batch_sizes(line.given.batch, defaults);
   if (batch.global > interactions) {
-    fail_input("a step of {} interactions, and {} to train on; give a smaller --batch",
-               batch.global, interactions);
+    fail_input(
+        "a step has {} interactions, but there are only {} to train on; give a smaller --batch",
+        batch.global, interactions);
   }
   options.steps_per_epoch = interactions / batch.global;
   const auto per_epoch = static_cast<double>(options.steps_per_epoch);

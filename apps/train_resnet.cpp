@@ -46,7 +46,7 @@ data::ImageData open_data(const ImageTrainOptions& options) {
       data::open_image_data({.path = options.data, .image_size = options.image_size});
   const data::ImageShape& shape = data.transform.shape;
   if (shape.height != shape.width) {
-    fail_input("{}: its images are of {} x {} pixels, and models take square ones", options.data,
+    fail_input("{}: its images have {} x {} pixels, expected square images", options.data,
                shape.height, shape.width);
   }
   data.transform.augments = options.augment;

@@ -18,41 +18,47 @@ struct Given {
 void add_data_and_model(Flags& app, ImageCommandLine& line, Given& given) {
   ImageTrainOptions& options = line.options;
   app.add_option("--data", options.data,
-                 "CIFAR-10 or -100 (binary), MNIST (IDX), or a folder of class folders of JPEG and "
-                 "PNG files; without it, shapes that the program draws itself")
+                 "Images: CIFAR-10 or CIFAR-100 (binary), MNIST (IDX), or a folder of class "
+                 "folders of JPEG and PNG files (default: shapes that the program draws)")
       ->compare(Compared::presence)
       ->group("Data");
-  app.add_option("--augment", given.augment, "on: random crops, and mirror images; off")
+  app.add_option("--augment", given.augment, "Crop and mirror training images at random: on or off")
       ->capture_default_str()
       ->one_of({"on", "off"})
       ->group("Data");
-  app.add_option("--workers", given.workers, "Threads of a rank that prepare images")
+  app.add_option("--workers", given.workers, "Threads of each rank that read and prepare images")
       ->capture_default_str()
       ->compare(Compared::nothing)  // the number of threads does not change the images
       ->group("Data");
   const std::vector<std::string> names = models::image_classifier_names();
-  app.add_option("--model", options.model, fmt::format("{}", fmt::join(names, ", ")))
+  app.add_option("--model", options.model, fmt::format("Model: {}", fmt::join(names, ", ")))
       ->capture_default_str()
       ->one_of(names)
       ->group("Model");
   app.add_option("--image-size", options.image_size,
-                 "Pixels of a side of the input (default: the images' own; of folders 224)")
+                 "Pixels of each side of the model's input (default: the images' own size; for "
+                 "folders 224)")
       ->group("Model");
   app.add_flag("--sync-bn", options.sync_bn,
-               "Batch norms over a step's whole batch; one micro-batch on each rank")
+               "Compute batch norms over the whole batch of a step, which needs one micro-batch on "
+               "each rank")
       ->group("Model");
 }
 
 void add_image_training(Flags& app, ImageCommandLine& line) {
   const char* group = "Training";
   ImageTrainOptions& options = line.options;
-  app.add_option("--epochs", line.epochs, "Passes over the images, in place of --steps")
+  app.add_option(
+         "--epochs", line.epochs,
+         "Passes over the training images, instead of --steps (default: 15, for drawn images 6)")
       ->group(group);
-  app.add_option("--label-smoothing", options.label_smoothing, "In [0, 1)")
+  app.add_option("--label-smoothing", options.label_smoothing,
+                 "Label smoothing of the loss, in [0, 1)")
       ->capture_default_str()
       ->group(group);
   app.add_option("--schedule", options.schedule,
-                 "Of the learning rate. cosine: after a linear warm-up; onecycle: up and down")
+                 "Schedule of the learning rate: cosine, a decay after a linear warm-up; or "
+                 "onecycle, up and down")
       ->capture_default_str()
       ->one_of({"cosine", "onecycle"})
       ->group(group);
@@ -87,16 +93,17 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
       "Trains a classifier of images with ZeRO on any number of ranks: "
       "mpirun -n N train_resnet --data FOLDER",
       "train_resnet");
-  app.add_config("Read flags from a file: lines such as epochs = 30");
+  app.add_config("Read flags from a file with lines such as epochs = 30");
   add_data_and_model(app, line, given);
   add_image_training(app, line);
-  add_run_options(app, line.given, line.options,
-                  {.samples = "Images",
-                   .optimizer = "sgd",
-                   .decay = "Of filters and matrices (sgd: 0.0005, adamw: 0.05, adam: 0)",
-                   .save = "Write the weights, FILE.safetensors",
-                   .init = "Begin with the weights of FILE.safetensors",
-                   .clip = 0});
+  add_run_options(
+      app, line.given, line.options,
+      {.samples = "Images",
+       .optimizer = "sgd",
+       .decay = "Weight decay of filters and matrices (default: sgd 0.0005, adamw 0.05, others 0)",
+       .save = "Write the weights at the end to FILE.safetensors, which predict reads",
+       .init = "Begin with the weights in FILE.safetensors",
+       .clip = 0});
   line.help = app.parse(argc, argv);
   line.settings = app.settings();
   if (!line.help.empty()) return line;
@@ -109,7 +116,9 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
   if (options.image_size > 0) models::ImageSizes{.side = options.image_size}.validate();
   within("--label-smoothing", options.label_smoothing, 0, 1);
   check_paths(paths_of(options, app.config_file()));
-  if (line.epochs && line.given.steps) fail_input("--epochs and --steps are given, expected one");
+  if (line.epochs && line.given.steps) {
+    fail_input("--epochs and --steps are both given, expected one of them");
+  }
   if (line.epochs && !(*line.epochs > 0 && *line.epochs <= 1e6)) {
     fail_input("--epochs is {}, expected a number above 0 and at most 1000000", *line.epochs);
   }
@@ -121,8 +130,8 @@ void complete(ImageCommandLine& line, int64_t training_images, const std::string
   TrainDefaults defaults = defaults_for(options);
   const Batch batch = batch_sizes(line.given.batch, defaults);
   if (batch.global > training_images) {
-    fail_input("a step of {} images, and {} to train on; give a smaller --batch", batch.global,
-               training_images);
+    fail_input("a step has {} images, but there are only {} to train on; give a smaller --batch",
+               batch.global, training_images);
   }
   options.steps_per_epoch = training_images / batch.global;
   const double epochs = line.epochs.value_or(format == "drawn" ? 6 : 15);
@@ -146,9 +155,10 @@ void check_norms(const ImageTrainOptions& options, int64_t side, int64_t ranks) 
   const auto* const resnet = std::get_if<models::ResNetConfig>(&config);
   const int64_t images = options.batch.micro * (options.sync_bn ? ranks : 1);
   if (resnet == nullptr || images * resnet->last_side() > 1) return;
-  fail_input("{}: the last batch norms of a micro-batch of one image of {} x {} have one value a "
-             "channel; give a larger --micro-batch or --image-size",
-             options.model, side, side);
+  fail_input(
+      "{}: the last batch norms of a micro-batch of one image of {} x {} have only one value per "
+      "channel; give a larger --micro-batch or --image-size",
+      options.model, side, side);
 }
 
 }  // namespace
@@ -159,9 +169,11 @@ void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks) 
   if (!options.sync_bn || global == micro * ranks) return;
   const std::string way = global % ranks == 0
                               ? fmt::format("give --micro-batch {}", global / ranks)
-                              : fmt::format("give a --batch that {} ranks divide", ranks);
-  fail_input("--sync-bn wants one micro-batch on each rank; there are {} on {} ranks: {}",
-             options.batch.micro_batches(), ranks, way);
+                              : fmt::format("give a --batch that is a multiple of {}", ranks);
+  fail_input(
+      "--sync-bn needs one micro-batch on each rank, but there are {} micro-batches on {} ranks: "
+      "{}",
+      options.batch.micro_batches(), ranks, way);
 }
 
 train::TrainingRun image_training_run(const ImageTrainOptions& options) {

@@ -41,7 +41,9 @@ int run(int argc, char** argv, dist::World& world) {
     if (world.rank == 0) fmt::print("{}", help);
     return 0;
   }
-  if (world.size > 1) fail_input("tune measures on one rank, and was started on {}", world.size);
+  if (world.size > 1) {
+    fail_input("tune measures on one rank, but was started on {} ranks", world.size);
+  }
   dist::choose_devices(world, {.device = "cuda", .comm = "mpi"});
   check_writable(options.out);
   const train::TunedFor here{cuda::device_name(default_device().index),

@@ -14,15 +14,19 @@ TuneCommandLine parse_tune_command_line(int argc, const char* const* argv) {
   ModelOptions model;
   std::optional<int64_t> micro_batch;
   MemoryOptions memory;
-  Flags app("Times cuBLASLt's algorithms for a GPT's products, for train_gpt --tuned FILE", "tune");
+  Flags app(
+      "Measures cuBLASLt's algorithms for a GPT's matrix products, and writes a table of the "
+      "fastest for train_gpt --tuned FILE",
+      "tune");
   add_model_options(app, model);
   app.add_option("--micro-batch", micro_batch, "Sequences that a rank computes at once")
       ->group("Model");
-  app.add_option("--precision", memory.precision, "fp32, bf16 or fp16")
+  app.add_option("--precision", memory.precision,
+                 "Dtype of parameters and activations: fp32, bf16 or fp16")
       ->capture_default_str()
       ->one_of({"fp32", "bf16", "fp16"})
       ->group("Model");
-  app.add_option("--out", options.out, "Write the table to FILE.json")->group("Output");
+  app.add_option("--out", options.out, "Write the table to FILE.json (required)")->group("Output");
   result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (options.out.empty()) fail_input("--out is required");

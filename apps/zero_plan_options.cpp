@@ -37,43 +37,45 @@ struct Given {
 
 void add_ranks(Flags& app, Given& given) {
   const char* group = "Distribution";
-  app.add_option("--ranks", given.ranks, "From 1 to 1,000,000")
+  app.add_option("--ranks", given.ranks, "Number of ranks, from 1 to 1,000,000")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--ranks-per-node", given.ranks_per_node, "Ranks that share a node")
+  app.add_option("--ranks-per-node", given.ranks_per_node, "Number of ranks that share a node")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--stage", given.stage, "ZeRO stage: 0, 1, 2 or 3; all")
+  app.add_option("--stage", given.stage, "ZeRO stage: 0, 1, 2, 3 or all")
       ->capture_default_str()
       ->one_of({"all", "0", "1", "2", "3"})
       ->group(group);
   app.add_option("--threads", given.threads,
-                 "Threads of a rank, for workspace (default: as train_gpt's)")
+                 "CPU threads of a rank, on which its workspace depends (default: as in train_gpt)")
       ->group(group);
   add_bucket_options(app, given.buckets);
   add_overlap_option(app, given.overlap);
-  app.add_option("--device", given.devices.device, "Device of a rank: cpu or cuda")
+  app.add_option("--device", given.devices.device, "Device that each rank computes on: cpu or cuda")
       ->capture_default_str()
       ->one_of({"cpu", "cuda"})
       ->group(group);
-  app.add_option("--comm", given.devices.comm, "With CUDA: nccl; mpi, through host memory")
+  app.add_option("--comm", given.devices.comm,
+                 "With CUDA, how ranks communicate: nccl; or mpi, through host memory")
       ->capture_default_str()
       ->one_of({"nccl", "mpi"})
       ->group(group);
   app.add_option("--staging", given.staging,
-                 "Bytes that a rank's transport holds (default: Tessera's)")
+                 "Bytes of memory that a rank's transport holds, such as 1MiB or 0 (default: those "
+                 "of Tessera's transport)")
       ->group(group);
 }
 
 void add_table(Flags& app, Given& given) {
   const char* group = "Table";
   app.add_option("--table", given.table,
-                 "ROWSxWIDTH: plan a row-sparse table, and the same as a dense one, in place of a "
-                 "GPT")
+                 "Plan a table of ROWSxWIDTH values, row-sparse and dense, instead of a GPT")
       ->group(group);
-  app.add_option("--lookups", given.lookups, "Rows that a micro-batch looks up")->group(group);
+  app.add_option("--lookups", given.lookups, "With --table: rows that a micro-batch looks up")
+      ->group(group);
   app.add_option("--zipf", given.zipf,
-                 "Exponent of the lookups' Zipf distribution (default: 0, uniform)")
+                 "With --table: exponent of the lookups' Zipf distribution (default: 0, uniform)")
       ->group(group);
 }
 
@@ -95,7 +97,9 @@ TableOptions parse_table(const std::string& text) {
 
 std::optional<TableOptions> table_options(const Given& given) {
   if (given.table.empty()) {
-    if (given.lookups || given.zipf) fail_input("--lookups and --zipf are for --table");
+    if (given.lookups || given.zipf) {
+      fail_input("--lookups and --zipf are for --table, which is not given");
+    }
     return std::nullopt;
   }
   TableOptions table = parse_table(given.table);
@@ -116,24 +120,26 @@ std::optional<TableOptions> table_options(const Given& given) {
 void add_machine(Flags& app, Given& given) {
   const char* group = "Machine";
   app.add_option("--memory", given.fits,
-                 "Memory of a rank, as 80GB or 24GiB: print which model fits")
+                 "Memory of a rank, such as 80GB or 24GiB; prints how large a model fits")
       ->group(group);
-  app.add_option("--flops", given.flops,
-                 "Operations a second of a rank, as 400T: print the time of a step")
+  app.add_option(
+         "--flops", given.flops,
+         "Floating-point operations per second of a rank, such as 400T; prints the time of a step")
       ->group(group);
   app.add_option("--bandwidth", given.bandwidth,
-                 "Bytes a second that a rank sends to other nodes, as 25GB")
+                 "Bytes per second that a rank sends to other nodes, such as 25GB")
       ->group(group);
-  app.add_option("--latency", given.latency, "Time of a message, as 5us (default: 0)")
+  app.add_option("--latency", given.latency, "Latency of a message, such as 5us (default: 0)")
       ->group(group);
   app.add_option("--node-bandwidth", given.node_bandwidth,
-                 "Bytes a second that a rank sends within its node (default: as --bandwidth)")
+                 "Bytes per second that a rank sends within its node (default: as --bandwidth)")
       ->group(group);
   app.add_option("--memory-bandwidth", given.memory_bandwidth,
-                 "Bytes a second that a rank's update moves (default: it takes no time)")
+                 "Bytes per second that the optimizer update of a rank moves in memory (default: "
+                 "the update takes no time)")
       ->group(group);
   app.add_flag("--shared-cores", given.shared_cores,
-               "Ranks have no core to spare: communication takes its time from computing")
+               "The ranks have no spare cores, so communication takes time from computing")
       ->group(group);
 }
 
@@ -215,8 +221,9 @@ void fill(const Given& given, PlanOptions& options) {
 PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
   PlanCommandLine result;
   Given given;
-  Flags app("What training a GPT with ZeRO holds, sends and takes, on any number of ranks",
-            "zero_plan");
+  Flags app(
+      "Plans the memory, traffic and time of training a GPT with ZeRO, on any number of ranks",
+      "zero_plan");
   add_model_options(app, given.model);
   add_batch_options(app, given.batch, "Training");
   add_optimizer_option(app, given.optimizer, "Training");
@@ -224,12 +231,13 @@ PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
   add_recompute_option(app, given.memory);
   add_loss_rows_option(app, given.memory);
   app.add_flag("--saves", given.saves,
-               "Weights are saved while the run goes on, as train_gpt's --save-every asks for")
+               "Plan a run that saves weights while it goes on, as with train_gpt --save-every")
       ->group("Memory");
   add_table(app, given);
   add_ranks(app, given);
   add_machine(app, given);
-  app.add_option("--json", result.options.json, "Write JSON to FILE, or - : print it alone")
+  app.add_option("--json", result.options.json,
+                 "Write JSON to FILE; with - print JSON in place of the tables")
       ->group("Output");
   result.help = app.parse(argc, argv);
   if (result.help.empty()) fill(given, result.options);

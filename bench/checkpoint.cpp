@@ -40,11 +40,11 @@ Options parse(int argc, char** argv) {
   Options options;
   apps::Flags app("Times checkpoints", "bench_checkpoint");
   apps::add_model_options(app, options.model);
-  app.add_option("--folder", options.folder, "where they are written");
-  app.add_option("--rounds", options.rounds, "how many");
-  app.add_option("--stage", options.stage, "of ZeRO");
+  app.add_option("--folder", options.folder, "the folder in which checkpoints are written");
+  app.add_option("--rounds", options.rounds, "how many rounds are timed");
+  app.add_option("--stage", options.stage, "stage of ZeRO");
   app.add_flag("--loads", options.loads,
-               "Load the newest checkpoint that is there, and write none");
+               "time loading the newest checkpoint in the folder, and write none");
   const std::string help = app.parse(argc, argv);
   if (!help.empty()) {
     fmt::print("{}", help);

@@ -197,18 +197,18 @@ QUESTIONS = {"memory": memory, "disk": disk, "training": training, "restart": re
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("questions", nargs="*", metavar="QUESTION",
-                        help=f"of {', '.join(QUESTIONS)}; all where none is given")
-    parser.add_argument("--python", default="python3", help="that has PyTorch")
+                        help=f"one of {', '.join(QUESTIONS)} (default: all)")
+    parser.add_argument("--python", default="python3", help="an interpreter with PyTorch")
     parser.add_argument("--bin", type=pathlib.Path, default=BIN)
-    parser.add_argument("--memory", default="/dev/shm", help="a folder in memory")
-    parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk")
+    parser.add_argument("--memory", default="/dev/shm", help="a folder in memory, for checkpoints")
+    parser.add_argument("--disk", default="/var/tmp", help="a folder on a disk, for checkpoints")
     parser.add_argument("--data", default=str(pathlib.Path(__file__).resolve()),
                         help="a text to train on")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     for name in args.questions:
         if name not in QUESTIONS:
-            parser.error(f"there is no question {name}; there are {', '.join(QUESTIONS)}")
+            parser.error(f"there is no question {name}, expected one of {', '.join(QUESTIONS)}")
     print("| what | measured | ratio | bar | |\n| --- | --- | --- | --- | --- |", flush=True)
     for name in args.questions or QUESTIONS:
         QUESTIONS[name](args)

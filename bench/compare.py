@@ -348,7 +348,7 @@ def main():
     args = parser.parse_args()
     unknown = set(args.questions) - set(QUESTIONS)
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; --list shows them")
+        parser.error(f"unknown questions: {', '.join(sorted(unknown))}; --list shows all")
     if args.list:
         return print("\n".join(QUESTIONS))
     if not shutil.which("mpirun"):

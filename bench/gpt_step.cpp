@@ -73,9 +73,10 @@ Options parse(int argc, char** argv) {
   app.add_option("--layers", options.layers);
   app.add_option("--heads", options.heads);
   app.add_option("--width", options.width);
-  app.add_option("--batch", options.batch, "sequences of a micro-batch");
+  app.add_option("--batch", options.batch, "sequences in a micro-batch");
   app.add_option("--context", options.context);
-  app.add_option("--micro-batches", options.micro_batches, "of a step; default one a rank");
+  app.add_option("--micro-batches", options.micro_batches,
+                 "micro-batches of a step (default: one per rank)");
   app.add_option("--steps", options.steps);
   app.add_option("--warmup", options.warmup);
   app.add_option("--threads", options.threads);
@@ -88,7 +89,7 @@ Options parse(int argc, char** argv) {
   apps::add_recompute_option(app, options.memory);
   apps::add_loss_rows_option(app, options.memory);
   apps::add_device_options(app, options.devices);
-  app.add_option("--tuned", options.tuned, "a table of tune's");
+  app.add_option("--tuned", options.tuned, "a table that tune wrote");
   app.add_option("--weights", options.weights, "safetensors, as the peer writes them");
   app.add_option("--write-weights", options.write_weights, "write the initial weights and end");
   const std::string help = app.parse(argc, argv);

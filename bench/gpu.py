@@ -296,7 +296,7 @@ def idle(lines):
 def gaps(args):
     library = args.bin / "libbench_kernel_times.so"
     if not library.exists():
-        raise Skipped("the toolkit that this was built with has no CUPTI")
+        raise Skipped("the CUDA toolkit of this build has no CUPTI")
     with tempfile.TemporaryDirectory() as folder:
         times = pathlib.Path(folder) / "times"
         mine = our_step(args, "gpt2", "--steps", "20", CUDA_INJECTION64_PATH=str(library),
@@ -339,18 +339,20 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", nargs="*", metavar="QUESTION")
     parser.add_argument("--bin", type=pathlib.Path, default=compare.ROOT / "build/gpu/bin")
-    parser.add_argument("--out", type=pathlib.Path, help="where rates are kept between questions")
+    parser.add_argument("--out", type=pathlib.Path,
+                        help="a folder that keeps rates between questions")
     parser.add_argument("--python", default="python3", help="an interpreter with torch, or none")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--batch", type=int, help="sequences, in place of what fills the card")
+    parser.add_argument("--batch", type=int,
+                        help="sequences of a batch (default: as many as fill the GPU)")
     parser.add_argument("--threads", type=int, default=max(1, os.cpu_count() // 2))
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--peer-only", action="store_true",
-                        help="beside figures of ours that are in --out")
+                        help="measure only the peer; our figures are in --out")
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
     if unknown := set(args.questions) - set(QUESTIONS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; --list shows them")
+        parser.error(f"unknown questions: {', '.join(sorted(unknown))}; --list shows all")
     if args.list:
         return print("\n".join(QUESTIONS))
     with tempfile.TemporaryDirectory() as folder:

@@ -47,7 +47,7 @@ while [[ $# -gt 0 ]]; do
       done
       ;;
     --peer | --report)
-      [[ $# -gt 1 ]] || usage "$1 wants an argument"
+      [[ $# -gt 1 ]] || usage "$1 needs an argument"
       case $1 in
         --peer)
           python=$2
@@ -57,7 +57,7 @@ while [[ $# -gt 0 ]]; do
       esac
       shift
       ;;
-    *) usage "there is no $1" ;;
+    *) usage "unknown argument $1" ;;
   esac
   shift
 done

@@ -245,15 +245,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path)
-    parser.add_argument("--times", type=pathlib.Path, help="what bench_kernel_times has written")
-    parser.add_argument("--device", help="the GPU of --times")
+    parser.add_argument("--times", type=pathlib.Path, help="a file that bench_kernel_times wrote")
+    parser.add_argument("--device", help="the name of the GPU on which --times was measured")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--update", action="store_true")
     choice.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     if arguments.times:
         if not arguments.device:
-            parser.error("--times wants --device")
+            parser.error("--times needs --device")
         kept = {"device": arguments.device, "ms": measured(arguments.times)}
         MEASURED.write_text(json.dumps(kept, indent=1) + "\n")
         return
@@ -273,7 +273,7 @@ def main():
     if arguments.update:
         DOCUMENT.write_text(document[:begin] + made + document[end:])
     elif document[begin:end] != made:
-        print(f"the table in docs/cuda.md is not this one; write it with --update\n{made}", end="")
+        print(f"the table in docs/cuda.md differs; write it with --update\n{made}", end="")
         sys.exit(1)
 
 

@@ -30,11 +30,11 @@ struct Options {
 Options parse(int argc, char** argv) {
   Options options;
   apps::Flags app("Writes the ratings of a split", "bench_rating_split");
-  app.add_option("--data", options.data.path, "as train_recommender reads it");
+  app.add_option("--data", options.data.path, "ratings, as train_recommender reads them");
   app.add_option("--columns", options.data.columns);
   app.add_option("--split", options.data.split);
   app.add_option("--seed", options.seed);
-  app.add_option("--output", options.output, "required");
+  app.add_option("--output", options.output, "FILE.tsv to write (required)");
   const std::string help = app.parse(argc, argv);
   if (!help.empty()) {
     fmt::print("{}", help);

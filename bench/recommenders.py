@@ -190,19 +190,20 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=", ".join(QUESTIONS))
     parser.add_argument("--data", help="MovieLens 100K's u.data")
-    parser.add_argument("--seed", type=int, default=1, help="of the folds")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the folds")
     parser.add_argument("--seeds", type=int, default=5, help="runs that are averaged")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--bin", type=pathlib.Path, default=BIN, help="our programs")
+    parser.add_argument("--bin", type=pathlib.Path, default=BIN, help="the folder of our programs")
     parser.add_argument("--python", default="/usr/bin/python3", help="an interpreter with torch")
     parser.add_argument("--surprise", default="/usr/bin/python3",
                         help="an interpreter with scikit-surprise")
     args = parser.parse_args()
     unknown = set(args.questions) - set(QUESTIONS)
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(QUESTIONS)}")
+        parser.error(f"unknown questions: {', '.join(sorted(unknown))}; "
+                     f"expected {', '.join(QUESTIONS)}")
     if args.seeds < 2 or args.rounds < 1:
-        parser.error("expected at least two --seeds, for a standard error, and one of --rounds")
+        parser.error("--seeds must be at least 2, for a standard error, and --rounds at least 1")
     missing = [name for name in ("train_recommender", "bench_rating_split",
                                  "bench_recommender_step") if not (args.bin / name).exists()]
     if missing:

@@ -50,7 +50,7 @@ Options parse(int argc, char** argv) {
   apps::Flags app("Times training steps of a ResNet", "bench_resnet_step");
   app.add_option("--model", options.model);
   app.add_option("--batch", options.batch);
-  app.add_option("--size", options.size, "pixels of a side");
+  app.add_option("--size", options.size, "pixels of each side of an image");
   app.add_option("--steps", options.steps);
   app.add_option("--warmup", options.warmup);
   app.add_option("--threads", options.threads);

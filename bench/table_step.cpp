@@ -54,15 +54,15 @@ Options parse(int argc, char** argv) {
   app.add_option("--rows", options.rows);
   app.add_option("--width", options.width);
   app.add_option("--batch", options.batch, "lookups of a rank's micro-batch");
-  app.add_option("--zipf", options.zipf, "exponent of the rows' distribution");
+  app.add_option("--zipf", options.zipf, "exponent of the Zipf distribution of the rows");
   app.add_option("--steps", options.steps);
   app.add_option("--warmup", options.warmup);
   app.add_option("--stage", options.stage);
   app.add_option("--micro-batches", options.micro_batches,
-                 "of a step, over all ranks (default: one for each rank)");
+                 "micro-batches of a step, over all ranks (default: one for each rank)");
   app.add_option("--threads", options.threads);
-  app.add_flag("--dense", options.dense, "a dense table");
-  app.add_flag("--rowwise", options.rowwise, "row-wise Adagrad in place of Adam");
+  app.add_flag("--dense", options.dense, "use a dense table");
+  app.add_flag("--rowwise", options.rowwise, "use row-wise Adagrad instead of Adam");
   const std::string help = app.parse(argc, argv);
   if (!help.empty()) {
     fmt::print("{}", help);

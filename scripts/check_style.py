@@ -152,11 +152,11 @@ def check_includes(root, path, text):
             continue
         quoted, name = include.group(1) == '"', include.group(2)
         if quoted and not (root / name).is_file():
-            yield number, f'"{name}" is no path from the root of the checkout'
+            yield number, f'"{name}" is not a path from the root of the checkout'
         elif quoted and folder in ARROWS and not name.startswith(ARROWS[folder]):
             yield number, f"{folder}/ may not include {name}"
         elif not quoted and name == "mpi.h" and folder in WITHOUT_MPI:
-            yield number, f"{folder}/ may not use MPI, which is dist/'s"
+            yield number, f"{folder}/ may not use MPI, which only dist/ may use"
 
 
 def check_words(path, text):
@@ -190,7 +190,7 @@ def check_quotes(root, path):
     for match in re.finditer(r"^```cpp\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         quote = "\n" + "".join(line.strip() + "\n" for line in match.group(1).splitlines())
         if "int main" not in quote and not any(quote in source for source in stripped(root)):
-            yield text.count("\n", 0, match.start()) + 1, "these lines are in no source any more"
+            yield text.count("\n", 0, match.start()) + 1, "no source has these lines any more"
 
 
 @functools.cache

@@ -22,7 +22,7 @@ scripts/bundle_dependencies.sh made"
   [[ $TESSERA_DEPS != *[[:space:]:]* ]] ||
     die "TESSERA_DEPS is '$TESSERA_DEPS', expected a path without spaces and colons: move it"
   for tool in g++ cmake ninja python3; do
-    command -v "$tool" > /dev/null || die "$tool is missing, which TESSERA_DEPS does not bring"
+    command -v "$tool" > /dev/null || die "$tool is missing, and TESSERA_DEPS does not contain it"
   done
   glibc=$(printf '%s\n' "$(< "$TESSERA_DEPS/glibc")" "$(getconf GNU_LIBC_VERSION)" |
     sort -V | head -n 1)
@@ -40,7 +40,7 @@ quietly() {
   mkdir -p build
   if ! "$@" > "$log" 2>&1 < /dev/null; then
     tail -n 40 "$log" >&2
-    die "this failed, its whole output is in $log: $*"
+    die "a command failed, its whole output is in $log: $*"
   fi
 }
 

@@ -97,7 +97,7 @@ def measure(build, jobs):
     """Returns the table's lines: a heading, and a line for each kernel."""
     files = sources(build)
     if not files:
-        stop(77, "skipped: the build has no CUDA, for want of nvcc")
+        stop(77, "skipped: the build has no CUDA, because there is no nvcc")
     version = version_of(files[0][1][0])
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         lists = list(pool.map(lambda item: kernels_of(*item), files))
@@ -122,7 +122,7 @@ def main():
     if not arguments.update and stored and files:
         here = f"nvcc {version_of(files[0][1][0])}, {ARCHITECTURE}"
         if here != stored[0]:
-            stop(77, f"skipped: the table is of {stored[0]}, and this is {here}")
+            stop(77, f"skipped: the stored table is for {stored[0]}, but this is {here}")
     found = measure(arguments.build, arguments.jobs)
     if arguments.update:
         TABLE.write_text("\n".join(found) + "\n")
@@ -134,7 +134,7 @@ def main():
     for line in differing + [f"spills: {line}" for line in spilling]:
         print(line)
     if differing:
-        print("The table differs; if this is meant, write it anew with --update.")
+        print("The table differs; if that is intended, write it again with --update.")
     sys.exit(1 if differing or spilling else 0)
 
 

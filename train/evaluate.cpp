@@ -17,9 +17,10 @@ EvaluationWindows::EvaluationWindows(const data::TokenRange& range,
                                      const EvaluationOptions& options)
     : options_(options) {
   const auto [context, batches, sequences] = options;
-  TESSERA_CHECK(context >= 1 && sequences >= 1 && batches >= 0,
-                "evaluate: windows of {} tokens, {} batches of {} windows", context, batches,
-                sequences);
+  TESSERA_CHECK(
+      context >= 1 && sequences >= 1 && batches >= 0,
+      "evaluate: windows of {} tokens, {} batches of {} windows, expected at least 1, 0 and 1",
+      context, batches, sequences);
   if (range.starts(context) < 1) {
     fail_input("evaluate: {} tokens, expected more than the {} of a window", range.size(), context);
   }

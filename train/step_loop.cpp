@@ -27,11 +27,11 @@ double milliseconds(std::chrono::steady_clock::duration time) {
 
 // Reports are made from the log, so the log must be a file that can be read again.
 void check_readable_later(const std::string& log) {
-  if (log.empty()) fail_input("a report is made from the log, and no log is given");
+  if (log.empty()) fail_input("a report or table is made from the log, but no log is given");
   std::error_code error;
   const auto status = std::filesystem::status(log, error);
   if (std::filesystem::exists(status) && !is_regular_file(status)) {
-    fail_input("a report is made from the log, which must be a regular file, and is '{}'", log);
+    fail_input("a report or table is made from the log, but '{}' is not a regular file", log);
   }
 }
 
@@ -42,7 +42,9 @@ void check_files(const RunFiles& files) {
     if (path->empty()) continue;
     if (path != &files.log) check_writable(*path);
     for (const std::string* other : all) {
-      if (other != path && *other == *path) fail_input("{} is named for two files of a run", *path);
+      if (other != path && *other == *path) {
+        fail_input("{} is given for two files of the run, expected different paths", *path);
+      }
     }
   }
   if (!files.report.empty() || !files.csv.empty()) check_readable_later(files.log);
@@ -109,14 +111,15 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
                                                         .weights = std::move(work_.weights)});
   }
   TESSERA_CHECK(work_.forward, "train: the loop has no forward");
-  TESSERA_CHECK(!work_.load == !work_.loss, "train: the loop has only one of load and loss");
+  TESSERA_CHECK(!work_.load == !work_.loss,
+                "train: the loop has only one of load and loss, expected both or neither");
   TESSERA_CHECK(work_.evaluate || options.eval_every == 0,
-                "train: an evaluation every {} steps, and nothing that evaluates",
+                "train: an evaluation every {} steps, but nothing that evaluates",
                 options.eval_every);
   TESSERA_CHECK(work_.open_weights || !options.weights.wanted(),
-                "train: weights are to be saved in steps, and nothing that opens their file");
+                "train: weights are to be saved in steps, but nothing that opens their file");
   TESSERA_CHECK(options.eval_every > 0 || !options.weights.best,
-                "train: the best weights are to be saved, and there is no evaluation");
+                "train: the best weights are to be saved, but there is no evaluation");
   if (options.weights.wanted()) {
     saves_ = std::make_unique<WeightSaves>(options.weights, world, optimizer, log,
                                            work_.open_weights, options.best);
@@ -124,7 +127,8 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
   if (work_.load) return;
   // Makes `load` and `loss` from `forward`. CUDA graphs do not allow this: a graph would also
   // capture the loading of data, and compute the captured micro-batch in every step.
-  TESSERA_CHECK(!optimizer.options().graph, "train: graphs need load and loss apart");
+  TESSERA_CHECK(!optimizer.options().graph,
+                "train: with CUDA graphs the loop needs load and loss, not only forward");
   work_.load = [this](const MicroBatch& micro) { loaded_ = micro; };
   work_.loss = [this] { return work_.forward(loaded_); };
 }
@@ -251,8 +255,8 @@ StepLine StepLoop::line_of(Running& running) {
     fail_together(step, error);
   }
   for (const std::string& name : report.without_gradient) {
-    spdlog::warn("step {}: {} got no gradient, and no update; this is said once", step_number(step),
-                 name);
+    spdlog::warn("step {}: {} got no gradient, so it was not updated; this is reported only once",
+                 step_number(step), name);
   }
   const Clock::time_point end = was_ready ? running.launch_end : Clock::now();
   // The step's time begins with its launch, or with the end of the previous step if that was later.

@@ -162,18 +162,18 @@ std::vector<cuda::TunedProduct> parse_tuned(const std::string& path, const std::
                                             const TunedFor& here) {
   const json parsed = parse_json(path, text);
   if (!parsed.is_object() || parsed.value("type", json()) != file_type) {
-    fail_input("{}: it is no table that tune wrote", path);
+    fail_input("{}: it is not a table that tune wrote", path);
   }
   const Fields table(path, parsed);
   check_place(path, table, here);
-  if (!table.at("products").is_array()) fail_input("{}: products are no list", path);
+  if (!table.at("products").is_array()) fail_input("{}: products is not a list", path);
   std::vector<cuda::TunedProduct> products;
   std::map<ProductShape, size_t> seen;
   for (const json& object : table.at("products")) {
     const size_t index = products.size();
     products.push_back(product_of({fmt::format("{}: product {}", path, index), object}));
     const auto [first, is_new] = seen.emplace(products.back().shape, index);
-    if (!is_new) fail_input("{}: product {} is product {} again", path, index, first->second);
+    if (!is_new) fail_input("{}: product {} repeats product {}", path, index, first->second);
   }
   return products;
 }

@@ -41,8 +41,8 @@ WeightSaves::WeightSaves(WeightSaveOptions options, const dist::World& world,
   const bool lost = world.rank == 0 && !fs::exists(path, error);
   if (dist::broadcast_text(*world.communicator, lost ? "lost" : "").empty()) return;
   spdlog::warn(
-      "{}: the best weights so far, of step {}, are not there; the next evaluation is the "
-      "best again",
+      "{}: the best weights so far, of step {}, are missing; the next evaluation counts as the "
+      "best",
       path, best_->step);
   best_.reset();
 }

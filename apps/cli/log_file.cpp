@@ -40,8 +40,8 @@ void check_implied(const RunOptions& options, const nlohmann::json& header) {
                        fs::path(member->get<std::string>()).filename() == fs::path(path).filename();
   if (is_ours) return;
   fail_input(
-      "--{} {} keeps its log in {}, which is there already and was not written for it; name a log "
-      "with --log",
+      "--{} {} keeps its log in {}, which already exists and was not written for that file; name "
+      "another log with --log",
       flag, path, options.log);
 }
 

@@ -10,15 +10,17 @@ namespace tessera::apps {
 void add_model_options(Flags& app, ModelOptions& options) {
   const char* group = "Model";
   app.add_option("--preset", options.preset,
-                 "nano (the default), micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl; sets the "
-                 "defaults below")
+                 "Named model, which sets the defaults of the flags below: nano (the default), "
+                 "micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl")
       ->group(group);
-  app.add_option("--layers", options.layers, "Blocks")->group(group);
-  app.add_option("--heads", options.heads, "Heads of attention, a divisor of the width")
+  app.add_option("--layers", options.layers, "Number of transformer blocks")->group(group);
+  app.add_option("--heads", options.heads, "Attention heads of each block, a divisor of --width")
       ->group(group);
-  app.add_option("--width", options.width, "Channels")->group(group);
-  app.add_option("--context", options.context, "Tokens of a sequence")->group(group);
-  app.add_option("--vocab", options.vocab, "Tokens that there are; 256 for text")->group(group);
+  app.add_option("--width", options.width, "Width of the model: the length of a token's embedding")
+      ->group(group);
+  app.add_option("--context", options.context, "Length of a sequence, in tokens")->group(group);
+  app.add_option("--vocab", options.vocab, "Size of the vocabulary; 256 for text read as bytes")
+      ->group(group);
 }
 
 std::string preset_of(const ModelOptions& options) { return options.preset.value_or("nano"); }
@@ -51,7 +53,7 @@ ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& 
   const models::GptFileSizes file = models::read_gpt_file_sizes(weights_path);
   if (!file.heads && !options.heads && !options.preset) {
     fail_input(
-        "{}: no config.json beside it says how many heads of attention its model has; give "
+        "{}: no config.json beside it gives the number of attention heads; give "
         "--heads",
         weights_path);
   }
@@ -76,8 +78,8 @@ ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& 
     held.push_back(fmt::format("{} {}", size.name, *size.in_file));
   }
   if (!asked.empty()) {
-    fail_input("{}: its model has {}, and asked for are {}; leave these flags out", weights_path,
-               fmt::join(held, ", "), fmt::join(asked, ", "));
+    fail_input("{}: its model has {}, but the flags ask for {}; leave these flags out",
+               weights_path, fmt::join(held, ", "), fmt::join(asked, ", "));
   }
   const std::string like = models::preset_like(file);
   if (!options.preset && !like.empty()) result.preset = like;
@@ -87,7 +89,9 @@ ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& 
 
 void add_batch_options(Flags& app, BatchOptions& options, const std::string& group,
                        const std::string& samples) {
-  app.add_option("--global-batch,--batch", options.global, samples + " of a step")->group(group);
+  app.add_option("--global-batch,--batch", options.global,
+                 samples + " in one optimizer step, over all ranks")
+      ->group(group);
   app.add_option("--micro-batch", options.micro,
                  samples + " that a rank computes at once, a divisor of the global batch")
       ->group(group);
@@ -102,7 +106,7 @@ Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults) {
 }
 
 FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::string& group) {
-  return app.add_option("--optimizer", optimizer, "adamw, adam, sgd or adagrad")
+  return app.add_option("--optimizer", optimizer, "Optimizer: adamw, adam, sgd or adagrad")
       ->capture_default_str()
       ->one_of({"adamw", "adam", "sgd", "adagrad"})
       ->group(group);
@@ -110,17 +114,22 @@ FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::s
 
 void add_bucket_options(Flags& app, BucketOptions& options) {
   const char* group = "Distribution";
-  app.add_bytes("--bucket-bytes", options.bytes, "Size at which a bucket is sent, as 1MiB")
+  app.add_bytes("--bucket-bytes", options.bytes,
+                "Size of a bucket, the part of the parameters or gradients that is sent at once, "
+                "such as 1MiB")
       ->group(group);
   app.add_option("--reduction", options.reduction,
-                 "ordered: the same bits for any number of ranks; fast")
+                 "How gradients are summed: ordered gives the same bits for any number of ranks, "
+                 "fast does not")
       ->capture_default_str()
       ->one_of({"ordered", "fast"})
       ->group(group);
 }
 
 FlagOption add_device_option(Flags& app, std::string& device) {
-  return app.add_option("--device", device, "cpu, cuda, or auto: CUDA where a GPU is usable")
+  return app
+      .add_option("--device", device,
+                  "Device to compute on: cpu, cuda, or auto, which is cuda if a GPU is usable")
       ->capture_default_str()
       ->one_of({"cpu", "cuda", "auto"});
 }
@@ -129,26 +138,27 @@ void add_device_options(Flags& app, dist::DeviceOptions& options) {
   const char* group = "Distribution";
   add_device_option(app, options.device)->group(group);
   app.add_option("--comm", options.comm,
-                 "With CUDA: nccl, a GPU for each rank; mpi, through host memory; auto")
+                 "With CUDA, how ranks communicate: nccl, with a GPU for each rank; mpi, through "
+                 "host memory; or auto")
       ->capture_default_str()
       ->one_of({"auto", "nccl", "mpi"})
       ->group(group);
   app.add_option("--comm-timeout", options.timeout_s,
-                 "Seconds without progress after which a collective, or the start (10 at least), "
-                 "ends the job")
+                 "Seconds without progress after which a collective ends the job; the start of the "
+                 "job waits at least 10")
       ->capture_default_str()
       ->group(group);
 }
 
 void add_overlap_option(Flags& app, std::string& overlap) {
-  app.add_option("--overlap", overlap, "on: communicate while computing; off")
+  app.add_option("--overlap", overlap, "Communicate while computing: on or off")
       ->capture_default_str()
       ->one_of({"on", "off"})
       ->group("Distribution");
 }
 
 void add_graph_option(Flags& app, std::string& graph) {
-  app.add_option("--graph", graph, "With CUDA: on: launch micro-steps as graphs; off")
+  app.add_option("--graph", graph, "With CUDA, launch micro-steps as CUDA graphs: on or off")
       ->capture_default_str()
       ->one_of({"on", "off"})
       ->group("Distribution");
@@ -176,22 +186,24 @@ void add_memory_options(Flags& app, MemoryOptions& options) {
       ->one_of({"fp32", "bf16"})
       ->group(group);
   app.add_option("--offload", options.offload,
-                 "optimizer: master weights and state on the host, updated there; none")
+                 "What is kept and updated on the host: optimizer (master weights and optimizer "
+                 "state), or none")
       ->capture_default_str()
       ->one_of({"none", "optimizer"})
       ->group(group);
 }
 
 void add_recompute_option(Flags& app, MemoryOptions& options) {
-  app.add_flag("--recompute", options.recompute,
-               "Compute each block's activations again in backward, in place of keeping them")
+  app.add_flag(
+         "--recompute", options.recompute,
+         "Compute each block's activations again in the backward pass, instead of keeping them")
       ->group("Memory");
 }
 
 void add_loss_rows_option(Flags& app, MemoryOptions& options) {
   app.add_option("--loss-rows", options.loss_rows,
-                 "Rows of logits that the loss computes at once, each number with bits of its own; "
-                 "0: as many as suit the device")
+                 "Rows of logits that the loss computes at once; results with different numbers "
+                 "differ in their bits; 0: as many as suit the device")
       ->capture_default_str()
       ->group("Memory");
 }

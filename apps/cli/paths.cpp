@@ -67,7 +67,7 @@ void check_streams(const GivenPath& output) {
     struct stat of_stream {};
     if (::fstat(stream, &of_stream) != 0) continue;
     if (of_stream.st_dev == file.st_dev && of_stream.st_ino == file.st_ino) {
-      fail_input("{} {} is the file that {} goes to", output.flag, output.path,
+      fail_input("{} {} is the file to which {} is redirected", output.flag, output.path,
                  stream == STDOUT_FILENO ? "standard output" : "standard error");
     }
   }
@@ -126,7 +126,7 @@ void check_step_folders(const GivenSaves& saves) {
   const std::string beside = parent.empty() ? "." : parent.string();
   if (!same_file(beside, saves.checkpoints)) return;
   fail_input(
-      "--save-every writes folders step-... in {}, and --checkpoint {} has its own of these "
+      "--save-every writes folders step-... in {}, and --checkpoint {} has folders of the same "
       "names there; give one of them another folder",
       beside, saves.checkpoints);
 }

@@ -71,33 +71,34 @@ std::vector<std::string> names_of(const dist::Settings& a, const dist::Settings&
 
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags) {
   const char* group = "Checkpoints";
-  app.add_option(
-         "--checkpoint", flags.options.folder,
-         "Save the run in DIR, at its end and when SIGUSR1 asks for it, so that it can go on")
+  app.add_option("--checkpoint", flags.options.folder,
+                 "Save checkpoints, from which the run can resume, in the folder DIR, at the end "
+                 "of the run and on SIGUSR1")
       ->compare(Compared::presence)
       ->group(group);
-  app.add_option("--checkpoint-every", flags.options.every, "Also save every N steps")
+  app.add_option("--checkpoint-every", flags.options.every, "Also save a checkpoint every N steps")
       ->group(group);
-  app.add_option("--checkpoint-keep", flags.options.keep, "How many checkpoints to keep")
+  app.add_option("--checkpoint-keep", flags.options.keep,
+                 "How many of the newest checkpoints to keep")
       ->capture_default_str()
       ->group(group);
   app.add_option("--checkpoint-async", flags.async,
-                 "Write them from a copy of the state, while steps go on")
+                 "Write checkpoints from a copy of the state, while steps go on: on or off")
       ->one_of({"on", "off"})
       ->capture_default_str()
       ->group(group);
   app.add_bytes("--checkpoint-staging", flags.staging,
-                "Size that a rank's copy may have, as 1GiB or 0; the next update waits until the "
-                "rest is written (default: all)",
+                "Most bytes of state that a rank copies for --checkpoint-async, such as 1GiB or 0; "
+                "the next update waits until the rest is written (default: all of the state)",
                 Zero::allowed)
       ->group(group);
   app.add_option("--resume", flags.resume,
-                 "Go on from: latest, the newest in DIR (with --checkpoint the default); never; or "
-                 "the checkpoint in this folder")
+                 "Checkpoint to resume from: latest, the newest in the folder of --checkpoint (the "
+                 "default with --checkpoint); never; or the folder of one checkpoint")
       ->compare(Compared::presence)
       ->group(group);
   app.add_option("--resume-changed", flags.changed,
-                 "What may differ from the run that was saved: lr,steps, for instance")
+                 "Settings that may differ from those of the saved run, such as lr,steps")
       ->list(',')
       ->group(group);
 }
@@ -109,8 +110,8 @@ void fill_checkpoints(CheckpointFlags& flags) {
   flags.options.staging = flags.staging;
   if (flags.staging && !flags.options.staged()) {
     fail_input(
-        "--checkpoint-staging: it limits the copy that checkpoints are written from while "
-        "steps go on; give --checkpoint, and --checkpoint-async on");
+        "--checkpoint-staging limits the copy from which checkpoints are written while steps go "
+        "on; give --checkpoint, and --checkpoint-async on");
   }
   if (flags.options.every > 0 && !flags.options.wanted()) {
     fail_input("--checkpoint-every: give --checkpoint, the folder to save in");
@@ -120,7 +121,8 @@ void fill_checkpoints(CheckpointFlags& flags) {
     fail_input("--resume latest: give --checkpoint, the folder to look in");
   }
   if (!flags.changed.empty() && flags.resume == "never") {
-    fail_input("--resume-changed: there is nothing to go on from; give --checkpoint or --resume");
+    fail_input(
+        "--resume-changed: there is no checkpoint to resume from; give --checkpoint or --resume");
   }
   for (std::string& name : flags.changed) name = member_name(name);
 }
@@ -167,7 +169,7 @@ dist::Settings bits_settings(const std::string& program, const dist::World& worl
 
 bool Resumed::finished(int64_t steps) const {
   if (!found() || step() < steps) return false;
-  spdlog::info("all {} steps are done; for more of them give --steps and --resume-changed steps",
+  spdlog::info("all {} steps are done; for more steps give --steps and --resume-changed steps",
                steps);
   return true;
 }
@@ -220,7 +222,7 @@ void Resumed::check_imported(const dist::Settings& run) const {
     names.push_back(name);
     const std::string now = value_of(run, name);
     if (now == value || std::ranges::find(flags_.changed, name) != flags_.changed.end()) continue;
-    fail_input("{} is {}, and {} in {}, which {} was imported from; give it the same value", name,
+    fail_input("{} is {}, but {} in {}, from which {} was imported; give it the same value", name,
                now, value, manifest.imported, checkpoint_->folder());
   }
   spdlog::info("{} was imported from {}, which fixes {}; the rest of the run is this command's",
@@ -234,7 +236,7 @@ void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const
   const std::vector<std::string> known = names_of(run, manifest.run);
   for (const std::string& name : flags_.changed) {
     if (std::ranges::find(known, name) == known.end()) {
-      fail_input("--resume-changed {}: there is no such setting; there are {}", name,
+      fail_input("--resume-changed {}: there is no such setting, expected one of {}", name,
                  fmt::join(known, ", "));
     }
   }
@@ -255,8 +257,8 @@ void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const
     const std::string before = value_of(manifest.bits, name);
     if (now != before) {
       spdlog::warn(
-          "{} is {}, and was {}: from here on the run's bits are not those of one that was "
-          "not interrupted",
+          "{} is {}, but was {} when the checkpoint was saved: from here on, results differ in "
+          "their bits from those of a run that was not interrupted",
           name, now, before);
     }
   }
@@ -283,7 +285,8 @@ void Resumed::place(train::LoopOptions& loop) const {
   const bool only_longer = std::ranges::all_of(
       flags_.changed, [](const std::string& name) { return name == "steps" || name == "epochs"; });
   if (loop.best && !only_longer) {
-    spdlog::info("the run was changed, so its best evaluation is looked for anew");
+    spdlog::info(
+        "the settings of the run were changed, so earlier evaluations no longer count as the best");
     loop.best.reset();
   }
   loop.checkpoints.saved_step = found() && flags_.resume == "latest" ? step() : -1;

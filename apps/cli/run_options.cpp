@@ -17,18 +17,23 @@ namespace {
 
 void add_training(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
   const char* group = "Training";
-  app.add_option("--steps", given.steps, "Optimizer steps")->group(group);
+  app.add_option("--steps", given.steps, "Number of optimizer steps of the run")->group(group);
   add_batch_options(app, given.batch, group, flags.samples);
   options.optimizer = flags.optimizer;
   add_optimizer_option(app, options.optimizer, group);
   app.add_option("--lr", given.lr, "Learning rate after the warm-up")->group(group);
-  app.add_option("--min-lr", given.min_lr, "Learning rate at the end of the cosine")->group(group);
-  app.add_option("--warmup", given.warmup, "Steps of the linear warm-up")->group(group);
+  app.add_option("--min-lr", given.min_lr, "Learning rate at the end of the cosine decay")
+      ->group(group);
+  app.add_option("--warmup", given.warmup,
+                 "Steps at the start in which the learning rate rises linearly to --lr")
+      ->group(group);
   app.add_option("--weight-decay", given.weight_decay, flags.decay)->group(group);
-  app.add_option("--beta1", given.beta1, "Adam's first; sgd's momentum")
+  app.add_option("--beta1", given.beta1,
+                 "Decay of the first moment in adam and adamw; momentum of sgd")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--beta2", given.beta2, "Adam's second")->group(group);
+  app.add_option("--beta2", given.beta2, "Decay of the second moment in adam and adamw")
+      ->group(group);
   options.clip = flags.clip;
   app.add_option("--clip", options.clip, "Largest global norm of the gradient; 0: no clipping")
       ->capture_default_str()
@@ -48,7 +53,8 @@ void add_distribution(Flags& app, GivenRun& given) {
   add_overlap_option(app, given.overlap);
   add_graph_option(app, given.graph);
   app.add_option("--threads", given.threads,
-                 "Threads of a rank (default: OMP_NUM_THREADS, or the host's cores / its ranks)")
+                 "CPU threads of each rank (default: OMP_NUM_THREADS, else the host's cores "
+                 "divided by the number of its ranks)")
       ->compare(Compared::nothing)  // check_inputs compares the number of threads
       ->group(group);
 }
@@ -58,47 +64,56 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
   app.add_option("--eval-every", given.eval_every, "Steps between evaluations; 0: none")
       ->group(group);
   app.add_option("--save", options.save, flags.save)->compare(Compared::presence)->group(group);
-  app.add_option("--save-every", options.save_every,
-                 "Also save every N steps, in a folder step-... beside FILE")
+  app.add_option(
+         "--save-every", options.save_every,
+         "Also write the weights every N steps, in a folder step-... beside the file of --save")
       ->group(group);
   app.add_flag("--save-best", options.save_best,
-               "And those of the best evaluation so far, in a folder best beside FILE")
+               "Also write the weights of the best evaluation so far, in a folder best beside the "
+               "file of --save")
       ->group(group);
   app.add_option("--init", options.init, flags.init)->compare(Compared::presence)->group(group);
-  app.add_option("--tuned", options.tuned,
-                 "With CUDA: take the products' algorithms from FILE.json, which tune wrote")
+  app.add_option(
+         "--tuned", options.tuned,
+         "With CUDA: take the algorithms of matrix products from FILE.json, which tune wrote")
       ->compare(Compared::presence)  // rank 0 broadcasts the file's text
       ->group("Distribution");
-  app.add_option("--log", options.log, "Write JSON lines to FILE.jsonl")
+  app.add_option("--log", options.log, "Write a log of the run to FILE.jsonl, as JSON lines")
       ->compare(Compared::nothing)  // only rank 0 writes the log
       ->group(group);
   app.add_option("--trace", options.trace, "Write a Chrome/Perfetto trace to FILE.json")
       ->compare(Compared::presence)
       ->group(group);
-  app.add_option("--report", options.report, "Draw the run as a page, FILE.html, for a browser")
+  app.add_option("--report", options.report,
+                 "Write a page with charts of the run to FILE.html, for a browser")
       ->compare(Compared::presence)  // all ranks record a step for the report
       ->group(group);
-  app.add_option("--csv", options.csv, "Write the steps to FILE.csv at the end")
+  app.add_option("--csv", options.csv,
+                 "Write a table of the steps to FILE.csv at the end of the run")
       ->compare(Compared::nothing)  // only rank 0 writes the table
       ->group(group);
-  app.add_option("--tensorboard", options.tensorboard, "Write events for TensorBoard to folder DIR")
+  app.add_option("--tensorboard", options.tensorboard,
+                 "Write events for TensorBoard to the folder DIR")
       ->compare(Compared::presence)  // decides the default of --norms-every
       ->group(group);
   app.add_option("--norms-every", given.norms_every,
                  "Steps between log lines with the norm of each parameter's gradient; 0: none "
-                 "(default: a hundredth of the run with --report or --tensorboard, else 0)")
+                 "(default: a hundredth of all steps with --report or --tensorboard, else 0)")
       ->group(group);
   app.add_flag("--eval-only", options.eval_only,
                "Evaluate the weights of --init or of the newest checkpoint, and end")
       ->group(group);
-  app.add_flag("--quiet", options.quiet, "Print only warnings, errors and what is asked for")
+  app.add_flag("--quiet", options.quiet,
+               "Print only warnings, errors and output that other flags ask for")
       ->group(group);
-  app.add_option("--color", options.color, "Colours: on, off, or auto, which means on a terminal")
+  app.add_option("--color", options.color,
+                 "Print in colour: on, off, or auto, which means only on a terminal")
       ->capture_default_str()
       ->one_of({"auto", "on", "off"})
       ->compare(Compared::nothing)
       ->group(group);
-  app.add_flag("--plan", options.plan, "Print memory and traffic for any number of ranks, and end")
+  app.add_flag("--plan", options.plan,
+               "Print the planned memory and traffic of the run, for any number of ranks, and end")
       ->group(group);
 }
 
@@ -132,12 +147,15 @@ void check_training(const RunOptions& options) {
 void check_eval_only(const RunOptions& options) {
   if (!options.eval_only) return;
   if (options.eval_every == 0) {
-    fail_input("--eval-only: it has no evaluation, by --eval-every 0 or without held-out data");
+    fail_input(
+        "--eval-only: there is nothing to evaluate, because --eval-every is 0 or no data is held "
+        "out");
   }
   const bool from_checkpoint = options.checkpoints.resume != "never";
   if (options.init.empty() == !from_checkpoint) {
-    fail_input("--eval-only: give the weights to evaluate, by one of --init, --checkpoint, which "
-               "means its newest, and --resume with the folder of a checkpoint");
+    fail_input(
+        "--eval-only: give the weights to evaluate by exactly one of --init, --checkpoint (its "
+        "newest checkpoint is evaluated), or --resume with a checkpoint's folder");
   }
   const std::pair<const char*, const std::string&> files[] = {
       {"--log", options.log}, {"--trace", options.trace}, {"--report", options.report},
@@ -164,7 +182,9 @@ void check_saves(const RunOptions& options) {
                            : options.save_best ? "--save-best"
                                                : nullptr;
   if (flag == nullptr) return;
-  if (options.save.empty()) fail_input("{}: give --save, the file beside which it saves", flag);
+  if (options.save.empty()) {
+    fail_input("{}: give --save, the file beside which the weights are written", flag);
+  }
   if (options.save_best && options.eval_every == 0) {
     fail_input("--save-best: no evaluation says which weights are best; give --eval-every");
   }
@@ -200,7 +220,7 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
   add_device_options(app, options.devices);
   add_memory_options(app, options.memory);
   app.add_flag("--verify-data", options.verify_data,
-               "Let ranks compare all that they read, not 64 places spread over it")
+               "Compare all bytes of the files that ranks read, instead of samples at 64 places")
       ->group("Data");
   add_output(app, given, options, flags);
   add_checkpoint_options(app, options.checkpoints);
@@ -303,8 +323,9 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed) {
       {"--tensorboard", options.tensorboard}};
   for (const auto& [flag, path] : unwritten) {
     if (path.empty()) continue;
-    spdlog::warn("{} {} is not written, because no step is left; report makes it from the log",
-                 flag, path);
+    spdlog::warn(
+        "{} {} is not written, because no step is left; the program report makes it from the log",
+        flag, path);
   }
   return true;
 }

@@ -59,7 +59,7 @@ std::string comm_title(const CommOptions& options, const dist::World& world) {
       dtype_name(options.dtype), options.iterations, options.warmup,
       world.size * dtype_size(options.dtype));
   if (options.without_all_reduce) {
-    text += "# all_reduce is left out: it sums f32 alone\n";
+    text += "# all_reduce is left out: it sums only f32\n";
   }
   return text;
 }

@@ -37,7 +37,7 @@ std::string value_of(const std::string& where, std::string_view text) {
     return std::string(trimmed(text.substr(0, end)));
   }
   const size_t end = text.find(text[0], 1);
-  if (end == std::string_view::npos) fail_input("{}: a quote has no end", where);
+  if (end == std::string_view::npos) fail_input("{}: the closing quotation mark is missing", where);
   const std::string_view rest = trimmed(text.substr(end + 1));
   if (!rest.empty() && rest[0] != '#') {
     fail_input("{}: {} follows a value in quotes", where, quoted(std::string(rest)));
@@ -62,7 +62,7 @@ std::vector<ConfigLine> read_config(const std::string& path) {
     const size_t equals = line.find('=');
     const std::string_view name = trimmed(line.substr(0, equals));
     if (equals == std::string_view::npos || !is_name(name)) {
-      fail_input("{}: {} is no flag, expected NAME = VALUE", where, quoted(std::string(line)));
+      fail_input("{}: {} is not a flag, expected NAME = VALUE", where, quoted(std::string(line)));
     }
     lines.push_back({where, std::string(name), value_of(where, trimmed(line.substr(equals + 1)))});
   }

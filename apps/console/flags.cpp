@@ -278,21 +278,21 @@ void Flags::check_names(const std::vector<std::string>& arguments) const {
     const size_t equals = argument.find('=');
     const std::string value = argument.substr(argument[0] == '-' ? equals + 1 : 0);
     if (value.starts_with('[') && value.ends_with(']')) {
-      fail_input("{} stands in brackets; ./{} is a file of this name", quoted(value), value);
+      fail_input("{} is in brackets; give a file of this name as ./{}", quoted(value), value);
     }
     if (argument[0] != '-' || argument == "-") continue;
     if (argument == "--") {
-      fail_input("-- stands alone; an argument that begins with - is given as --NAME=VALUE");
+      fail_input("-- is not accepted alone; give a value that begins with - as --NAME=VALUE");
     }
     const std::string name = argument.substr(0, equals);
     if (name == "--help" || name == "-h" || name == "--version") {
-      fail_input("{} stands alone, expected no value", name);
+      fail_input("{} takes no value", name);
     }
     const Flag* const flag = find(name);
     if (flag == nullptr) {
       const std::string near = nearest(name);
       fail_input("unknown flag {}; {}", one_line(name),
-                 near.empty() ? "--help lists those that there are" : "did you mean " + near + "?");
+                 near.empty() ? "--help lists all flags" : "did you mean " + near + "?");
     }
     if (equals == argument.size() - 1) flag->assign(name, "");  // throws, unless "" is valid
     if (equals != std::string::npos && flag->type.empty()) parse_bool(name, value);
@@ -300,7 +300,7 @@ void Flags::check_names(const std::vector<std::string>& arguments) const {
     ++i;
     if (i == arguments.size()) fail_input("{} has no value", name);
     if (arguments[i].starts_with("--")) {
-      fail_input("{} has no value; one that begins with -- is given as {}=VALUE", name, name);
+      fail_input("{} has no value; a value that begins with -- is given as {}=VALUE", name, name);
     }
     if (arguments[i].empty()) flag->assign(name, "");
   }
@@ -314,7 +314,7 @@ void Flags::assign_config() {
       const bool has_dashes = line.name.starts_with("--");
       const std::string near =
           flag == nullptr ? nearest(has_dashes ? line.name : "--" + line.name) : "";
-      fail_input("{}: {} is no flag of a file{}", line.where, quoted(line.name),
+      fail_input("{}: {} is not a flag that a file can set{}", line.where, quoted(line.name),
                  near.size() > 2 ? "; did you mean " + near.substr(2) + "?" : "");
     }
     const auto [before, is_new] = first.emplace(flag, line.where);
@@ -348,7 +348,7 @@ void Flags::check_given_once(const Flag& flag, const std::vector<std::string>& a
   });
   const auto texts = std::ssize(flag.option->results());
   if (named == 0 || named == texts) return;
-  fail_input("{} is given without its name and as {}; expected one of them", flag.positional_name,
+  fail_input("{} is given both by position and as {}, expected one of them", flag.positional_name,
              flag.name());
 }
 

@@ -33,7 +33,7 @@ std::vector<Host> parse_hosts(const std::string& text) {
     const size_t end = std::min(text.find(',', begin), text.size());
     hosts.push_back(parse_host(text.substr(begin, end - begin), text));
     if (!names.insert(hosts.back().name).second) {
-      fail_input("--hosts {}: it has {} twice", text, hosts.back().name);
+      fail_input("--hosts {}: the host {} is listed twice", text, hosts.back().name);
     }
     begin = end + 1;
   }

@@ -92,9 +92,9 @@ alone "${small[@]}" --steps 1 --eval-every 0 --save saved/model.safetensors
 head -c -4 saved/model.safetensors > truncated.safetensors
 train 'has [0-9]* bytes of data' "${small[@]}" --init truncated.safetensors
 cp saved/model.safetensors other.safetensors
-train 'has width 16, and asked for are --width 32; leave' \
+train 'has width 16, but the flags ask for --width 32; leave' \
   "${small[@]}" --width 32 --init other.safetensors
-train 'has heads 2, width 16, and asked for are --heads 4, --width 32; leave' \
+train 'has heads 2, width 16, but the flags ask for --heads 4, --width 32; leave' \
   "${small[@]}" --heads 4 --width 32 --init saved/model.safetensors
 
 train 'no/m.safetensors: cannot be written: No such file' "${small[@]}" --save no/m.safetensors

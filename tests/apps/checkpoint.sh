@@ -150,7 +150,7 @@ expect 'there is no such setting' "$train_gpt" "${run[@]}" --steps 20 --resume-c
   --checkpoint on
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --checkpoint-every 2
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --resume latest
-expect 'nothing to go on from' "$train_gpt" "${run[@]}" --resume-changed lr
+expect 'there is no checkpoint to resume from' "$train_gpt" "${run[@]}" --resume-changed lr
 expect 'manifest.json' "$train_gpt" "${run[@]}" --resume nowhere
 expect 'cannot be made' "$train_gpt" "${run[@]}" --checkpoint text.txt/run
 mkdir pictures

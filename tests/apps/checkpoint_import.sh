@@ -25,7 +25,7 @@ fails 2 'a/step-000000008 is there, and a run would go on from it' import out a 
 fails 2 'step is -1' import out new --step -1
 fails 2 'expected one of adamw, adam, sgd' import out new --optimizer lion
 fails 2 'shard-bytes is 100, expected at least 2048' import out new --shard-bytes 100
-fails 2 'it has exp_avg, exp_avg_sq, and sgd keeps momentum_buffer' import out new \
+fails 2 'it has exp_avg, exp_avg_sq, but the optimizer sgd keeps momentum_buffer' import out new \
   --moments moments.safetensors --optimizer sgd
 mkdir bare
 cp out/model.safetensors bare
@@ -39,8 +39,9 @@ name="'transformer.h.0.ln_1.weight"
 refused "del tensors[$name.exp_avg']" 'it has no tensor "h.0.ln_1.weight.exp_avg"'
 refused "del tensors[$name.step']" 'it has no tensor "h.0.ln_1.weight.step"'
 refused "tensors['h.9.ln_1.weight.exp_avg'] = tensors[$name.exp_avg']" \
-  '"h.9.ln_1.weight.exp_avg" is of a parameter that out/model.safetensors has not'
-refused "tensors[$name.max_exp_avg_sq'] = tensors[$name.exp_avg']" 'max_exp_avg_sq" is no state of'
+  '"h.9.ln_1.weight.exp_avg" is of a parameter that out/model.safetensors does not have'
+refused "tensors[$name.max_exp_avg_sq'] = tensors[$name.exp_avg']" \
+  'max_exp_avg_sq" is not a state of'
 refused "tensors['h.0.ln_1.weight.exp_avg'] = tensors[$name.exp_avg']" 'with and without the prefix'
 refused "tensors[$name.momentum_buffer'] = tensors[$name.exp_avg']" 'the state of one optimizer'
 refused "tensors[$name.exp_avg'][1] = [4, 4]" 'shape is \[4, 4\], expected \[16\]'
@@ -49,7 +50,8 @@ for step in -1 1.5 nan inf; do
   refused "tensors[$name.step'][2] = struct.pack('<f', float('$step'))" \
     'h.0.ln_1.weight.step" is .*expected a whole number'
 done
-refused "tensors[$name.step'][2] = struct.pack('<f', 9)" 'h.0.ln_1.weight has 9; give the run'
+refused "tensors[$name.step'][2] = struct.pack('<f', 9)" \
+  'h.0.ln_1.weight has 9; give the number of finished steps'
 [[ ! -e new/step-000000004 ]] || fail "a checkpoint of what was refused"
 "$python" edit.py moments.safetensors counts.safetensors \
   "tensors[$name.step'][2] = struct.pack('<f', 9)"
@@ -59,7 +61,8 @@ says '^  h.0.ln_1.weight/updates: 1 of 1 elements, the first at \[\]: 9 and 4$'
 says '^111 tensors are equal, 1 differ$'
 "$python" edit.py resnet-moments.safetensors uncounted.safetensors \
   'tensors = {n: t for n, t in tensors.items() if not n.endswith(".step")}'
-fails 2 'has no step; give the run' import resnet-2.safetensors new --moments uncounted.safetensors
+fails 2 'has no step; give the number of finished steps' \
+  import resnet-2.safetensors new --moments uncounted.safetensors
 tool import resnet-2.safetensors uncounted --moments uncounted.safetensors --step 2
 tool diff uncounted resnet/step-000000002
 

@@ -91,7 +91,7 @@ tool import out zero --step 3
 "$checkpoint" diff zero a/step-000000004 > tool.log && fail "zeros are no moments"
 says '^28 tensors are equal, 84 differ$'
 says '^  wte.weight/updates: 1 of 1 elements, the first at \[\]: 0 and 4$'
-expect 'model.heads is 4, and 2 in model.safetensors, which zero/step-000000003 was imported from' \
+expect 'model.heads is 4, but 2 in model.safetensors, from which zero/step-000000003 was imported' \
   "$train_gpt" "${full[@]}" --heads 4 --checkpoint zero
 alone "${full[@]}" --steps 4 --lr 0.5 --seed 7 --checkpoint zero
 tool import out sgd --optimizer sgd
@@ -113,7 +113,7 @@ cp out/model.safetensors epsilon
 sed 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 1e-06/' out/config.json \
   > epsilon/config.json
 tool import epsilon/model.safetensors kept
-expect 'model.epsilon is nothing, and 1e-06 in model.safetensors' "$train_gpt" "${full[@]}" \
+expect 'model.epsilon is nothing, but 1e-06 in model.safetensors' "$train_gpt" "${full[@]}" \
   --checkpoint kept
 alone --data text.txt --init epsilon --global-batch 12 --micro-batch 2 --threads 1 --steps 2 \
   --eval-every 0 --checkpoint kept

@@ -42,7 +42,7 @@ printed = [line.split() for line in lines if not line.startswith("#")]
 assert printed == rows, (printed, rows)
 heading = ["#", "size", "count", "type", "time", "algbw", "busbw", "#wrong"]
 assert sum(line.split() == heading for line in lines) == len(factor), lines
-left_out = "# all_reduce is left out: it sums f32 alone"
+left_out = "# all_reduce is left out: it sums only f32"
 assert (left_out in lines) == (dtype != "f32"), lines
 PYTHON
 }
@@ -105,7 +105,7 @@ expect '--iterations is 0, expected at least 1' "$comm_bench" --iterations 0
 expect '--warmup is -1, expected at least 0' "$comm_bench" --warmup -1
 expect "--collective is 'reduce', expected one of" "$comm_bench" --collective reduce
 expect "--dtype is 'fp8', expected one of" "$comm_bench" --dtype fp8
-expect 'all_reduce sums f32 alone, --dtype is bf16' \
+expect 'all_reduce sums only f32, --dtype is bf16' \
   "$comm_bench" --collective all_reduce --dtype bf16
 expect '--comm nccl: NCCL connects only GPUs, but --device is cpu' \
   "$comm_bench" --device cpu --comm nccl

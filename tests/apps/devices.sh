@@ -77,7 +77,8 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
   expect 'config.json: there is no such file' "$generate" none.safetensors --device cuda
   expect 'no.json: cannot be opened' mpirun -n 2 "$train_gpt" "${run[@]}" --tuned no.json
   expect 'no/tuned.json: cannot be written' "$tune" --out no/tuned.json
-  expect 'tune measures on one rank, and was started on 2' mpirun -n 2 "$tune" --out tuned.json
+  expect 'tune measures on one rank, but was started on 2 ranks' \
+    mpirun -n 2 "$tune" --out tuned.json
 elif ! grep -q 'no usable GPU' cuda.log; then
   fail "$(cat cuda.log)"
 fi

@@ -20,7 +20,7 @@ refuses 'pipe: is not a regular file' "${run[@]}" --config pipe
 for flag in --save --trace; do
   refuses 'pipe: cannot be written: it exists and is not a regular file' "${run[@]}" "$flag" pipe
 done
-refuses 'pipe: cannot be written: it is there and is neither' "${run[@]}" --log pipe
+refuses 'pipe: cannot be written: it already exists and is neither' "${run[@]}" --log pipe
 mkdir gpt cifar
 must_work "${run[@]}" --save gpt/model.safetensors
 mkfifo gpt/pipe
@@ -41,11 +41,13 @@ refuses 'test_batch.bin' "${resnet[@]}" --data cifar
 # The log may be a terminal or another device. The log may not be a file that standard output or
 # standard error goes to, because the two outputs would overwrite each other.
 must_work "${run[@]}" --log /dev/null
-expect '--log /dev/stderr is the file that standard error goes to' "${run[@]}" --log /dev/stderr
+expect '--log /dev/stderr is the file to which standard error is redirected' \
+  "${run[@]}" --log /dev/stderr
 status=0
 "${run[@]}" --log both.txt > both.txt 2> stderr.log || status=$?
-[[ $status == 2 ]] && grep -q -- '--log both.txt is the file that standard output goes to' \
-  stderr.log || fail "exit code $status: $(< stderr.log)"
+[[ $status == 2 ]] &&
+  grep -q -- '--log both.txt is the file to which standard output is redirected' stderr.log ||
+  fail "exit code $status: $(< stderr.log)"
 
 # libgomp cannot start this many threads, because it keeps data of every thread on the stack.
 rm gpt/config.json

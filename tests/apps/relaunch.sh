@@ -168,7 +168,7 @@ ended 1 'relaunch: rank [01] has ended with an error; a restart would fail in th
   -n 2 -- "$train_gpt" "${run[@]}" --steps 20 --lr 1e38 --warmup 0 --clip 0 --checkpoint y
 ended 3 'relaunch: rank [01] ended with exit code 3; a restart would fail in the same way' \
   -n 2 -- sh -c 'exit 3'
-ended 137 'rank [0-9]+ was killed by SIGKILL in step 1; 1 ranks are left of at least 2' \
+ended 137 'rank [0-9]+ was killed by SIGKILL in step 1; 1 ranks are left, expected at least 2' \
   -n 2 --min-ranks 2 -- sh -c 'kill -KILL $$'
 ended 137 'it was started again 0 times' -n 2 --restarts 0 -- sh -c 'kill -KILL $$'
 # Rank 1 is killed by the same signal in step 6 of the first job and in step 6 of the restarted job.
@@ -178,7 +178,7 @@ status=0
 [[ $status != 0 ]] || fail "a rank that always dies ended with 0"
 says 'relaunch: the command has no --checkpoint'
 says 'rank 1 was killed by SIGSEGV in step 6; starting again with 2 ranks'
-says 'rank 1 was killed by SIGSEGV in step 6; that has come before, in the same step'
+says 'rank 1 was killed by SIGSEGV in step 6; the same failure came before, in the same step'
 
 # relaunch works when its parent ignores SIGCHLD, and when the reader of its output exits.
 status=0
@@ -195,7 +195,7 @@ sleep 0.5
 kill -TERM "$job"
 ends 143
 
-expect 'would go back there, expected latest' \
+expect 'would go back to this start, expected latest' \
   "$relaunch" -n 2 -- "$train_gpt" --resume x/step-000000001
 expect 'nosuch: cannot be started' "$relaunch" -n 2 --mpirun nosuch -- "$train_gpt" --checkpoint x
 expect 'the program to run is missing' "$relaunch" -n 2

@@ -132,7 +132,7 @@ expect 'a log is required' "$report"
 expect 'none.jsonl: No such file' "$report" none.jsonl
 expect 'text.txt: not the log of a run' "$report" text.txt
 expect 'names has 1 names for 2 logs' "$report" run.jsonl plain.jsonl --names one
-expect 'is of one run, and 2 logs' "$report" run.jsonl plain.jsonl --csv x.csv
+expect 'is for one run, but 2 logs' "$report" run.jsonl plain.jsonl --csv x.csv
 expect 'would be overwritten' "$report" run.jsonl --out run.jsonl
 expect 'would be overwritten' "$report" run.jsonl --csv ./run.jsonl
 expect 'no/x.html: cannot be written' "$report" run.jsonl --out no/x.html
@@ -144,14 +144,14 @@ expect 'name the page of 2 runs' "$report" run.jsonl plain.jsonl
 expect 'nothing is written to standard output' "$report" run.jsonl --csv -
 echo precious > kept.jsonl
 echo precious > plain.html
-expect 'kept.jsonl, which is there already' "$train_gpt" "${run[@]}" --report kept.html
-expect 'kept.jsonl, which is there already' "$train_gpt" "${run[@]}" --csv kept.csv
+expect 'kept.jsonl, which already exists' "$train_gpt" "${run[@]}" --report kept.html
+expect 'kept.jsonl, which already exists' "$train_gpt" "${run[@]}" --csv kept.csv
 if "$train_gpt" "${stopped[@]}" --csv going.csv --steps 31 --resume-changed steps \
   2> stderr.log; then
   fail "the log of another report went on"
 fi
-grep -q 'going.jsonl, which is there already' stderr.log || fail "$(cat stderr.log)"
-expect 'plain.html is there already and is no report' "$report" plain.jsonl
+grep -q 'going.jsonl, which already exists' stderr.log || fail "$(cat stderr.log)"
+expect 'plain.html already exists and is not a report' "$report" plain.jsonl
 [[ $(cat kept.jsonl plain.html) == $'precious\nprecious' ]] || fail "a file was replaced"
 expect 'norms-every is -1' "$train_gpt" "${run[@]}" --norms-every -1
 expect 'give the weights to evaluate' "$train_gpt" "${run[@]}" --eval-only
@@ -160,7 +160,7 @@ expect 'writes no file; leave out --log' "$train_gpt" "${run[@]}" --init model.s
   --eval-only --log x.jsonl
 expect 'writes no file; leave out --report' "$train_gpt" "${run[@]}" --init model.safetensors \
   --eval-only --report x.html
-expect 'by one of --init' "$train_gpt" "${run[@]}" --init model.safetensors --eval-only \
+expect 'by exactly one of --init' "$train_gpt" "${run[@]}" --init model.safetensors --eval-only \
   --checkpoint saved
 expect 'model.layers is' "$train_gpt" "${stopped[@]}" --eval-every 10 --eval-only --layers 3
 expect '--report: rank 0 has' mpirun -n 1 "$train_gpt" "${run[@]}" --report x.html : \

@@ -95,7 +95,7 @@ grep -q '"best": {' saved/step-000000240/manifest.json || fail "no best in the m
 # as the best again.
 rm -r killed/best saved/step-000000240
 ranks 2 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log killed.jsonl
-grep -q 'the best weights so far, of step [0-9]*, are not there' stderr.log ||
+grep -q 'the best weights so far, of step [0-9]*, are missing' stderr.log ||
   fail "$(cat stderr.log)"
 
 # train_resnet and train_recommender save weights during a run, too.
@@ -139,7 +139,7 @@ expect 'is what --init reads' "$train_gpt" --data text.txt \
 mkdir -p best && cp text.txt best/model.safetensors
 expect 'is what --data reads' "$train_gpt" --data best/model.safetensors --save model.safetensors \
   --save-best
-expect 'has its own of these names there' "${save[@]}" --save-every 5 --checkpoint .
+expect 'has folders of the same names there' "${save[@]}" --save-every 5 --checkpoint .
 sed -E 's/("n_layer": *)2/\13/' long/config.json > best/config.json
 expect 'best/config.json' "${save[@]}" --save-best
 rm -r best
@@ -208,7 +208,7 @@ done
 ! grep -q wait_ms all.jsonl || fail "a wait for a whole copy: $(cat all.jsonl)"
 alone --plan "${few[@]}" --checkpoint all
 grep -q 'checkpoint besides' stdout.log || fail "$(cat stdout.log)"
-expect '--checkpoint-staging: it limits' "$train_gpt" "${run[@]}" --checkpoint-staging 1MiB
-expect '--checkpoint-staging: it limits' "$train_gpt" "${run[@]}" --checkpoint all \
+expect '--checkpoint-staging limits' "$train_gpt" "${run[@]}" --checkpoint-staging 1MiB
+expect '--checkpoint-staging limits' "$train_gpt" "${run[@]}" --checkpoint all \
   --checkpoint-async off --checkpoint-staging 0
 expect 'expected a number' "$train_gpt" "${run[@]}" --checkpoint all --checkpoint-staging much

@@ -115,7 +115,7 @@ TEST_CASE("comm_bench refuses what it cannot measure") {
   CHECK_THROWS_WITH(parse({"--groups", "-1"}), ContainsSubstring("expected at least 0"));
   CHECK_THROWS_WITH(parse({"--warmup", "-1"}), ContainsSubstring("expected at least 0"));
   CHECK_THROWS_WITH(parse({"--collective", "all_reduce", "--dtype", "bf16"}),
-                    ContainsSubstring("all_reduce sums f32 alone, --dtype is bf16"));
+                    ContainsSubstring("all_reduce sums only f32, --dtype is bf16"));
   for (const char* size : {"", "0", "-1", "1X", "ten"}) {
     CHECK_THROWS_AS(parse({"--min-bytes", size}), InputError);
     CHECK_THROWS_AS(parse({"--max-bytes", size}), InputError);

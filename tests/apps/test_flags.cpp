@@ -177,9 +177,9 @@ TEST_CASE("every flag of every program refuses an empty value and an unknown fla
 TEST_CASE("a flag without its value, and a value without its flag, are refused by name") {
   CHECK_THAT(refusal({"--integer"}), Equals("--integer has no value"));
   CHECK_THAT(refusal({"--text", "--integer", "3"}),
-             Equals("--text has no value; one that begins with -- is given as --text=VALUE"));
+             Equals("--text has no value; a value that begins with -- is given as --text=VALUE"));
   CHECK_THAT(refusal({"--flag=7"}), Equals("--flag is '7', expected true or false"));
-  CHECK_THAT(refusal({"--help=7"}), Equals("--help stands alone, expected no value"));
+  CHECK_THAT(refusal({"--help=7"}), Equals("--help takes no value"));
   Program no;
   no.parse({"--flag", "--flag=false"});
   CHECK_FALSE(no.flag);
@@ -189,14 +189,14 @@ TEST_CASE("a flag without its value, and a value without its flag, are refused b
 
 TEST_CASE("an argument is never dropped or split") {
   CHECK_THAT(refusal({"a", "--first", "b"}),
-             Equals("first is given without its name and as --first; expected one of them"));
+             Equals("first is given both by position and as --first, expected one of them"));
   CHECK(Program().parse({"--first", "a", "--first=b"}) == "");
   CHECK_THAT(refusal({"a", "[b,c]"}),
-             Equals("'[b,c]' stands in brackets; ./[b,c] is a file of this name"));
-  CHECK_THAT(refusal({"--files=[b]"}), ContainsSubstring("'[b]' stands in brackets"));
+             Equals("'[b,c]' is in brackets; give a file of this name as ./[b,c]"));
+  CHECK_THAT(refusal({"--files=[b]"}), ContainsSubstring("'[b]' is in brackets"));
   CHECK_THAT(refusal({"--flag={}"}), Equals("--flag is '{}', expected true or false"));
   CHECK_THAT(refusal({"--files", "a", "--", "--text"}),
-             Equals("-- stands alone; an argument that begins with - is given as --NAME=VALUE"));
+             Equals("-- is not accepted alone; give a value that begins with - as --NAME=VALUE"));
 }
 
 TEST_CASE("every program prints its version and its flags") {
@@ -244,24 +244,26 @@ TEST_CASE("an invalid line in a file of flags is refused with its file and line"
     REQUIRE(message.starts_with(path));
     return message.substr(path.size());
   };
-  CHECK(refused("\nnonsense\n") == ":2: 'nonsense' is no flag, expected NAME = VALUE");
-  CHECK(refused("[section]") == ":1: '[section]' is no flag, expected NAME = VALUE");
-  CHECK(refused("= 3") == ":1: '= 3' is no flag, expected NAME = VALUE");
-  CHECK(refused("two words = 3") == ":1: 'two words = 3' is no flag, expected NAME = VALUE");
+  CHECK(refused("\nnonsense\n") == ":2: 'nonsense' is not a flag, expected NAME = VALUE");
+  CHECK(refused("[section]") == ":1: '[section]' is not a flag, expected NAME = VALUE");
+  CHECK(refused("= 3") == ":1: '= 3' is not a flag, expected NAME = VALUE");
+  CHECK(refused("two words = 3") == ":1: 'two words = 3' is not a flag, expected NAME = VALUE");
   CHECK(refused("\x7f"
-                "ELF\x02\x01") == ":1: ' ELF  ' is no flag, expected NAME = VALUE");
+                "ELF\x02\x01") == ":1: ' ELF  ' is not a flag, expected NAME = VALUE");
   CHECK(refused("# c\nflag = 7") == ":2: flag is '7', expected true or false");
-  CHECK(refused("flag") == ":1: 'flag' is no flag, expected NAME = VALUE");
+  CHECK(refused("flag") == ":1: 'flag' is not a flag, expected NAME = VALUE");
   CHECK(refused("integer =") == ":1: integer is empty, expected a whole number");
   CHECK(refused("integer = # 3") == ":1: integer is empty, expected a whole number");
   CHECK(refused("integer = 1 2") == ":1: integer is '1 2', expected a whole number");
-  CHECK(refused("text = \"a") == ":1: a quote has no end");
+  CHECK(refused("text = \"a") == ":1: the closing quotation mark is missing");
   CHECK(refused("text = 'a' b") == ":1: 'b' follows a value in quotes");
-  CHECK(refused("intger = 3") == ":1: 'intger' is no flag of a file; did you mean integer?");
-  CHECK(refused("--integer = 3") == ":1: '--integer' is no flag of a file; did you mean integer?");
-  CHECK(refused("wholly_other = 3") == ":1: 'wholly_other' is no flag of a file");
-  CHECK(refused("config = a") == ":1: 'config' is no flag of a file");
-  CHECK(refused("help = true") == ":1: 'help' is no flag of a file");
+  CHECK(refused("intger = 3") ==
+        ":1: 'intger' is not a flag that a file can set; did you mean integer?");
+  CHECK(refused("--integer = 3") ==
+        ":1: '--integer' is not a flag that a file can set; did you mean integer?");
+  CHECK(refused("wholly_other = 3") == ":1: 'wholly_other' is not a flag that a file can set");
+  CHECK(refused("config = a") == ":1: 'config' is not a flag that a file can set");
+  CHECK(refused("help = true") == ":1: 'help' is not a flag that a file can set");
   const std::string twice = refused("text = a\nsmall = 1\nlabel = b\n");
   CHECK(twice == ":3: label is given in " + folder.path("run.cfg") + ":1 too");
   CHECK_THAT(refused(std::string((1 << 20) + 1, '\n')), ContainsSubstring("expected at most"));
@@ -280,10 +282,10 @@ TEST_CASE("the error for an unknown flag suggests the nearest flag, whatever fol
   CHECK(of_train({"--global_batch", "2"}) ==
         "unknown flag --global_batch; did you mean --global-batch?");
   CHECK(of_train({"-steps", "2"}) == "unknown flag -steps; did you mean --steps?");
-  CHECK(of_train({"--quantum"}) == "unknown flag --quantum; --help lists those that there are");
-  CHECK(of_train({"--foo"}) == "unknown flag --foo; --help lists those that there are");
+  CHECK(of_train({"--quantum"}) == "unknown flag --quantum; --help lists all flags");
+  CHECK(of_train({"--foo"}) == "unknown flag --foo; --help lists all flags");
   const std::string hostile = of_train({("--a\nb" + std::string(100'000, 'x')).c_str()});
   CHECK(hostile.starts_with("unknown flag --a bxxx"));
   CHECK(hostile.size() < 200);
-  CHECK(of_train({"-x"}) == "unknown flag -x; --help lists those that there are");
+  CHECK(of_train({"-x"}) == "unknown flag -x; --help lists all flags");
 }

@@ -166,18 +166,18 @@ TEST_CASE("--init uses the sizes in its file, and names all flags that contradic
   }
   CHECK(refusal({"--init", path.c_str(), "--layers", "4", "--heads", "3", "--vocab", "256"}) ==
         path +
-            ": its model has layers 2, vocab 300, and asked for are --layers 4, --vocab 256; "
+            ": its model has layers 2, vocab 300, but the flags ask for --layers 4, --vocab 256; "
             "leave these flags out");
   CHECK(refusal({"--init", path.c_str(), "--preset", "micro", "--width", "12", "--context", "8",
                  "--vocab", "300"}) ==
         path +
-            ": its model has layers 2, heads 3, and asked for are --preset micro (layers 6), "
+            ": its model has layers 2, heads 3, but the flags ask for --preset micro (layers 6), "
             "--preset micro (heads 6); leave these flags out");
 
   std::filesystem::remove(folder.path("config.json"));
   CHECK(refusal({"--init", path.c_str()}) ==
         path +
-            ": no config.json beside it says how many heads of attention its model has; give "
+            ": no config.json beside it gives the number of attention heads; give "
             "--heads");
   CHECK(parse({"--init", path.c_str(), "--heads", "2"}).model.heads == 2);
 
@@ -251,11 +251,10 @@ TEST_CASE("weights saved during a run overwrite no input and no checkpoint") {
         std::string::npos);
   CHECK(refused({"--save-every", "20", "--val-data", step}).empty());
   CHECK(refused({"--save-every", "25", "--val-data", "out/step-50/model.safetensors"}).empty());
-  CHECK(refused({"--save-every", "25", "--checkpoint", "out"}).find("has its own of these names") !=
-        std::string::npos);
-  CHECK(
-      refused({"--save-every", "25", "--checkpoint", "out/"}).find("has its own of these names") !=
-      std::string::npos);
+  CHECK(refused({"--save-every", "25", "--checkpoint", "out"})
+            .find("has folders of the same names") != std::string::npos);
+  CHECK(refused({"--save-every", "25", "--checkpoint", "out/"})
+            .find("has folders of the same names") != std::string::npos);
   CHECK(refused({"--save-best", "--checkpoint", "out"}).empty());
   CHECK(refused({"--save-every", "25", "--checkpoint", "elsewhere"}).empty());
 }

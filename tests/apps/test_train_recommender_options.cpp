@@ -100,7 +100,7 @@ TEST_CASE("flags that are for ranking only are refused if ratings are predicted"
   CHECK_THROWS_WITH(parse({"--top", "3"}), Catch::Contains("--top is for --objective ranking"));
   CHECK_THROWS_WITH(
       parse({"--objective", "ranking", "--sampled-items", "9", "--split", "fold:1/5"}),
-      Catch::Contains("--split last, not fold:1/5"));
+      Catch::Contains("--split is fold:1/5, expected last"));
   CHECK_THROWS_WITH(parse({"--hidden", "8,4"}), Catch::Contains("--hidden is for --model neumf"));
 }
 

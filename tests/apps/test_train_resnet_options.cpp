@@ -66,7 +66,7 @@ TEST_CASE("synchronized norms need exactly one micro-batch on each rank") {
   CHECK_NOTHROW(check_ranks(options, 32, 2));
   CHECK_THROWS_WITH(check_ranks(options, 32, 4), Catch::Contains("give --micro-batch 32"));
   CHECK_THROWS_WITH(check_ranks(options, 32, 3),
-                    Catch::Contains("give a --batch that 3 ranks divide"));
+                    Catch::Contains("give a --batch that is a multiple of 3"));
   CHECK_NOTHROW(check_ranks(parse({}), 32, 3));
 }
 

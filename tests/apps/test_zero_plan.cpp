@@ -30,7 +30,7 @@ TEST_CASE("without a GPU, its workspace is reported as unknown") {
     CHECK(stage.plan.peak() == stage.plan.memory() + *stage.plan.activations);
   }
   const std::string text = plan_text(options, plans);
-  CHECK_THAT(text, ContainsSubstring("workspace is unknown here and in no total"));
+  CHECK_THAT(text, ContainsSubstring("workspace is unknown here, and not part of any total"));
   CHECK_THAT(text, ContainsSubstring(cuda::unusable()));
   const auto json = nlohmann::json::parse(plan_json(options, plans).text());
   CHECK(json["device"] == "cuda");

@@ -88,7 +88,7 @@ alone "${measured[@]}" --resume-changed steps
 ! grep -q 'were measured\|was not interrupted' stderr.log || fail "$(cat stderr.log)"
 [[ $(digest resume) == "$(digest header)" ]] || fail "the resumed run has another table"
 alone "${measured[@]}" --steps 4 --resume-changed steps --tuned split.json
-grep -q 'tuned is .*, and was .* was not interrupted' stderr.log || fail "$(cat stderr.log)"
+grep -q 'tuned is .*, but was .* was not interrupted' stderr.log || fail "$(cat stderr.log)"
 
 refused() {
   expect "$1" mpirun -n 2 "$train_gpt" "${run[@]}" --device cuda --tuned "$2"

@@ -32,7 +32,7 @@ has() {
 call 1 --measure weather
 grep -q -- "--measure weather: expected one of kernels gpt2" "$work/output" || fail "not refused"
 call 1 --sanitise
-grep -q "there is no --sanitise" "$work/output" || fail "not refused"
+grep -q "unknown argument --sanitise" "$work/output" || fail "not refused"
 TESSERA_GPU_BUILD=$work/none call 1 --tests
 grep -q "has no build: bench/gpu.sh --build comes first" "$work/output" || fail "not refused"
 

@@ -73,11 +73,11 @@ printf '#pragma once\nint x;\n' | plant core/a.h '1: header does not begin with 
 printf '#include "nn/linear.h"\n' | plant core/a.cpp '1: core/ may not include nn/linear.h'
 printf '#include "nn/linear.h"\n' | plant dist/a.cpp '1: dist/ may not include nn/linear.h'
 printf '\n#include "nn/linear.h"\n' | plant optim/a.cpp '2: optim/ may not include nn/linear.h'
-printf '#include <mpi.h>\n' | plant nn/a.cpp "1: nn/ may not use MPI, which is dist/'s"
+printf '#include <mpi.h>\n' | plant nn/a.cpp "1: nn/ may not use MPI, which only dist/ may use"
 printf '#include "good.h"\n' |
-  plant core/a.cpp '1: "good.h" is no path from the root of the checkout'
+  plant core/a.cpp '1: "good.h" is not a path from the root of the checkout'
 fence='```'
 printf '%scpp\n  int value_ = 1'"'"'000, other_{3};\n%s\n' "$fence" "$fence" > "$tree/docs/good.md"
 python3 "$check" "$tree"
 printf 'text\n%scpp\nint gone;\n%s\n' "$fence" "$fence" |
-  plant docs/a.md '2: these lines are in no source any more'
+  plant docs/a.md '2: no source has these lines any more'

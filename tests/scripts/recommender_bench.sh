@@ -18,7 +18,7 @@ if [[ ! -x $TESSERA_BIN/bench_rating_split ]]; then
   exit 77
 fi
 refused "has no train_recommender" --bin "$work"
-refused "unknown: prices" --bin "$TESSERA_BIN" prices
+refused "unknown questions: prices" --bin "$TESSERA_BIN" prices
 refused "data is missing" --bin "$TESSERA_BIN" ratings
 printf '#!/bin/sh\nexit 1\n' > "$work/python"
 chmod +x "$work/python"

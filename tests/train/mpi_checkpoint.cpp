@@ -290,7 +290,7 @@ TEST_CASE("a checkpoint of another model or rule is refused before anything chan
   const Weights before = weights_of(wide.optimizer());
   CHECK(message_of<InputError>([&] {
           train::restore_checkpoint(*found, wide.optimizer());
-        }).find("wte.weight/value is f32 [37, 20], that of the run f32 [37, 40]") !=
+        }).find("wte.weight/value is f32 [37, 20], expected f32 [37, 40] as in the run") !=
         std::string::npos);
   CHECK(weights_of(wide.optimizer()) == before);
 }

@@ -66,7 +66,8 @@ TEST_CASE("a manifest may have the best evaluation so far, and an invalid one is
   CHECK(after.best == manifest.best);
   for (const int64_t step : {0, 41}) {
     manifest.best->step = step;
-    CHECK(refusal(manifest) == fmt::format("m.json: best: step is {} of 40 steps", step));
+    CHECK(refusal(manifest) ==
+          fmt::format("m.json: best: step is {}, expected from 1 to 40", step));
   }
   manifest.best = {.step = 30, .value = std::numeric_limits<double>::quiet_NaN()};
   CHECK(refusal(manifest).find("m.json: best: value is null, expected a number") == 0);
@@ -81,7 +82,7 @@ TEST_CASE("a manifest may have the best evaluation so far, and an invalid one is
     return message_of<InputError>(
         [&] { train::parse_manifest("m.json", train::with_checksum(changed)); });
   };
-  CHECK(with("7").find("m.json: best: it is no JSON object") == 0);
+  CHECK(with("7").find("m.json: best: it is not a JSON object") == 0);
   CHECK(with(R"({"step":3})").find("m.json: best: it has no \"value\"") == 0);
   CHECK(with(R"({"step":3,"value":"low","tie":0})").find("expected a number") != std::string::npos);
   CHECK(with(R"({"step":-3,"value":1,"tie":0})").find("best: step") != std::string::npos);
@@ -172,12 +173,13 @@ TEST_CASE("an invalid manifest is refused even if its checksum is right") {
   CHECK(with([](Manifest& m) { m.files[0].bytes = 2100; }).find("is longer than a.safetensors") !=
         std::string::npos);
   CHECK(with([](Manifest& m) { m.files[0].header_bytes = 9000; }) ==
-        "m.json: files: header_bytes is 9000 of 8000 bytes");
+        "m.json: files: header_bytes is 9000, but the whole file has 8000 bytes");
   CHECK(with([](Manifest& m) { m.ranges[0].digest.low = 2; }) ==
-        "m.json: digest: it is not the ranges' sum");
+        "m.json: digest: it is not the sum of the ranges' digests");
   CHECK(with([](Manifest& m) { m.tensors[1] = m.tensors[0]; }) ==
         "m.json: tensors: \"wte.weight/value\" is there twice");
-  CHECK(with([](Manifest& m) { m.skipped = 41; }) == "m.json: skipped is 41 of 40 steps");
+  CHECK(with([](Manifest& m) { m.skipped = 41; }) ==
+        "m.json: skipped is 41, expected at most the 40 steps");
   for (const char* name : {"../a", "/etc/passwd", "", ".", "..", ".hidden", "sub/a"}) {
     CHECK(with([&](Manifest& m) { m.files[0].name = name; }).find("expected the name of a file") !=
           std::string::npos);

@@ -101,8 +101,9 @@ TEST_CASE("a log is a regular file or a device, and a pipe is refused, not waite
   const test::TemporaryFolder folder;
   const std::string pipe = folder.path("pipe");
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK_THAT(test::message_of<InputError>([&] { RunLog{pipe}; }),
-             ContainsSubstring("pipe: cannot be written: it is there and is neither a regular"));
+  CHECK_THAT(
+      test::message_of<InputError>([&] { RunLog{pipe}; }),
+      ContainsSubstring("pipe: cannot be written: it already exists and is neither a regular"));
   RunLog("/dev/null").write(eval_line(1, 2));
 }
 

@@ -63,11 +63,11 @@ TEST_CASE("a table of another GPU or library, and an invalid table, are refused"
           [](json& table) { table["device"] = "another GPU"; });
   refused("table.json: the table is of cuBLASLt 120000, and this is 130100",
           [](json& table) { table["cublaslt"] = 120000; });
-  refused("table.json: it is no table that tune wrote", [](json& table) { table["type"] = 3; });
-  refused("table.json: it is no table that tune wrote", [](json& table) { table = 3; });
+  refused("table.json: it is not a table that tune wrote", [](json& table) { table["type"] = 3; });
+  refused("table.json: it is not a table that tune wrote", [](json& table) { table = 3; });
   refused("table.json: it has no device", [](json& table) { table.erase("device"); });
-  refused("table.json: products are no list", [](json& table) { table["products"] = 3; });
-  refused("product 2 is product 0 again",
+  refused("table.json: products is not a list", [](json& table) { table["products"] = 3; });
+  refused("product 2 repeats product 0",
           [](json& table) { table["products"].push_back(table["products"][0]); });
   for (const char* text : {"", "{", "[]", "null", "\xff"}) {
     CHECK_THROWS_AS(parse(text), InputError);

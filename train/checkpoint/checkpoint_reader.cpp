@@ -117,7 +117,7 @@ void CheckpointReader::check_tensors(const std::vector<optim::StateTensor>& expe
     // Float dtypes may differ, because read() converts to f32.
     const optim::StateTensor& there = manifest_.tensors[found->second];
     if (there.shape != wanted.shape || is_float(there.dtype) != is_float(wanted.dtype)) {
-      fail_input("{}: {} is {} {}, that of the run {} {}", folder_, wanted.path(),
+      fail_input("{}: {} is {} {}, expected {} {} as in the run", folder_, wanted.path(),
                  dtype_name(there.dtype), there.shape, dtype_name(wanted.dtype), wanted.shape);
     }
   }
@@ -128,7 +128,7 @@ void CheckpointReader::check_tensors(const std::vector<optim::StateTensor>& expe
   for (const optim::StateTensor& wanted : expected) known.emplace(wanted.path(), true);
   for (const auto& [path, number] : by_path_) {
     if (!known.contains(path)) {
-      fail_input("{}: it has {}, which the run has not", folder_, nn::printable(path));
+      fail_input("{}: it has {}, which the run does not have", folder_, nn::printable(path));
     }
   }
 }
@@ -179,7 +179,7 @@ void CheckpointReader::read(const std::string& path, int64_t begin, std::span<fl
 int64_t CheckpointReader::count(const std::string& path) const {
   const optim::StateTensor& of = tensor(path);
   if (of.dtype != DType::i64 || of.shape.elements() != 1) {
-    fail_input("{}: {} is {} {}, expected a count", folder_, nn::printable(path),
+    fail_input("{}: {} is {} {}, expected one i64 number", folder_, nn::printable(path),
                dtype_name(of.dtype), of.shape);
   }
   int64_t value = 0;

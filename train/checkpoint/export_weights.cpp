@@ -44,7 +44,7 @@ std::vector<nn::SafetensorsSpec> list_weights(const CheckpointReader& checkpoint
                  nn::printable(tensor.path()), dtype_name(tensor.dtype));
     }
     if (!weights.emplace(name, Weight{tensor.path(), tensor.shape}).second) {
-      fail_input("{}: two of its tensors would be called {}", manifest_path(checkpoint),
+      fail_input("{}: two of its tensors would be exported as {}", manifest_path(checkpoint),
                  nn::printable(name));
     }
     list.push_back({name, DType::f32, tensor.shape});
@@ -73,8 +73,8 @@ std::unique_ptr<nn::Module> described_model(const CheckpointReader& checkpoint) 
     // Every layer has at least one tensor. This check prevents an invalid manifest from making the
     // program build a huge model.
     if (config.layers > std::ssize(checkpoint.manifest().tensors)) {
-      fail_input("{}: a GPT of {} layers in {} tensors", manifest_path(checkpoint), config.layers,
-                 checkpoint.manifest().tensors.size());
+      fail_input("{}: it describes a GPT of {} layers, but has only {} tensors",
+                 manifest_path(checkpoint), config.layers, checkpoint.manifest().tensors.size());
     }
     return std::make_unique<models::Gpt>(config);
   }
@@ -98,15 +98,16 @@ std::vector<nn::SafetensorsSpec> model_weights(const CheckpointReader& checkpoin
   for (const nn::SafetensorsSpec& spec : specs) {
     const auto found = weights.find(spec.name);
     if (found == weights.end()) {
-      fail_input("{} has {}, but the checkpoint has not", where, spec.name);
+      fail_input("{} has {}, but the checkpoint does not", where, spec.name);
     }
     if (found->second.shape != spec.shape) {
-      fail_input("{} has {} with the shape {}, and it {}", where, spec.name, spec.shape,
-                 found->second.shape);
+      fail_input("{} has {} with the shape {}, but the checkpoint has the shape {}", where,
+                 spec.name, spec.shape, found->second.shape);
     }
   }
   if (specs.size() != weights.size()) {
-    fail_input("{} has {} tensors of weights, and it {}", where, specs.size(), weights.size());
+    fail_input("{} has {} tensors of weights, but the checkpoint has {}", where, specs.size(),
+               weights.size());
   }
   return specs;
 }

@@ -46,8 +46,8 @@ ImportedMoments open_moments(const ImportOptions& options, const ImportedWeights
   }
   ImportedMoments moments = open_imported_moments(options.moments, weights);
   if (!options.optimizer.empty() && kinds_of(options.optimizer) != moments.kinds) {
-    fail_input("{}: it has {}, and {} keeps {}", options.moments, fmt::join(moments.kinds, ", "),
-               options.optimizer,
+    fail_input("{}: it has {}, but the optimizer {} keeps {}", options.moments,
+               fmt::join(moments.kinds, ", "), options.optimizer,
                kinds_of(options.optimizer).empty()
                    ? "nothing"
                    : fmt::format("{}", fmt::join(kinds_of(options.optimizer), ", ")));
@@ -71,11 +71,13 @@ int64_t finished_step(const ImportOptions& options, const ImportedWeights& weigh
     const std::optional<int64_t> own = moments.updates[i];
     const std::string& name = weights.values[i].of.name;
     if (!own) {
-      fail_input("{}: {} has no step; give the run's step with --step", options.moments, name);
+      fail_input("{}: {} has no step; give the number of finished steps with --step",
+                 options.moments, name);
     }
     if (own != common) {
-      fail_input("{}: {} has {} updates, {} has {}; give the run's step with --step",
-                 options.moments, weights.values.front().of.name, *common, name, *own);
+      fail_input(
+          "{}: {} has {} updates, but {} has {}; give the number of finished steps with --step",
+          options.moments, weights.values.front().of.name, *common, name, *own);
     }
   }
   return *common;
@@ -93,8 +95,9 @@ std::vector<ImportedTensor> update_counts(const ImportOptions& options,
     const std::string& name = weights.values[i].of.name;
     const int64_t count = moments.updates[i].value_or(step);
     if (count == 0 && !options.moments.empty() && !moments.updates[i]) {
-      fail_input("{}: {} has momentum, and the step is 0; give the run's step with --step",
-                 options.moments, name);
+      fail_input(
+          "{}: {} has momentum, but the step is 0; give the number of finished steps with --step",
+          options.moments, name);
     }
     counts.push_back({.of = {name, optim::updates_kind, DType::i64, {}}, .count = count});
   }

@@ -30,11 +30,11 @@ class StateFile {
       const std::string name(whole.substr(0, dot));
       const std::string kind(whole.substr(std::min(dot + 1, whole.size())));
       if (!known_kinds().contains(kind)) {
-        fail_input("{}: tensor {} is no state of Adam, AdamW or SGD, expected NAME.{}", path,
+        fail_input("{}: tensor {} is not a state of Adam, AdamW or SGD, expected NAME.{}", path,
                    nn::printable(entry.name), fmt::join(known_kinds(), ", NAME."));
       }
       if (!parameters.contains(name)) {
-        fail_input("{}: tensor {} is of a parameter that {} has not", path,
+        fail_input("{}: tensor {} is of a parameter that {} does not have", path,
                    nn::printable(entry.name), weights.path);
       }
       if (!entries_.emplace(std::pair(name, kind), entry).second) {
@@ -73,7 +73,7 @@ class StateFile {
   const nn::SafetensorsEntry& at(const std::string& name, const std::string& kind) const {
     const nn::SafetensorsEntry* const entry = find(name, kind);
     if (entry != nullptr) return *entry;
-    fail_input("{}: it has no tensor {}, and the weights have this parameter", path(),
+    fail_input("{}: it has no tensor {}, but the weights have this parameter", path(),
                nn::printable(name + "." + kind));
   }
 

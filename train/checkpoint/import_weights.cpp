@@ -53,8 +53,10 @@ dist::Settings gpt_settings(const models::GptConfig& config) {
 
 void add_gpt(ImportedWeights& weights) {
   if (!has_name(models::config_path_beside(weights.path))) {
-    fail_input("{}: it has the tensors of a GPT-2, and {} is missing, which has the heads",
-               weights.path, models::config_path_beside(weights.path));
+    fail_input(
+        "{}: it has the tensors of a GPT-2, but {} is missing, which gives the number of attention "
+        "heads",
+        weights.path, models::config_path_beside(weights.path));
   }
   const auto model = std::make_shared<models::Gpt>(models::read_gpt_config_of(weights.path));
   const auto file = std::make_shared<models::GptWeights>(weights.path, *model);
@@ -92,7 +94,8 @@ std::set<std::string> check_description(ImportedWeights& weights,
 void check_statistics(const std::string& where, std::span<const float> values, bool variance) {
   for (const float value : values) {
     if (!std::isfinite(value) || (variance && value < 0)) {
-      fail_input("{} has the value {}", where, value);
+      fail_input("{} has the value {}, expected finite statistics and variances of at least 0",
+                 where, value);
     }
   }
 }
@@ -144,7 +147,7 @@ class Sorter {
         return two.of.name == one.of.name && two.of.kind == other && two.of.shape == one.of.shape;
       });
       if (!paired) {
-        fail_input("{}: {} has {} without {} of its shape", file_->path(),
+        fail_input("{}: {} has a {}, but no {} of the same shape", file_->path(),
                    nn::printable(one.of.name), one.of.kind, other);
       }
     }

@@ -50,7 +50,7 @@ class Members {
  public:
   Members(std::string where, const nlohmann::json& object)
       : where_(std::move(where)), object_(object) {
-    if (!object.is_object()) fail_input("{}: it is no JSON object", where_);
+    if (!object.is_object()) fail_input("{}: it is not a JSON object", where_);
   }
 
   const nlohmann::json& at(const char* name) const {
@@ -88,7 +88,7 @@ class Members {
 
   static BlockDigest digest_of(const std::string& member, const std::string& text) {
     const auto digest = BlockDigest::parse(text);
-    if (!digest) fail_input("{} is no digest of 32 hexadecimal digits", member);
+    if (!digest) fail_input("{} is not a digest of 32 hexadecimal digits", member);
     return *digest;
   }
 
@@ -105,7 +105,7 @@ class Members {
 
 uint64_t parse_hexadecimal(const std::string& member, const std::string& text) {
   const auto digest = BlockDigest::parse(std::string(16, '0') + text);
-  if (!digest) fail_input("{} is no digest of 16 hexadecimal digits", member);
+  if (!digest) fail_input("{} is not a digest of 16 hexadecimal digits", member);
   return digest->low;
 }
 
@@ -114,7 +114,7 @@ DType parse_dtype(const std::string& member, const std::string& text) {
        {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
     if (nn::safetensors_dtype(dtype) == text) return dtype;
   }
-  fail_input("{} is \"{}\", which is no dtype of a checkpoint", member, nn::printable(text));
+  fail_input("{} is \"{}\", which is not a dtype of checkpoints", member, nn::printable(text));
 }
 
 CheckpointFile parse_file(const Members& file) {
@@ -129,8 +129,8 @@ CheckpointFile parse_file(const Members& file) {
                nn::printable(result.name));
   }
   if (result.header_bytes > result.bytes) {
-    fail_input("{} is {} of {} bytes", file.member("header_bytes"), result.header_bytes,
-               result.bytes);
+    fail_input("{} is {}, but the whole file has {} bytes", file.member("header_bytes"),
+               result.header_bytes, result.bytes);
   }
   return result;
 }
@@ -202,7 +202,9 @@ void check_complete(const std::string& where, const Manifest& manifest) {
     }
   }
   if (next != manifest.ranges.size()) fail_input("{}: ranges: they are not in order", where);
-  if (digest != manifest.digest) fail_input("{}: digest: it is not the ranges' sum", where);
+  if (digest != manifest.digest) {
+    fail_input("{}: digest: it is not the sum of the ranges' digests", where);
+  }
 }
 
 JsonObject best_json(const BestEvaluation& best) {
@@ -239,7 +241,7 @@ std::string_view checked_part(const std::string& where, std::string_view text) {
     fail_input("{}: it is not whole: its checksum is missing", where);
   const std::string_view part = text.substr(0, at);
   if (text != with_checksum(std::string(part))) {
-    fail_input("{}: its checksum does not fit: it was changed, or is not whole", where);
+    fail_input("{}: its checksum does not match: it was changed, or is not whole", where);
   }
   return part;
 }
@@ -337,10 +339,11 @@ Manifest parse_manifest(const std::string& where, const std::string& text) {
     }
   }
   if (manifest.skipped > manifest.step) {
-    fail_input("{} is {} of {} steps", members.member("skipped"), manifest.skipped, manifest.step);
+    fail_input("{} is {}, expected at most the {} steps", members.member("skipped"),
+               manifest.skipped, manifest.step);
   }
   if (manifest.best && (manifest.best->step < 1 || manifest.best->step > manifest.step)) {
-    fail_input("{}: step is {} of {} steps", members.member("best"), manifest.best->step,
+    fail_input("{}: step is {}, expected from 1 to {}", members.member("best"), manifest.best->step,
                manifest.step);
   }
   // Ranges are parsed last, because they refer to files and tensors by index.

@@ -70,7 +70,8 @@ CheckpointFolder::CheckpointFolder(const std::string& folder) {
   // without locks, flock fails with another error, and the folder is used without a lock.
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(lock_);
-    fail_input("{}: another run writes its checkpoints there; give it a folder of its own", folder);
+    fail_input("{}: another run writes its checkpoints there; give this run another folder",
+               folder);
   }
   // The folder has no other writer now, so any partial folders are left over from earlier writers.
   remove_partial_checkpoints(folder);

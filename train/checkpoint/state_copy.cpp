@@ -65,8 +65,8 @@ StateCopy::StateCopy(const CheckpointOptions& options, const std::vector<optim::
 
 std::vector<optim::StatePiece> StateCopy::take(std::vector<optim::StatePiece> pieces) const {
   TESSERA_CHECK(pieces.size() == copies_.size(),
-                "checkpoint: the state has {} pieces on this rank, and had {}", pieces.size(),
-                copies_.size());
+                "checkpoint: the state has {} pieces on this rank, but had {} at the start",
+                pieces.size(), copies_.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (!copies_[i].defined()) continue;
     copies_[i].copy_from(pieces[i].values);

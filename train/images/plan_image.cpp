@@ -138,7 +138,8 @@ PlannedImages planned_images(const models::ImageConfig& config, const data::Imag
   const data::ImageShape& shape = data.transform.shape;
   TESSERA_CHECK(sizes.side == shape.height && sizes.side == shape.width &&
                     sizes.channels == shape.channels && sizes.classes == data.classes(),
-                "plan: a model for {} x {} x {} and {} classes, data of {} x {} x {} and {}",
+                "plan: the model is for images of {} x {} x {} and {} classes, but the data has {} "
+                "x {} x {} and {}",
                 sizes.side, sizes.side, sizes.channels, sizes.classes, shape.height, shape.width,
                 shape.channels, data.classes());
   return {.config = config,
@@ -150,7 +151,8 @@ PlannedImages planned_images(const models::ImageConfig& config, const data::Imag
 
 optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedImages& images,
                      const JobPlace& place) {
-  TESSERA_CHECK(parameter_dtype(model) == images.dtype, "plan: a model in {}, images in {}",
+  TESSERA_CHECK(parameter_dtype(model) == images.dtype,
+                "plan: the model is in {}, but the images are in {}",
                 dtype_name(parameter_dtype(model)), dtype_name(images.dtype));
   optim::Plan plan = plan_run(run, model, place);
   check_size(run, images);

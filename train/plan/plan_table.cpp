@@ -77,9 +77,10 @@ std::string memory_table(const std::vector<PlannedRun>& runs, int64_t ranks_per_
              {"padding therein", [](const auto& run) { return run.plan.padding; }}},
             runs);
   if (unknown) {
-    text += fmt::format("workspace is unknown here and in no total: the GPU's cuBLASLt says what "
-                        "products take, and there is no usable GPU ({})\n",
-                        cuda::unusable());
+    text += fmt::format(
+        "workspace is unknown here, and not part of any total: the GPU's cuBLASLt says what "
+        "products take, and there is no usable GPU ({})\n",
+        cuda::unusable());
   }
   return text;
 }

@@ -19,7 +19,8 @@ double gain(int64_t place) { return 1 / std::log2(static_cast<double>(place) + 2
 }  // namespace
 
 RankingQuality ranking_quality(std::span<const int64_t> places, int64_t k) {
-  TESSERA_CHECK(!places.empty() && k >= 1, "ranking_quality: {} places and k = {}", places.size(),
+  TESSERA_CHECK(!places.empty() && k >= 1,
+                "ranking_quality: {} places and k = {}, expected at least 1 of each", places.size(),
                 k);
   double gains = 0;
   double best_gains = 0;

@@ -136,7 +136,9 @@ class History {
       }
     } else if (type == "step" && has_step) {
       const auto step = line["step"].get<int64_t>();
-      if (step <= last_step_) fail_input("{}: step {} follows step {}", log_, step, last_step_);
+      if (step <= last_step_) {
+        fail_input("{}: step {} follows step {}, expected a later step", log_, step, last_step_);
+      }
       last_step_ = step;
       ++steps_;
       series_.add(line);

@@ -38,7 +38,7 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode)) {
     fail_input(
-        "{}: cannot be written: it is there and is neither a regular file nor a terminal; "
+        "{}: cannot be written: it already exists and is neither a regular file nor a terminal; "
         "a file can be followed with tail -f",
         path);
   }
