@@ -44,7 +44,7 @@ TEST_CASE("assigned values are the source's, rounded to the tensor's dtype") {
   CHECK(memory_ledger({}).current(Category::workspace) == before);
 }
 
-TEST_CASE("nothing is asked for an empty tensor, and only floats are assigned") {
+TEST_CASE("assign skips the source for an empty tensor, and takes only float dtypes") {
   const auto none = [](int64_t, std::span<float>) { FAIL("the source was asked"); };
   assign(Tensor::empty({0}, DType::bf16), none);
   CHECK_THROWS_WITH(assign(Tensor::empty({2}, DType::i32), none),

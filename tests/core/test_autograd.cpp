@@ -75,7 +75,7 @@ TEST_CASE("the gradients of several uses of one tensor add up") {
   }
 }
 
-TEST_CASE("backward scales by what it is given") {
+TEST_CASE("backward scales gradients by the given factor") {
   const Tensor x = parameter({1, 2});
   backward(ops::sum(ops::mul(x, x)), 0.25f);
   CHECK(gradient_values(x) == Floats{0.5f, 1});
@@ -83,7 +83,7 @@ TEST_CASE("backward scales by what it is given") {
   CHECK(gradient_values(x) == Floats{0, 0});
 }
 
-TEST_CASE("each backward begins a gradient anew, also in other memory") {
+TEST_CASE("each backward starts a new gradient, in new memory") {
   const Tensor x = parameter({3});
   backward(ops::sum(ops::scale(x, 2)));
   const Tensor first = x.leaf()->gradient;
@@ -92,7 +92,7 @@ TEST_CASE("each backward begins a gradient anew, also in other memory") {
   CHECK(first.item() == 2);
 }
 
-TEST_CASE("an output that nothing used has no gradient") {
+TEST_CASE("an output that is not used gets no gradient") {
   const Tensor x = parameter({1, 1});
   std::vector<bool> seen;
   SECTION("the first") {
@@ -113,7 +113,7 @@ TEST_CASE("an output that nothing used has no gradient") {
   }
 }
 
-TEST_CASE("a node whose output gets no gradient is passed over, and what is behind it too") {
+TEST_CASE("backward skips a node whose output gets no gradient, and the nodes behind it") {
   const Tensor x = parameter({1});
   const Tensor y = parameter({1});
   y.leaf()->gradient = Tensor::full({1}, 99);
@@ -129,7 +129,7 @@ TEST_CASE("a node whose output gets no gradient is passed over, and what is behi
   CHECK(completed == 0);
 }
 
-TEST_CASE("only what a parameter took part in is recorded") {
+TEST_CASE("only operations that depend on a parameter are recorded") {
   const Tensor constant = Tensor::full({2}, 1);
   CHECK_FALSE(ops::scale(constant, 2).requires_grad());
   const Tensor x = parameter({1, 2});
@@ -167,7 +167,7 @@ TEST_CASE("NoGrad records nothing while it lives") {
   CHECK(grad_enabled());
 }
 
-TEST_CASE("a loss that has no gradient to give is an error") {
+TEST_CASE("a loss of several elements, or one without history, is an error") {
   const Tensor x = parameter({1, 2});
   CHECK_THROWS_WITH(backward(ops::scale(x, 2)),
                     ContainsSubstring("the loss has shape [2], expected one element"));
@@ -200,7 +200,7 @@ TEST_CASE("a second backward over a freed graph is an error, and changes nothing
   CHECK(gradient_values(x) == Floats{2, 4});
 }
 
-TEST_CASE("a closure that throws leaves autograd in order") {
+TEST_CASE("autograd still works after a closure has thrown") {
   const Tensor x = parameter({1});
   const Tensor bad = record("bad", x.detach(), {x},
                             [](const Tensor&, InputGradients&) { fail("bad: as it must"); });
@@ -211,10 +211,10 @@ TEST_CASE("a closure that throws leaves autograd in order") {
   CHECK(gradient_values(x) == Floats{2});
 }
 
-TEST_CASE("a gradient that was handed on is not added to while others hold it") {
+TEST_CASE("a passed gradient is not changed while other tensors share its memory") {
   const Tensor a = parameter({1});
   const Tensor b = parameter({1});
-  SECTION("one gradient for two inputs, of which one has another use") {
+  SECTION("one gradient for two inputs, one of which has another use") {
     const Tensor left = ops::scale(a, 2);
     const Tensor right = ops::scale(b, 3);
     const Tensor y = ops::add(left, right);                 // passes dy to left and right
@@ -238,7 +238,7 @@ TEST_CASE("a gradient that was handed on is not added to while others hold it") 
     CHECK(gradient_values(a) == Floats{4});
     CHECK(gradient_values(b) == Floats{3});
   }
-  SECTION("a tensor of the closure's own") {
+  SECTION("the closure's own tensor") {
     const Tensor own = Tensor::full({1}, 5);
     const Tensor h = ops::scale(a, 1);
     const Tensor y = record("own", h.detach(), {h},
@@ -249,7 +249,7 @@ TEST_CASE("a gradient that was handed on is not added to while others hold it") 
   }
 }
 
-TEST_CASE("what is handed on must have the input's shape") {
+TEST_CASE("a passed gradient must have the input's shape") {
   const Tensor x = parameter({1, 2});
   const Tensor y = record("wrong", x.detach(), {x}, [](const Tensor&, InputGradients& grads) {
     grads.pass(0, Tensor::zeros({3}));
@@ -278,14 +278,14 @@ TEST_CASE("very long graphs need no recursion") {
     CHECK(gradient_values(x) == Floats{1});
   }
   SECTION("release without backward") { chain(); }
-  SECTION("release of a graph that backward has passed") {
+  SECTION("release after backward") {
     const Tensor loss = chain();
     backward(loss);
     CHECK(gradient_values(x) == Floats{1});
   }
 }
 
-TEST_CASE("what saved() keeps has no history, unless it is a parameter") {
+TEST_CASE("a tensor that saved() returns has no history, unless it is a parameter") {
   const Tensor x = parameter({1});
   CHECK(saved(x).leaf() == x.leaf());
   const Tensor h = ops::scale(x, 2);
@@ -295,7 +295,7 @@ TEST_CASE("what saved() keeps has no history, unless it is a parameter") {
   CHECK_FALSE(saved(Tensor()).defined());
 }
 
-TEST_CASE("what can be computed again is not kept, and gives the same bits") {
+TEST_CASE("outputs that can be recomputed are not kept, and gradients have the same bits") {
   const auto weights = [](uint64_t seed) { return as_parameter(random_tensor({5, 5}, seed)); };
   const Tensor x = as_parameter(random_tensor({3, 5}, 1));
   const Tensor scale = as_parameter(random_tensor({5}, 2));

@@ -53,7 +53,7 @@ int64_t count(const Log& log, const std::string& entry) {
 
 }  // namespace
 
-TEST_CASE("a parameter hears of its use, in backward only where its value is read") {
+TEST_CASE("a parameter's hooks see each use, in backward only if its value is read") {
   Log log;
   Watched w("w", log, {2, 2}, 0.5f);
   const Tensor x = as_parameter(Tensor::full({2, 2}, 3));
@@ -74,7 +74,7 @@ TEST_CASE("a parameter hears of its use, in backward only where its value is rea
   CHECK(log == Log{"w use", "w done", "w buffer", "w complete"});
 }
 
-TEST_CASE("a shared parameter is complete once, after all contributions") {
+TEST_CASE("a shared parameter's gradient is complete once, after all contributions") {
   Log log;
   Watched table("table", log, {4, 2}, 1);
   Watched other("other", log, {2, 2}, 1);
@@ -105,7 +105,7 @@ TEST_CASE("a shared parameter is complete once, after all contributions") {
   CHECK(table.at_completion == table.buffer.values<float>()[0]);
 }
 
-TEST_CASE("every way to contribute adds to what is there, and the first overwrites") {
+TEST_CASE("the first contribution overwrites a gradient's buffer, and later ones add to it") {
   Log log;
   Watched w("w", log, {2}, 3);
   const auto by_destination = [](const Tensor& x) {
@@ -149,7 +149,7 @@ TEST_CASE("every way to contribute adds to what is there, and the first overwrit
   }
 }
 
-TEST_CASE("a parameter twice in one operation is complete once") {
+TEST_CASE("a parameter used twice in one operation is complete once") {
   Log log;
   Watched w("w", log, {2}, 3);
   backward(ops::sum(ops::mul(w.tensor, w.tensor)));
@@ -159,7 +159,7 @@ TEST_CASE("a parameter twice in one operation is complete once") {
   CHECK(count(log, "w use") == count(log, "w done"));
 }
 
-TEST_CASE("a use that leads to no gradient does not hold completion up") {
+TEST_CASE("a use without a gradient does not delay completion") {
   Log log;
   Watched w("w", log, {1}, 2);
   const Tensor dropped = ops::scale(w.tensor, 5);
@@ -192,7 +192,7 @@ TEST_CASE("gradients are complete in the order of backward") {
   CHECK(completed == Log{"c complete", "b complete", "a complete"});
 }
 
-TEST_CASE("a buffer of another shape than the parameter's is an error") {
+TEST_CASE("a gradient buffer must have the parameter's shape") {
   Log log;
   Watched w("w", log, {2}, 1);
   w.buffer = Tensor::zeros({3});
@@ -200,7 +200,7 @@ TEST_CASE("a buffer of another shape than the parameter's is an error") {
                     ContainsSubstring("parameter 'w' has shape [3], expected [2]"));
 }
 
-TEST_CASE("an operation that fails still lets go of its parameters") {
+TEST_CASE("an operation that fails still ends the use of its parameters") {
   Log log;
   Watched w("w", log, {2}, 1);
   Watched bad("bad", log, {2}, 1);
@@ -248,7 +248,7 @@ TEST_CASE("operands on two devices are refused") {
   CHECK_THROWS_WITH(ops::smoothed_cross_entropy(here, rows, 0.1f), refused);
 }
 
-TEST_CASE("a frozen parameter takes no gradient, but hears of its use") {
+TEST_CASE("a frozen parameter gets no gradient, but its hooks see each use") {
   Log log;
   Watched w("w", log, {2, 2}, 0.5f);
   Watched frozen("frozen", log, {2, 2}, 2);

@@ -63,7 +63,7 @@ bool says_what_it_reads(const Operation& operation, const Tensors& values) {
 
 }  // namespace
 
-TEST_CASE("memory goes while backward proceeds, and all of it in the end") {
+TEST_CASE("backward frees memory as it proceeds, and all of it by the end") {
   const int64_t before = activations();
   const int64_t workspace_before = workspace();
   constexpr int64_t elements = 4096;
@@ -123,7 +123,7 @@ TEST_CASE("gradients without a buffer are counted as gradients, one for each par
   CHECK(memory_ledger().current(Category::gradients) == before);
 }
 
-TEST_CASE("an operation says which parameters it reads, and keeps the memory of none") {
+TEST_CASE("an operation announces the parameters it reads, and keeps none of their memory") {
   const Tensor tokens = random_indices({2, 3}, 1, 4);
   const Tensor a = random_tensor({4, 6}, 2);
   const Tensor b = random_tensor({4, 6}, 3);

@@ -94,7 +94,7 @@ TEST_CASE("a product on CUDA equals float64 however its operands are stored", "[
   CHECK(relative_error(operands.c, expected) < tolerance(c_dtype, roundings, f32_error));
 }
 
-TEST_CASE("a product on CUDA reads heads out of a packed tensor, writes into rows that are wider",
+TEST_CASE("a product on CUDA reads heads of a packed tensor, and writes into wider rows",
           "[blas_lt]") {
   if (on_cpu()) return;
   // qkv is (T, 3, H, D). Multiplies each head's q by the same head's k or, if shared, by head 0's
@@ -131,7 +131,7 @@ TEST_CASE("a product on CUDA reads heads out of a packed tensor, writes into row
   CHECK(relative_error(scores, expected) < 1e-6);
 }
 
-TEST_CASE("a product on CUDA of size zero is nothing, zero or the bias", "[blas_lt]") {
+TEST_CASE("a product on CUDA of size zero does nothing, or gives zero or the bias", "[blas_lt]") {
   if (on_cpu()) return;
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor c = rounded_to(dtype, Tensor::full({2, 3}, 5.0f));
@@ -184,7 +184,7 @@ TEST_CASE("a product on CUDA gives the same bits in every call and thread", "[bl
   for (const Tensor& result : results) CHECK(same_bits(result, operands.c));
 }
 
-TEST_CASE("a product on CUDA says what is wrong", "[blas_lt]") {
+TEST_CASE("a product on CUDA refuses invalid arguments", "[blas_lt]") {
   if (on_cpu()) return;
   using Catch::Matchers::ContainsSubstring;
   const Operands operands(DType::bf16, DType::f32, {4, 8, 4}, false, false);
@@ -209,7 +209,7 @@ TEST_CASE("a product on CUDA says what is wrong", "[blas_lt]") {
   refused(bad, "exceed 32-bit sizes");
 }
 
-TEST_CASE("what a product takes of the workspace is known before it runs") {
+TEST_CASE("a product's workspace on CUDA is known before it runs") {
   if (on_cpu()) return;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const Sizes& sizes : {Sizes{64, 48, 32}, Sizes{5, 7, 9}, Sizes{130, 3, 64}}) {

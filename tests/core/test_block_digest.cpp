@@ -19,13 +19,13 @@ BlockDigest digest(const std::string& name, std::span<const float> values, int64
   return digest_of_blocks(name, first, sizeof(float), std::as_bytes(values));
 }
 
-TEST_CASE("a digest of blocks is what the xxhash package of Python computes") {
+TEST_CASE("a digest of blocks equals that of Python's xxhash package") {
   // Python's xxhash.xxh3_128_intdigest has computed the expected digest of 600 numbers, as
   // docs/checkpoints.md describes.
   CHECK(digest("wte.weight/exp_avg", numbers(600)).text() == "5ccdc569509bba0f291187c546181592");
 }
 
-TEST_CASE("parts of numbers have the digest of the whole, in any order") {
+TEST_CASE("digests of parts add up to the digest of the whole, in any order") {
   const std::vector<float> values = numbers(1000);
   const auto part = [&](int64_t begin, int64_t end) {
     return digest(
@@ -39,7 +39,7 @@ TEST_CASE("parts of numbers have the digest of the whole, in any order") {
   CHECK(sum == digest("w", values));
 }
 
-TEST_CASE("other numbers, places and names have another digest") {
+TEST_CASE("other values, positions or names give another digest") {
   const std::vector<float> values = numbers(512);
   const BlockDigest whole = digest("w", values);
   CHECK(digest("v", values) != whole);
@@ -53,7 +53,7 @@ TEST_CASE("other numbers, places and names have another digest") {
   CHECK_THROWS_WITH(digest("w", values, 1), Catch::Contains("blocks begin at element 1 of w"));
 }
 
-TEST_CASE("digests are added modulo 2^128, and read as they are written") {
+TEST_CASE("digests are added modulo 2^128, and can be written and read back") {
   BlockDigest sum{~uint64_t{0}, 1};
   sum += {2, ~uint64_t{0}};
   CHECK(sum == BlockDigest{1, 1});

@@ -30,7 +30,7 @@ GradientCheck check_square(float factor, bool only_first) {
 
 }  // namespace
 
-TEST_CASE("check_gradient accepts a right gradient", "[check_gradient]") {
+TEST_CASE("check_gradient accepts a correct gradient", "[check_gradient]") {
   REQUIRE(check_square(1.0f, false));
 }
 

@@ -62,7 +62,7 @@ TEST_CASE("small loops stay on the calling thread") {
   CHECK(worth_a_team(int64_t{1} << 20, 1));
 }
 
-TEST_CASE("a range inside a range is computed whole") {
+TEST_CASE("a parallel loop inside a parallel loop covers its whole range") {
   const ThreadCountRestorer restorer;
   set_thread_count(2);
   std::atomic<int64_t> total{0};
@@ -72,7 +72,7 @@ TEST_CASE("a range inside a range is computed whole") {
   CHECK(total == 20);
 }
 
-TEST_CASE("a scope changes the number of threads for its own thread only", "[threads]") {
+TEST_CASE("ThreadCountScope changes the thread count of its own thread only", "[threads]") {
   const ThreadCountRestorer restorer;
   set_thread_count(3);
   {
@@ -93,7 +93,7 @@ TEST_CASE("a scope changes the number of threads for its own thread only", "[thr
   CHECK(thread_count() == 3);
 }
 
-TEST_CASE("what a loop's body throws comes out of the team") {
+TEST_CASE("an exception in a parallel loop's body reaches the caller") {
   set_thread_count(3);
   const auto throws = [](int64_t, int64_t end) { TESSERA_CHECK(end < 1000000, "body: no"); };
   CHECK_THROWS_WITH(parallel_ranges(1000000, 100, throws), "body: no");
@@ -101,7 +101,7 @@ TEST_CASE("what a loop's body throws comes out of the team") {
   CHECK_THROWS_WITH(parallel_ranges(1000000, 100, throws), "body: no");
 }
 
-TEST_CASE("workspace is counted as such, and only while it lives") {
+TEST_CASE("workspace is counted as workspace, only while it is allocated") {
   const Context context = test_context();
   const int64_t before = memory_ledger().current(Category::workspace);
   {

@@ -58,7 +58,7 @@ TEST_CASE("a strided 1x1 convolution of few channels stays within its workspace"
   }
 }
 
-TEST_CASE("Winograd's algorithm is used where it can be and pays", "[cpu]") {
+TEST_CASE("Winograd's algorithm is used where it applies and is faster", "[cpu]") {
   const auto suits = [](const Shape& x, int64_t out_channels, const Conv2dOptions& options,
                         Conv2dPass pass, DType dtype = DType::f32) {
     const Shape weight{out_channels, x[3] / options.groups, 3, 3};

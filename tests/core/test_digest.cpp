@@ -9,14 +9,14 @@
 using namespace tessera;
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("xxh3 is the published function, and takes a seed") {
+TEST_CASE("xxh3 gives the published hashes, and takes a seed") {
   CHECK(xxh3("") == 0x2D06800538D394C2u);
   CHECK(xxh3("abc") == 0x78AF5F94892F3950u);
   CHECK(xxh3("abc", 1) != xxh3("abc"));
   CHECK(xxh3("bc", xxh3("a")) != xxh3("c", xxh3("ab")));
 }
 
-TEST_CASE("a file's digest is of 64 blocks from its first byte to its last, or of all of it") {
+TEST_CASE("a file's digest covers 64 blocks from start to end, or the whole file") {
   const test::TemporaryFolder folder;
   constexpr size_t block = 4096;
   const std::string text(1'000'000, 'a');
@@ -40,7 +40,7 @@ TEST_CASE("a file's digest is of 64 blocks from its first byte to its last, or o
   }
 }
 
-TEST_CASE("of a small file every byte counts") {
+TEST_CASE("a small file's digest covers every byte") {
   const test::TemporaryFolder folder;
   std::string text(64 * 4096, 'a');
   const uint64_t before = digest_of_file(folder.file("text", text)).digest;
@@ -49,7 +49,7 @@ TEST_CASE("of a small file every byte counts") {
   CHECK(digest_of_file(folder.file("empty", "")).bytes == 0);
 }
 
-TEST_CASE("what is no file has no digest") {
+TEST_CASE("only regular files have a digest") {
   const test::TemporaryFolder folder;
   REQUIRE(::mkfifo(folder.path("fifo").c_str(), 0600) == 0);
   const auto refusal = [](const std::string& path) {

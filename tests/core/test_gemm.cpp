@@ -139,8 +139,7 @@ TEST_CASE("gemm reads heads out of a packed tensor and broadcasts a shared opera
   }
 }
 
-TEST_CASE("gemm of size zero: nothing happens, and a sum over no terms is zero or the bias",
-          "[gemm][cpu]") {
+TEST_CASE("gemm of size zero does nothing, or gives zero or the bias", "[gemm][cpu]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const DType c_dtype = GENERATE_COPY(DType::f32, dtype);
   const Tensor c = rounded_to(c_dtype, Tensor::full({2, 3}, 5.0f));
@@ -195,8 +194,7 @@ TEST_CASE("gemm gives the same bits wherever its operands lie", "[gemm][cpu]") {
   }
 }
 
-TEST_CASE("gemm works inside a parallel region, and gives there what one thread gives",
-          "[gemm][cpu]") {
+TEST_CASE("gemm inside a parallel region has the bits of one thread", "[gemm][cpu]") {
   const int64_t size = 65;
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor a = random_tensor_of(dtype, {size, size}, 1);
@@ -221,7 +219,7 @@ TEST_CASE("gemm works inside a parallel region, and gives there what one thread 
   for (const Tensor& result : results) CHECK(same_bits(result, expected));
 }
 
-TEST_CASE("gemm's workspace is what was said, and can be the caller's", "[gemm][cpu]") {
+TEST_CASE("gemm's workspace has the announced size, and may be the caller's", "[gemm][cpu]") {
   const ThreadCountRestorer restore;
   set_thread_count(GENERATE(1, 2));
   const DType dtype = GENERATE(from_range(float_dtypes()));
@@ -304,7 +302,7 @@ TEST_CASE("which products are fast depends on the CPU", "[gemm][cpu]") {
 #endif
 }
 
-TEST_CASE("gemm says what is wrong, and names the call that oneDNN refused", "[gemm][cpu]") {
+TEST_CASE("gemm refuses invalid arguments, and names the failed call of oneDNN", "[gemm][cpu]") {
   const Tensor x = Tensor::full({4, 4}, 1.0f);
   ProductArgs bad{.m = 4, .n = 4, .k = 4, .a = {x.raw(), -4}, .b = {x.raw(), 4}, .c = {x.raw(), 4}};
   CHECK_THROWS_WITH(cpu::gemm(bad), Catch::Matchers::ContainsSubstring("oneDNN: dnnl::"));

@@ -111,7 +111,7 @@ std::function<void()> refused(const std::function<void()>& body) {
 
 }  // namespace
 
-TEST_CASE("a graph has the bits of the step that it has captured", "[graph]") {
+TEST_CASE("a graph's launch has the bits of the captured step", "[graph]") {
   NEEDS_CUDA();
   const State restored({.step = 0});
   Model model(GENERATE(from_range(float_dtypes())));
@@ -151,7 +151,7 @@ TEST_CASE("a graph has the bits of the step that it has captured", "[graph]") {
   CHECK(model.results() == expected[2]);
 }
 
-TEST_CASE("the ledger counts a graph's launch as what it has captured", "[graph]") {
+TEST_CASE("the ledger counts a graph's launch like the captured step", "[graph]") {
   NEEDS_CUDA();
   const State state({.seed = 1, .step = 0});
   Model model(DType::f32);
@@ -185,7 +185,7 @@ TEST_CASE("the ledger counts a graph's launch as what it has captured", "[graph]
   CHECK(ledger.current_total() == before + more.bytes());
 }
 
-TEST_CASE("what a graph cannot launch again is refused while it is captured", "[graph]") {
+TEST_CASE("calls that a graph cannot repeat are refused during its capture", "[graph]") {
   NEEDS_CUDA();
   const Tensor x = Tensor::full({4}, 2);
   const Tensor one = Tensor::full({1}, 2);
@@ -237,7 +237,7 @@ TEST_CASE("what a graph cannot launch again is refused while it is captured", "[
   CHECK(same_bits(x, y));
 }
 
-TEST_CASE("streams take part in a graph by events", "[graph]") {
+TEST_CASE("other streams join a graph by events", "[graph]") {
   NEEDS_CUDA();
   static void* const other = cuda::new_stream(0);
   const Tensor x = Tensor::full({4}, 2);
@@ -285,7 +285,7 @@ TEST_CASE("streams take part in a graph by events", "[graph]") {
   CHECK(same_bits(y, Tensor::full({4}, 8)));
 }
 
-TEST_CASE("a fault in a graph is thrown at its next synchronisation", "[graph]") {
+TEST_CASE("an error in a graph is thrown at the next synchronisation", "[graph]") {
   NEEDS_CUDA();
   const Tensor tokens = Tensor::from<int32_t>({1, 2}, std::vector<int32_t>{0, 1});
   const Tensor table = Tensor::full({3, 4}, 1);
@@ -302,7 +302,7 @@ TEST_CASE("a fault in a graph is thrown at its next synchronisation", "[graph]")
       ContainsSubstring("embedding: token 3 at position 1"));
 }
 
-TEST_CASE("where there is no device there is no graph", "[graph]") {
+TEST_CASE("a graph without a device is an error", "[graph]") {
   if (cuda::device_count() > 0) TESSERA_SKIP("there is a device");
   CHECK_THROWS_WITH(refused([] {})(), ContainsSubstring(cuda::unusable()));
 }

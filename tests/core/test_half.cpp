@@ -93,8 +93,8 @@ std::vector<float> interesting_values() {
   return values;
 }
 
-TEMPLATE_TEST_CASE("a 16-bit value is what its format says, and comes back from f32", "[half]",
-                   BFloat16, Float16) {
+TEMPLATE_TEST_CASE("16-bit values are decoded as their format says, and come back from f32",
+                   "[half]", BFloat16, Float16) {
   for (unsigned bits = 0; bits < 0x10000; ++bits) {
     const auto value = from_bits<TestType>(bits);
     const float wide = float(value);
@@ -157,7 +157,7 @@ TEMPLATE_TEST_CASE("a vectorised loop of conversions gives the bits of scalar ca
   }
 }
 
-TEST_CASE("the kernels' list of dtypes", "[half]") {
+TEST_CASE("kernels take the float dtypes, and refuse others", "[half]") {
   CHECK(is_float(DType::f32));
   CHECK(is_float(DType::bf16));
   CHECK(is_float(DType::f16));

@@ -82,7 +82,7 @@ TEST_CASE("blocks of a heap are aligned to its unit and do not overlap", "[heap]
   }
 }
 
-TEST_CASE("free memory is joined with its neighbours, in whichever order it comes", "[heap][cpu]") {
+TEST_CASE("free blocks are joined with free neighbours, in any order of freeing", "[heap][cpu]") {
   std::vector<size_t> order{0, 1, 2};
   do {
     Blocks blocks(4096);
@@ -104,7 +104,7 @@ TEST_CASE("free memory is joined with its neighbours, in whichever order it come
 
 // Allocates as training steps do: activations, and between them workspace, which is freed at once.
 // The activations are freed in the order of their allocation, or in reverse order.
-TEST_CASE("what one step gives back the next one takes, without fresh pages", "[heap][cpu]") {
+TEST_CASE("a step reuses the memory of the step before, without fresh pages", "[heap][cpu]") {
   Blocks blocks(4096);
   blocks.take(20 * mebibyte);
   int64_t held = 0;
@@ -121,7 +121,8 @@ TEST_CASE("what one step gives back the next one takes, without fresh pages", "[
   }
 }
 
-TEST_CASE("free pages go where a heap would hold more than a quarter too much", "[heap][cpu]") {
+TEST_CASE("a heap frees pages to hold at most a quarter more than the peak of its blocks",
+          "[heap][cpu]") {
   Blocks blocks(4096);
   for (int i = 0; i < 32; ++i) blocks.take(2 * mebibyte);
   for (size_t i = 16; i-- > 0;) blocks.give(2 * i);
@@ -133,7 +134,7 @@ TEST_CASE("free pages go where a heap would hold more than a quarter too much", 
   CHECK(blocks.heap.most_held_bytes() <= (64 + 16 + 3) * mebibyte);
 }
 
-TEST_CASE("a heap without blocks hands everything back", "[heap][cpu]") {
+TEST_CASE("a heap without blocks returns all memory to the system", "[heap][cpu]") {
   Blocks blocks(4096);
   for (int i = 1; i < 20; ++i) blocks.take(i * 300'000);
   while (!blocks.live.empty()) blocks.give(blocks.live.size() / 2);
@@ -146,7 +147,8 @@ TEST_CASE("a heap without blocks hands everything back", "[heap][cpu]") {
 
 // The address sanitizer keeps freed pages. So the test is tagged [slow], and sanitizer builds leave
 // it out.
-TEST_CASE("sizes that grow leave no more resident than the largest and a share", "[slow][cpu]") {
+TEST_CASE("growing blocks leave little more memory resident than the largest block",
+          "[slow][cpu]") {
   static_assert(noexcept(std::declval<Heap&>().give(nullptr, 0)));
   release_cached_memory();
   const int64_t before = resident_bytes();

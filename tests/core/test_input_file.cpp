@@ -12,7 +12,7 @@ using namespace tessera;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
 
-TEST_CASE("bytes of a file are read at their places") {
+TEST_CASE("bytes of a file are read at any offset") {
   const test::TemporaryFolder folder;
   const InputFile file(folder.file("a", "0123456789"));
   CHECK(file.size() == 10);
@@ -22,7 +22,7 @@ TEST_CASE("bytes of a file are read at their places") {
   file.read_at(10, text.data(), 0);
 }
 
-TEST_CASE("a pipe is refused, not waited for, and so is whatever is no regular file") {
+TEST_CASE("files that are not regular are refused, and pipes without waiting") {
   const test::TemporaryFolder folder;
   const std::string pipe = folder.path("pipe");
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
@@ -34,7 +34,7 @@ TEST_CASE("a pipe is refused, not waited for, and so is whatever is no regular f
              ContainsSubstring("none: cannot be opened: No such file"));
 }
 
-TEST_CASE("a file that is cut short while it is open is an error with the place") {
+TEST_CASE("a file that shrinks while it is open is an error that names the offset") {
   const test::TemporaryFolder folder;
   const InputFile file(folder.file("a", std::string(10000, 'a')));
   std::filesystem::resize_file(file.path(), 5000);

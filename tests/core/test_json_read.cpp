@@ -25,7 +25,7 @@ std::string refusal(const std::string& text, const JsonLimits& limits = {}) {
 
 }  // namespace
 
-TEST_CASE("JSON is read within its limits") {
+TEST_CASE("JSON is read up to limits on its size, depth and values") {
   const JsonLimits limits{.bytes = 20, .depth = 3, .values = 5};
   CHECK(parse_json("a", R"({"a":{"b":[1,2]}})", limits)["a"]["b"][1] == 2);
   CHECK_THAT(refusal(R"([1,2,3,4,5])", limits), Equals("a.json: has more than 5 values"));
@@ -45,7 +45,7 @@ TEST_CASE("JSON nested 200,000 deep is refused, closed or not, in lists and in o
   }
 }
 
-TEST_CASE("what is no JSON is refused by file and place") {
+TEST_CASE("invalid JSON is refused, with file and position") {
   CHECK_THAT(refusal(""), Equals("a.json: is not valid JSON: it ends early, after 0 bytes"));
   CHECK_THAT(refusal("{\"a\":"), ContainsSubstring("it ends early, after 5 bytes"));
   CHECK_THAT(refusal("[1,]"), Equals("a.json: is not valid JSON, at byte 4 of 4"));

@@ -104,7 +104,7 @@ TEST_CASE("every category is counted on its own") {
   }
 }
 
-TEST_CASE("views are counted once, and the last one gives the memory back") {
+TEST_CASE("memory with several views is counted once, and freed with the last view") {
   const LedgerSince ledger;
   Tensor view;
   {
@@ -135,7 +135,7 @@ TEST_CASE("blocks are aligned to 64 bytes and do not overlap") {
   }
 }
 
-TEST_CASE("freed memory is handed out again") {
+TEST_CASE("freed memory is reused") {
   release_cached_memory();
   for (const int64_t bytes : {64, 3000, 40000}) {
     auto first = allocate(bytes, Category::activations);
@@ -163,7 +163,7 @@ TEST_CASE("a small request takes the smallest free memory that has room") {
   CHECK(allocate(1 << 20, Category::activations)->data() == addresses[0]);
 }
 
-TEST_CASE("the ledger knows nothing of what the cache keeps") {
+TEST_CASE("the ledger does not count memory that the cache keeps") {
   const LedgerSince ledger;
   allocate(12345, Category::workspace);
   CHECK(ledger.current_total() == 0);
@@ -175,7 +175,7 @@ TEST_CASE("the ledger knows nothing of what the cache keeps") {
   CHECK(ledger.current(Category::workspace) == 12345);
 }
 
-TEST_CASE("no bytes are no memory and no error") {
+TEST_CASE("allocating zero bytes takes no memory, and is no error") {
   const LedgerSince ledger;
   const auto nothing = allocate(0, Category::workspace);
   CHECK(nothing->bytes() == 0);
@@ -186,7 +186,8 @@ TEST_CASE("no bytes are no memory and no error") {
 
 // The address sanitizer ends a program that asks for 2^60 bytes. So the test is tagged [slow], and
 // sanitizer builds leave it out.
-TEST_CASE("too much memory is an error with bytes and category, and is not counted", "[slow]") {
+TEST_CASE("an impossible allocation is an error with bytes and category, and is not counted",
+          "[slow]") {
   const LedgerSince ledger;
   const int64_t bytes = int64_t{1} << 60;
   CHECK_THROWS_WITH(allocate(bytes, Category::gradients),
@@ -270,7 +271,7 @@ TEST_CASE("kernels run on the second device, and copy between the two") {
   CHECK(ledger.current(Category::workspace) - before == 24);
 }
 
-TEST_CASE("a device that is not there is refused by name", "[cpu]") {
+TEST_CASE("a missing device is refused by name", "[cpu]") {
   const Device third{DeviceType::cpu, 2};
   const Device gpu{DeviceType::cuda, 0};
   CHECK_THROWS_WITH(allocate(1, Category::workspace, third), ContainsSubstring("device cpu:2"));
@@ -278,14 +279,14 @@ TEST_CASE("a device that is not there is refused by name", "[cpu]") {
   CHECK_THROWS_AS(Tensor::empty({0}, DType::f32, gpu), Error);
 }
 
-TEST_CASE("a block may be given back by another thread", "[threads]") {
+TEST_CASE("a block may be freed by another thread", "[threads]") {
   const LedgerSince ledger;
   auto block = allocate(256, Category::communication);
   std::thread([block = std::move(block)]() mutable { block.reset(); }).join();
   CHECK(ledger.current(Category::communication) == 0);
 }
 
-TEST_CASE("pinned memory is the host's in the ledger, and a GPU's to copy from and to") {
+TEST_CASE("pinned memory is counted for the host, and a GPU can copy from and to it") {
   if (test::on_cpu()) {
     CHECK_THROWS_AS(allocate_pinned(1, Category::communication), Error);
     return;

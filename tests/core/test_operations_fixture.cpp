@@ -214,7 +214,7 @@ class Fixture {
 
 constexpr double tolerance = 1e-5;
 
-TEST_CASE("operations and their gradients are PyTorch's", "[operations_fixture]") {
+TEST_CASE("operations and their gradients equal PyTorch's", "[operations_fixture]") {
   const Fixture file;
   for (const Case& c : all_cases()) {
     INFO(c.name);

@@ -16,7 +16,7 @@ using namespace tessera;
 using Catch::Matchers::ContainsSubstring;
 using test::message_of;
 
-TEST_CASE("a file appears as a whole, with commit") {
+TEST_CASE("a file appears complete, at commit") {
   const test::TemporaryFolder folder;
   OutputFile file(folder.path("a"));
   file.write("one ");
@@ -27,7 +27,7 @@ TEST_CASE("a file appears as a whole, with commit") {
   REQUIRE(folder.entries() == 1);
 }
 
-TEST_CASE("without commit nothing remains, and what was there stays") {
+TEST_CASE("without commit nothing is left behind, and an existing file stays") {
   const test::TemporaryFolder folder;
   folder.file("a", "before");
   {
@@ -50,7 +50,7 @@ TEST_CASE("a link is followed, not replaced") {
   REQUIRE(folder.read("target") == "after");
 }
 
-TEST_CASE("what cannot be written is refused when it is opened") {
+TEST_CASE("a path that cannot be written is refused when it is opened") {
   const test::TemporaryFolder folder;
   REQUIRE_THAT(message_of<InputError>([&] { check_writable(folder.path("no/such")); }),
                ContainsSubstring("no/such: cannot be written: No such file"));
@@ -60,7 +60,7 @@ TEST_CASE("what cannot be written is refused when it is opened") {
                ContainsSubstring("not a regular file"));
 }
 
-TEST_CASE("pieces are written at their places, in any order") {
+TEST_CASE("pieces are written at their offsets, in any order") {
   const test::TemporaryFolder folder;
   OutputFile file(folder.path("a"));
   file.write("head ");
@@ -72,7 +72,7 @@ TEST_CASE("pieces are written at their places, in any order") {
   REQUIRE(folder.read("a") == "Head mid tail");
 }
 
-TEST_CASE("beyond the limit on the size of files writing is an error, and nothing remains") {
+TEST_CASE("writing beyond the file size limit is an error, and leaves nothing behind") {
   const test::TemporaryFolder folder;
   {
     const test::FileSizeLimit limit(1000);
@@ -85,7 +85,7 @@ TEST_CASE("beyond the limit on the size of files writing is an error, and nothin
   CHECK(folder.entries() == 0);
 }
 
-TEST_CASE("what a killed process has left goes when the file is written again, nothing else") {
+TEST_CASE("writing a file again removes a killed process's temporary file, and no other") {
   const test::TemporaryFolder folder;
   std::array<char, 256> host{};
   REQUIRE(::gethostname(host.data(), host.size() - 1) == 0);

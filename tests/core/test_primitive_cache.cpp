@@ -11,7 +11,7 @@ namespace {
 
 using cpu::onednn::most_primitives;
 
-TEST_CASE("the primitives that were used last are kept", "[cpu]") {
+TEST_CASE("the most recently used primitives are kept", "[cpu]") {
   struct Problem {
     int64_t size;
     bool operator==(const Problem&) const = default;

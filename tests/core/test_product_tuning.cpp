@@ -46,7 +46,7 @@ TEST_CASE("a build with CUDA finds cuBLASLt, also where there is no GPU") {
   CHECK(cuda::product_library_version() >= 120000);
 }
 
-TEST_CASE("products take the algorithms of a table, and stay products") {
+TEST_CASE("products use the algorithms of a table, and stay correct") {
   if (on_cpu()) TESSERA_SKIP("the CPU's products have no such algorithms");
   const int device = default_device().index;
   const Operands aligned(0), others(1);

@@ -27,7 +27,7 @@ TEST_CASE("philox gives Random123's known answers") {
   static_assert(philox({0, 0, 0, 0}, {0, 0})[0] == 0x6627e8d5);
 }
 
-TEST_CASE("keys and hashes are what they are on every machine") {
+TEST_CASE("keys and hashes are the same on every machine") {
   CHECK(philox_key(0x1122334455667788) == PhiloxKey{0x55667788, 0x11223344});
   // These are test vectors of 64-bit FNV-1a.
   CHECK(stable_hash("") == 0xcbf29ce484222325);
@@ -85,7 +85,7 @@ TEST_CASE("uniform draws have the moments of a uniform distribution") {
   CHECK(std::fabs(squares / draws - 1.0 / 3) < 5 * std::sqrt(4.0 / 45 / draws));
 }
 
-TEST_CASE("below is without bias") {
+TEST_CASE("below() is unbiased") {
   RandomStream stream(3, "below", 0);
   for (int i = 0; i < 100; ++i) CHECK(stream.below(1) == 0);
   CHECK_THROWS_AS(stream.below(0), Error);
@@ -116,7 +116,7 @@ TEST_CASE("below is without bias") {
   }
 }
 
-TEST_CASE("permuted: every index once, for any count, and another order for another key") {
+TEST_CASE("permuted() gives every index once, and another order for another key") {
   for (const uint64_t count : {1, 2, 3, 4, 5, 17, 64, 100, 1000}) {
     std::vector<uint64_t> order;
     int fixed = 0;

@@ -99,7 +99,7 @@ TEST_CASE("recompute gives the same bits, with parameters in several segments an
   }));
 }
 
-TEST_CASE("the uses of a segment's input are added in the order of backward") {
+TEST_CASE("gradients of a segment's input are added in the order of backward") {
   // x is used several times inside the segment and around it. The bits of x's gradient show in
   // which order the contributions are added.
   Parameters parameters;
@@ -122,7 +122,7 @@ TEST_CASE("the uses of a segment's input are added in the order of backward") {
   }));
 }
 
-TEST_CASE("a segment may have any number of inputs and outputs, also such as it hands on") {
+TEST_CASE("a segment may have many inputs and outputs, and may return its inputs") {
   Parameters parameters;
   const Tensor p = parameters.make("p", {4}, 1);
   const Tensor q = parameters.make("q", {4}, 2);
@@ -161,7 +161,7 @@ TEST_CASE("a segment may have any number of inputs and outputs, also such as it 
   }
 }
 
-TEST_CASE("an output without a use, or behind none, leads to nothing") {
+TEST_CASE("an unused output gets no gradient, and an unreached segment does not run again") {
   Parameters parameters;
   const Tensor p = parameters.make("p", {4}, 1);
   const Tensor q = parameters.make("q", {4}, 2);
@@ -213,7 +213,7 @@ TEST_CASE("segments may contain segments") {
   CHECK(runs == 6);
 }
 
-TEST_CASE("what wants no gradient gets none, and where nothing does nothing is recorded") {
+TEST_CASE("frozen inputs get no gradient, and a segment of only them is not recorded") {
   Parameters parameters;
   const Tensor p = parameters.make("p", {4}, 1);
   const Tensor frozen = parameters.make("frozen", {4}, 2);
@@ -235,7 +235,7 @@ TEST_CASE("what wants no gradient gets none, and where nothing does nothing is r
   CHECK_FALSE(out[0].requires_grad());
 }
 
-TEST_CASE("a segment draws the same dropout again, whatever the state is by then") {
+TEST_CASE("a segment draws the same dropout again, even if the dropout state has changed") {
   const DropoutState before = dropout_state();
   Parameters parameters;
   const Tensor p = parameters.make("p", {16, 16}, 1);
@@ -251,7 +251,7 @@ TEST_CASE("a segment draws the same dropout again, whatever the state is by then
   dropout_state() = before;
 }
 
-TEST_CASE("a chain of segments holds their inputs, and in backward one segment") {
+TEST_CASE("a chain of segments holds their inputs, and in backward also one segment") {
   constexpr int64_t segments = 8;
   constexpr int64_t depth = 10;
   constexpr int64_t bytes = 4096 * 4;
@@ -288,7 +288,7 @@ TEST_CASE("a chain of segments holds their inputs, and in backward one segment")
   CHECK(again.peak <= (segments + depth + 1) * bytes + 8);
 }
 
-TEST_CASE("a segment's input that can be computed again is not kept either") {
+TEST_CASE("a segment's input that can be recomputed is not kept either") {
   const Tensor p = as_parameter(random_tensor({64, 64}, 1));
   const Tensor scale = as_parameter(random_tensor({64}, 2));
   const Tensor shift = as_parameter(random_tensor({64}, 3));
@@ -299,7 +299,7 @@ TEST_CASE("a segment's input that can be computed again is not kept either") {
   backward(loss);
 }
 
-TEST_CASE("the second run stands in the trace") {
+TEST_CASE("the trace shows a segment's second run") {
   trace::take_events();
   const Tensor p = as_parameter(random_tensor({4}, 1));
   const Tensor loss = ops::sum(run(true, p, [](const Tensor& in) { return ops::gelu(in); }));
@@ -313,7 +313,7 @@ TEST_CASE("the second run stands in the trace") {
   CHECK(names == Log{"sum", "gelu", "recompute", "gelu", "segment", "backward"});
 }
 
-TEST_CASE("where gradients are off a segment is just called") {
+TEST_CASE("with gradients off, a segment is simply called") {
   const Tensor p = as_parameter(random_tensor({4}, 1));
   const NoGrad no_grad;
   const auto hand_on = [&p](const Tensor& in) {
@@ -323,7 +323,7 @@ TEST_CASE("where gradients are off a segment is just called") {
   CHECK(run(true, p, hand_on).same(p));
 }
 
-TEST_CASE("a segment that takes a history from elsewhere is an error") {
+TEST_CASE("a segment that reads a tensor with history from outside is an error") {
   const Tensor p = as_parameter(random_tensor({4}, 1));
   const Tensor h = ops::scale(p, 2);
   const auto captures = [&h](const Tensor& in) { return ops::mul(in, h); };
@@ -340,13 +340,13 @@ TEST_CASE("a segment that takes a history from elsewhere is an error") {
   CHECK(out[1].requires_grad());
 }
 
-TEST_CASE("a segment that does something else when it runs again is an error") {
+TEST_CASE("a segment that behaves differently when it runs again is an error") {
   const Tensor p = as_parameter(random_tensor({4}, 1));
   const Tensor q = as_parameter(random_tensor({4}, 2));
   q.leaf()->name = "q";
   int runs = 0;
   const DropoutState before = dropout_state();
-  SECTION("other outputs") {
+  SECTION("another number of outputs") {
     const Tensors out = run(true, Tensors{p}, [&runs](const Tensors& in) {
       return ++runs == 1 ? Tensors{ops::gelu(in[0]), ops::gelu(in[0])} : Tensors{ops::gelu(in[0])};
     });

@@ -32,7 +32,7 @@ TEST_CASE("shapes know their extents") {
   CHECK(Shape{3, 0, 5}.elements() == 0);
 }
 
-TEST_CASE("shapes that cannot be are errors") {
+TEST_CASE("invalid shapes are errors") {
   CHECK_THROWS_WITH((Shape{2, -1}), ContainsSubstring("extent -1 is negative"));
   CHECK_THROWS_WITH((Shape{1, 1, 1, 1, 1, 1}),
                     ContainsSubstring("6 dimensions, expected at most 5"));
@@ -45,7 +45,7 @@ TEST_CASE("shapes that cannot be are errors") {
   CHECK_THROWS_WITH(Shape{int64_t{1} << 60}.elements(), ContainsSubstring("more than 2^59"));
 }
 
-TEST_CASE("tensors hold what they were made from") {
+TEST_CASE("tensors hold the values they were made from") {
   const Tensor x = Tensor::from<float>({2, 3}, {1, 2, 3, 4, 5, 6});
   CHECK(x.defined());
   CHECK(x.allocated());
@@ -70,7 +70,7 @@ TEST_CASE("tensors hold what they were made from") {
   CHECK(Tensor::from<uint8_t>({2}, bytes).values<uint8_t>()[1] == 255);
 }
 
-TEST_CASE("copies of a tensor are handles on one value") {
+TEST_CASE("copies of a tensor are handles to the same memory") {
   const Tensor x = Tensor::zeros({3});
   const Tensor y = x;
   y.data<float>()[1] = 7;
@@ -109,7 +109,7 @@ TEST_CASE("views share memory") {
   CHECK(half.values<float>()[1] == 6);
 }
 
-TEST_CASE("views that do not fit say so with shapes") {
+TEST_CASE("views that do not fit are errors that name the shapes") {
   const Tensor x = Tensor::zeros({2, 3});
   CHECK_THROWS_WITH(x.view({4}), ContainsSubstring("6 elements cannot have shape [4]"));
   CHECK_THROWS_WITH(x.rows(1, 3), ContainsSubstring("[1, 3) is outside shape [2, 3]"));
@@ -137,7 +137,7 @@ TEST_CASE("tensors without elements work") {
   CHECK_THROWS_WITH(x.item(), ContainsSubstring("shape [0, 3], expected one element"));
 }
 
-TEST_CASE("a tensor without memory has a shape, and says what is missing") {
+TEST_CASE("a tensor without memory has a shape, and reading it is an error") {
   Tensor x = Tensor::unallocated({2, 2}, DType::f32);
   const Tensor other = x;
   CHECK(x.defined());
@@ -172,13 +172,13 @@ TEST_CASE("an undefined tensor is an error wherever it is used") {
   CHECK_THROWS_AS(none.view({1}), Error);
 }
 
-TEST_CASE("a device that is not there is an error") {
+TEST_CASE("a missing device is an error") {
   const Device gpu{DeviceType::cuda, 1};
   CHECK_THROWS_WITH(Tensor::empty({2}, DType::f32, gpu), ContainsSubstring("cuda:1"));
   CHECK_THROWS_WITH(Tensor::zeros({2}, DType::f32, gpu), ContainsSubstring("cuda:1"));
 }
 
-TEST_CASE("unique means that nobody else sees the memory") {
+TEST_CASE("a tensor is unique if nothing else references its memory") {
   Tensor x = Tensor::zeros({4});
   CHECK(x.unique());
   {
@@ -196,7 +196,7 @@ TEST_CASE("unique means that nobody else sees the memory") {
   CHECK(rest.unique());
 }
 
-TEST_CASE("history stays with the handle, not with views and detached tensors") {
+TEST_CASE("handles share a tensor's history; views and detached tensors do not") {
   Tensor x = Tensor::zeros({2});
   x.set_leaf(std::make_shared<Leaf>());
   CHECK(x.requires_grad());

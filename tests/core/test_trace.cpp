@@ -36,7 +36,7 @@ nlohmann::json parsed(const std::vector<Event>& events, int rank) {
 
 }  // namespace
 
-TEST_CASE("what is off records nothing and asks for no detail") {
+TEST_CASE("tracing that is off records nothing, and asks for no detail") {
   trace::enable(false);
   trace::take_events();
   int asked = 0;
@@ -186,7 +186,7 @@ TEST_CASE("arrows lead from a gradient to its exchange and its update") {
   }
 }
 
-TEST_CASE("events within a time are copied, and stay for the trace") {
+TEST_CASE("events within a time span are copied, and stay in the trace") {
   const Tracing tracing;
   trace::record({"before", Track::compute, 1, 9});
   trace::record({"over the begin", Track::compute, 5, 15});

@@ -65,7 +65,7 @@ TEST_CASE("a layer's forward and backward are spans that hold its operations") {
   CHECK(nesting([&] { backward(loss); }) == "backward(sum gelu block(mlp(scale) attn(scale)))");
 }
 
-TEST_CASE("without tracing a layer is nothing, and a whole model has no span") {
+TEST_CASE("layers have no span without tracing, and a whole model never has one") {
   const std::string name = "layer";
   const std::string model;
   {

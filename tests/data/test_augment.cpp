@@ -93,7 +93,7 @@ TEST_CASE("an augmentation is a function of seed, epoch and sample") {
   }
 }
 
-TEST_CASE("without flips nothing is mirrored; without augmentation training is evaluation") {
+TEST_CASE("without flips no image is mirrored, and unaugmented training equals evaluation") {
   const data::ImageShape shape{4, 4, 1};
   data::ImageTransformOptions options = plain(shape);
   options.flips = false;
@@ -144,7 +144,7 @@ TEST_CASE("values are normalised, in every dtype; padding is the mean") {
                ContainsSubstring("one of 8 x 7 x 3, expected 8 x 8 x 3"));
 }
 
-TEST_CASE("random parts have 8 to 100 % of the area and sides of 3:4 to 4:3") {
+TEST_CASE("random crops have 8 to 100 % of the area and sides of 3:4 to 4:3") {
   data::ImageTransformOptions options = plain({16, 16, 3});
   options.resizes = true;
   const data::ImageTransform transform(options);
@@ -170,7 +170,7 @@ TEST_CASE("random parts have 8 to 100 % of the area and sides of 3:4 to 4:3") {
   }
 }
 
-TEST_CASE("resizing") {
+TEST_CASE("resizing keeps flat colours, and weights neighbouring pixels") {
   const data::ImageShape shape{6, 5, 3};
   const auto pixels = counting(shape);
   const data::ImageBox whole{0, 0, 6, 5};
@@ -202,7 +202,7 @@ TEST_CASE("resizing") {
           std::vector<int>{100, 125, 175, 200});
 }
 
-TEST_CASE("an evaluated image is the middle of the one whose shorter side was resized") {
+TEST_CASE("evaluation resizes the shorter side of an image, and crops the middle") {
   data::ImageTransformOptions options = plain({14, 14, 3});
   options.resizes = true;
   const data::ImageTransform transform(options);

@@ -42,7 +42,7 @@ std::vector<int64_t> counts_of(const std::vector<int32_t>& numbers, int64_t coun
 
 }  // namespace
 
-TEST_CASE("drawn ratings are those that are asked for, each pair once") {
+TEST_CASE("as many ratings are drawn as asked for, each pair of user and item once") {
   const auto options =
       GENERATE(DrawnRatingOptions{}, DrawnRatingOptions{1, 2, 1, 1}, DrawnRatingOptions{7, 1, 3, 3},
                DrawnRatingOptions{3, 1000, 1500, 2}, DrawnRatingOptions{50, 40, 1000, 5, 0.0, 9},
@@ -108,7 +108,7 @@ TEST_CASE("drawn ratings are the same on every machine, and others for another s
           "60,000 ratings of 600 items by 1,000 users: 48,000 to train on, 12,000 to validate");
 }
 
-TEST_CASE("sizes that cannot be drawn are refused") {
+TEST_CASE("invalid options of drawn ratings are refused") {
   const auto refusal = [](const DrawnRatingOptions& options) {
     return test::message_of<InputError>([&] { PlantedRatings{options}; });
   };

@@ -61,7 +61,7 @@ std::string refusal(Items items, std::vector<int64_t> offsets, int64_t item_coun
 
 }  // namespace
 
-TEST_CASE("histories have every user's items in ascending order, and count what is left") {
+TEST_CASE("histories list each user's items in ascending order, and count the others") {
   const Ratings ratings = ratings_of(
       {{3, 4}, {0, 2}, {3, 0}, {1, 0}, {1, 1}, {1, 2}, {1, 3}, {1, 4}, {1, 5}, {3, 5}, {5, 3}});
   const Histories histories(ratings, 7, 6);
@@ -76,7 +76,7 @@ TEST_CASE("histories have every user's items in ascending order, and count what 
   check_against_loop(histories, ratings);
 }
 
-TEST_CASE("histories of drawn users are those of a plain loop at every place") {
+TEST_CASE("histories of drawn ratings equal those of a plain loop") {
   const uint64_t seed = GENERATE(0, 1, 2);
   const data::DrawnRatingOptions drawn{
       .users = 40, .items = 61, .ratings = 40 * 61 / 3, .rank = 1, .seed = seed};
@@ -84,7 +84,7 @@ TEST_CASE("histories of drawn users are those of a plain loop at every place") {
   check_against_loop(Histories(ratings, 40, 61), ratings);
 }
 
-TEST_CASE("histories are made again of their lists") {
+TEST_CASE("histories can be rebuilt from their lists") {
   const Ratings ratings = ratings_of({{2, 1}, {0, 3}, {0, 1}, {2, 0}});
   const Histories first(ratings, 4, 4);
   const Histories again(first.all(), first.offsets(), 4, "a file");
@@ -98,9 +98,14 @@ TEST_CASE("histories are made again of their lists") {
   check_against_loop(nothing, ratings_of({}));
 }
 
+<<<<<<< HEAD
 TEST_CASE("lists that are no histories are refused") {
   const std::string ends =
       "a file: the offsets of the histories do not ascend from 0 to their number of items";
+=======
+TEST_CASE("invalid lists of histories are refused") {
+  const std::string ends = "a file: histories do not begin and end where their lists do";
+>>>>>>> 0165546 (Words: names of tests)
   CHECK_THAT(refusal({}, {}, 3), ContainsSubstring(ends));
   CHECK_THAT(refusal({0}, {0}, 3), ContainsSubstring(ends));
   CHECK_THAT(refusal({0, 1}, {1, 2}, 3), ContainsSubstring(ends));

@@ -76,7 +76,7 @@ std::string shared_data(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("CIFAR-10: records of all files, planes become pixels") {
+TEST_CASE("CIFAR-10: records of all files are read, and planes become pixels") {
   const TemporaryFolder folder;
   folder.file("data_batch_10.bin", record("\x02", 2));
   folder.file("data_batch_2.bin", record("\x09", 1) + record("\x01"));
@@ -98,7 +98,7 @@ TEST_CASE("CIFAR-10: records of all files, planes become pixels") {
   REQUIRE_FALSE(data.transform.resizes);
 }
 
-TEST_CASE("CIFAR-100 takes the fine label, and names come from a file") {
+TEST_CASE("CIFAR-100 uses the fine labels, and reads class names from a file") {
   const TemporaryFolder folder;
   folder.file("train.bin", record("\x13\x63") + record("\x01\x05", 1));
   folder.file("test.bin", record("\x00\x01"s));
@@ -120,7 +120,7 @@ TEST_CASE("CIFAR-100 takes the fine label, and names come from a file") {
   }
 }
 
-TEST_CASE("CIFAR files that are refused") {
+TEST_CASE("invalid CIFAR files are refused") {
   const TemporaryFolder folder;
   folder.file("data_batch_1.bin", record("\x01") + record("\x0a"));
   REQUIRE_THAT(refusal(folder.path("")), ContainsSubstring("has no test_batch.bin"));
@@ -143,7 +143,7 @@ TEST_CASE("CIFAR files that are refused") {
   REQUIRE_THAT(refusal(other.path("")), ContainsSubstring("has test.bin alone"));
 }
 
-TEST_CASE("IDX: names with a point or a dash, compressed or not; of one pair a tenth is held out") {
+TEST_CASE("IDX: names with dots or dashes, compressed or not; a lone pair is split 9 to 1") {
   const std::string images = idx_images(20, 2, 3, counting(120));
   const std::string labels = idx_labels(20, "\0\1\2\3\4\5\6\7\x08\x09\0\1\2\3\4\5\6\7\x08\x09"s);
   const TemporaryFolder one;
@@ -171,7 +171,7 @@ TEST_CASE("IDX: names with a point or a dash, compressed or not; of one pair a t
   REQUIRE_THAT(refusal(one.path("")), ContainsSubstring("train are 3 x 2, those of t10k 2 x 3"));
 }
 
-TEST_CASE("IDX files that are refused") {
+TEST_CASE("invalid IDX files are refused") {
   const std::string images = idx_images(2, 2, 2, counting(8));
   const std::string labels = idx_labels(2, "\1\2");
   REQUIRE(idx_refusal(images, labels) == "nothing was thrown");
@@ -211,7 +211,7 @@ TEST_CASE("every IDX file that is cut short is refused, compressed or not") {
   }
 }
 
-TEST_CASE("a folder of class folders, with a part to validate") {
+TEST_CASE("a folder of class folders, with its own validation part") {
   const TemporaryFolder folder;
   add_image(folder, "train/dog/b.png", 1);
   add_image(folder, "train/dog/a.jpeg", 2);
@@ -244,7 +244,7 @@ TEST_CASE("a folder of class folders, with a part to validate") {
                ContainsSubstring("val: has the class folders cat, dog, eel, expected those of"));
 }
 
-TEST_CASE("of class folders alone the last tenth of each class is held out") {
+TEST_CASE("without a validation part, the last tenth of each class folder is held out") {
   const TemporaryFolder folder;
   for (int i = 0; i < 20; ++i) {
     add_image(folder, fmt::format("a/{:02}.png", i), static_cast<char>(i));
@@ -259,7 +259,7 @@ TEST_CASE("of class folders alone the last tenth of each class is held out") {
   REQUIRE(pixels_of(*data.train, 19)[0] == 101);
 }
 
-TEST_CASE("folders that are refused") {
+TEST_CASE("invalid folders of images are refused") {
   REQUIRE_THAT(refusal("/no/such"), ContainsSubstring("/no/such: no such folder"));
   const TemporaryFolder folder;
   const std::string path = folder.path("");
@@ -285,7 +285,7 @@ TEST_CASE("folders that are refused") {
   REQUIRE_THAT(refusal(path), ContainsSubstring("/b/3.png: is neither a file nor a folder"));
 }
 
-TEST_CASE("without a path there are drawn images") {
+TEST_CASE("without a path, images are drawn") {
   const data::ImageData data =
       data::open_image_data({.drawn_training = 100, .drawn_validation = 20});
   REQUIRE(data.format == "drawn");
@@ -299,7 +299,7 @@ TEST_CASE("without a path there are drawn images") {
       ContainsSubstring("the images of the drawn set are 32 x 32"));
 }
 
-TEST_CASE("mean and deviation are of all values of a channel") {
+TEST_CASE("mean and deviation are over all values of a channel") {
   const data::StoredImages set({1, 2, 3}, {0, 255, 10, 255, 255, 20, 0, 0, 30, 255, 0, 40}, {0, 0},
                                [](int64_t i) { return std::to_string(i); });
   const auto [mean, std] = data::measure_channels(set, 3);
@@ -308,7 +308,7 @@ TEST_CASE("mean and deviation are of all values of a channel") {
   REQUIRE(std[2] == Catch::Approx(11.18034 / 255));
 }
 
-TEST_CASE("CIFAR-10's images, where they are") {
+TEST_CASE("CIFAR-10's images, if they are there") {
   const std::string path = shared_data("cifar-10-batches-bin");
   if (!fs::exists(path)) TESSERA_SKIP("no " + path);
   const data::ImageData data = data::open_image_data({.path = path});
@@ -321,7 +321,7 @@ TEST_CASE("CIFAR-10's images, where they are") {
   REQUIRE(data.transform.norm.std[2] == Catch::Approx(0.2616).margin(0.01));
 }
 
-TEST_CASE("MNIST's images, where they are") {
+TEST_CASE("MNIST's images, if they are there") {
   const std::string path = shared_data("mnist");
   if (!fs::exists(path)) TESSERA_SKIP("no " + path);
   const data::ImageData data = data::open_image_data({.path = path});

@@ -127,7 +127,7 @@ TEST_CASE("a PNG with any byte changed is refused") {
   }
 }
 
-TEST_CASE("damaged JPEG is refused where pixels are lost, and else read") {
+TEST_CASE("damaged JPEG is refused if pixels are lost, and read otherwise") {
   const std::string file = jpeg(32, 32, ramp(32, 32, 3));
   const size_t middle = file.size() - 100;
   std::string early_end = file;
@@ -157,7 +157,7 @@ TEST_CASE("images that claim to be huge are refused before memory is taken for t
   REQUIRE_THAT(refusal(scans + "\xff\xd9"), ContainsSubstring("JPEG: more than 500 scans"));
 }
 
-TEST_CASE("what is no image file, and what is no file") {
+TEST_CASE("files in other formats, and paths that are not files, are refused") {
   REQUIRE_THAT(refusal("GIF89a rest"),
                ContainsSubstring("neither JPEG nor PNG: it begins with the bytes 47 49 46 38 39"));
   const TemporaryFolder folder;

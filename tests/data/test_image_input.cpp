@@ -125,7 +125,7 @@ TEST_CASE("an epoch has every image at most once, in an order of its own") {
                ContainsSubstring("11 images to train on do not fill a global batch of 12"));
 }
 
-TEST_CASE("a run that goes on reads what the whole run would have read there") {
+TEST_CASE("a resumed run reads the same batches as an uninterrupted run") {
   const Batch batch{.global = 10, .micro = 5};
   const auto set = std::make_shared<TestImages>(50);
   const data::TrainingBatches whole(set, transform, {.batch = batch, .steps = 9});
@@ -176,7 +176,7 @@ TEST_CASE("an evaluation reads everything once, shared by any number of ranks", 
   }
 }
 
-TEST_CASE("a queue keeps its order, and goes no further ahead than its slots", "[threads]") {
+TEST_CASE("a queue keeps the order, and reads no further ahead than it has slots", "[threads]") {
   std::atomic<int64_t> read{0};
   const auto batches = in_order(600, 20, [&](int64_t) { ++read; });
   data::ImageQueue queue(batches, {.workers = 3, .depth = 4});
@@ -199,7 +199,7 @@ TEST_CASE("a queue keeps its order, and goes no further ahead than its slots", "
   REQUIRE_THAT(test::message_of<Error>([&] { queue.release(); }), ContainsSubstring("before"));
 }
 
-TEST_CASE("a queue whose slots are all taken says so") {
+TEST_CASE("taking a batch while all slots are taken is an error") {
   data::ImageQueue queue(in_order(100, 10, [](int64_t) {}), {.depth = 2});
   queue.take();
   queue.take();
@@ -207,7 +207,7 @@ TEST_CASE("a queue whose slots are all taken says so") {
                ContainsSubstring("all 2 batches ahead are taken"));
 }
 
-TEST_CASE("a bad image is an error where its batch is taken, the first of them", "[threads]") {
+TEST_CASE("the first bad image of a batch is an error when the batch is taken", "[threads]") {
   for (const int workers : {1, 4}) {
     const auto batches = in_order(200, 40, [](int64_t index) {
       if (index == 97) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -228,7 +228,7 @@ TEST_CASE("a bad image is an error where its batch is taken, the first of them",
   }
 }
 
-TEST_CASE("a queue may end at any time", "[threads]") {
+TEST_CASE("a queue may be destroyed at any time", "[threads]") {
   for (int64_t taken = 0; taken < 12; ++taken) {
     data::ImageQueue queue(in_order(1000, 10,
                                     [](int64_t index) {
@@ -254,7 +254,7 @@ TEST_CASE("the time that a step waits for images is counted", "[threads]") {
                ContainsSubstring("batch 2 is asked for, the next one is 4"));
 }
 
-TEST_CASE("an input's memory is counted, and no more is taken later", "[cpu]") {
+TEST_CASE("an input's memory is counted, and does not grow later", "[cpu]") {
   MemoryLedger& ledger = memory_ledger(Device{});
   const int64_t before = ledger.current(Category::activations);
   const int64_t bytes = data::ImageBatches::bytes(10, tiny, DType::f32);

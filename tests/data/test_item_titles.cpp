@@ -24,7 +24,7 @@ std::string refusal(const std::string& name, const std::string& bytes) {
 
 }  // namespace
 
-TEST_CASE("titles of items in MovieLens' and RecBole's files") {
+TEST_CASE("titles of items are read from MovieLens' and RecBole's files") {
   const Titles expected = {{"1", "Toy Story (1995)"}, {"2", "Les Mis\xC3\xA9rables, \"1998\""}};
   const std::string latin1 =
       "1|Toy Story (1995)|01-Jan-1995||http://x/|0\n"
@@ -43,7 +43,7 @@ TEST_CASE("titles of items in MovieLens' and RecBole's files") {
                "2\tLes Mis\xC3\xA9rables, \"1998\"\t1998\n") == expected);
 }
 
-TEST_CASE("files of titles that are refused, with the line") {
+TEST_CASE("invalid files of titles are refused, with the line") {
   CHECK_THAT(refusal("movies.csv", "movieId,title\n1,a\n2,b\xE9\n"),
              EndsWith("movies.csv, line 3: is not UTF-8: '2,b\\xe9'"));
   CHECK_THAT(refusal("u.item", "1|a|x\n2|b\n"),

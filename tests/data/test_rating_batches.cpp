@@ -107,7 +107,7 @@ TEST_CASE("an epoch of ratings has each interaction at most once, in an order of
   REQUIRE_FALSE(orders.contains(order));
 }
 
-TEST_CASE("samples are a function of seed and place, whatever the micro-batch") {
+TEST_CASE("samples depend on seed and position only, not on the micro-batch") {
   const auto steps_with = [](int64_t micro, uint64_t seed, int64_t global = 12) {
     const Batch batch{.global = global, .micro = micro};
     const RatingBatches batches(drawn(), histories(),
@@ -135,7 +135,7 @@ TEST_CASE("samples are a function of seed and place, whatever the micro-batch") 
   }
 }
 
-TEST_CASE("negatives are items that the user has not, drawn anew in each epoch") {
+TEST_CASE("negatives are items that the user does not have, drawn anew in each epoch") {
   const Batch batch{.global = 29, .micro = 29};
   const RatingBatches batches(drawn(), histories(),
                               {.batch = batch, .seed = 4, .negatives = 5, .ranks = true});
@@ -164,7 +164,7 @@ TEST_CASE("negatives are items that the user has not, drawn anew in each epoch")
   CHECK(equal_seeds < 150);
 }
 
-TEST_CASE("negatives are uniform over all that the user has not") {
+TEST_CASE("negatives are uniform over all items that the user does not have") {
   const RatingBatches batches(drawn(), histories(), {.seed = 8, .negatives = 1, .ranks = true});
   for (const int64_t interaction : {0, 100, 202}) {
     const int32_t user = drawn().users[static_cast<size_t>(interaction)];
@@ -187,7 +187,7 @@ TEST_CASE("negatives are uniform over all that the user has not") {
   }
 }
 
-TEST_CASE("targets are ratings, or one for what was chosen and zero for what was drawn") {
+TEST_CASE("targets are ratings, or one for interactions and zero for drawn negatives") {
   const Batch batch{.global = 14, .micro = 7};
   const bool ranks = GENERATE(false, true);
   const RatingBatches batches(
@@ -216,7 +216,7 @@ TEST_CASE("targets are ratings, or one for what was chosen and zero for what was
   }
 }
 
-TEST_CASE("histories of a batch stand one behind the other, each with its scale") {
+TEST_CASE("histories of a batch are stored one after the other, each with its scale") {
   const Batch batch{.global = 26, .micro = 13};
   const RatingBatches batches(drawn(), histories(), {.batch = batch, .histories = true});
   REQUIRE(batches.sizes().longest_history == histories().longest());
@@ -244,7 +244,7 @@ TEST_CASE("histories of a batch stand one behind the other, each with its scale"
   REQUIRE(two.history.values<int32_t>()[0] == 1);
 }
 
-TEST_CASE("a batch of ratings takes the bytes that its sizes say") {
+TEST_CASE("a batch of ratings takes as many bytes as its sizes say") {
   const auto sizes = GENERATE(RatingBatchSizes{}, RatingBatchSizes{.samples = 7, .items = 3},
                               RatingBatchSizes{.samples = 5, .items = 2, .longest_history = 11});
   const MemoryLedger& ledger = memory_ledger(Device{});
@@ -262,7 +262,7 @@ TEST_CASE("a batch of ratings takes the bytes that its sizes say") {
         4 * (5 + 10 + 10) + 4 * (55 + 6 + 5));
 }
 
-TEST_CASE("a loaded input is the batch that is read, in the same memory every time") {
+TEST_CASE("a loaded input equals the batch that is read, always in the same memory") {
   const Batch batch{.global = 8, .micro = 4};
   const RatingBatches batches(drawn(), histories(),
                               {.batch = batch, .negatives = 2, .ranks = true, .histories = true});
@@ -280,7 +280,7 @@ TEST_CASE("a loaded input is the batch that is read, in the same memory every ti
   REQUIRE(data::RatingInput::host_bytes(batches.sizes(), Device{}) == 0);
 }
 
-TEST_CASE("interactions that fill no step, and users whom nothing can be drawn for") {
+TEST_CASE("too few interactions for a step, and users with all items, are refused") {
   CHECK(refusal(drawn(), histories(), {.batch = {.global = 204}}) ==
         "203 interactions to train on do not fill a global batch of 204: give a smaller batch");
   CHECK(refusal(drawn(), histories(), {.batch = {.global = 203}}) == "nothing was thrown");

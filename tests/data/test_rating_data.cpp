@@ -78,7 +78,7 @@ TEST_CASE("MovieLens: tabs, '::' or commas below a header, compressed or not") {
               false);
 }
 
-TEST_CASE("RecBole's .inter") {
+TEST_CASE("RecBole's .inter files are read") {
   check_three(
       read("ml.inter", "user_id:token\titem_id:token\trating:float\ttimestamp:float\n" + tabs),
       "inter");
@@ -112,7 +112,7 @@ TEST_CASE("columns name the fields, and the first line has the separator") {
              ContainsSubstring("columns are given without a path"));
 }
 
-TEST_CASE("a folder has one file of ratings") {
+TEST_CASE("a folder must have exactly one file of ratings") {
   const TemporaryFolder folder;
   const auto open = [&] {
     return data::open_rating_data({.path = folder.path(""), .split = "none"});
@@ -154,7 +154,7 @@ TEST_CASE("numbers of users and items do not depend on the order of the lines") 
           Strings{"10", "9", "9223372036854775808"});
 }
 
-TEST_CASE("many ids keep their numbers") {
+TEST_CASE("many ids get the right numbers") {
   std::string text;
   for (int i = 0; i < 20'000; ++i) {
     text += fmt::format("{},item {}\n", (i * 7919) % 20'000, i * 31 % 5000);
@@ -170,7 +170,7 @@ TEST_CASE("many ids keep their numbers") {
   }
 }
 
-TEST_CASE("of ratings of one user and item the latest stays, at its place") {
+TEST_CASE("of several ratings of one user and item, the latest is kept, in its place") {
   const RatingData data =
       read("u.data", "1\t1\t1\t20\n2\t1\t2\t1\n1\t1\t3\t10\n1\t2\t4\t1\n2\t1\t5\t1\n");
   REQUIRE(data.dropped == 2);
@@ -185,7 +185,7 @@ TEST_CASE("of ratings of one user and item the latest stays, at its place") {
   REQUIRE(without_times.train.values == std::vector<float>{2});
 }
 
-TEST_CASE("lines that are refused, with file and line") {
+TEST_CASE("invalid lines are refused, with file and line") {
   const std::string good = "1\t2\t3\t4\n";
   const auto second = [&](const std::string& line) {
     return refusal("u.data", good + line + "\n");
@@ -220,7 +220,7 @@ TEST_CASE("lines that are refused, with file and line") {
              ContainsSubstring("line 1: begins with 'hello', expected"));
 }
 
-TEST_CASE("headers that are refused") {
+TEST_CASE("invalid headers are refused") {
   const auto csv = [](const std::string& header) { return refusal("a.csv", header + "\n1,2,3\n"); };
   CHECK_THAT(
       csv("userId,movieId,score"),
@@ -240,7 +240,7 @@ TEST_CASE("headers that are refused") {
   CHECK_THAT(inter("user_id:token\trating:float"), EndsWith("the header has no column item"));
 }
 
-TEST_CASE("a digest says whether ratings are the same") {
+TEST_CASE("different ratings have different digests, and equal ratings the same") {
   const auto digest = [](const std::string& text, const std::string& split = "none") {
     return data::digest_of_ratings(read("u.data", text, "", split));
   };

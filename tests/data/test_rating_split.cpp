@@ -94,7 +94,7 @@ TEST_CASE("folds depend on the seed and not on threads, and are the same on ever
   REQUIRE(places == std::vector<uint64_t>{10, 97, 40, 95, 85, 98, 43, 81});
 }
 
-TEST_CASE("last holds out each user's latest") {
+TEST_CASE("the split last holds out each user's latest rating") {
   const RatingData data = read("1,a,5\n1,b,9\n1,c,7\n2,d,1\n3,e,4\n3,f,4\n3,g,2\n", "last");
   REQUIRE(items_of(data, data.train) == Strings{"a", "c", "d", "e", "g"});
   REQUIRE(items_of(data, data.validation) == Strings{"b", "f"});  // e and f have equal times
@@ -106,7 +106,7 @@ TEST_CASE("last holds out each user's latest") {
   REQUIRE(many.validation.size() <= 30);
 }
 
-TEST_CASE("time holds out the latest fraction of all") {
+TEST_CASE("the split time holds out the latest fraction of all ratings") {
   const std::string text = "1,a,5\n1,b,9\n1,c,7\n2,d,1\n3,e,7\n3,f,7\n3,g,2\n";
   const RatingData data = read(text, "time:0.43");  // 3.01 of 7 ratings
   REQUIRE(items_of(data, data.validation) == Strings{"b", "e", "f"});
@@ -118,7 +118,7 @@ TEST_CASE("time holds out the latest fraction of all") {
           *std::ranges::min_element(many.validation.times));
 }
 
-TEST_CASE("splits that are none, and those that leave nothing") {
+TEST_CASE("invalid splits, and splits that leave a part empty, are refused") {
   for (const char* text : {"",         "fold",      "fold:",     "fold:1",
                            "fold:1/",  "fold:/5",   "fold:0/5",  "fold:6/5",
                            "fold:1/1", "fold:-1/5", "fold:1/5x", "fold:1/99999999999999999999",
@@ -145,7 +145,7 @@ TEST_CASE("splits that are none, and those that leave nothing") {
   REQUIRE(read("1,a,1\n", "none").train.size() == 1);
 }
 
-TEST_CASE("one user or one item is enough where a split leaves both parts something") {
+TEST_CASE("one user or one item is enough if a split leaves neither part empty") {
   REQUIRE(read("1,a,1\n1,b,2\n1,c,3\n", "last").validation.size() == 1);
   REQUIRE(read("1,a,1\n2,a,2\n3,a,3\n", "time:0.5").validation.size() == 1);
 }

@@ -65,7 +65,7 @@ TEST_CASE("lines of a text larger than the buffer, compressed or not") {
   REQUIRE(lines_of(test::gzipped(text)) == expected);
 }
 
-TEST_CASE("texts that are refused, with the line") {
+TEST_CASE("invalid texts are refused, with the line") {
   CHECK_THAT(refusal("a\n\nb\n"), EndsWith("text, line 2: is empty"));
   CHECK_THAT(refusal("a\nb\0c\n"s), EndsWith("text, line 2: has a NUL byte, expected text"));
   CHECK_THAT(refusal("a\nb\nc\xff\n"), EndsWith("text, line 3: is not UTF-8: 'c\\xff'"));
@@ -79,7 +79,7 @@ TEST_CASE("texts that are refused, with the line") {
              ContainsSubstring("text: cannot be read"));
 }
 
-TEST_CASE("a text that gzip makes a hundred times smaller is refused before it fills the memory") {
+TEST_CASE("a text that expands over a hundred times is refused before it fills the memory") {
   // The text has 65 MiB of one repeated line. Up to 64 MiB, any expansion is allowed.
   std::string text;
   for (int64_t i = 0; i < 65 << 16; ++i) text += "user\titem\t12345\n";
@@ -87,7 +87,7 @@ TEST_CASE("a text that gzip makes a hundred times smaller is refused before it f
              ContainsSubstring("expand to more than 100 times as many: this is not a table"));
 }
 
-TEST_CASE("folders, pipes and missing files are no texts") {
+TEST_CASE("folders, pipes and missing files are refused as texts") {
   const TemporaryFolder folder;
   const auto open = [&](const std::string& name) {
     return test::message_of<InputError>([&] { data::TextLines{folder.path(name)}; });
@@ -98,7 +98,7 @@ TEST_CASE("folders, pipes and missing files are no texts") {
   CHECK_THAT(open("pipe"), EndsWith("pipe: is not a regular file"));
 }
 
-TEST_CASE("UTF-8") {
+TEST_CASE("is_utf8 accepts valid UTF-8 only") {
   for (const auto& text : {""s, "a\0"s, "\xC3\xA9"s, "\xE2\x82\xAC"s, "\xF0\x9F\x98\x80"s,
                            "\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF"s}) {
     CHECK(data::is_utf8(text));
@@ -112,7 +112,7 @@ TEST_CASE("UTF-8") {
   }
 }
 
-TEST_CASE("fields between separators") {
+TEST_CASE("a line is split into fields at separators") {
   REQUIRE(split("\t", "a\t b \t\tc") == Strings{"a", "b", "", "c"});
   REQUIRE(split("::", "a::b:c::") == Strings{"a", "b:c", ""});
   REQUIRE(split(" ", "  a   b c  ") == Strings{"a", "b", "c"});

@@ -67,7 +67,7 @@ TEST_CASE("a .bin holds uint16, with and without llm.c's header") {
   REQUIRE(all_of(file) == expected);
 }
 
-TEST_CASE("token files that are refused") {
+TEST_CASE("invalid token files are refused") {
   REQUIRE_THAT(test::message_of<InputError>([] { data::TokenFile{"/no/such.txt"}; }),
                ContainsSubstring("/no/such.txt: cannot be opened: No such file"));
   REQUIRE_THAT(test::message_of<InputError>([] { data::TokenFile{"/tmp"}; }),
@@ -102,7 +102,7 @@ TEST_CASE("a token beyond the vocabulary is named with file and position when it
   CHECK_THAT(read(text, 128, 2, 1), ContainsSubstring("a.txt: token 128 at position 2"));
 }
 
-TEST_CASE("tokens of a file that is cut short while it is read are an error with the place") {
+TEST_CASE("a token file that shrinks while it is read is an error that names the offset") {
   const TemporaryFolder folder;
   const data::TokenFile file(folder.file("a.bin", raw(std::vector<uint16_t>(40000, 7))));
   std::filesystem::resize_file(file.path(), 20000);
@@ -131,7 +131,7 @@ TEST_CASE("opening data reads no token, and every sequence that is read is check
       ContainsSubstring("token 240 at position 95"));
 }
 
-TEST_CASE("the last tenth validates, or a file of its own") {
+TEST_CASE("validation uses the last tenth, or a file of its own") {
   const TemporaryFolder folder;
   const std::string path = folder.file("a.txt", letters(105));
   const data::TokenData data({.path = path, .context = 8, .vocab = 256});

@@ -197,9 +197,9 @@ TEST_CASE("emulated: copies and memsets outside of an allocation are refused") {
           "cudaMemcpy: 40 bytes from byte 4 on, of 40 from cudaMalloc");
   refused(cudaMemcpyAsync(host.data(), pinned + 9, 8, cudaMemcpyDefault), "of 40 from cudaHostAl");
   refused(cudaMemset(device, 0, 41), "cudaMemset: 41 bytes");
-  refused(cudaMemsetAsync(host.data(), 0, 4), "no memory of CUDA's");
+  refused(cudaMemsetAsync(host.data(), 0, 4), "not memory from CUDA");
   refused(cudaMemcpy(device, device + 4, 20, cudaMemcpyDefault), "overlap");
-  refused(cudaMemcpy(host.data(), host.data() + 5, 4, cudaMemcpyDeviceToHost), "no device memory");
+  refused(cudaMemcpy(host.data(), host.data() + 5, 4, cudaMemcpyDeviceToHost), "not device memory");
   check_refused(cudaMemcpy(pinned, host.data(), 4, cudaMemcpyHostToDevice),
                 cudaErrorInvalidMemcpyDirection, "pinned");
   CHECK(cudaMemcpy(nullptr, nullptr, 0, cudaMemcpyDefault) == cudaSuccess);

@@ -131,7 +131,7 @@ TEST_CASE("a new model knows nothing: its loss is about ln(vocabulary)") {
   }
 }
 
-TEST_CASE("configurations that make no model are errors that say why") {
+TEST_CASE("invalid configurations are errors that say why") {
   const auto with = [](auto change) {
     GptConfig config = tiny;
     change(config);
@@ -166,7 +166,7 @@ TEST_CASE("configurations that make no model are errors that say why") {
                     ContainsSubstring("'gpt3' is unknown, expected one of nano, micro, gpt2,"));
 }
 
-TEST_CASE("inputs that do not fit are errors with shapes") {
+TEST_CASE("inputs that do not fit are errors that name the shapes") {
   Gpt model(tiny);
   const auto tokens = [](const Shape& shape) { return random_indices(shape, 1, 11); };
   CHECK_THROWS_WITH(model.logits(tokens({2, 3})), ContainsSubstring("no memory yet"));
@@ -285,7 +285,7 @@ TEST_CASE("without gradients no activation outlives its use") {
   CHECK(peak(7) == peak(2));
 }
 
-TEST_CASE("a parameter hears of its use in pairs where it is read, and is complete once") {
+TEST_CASE("a parameter's uses begin and end in pairs, and its gradient is complete once") {
   Gpt model(tiny);
   materialize(model);
   std::map<std::string, int> uses, ends, completions, buffers;

@@ -111,7 +111,7 @@ TEST_CASE("a GPT's activations and workspace equal the formula") {
   set_thread_count(before);
 }
 
-TEST_CASE("so they do where logits are computed in several chunks of rows") {
+TEST_CASE("the formula of a GPT's memory holds for logits in several chunks of rows") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   for (const int64_t vocab : {8000, 37}) {
     auto config = small(1, vocab, 0, false);
@@ -122,7 +122,7 @@ TEST_CASE("so they do where logits are computed in several chunks of rows") {
   }
 }
 
-TEST_CASE("so they do where attention needs the most workspace, in every run", "[cpu]") {
+TEST_CASE("the formula of a GPT's memory holds if attention needs the most workspace", "[cpu]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
   const int64_t tokens = GENERATE(130, 512, 600, 1150);
   const models::GptConfig config{.layers = 1, .heads = 3, .width = 6, .context = tokens,
@@ -152,7 +152,7 @@ TEST_CASE("recompute at least halves the activations of a GPT of six blocks") {
   CHECK(2 * again <= kept);
 }
 
-TEST_CASE("a step's products are far fewer than are kept of them", "[cpu]") {
+TEST_CASE("a step has far fewer products than the cache keeps", "[cpu]") {
   const Run run{.config = {.layers = 2, .heads = 2, .width = 64, .context = 1000, .vocab = 300},
                 .tokens = 1000};
   const int64_t before = cpu::onednn::kept_products();

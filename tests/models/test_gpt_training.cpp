@@ -92,7 +92,7 @@ double loss_of(DType dtype, bool recompute = false) {
 
 }  // namespace
 
-TEST_CASE("the embeddings are a block, and each layer is one, the last with the final norm") {
+TEST_CASE("the embeddings are one block, and so is each layer, the last with the final norm") {
   const Gpt model(small);
   for (const auto& named : model.named_parameters()) {
     INFO(named.name);
@@ -103,7 +103,7 @@ TEST_CASE("the embeddings are a block, and each layer is one, the last with the 
   }
 }
 
-TEST_CASE("recomputed blocks leave the same bits and less than half of the activations") {
+TEST_CASE("recomputed blocks give the same bits with at most half of the activations") {
   const ThreadCountRestorer threads_before;
   const DropoutState dropout_before = dropout_state();
   for (const int threads : {1, 2}) {
@@ -120,7 +120,7 @@ TEST_CASE("recomputed blocks leave the same bits and less than half of the activ
   dropout_state() = dropout_before;
 }
 
-TEST_CASE("what a micro-batch holds is as docs/memory.md says, to the byte") {
+TEST_CASE("a micro-batch holds exactly the bytes that docs/memory.md states") {
   const InStep step;
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const int64_t size = dtype_size(dtype);
@@ -153,7 +153,7 @@ TEST_CASE("what a micro-batch holds is as docs/memory.md says, to the byte") {
   CHECK(peak == n * ((2 * L + 18) * C * size + 4 * (H + 6)) + 4);
 }
 
-TEST_CASE("evaluation does not recompute, and may not come before a backward that does") {
+TEST_CASE("eval() does not recompute, and must not come between forward and backward") {
   const InStep step;
   GptConfig config = small;
   config.recompute = true;
@@ -170,7 +170,7 @@ TEST_CASE("evaluation does not recompute, and may not come before a backward tha
   CHECK(same_bits(model.logits(tokens), expected));
 }
 
-TEST_CASE("16-bit models have the losses of 32-bit ones to their precision") {
+TEST_CASE("losses of 16-bit models equal those of f32 models within their precision") {
   const InStep step;
   const double expected = loss_of(DType::f32);
   CHECK(std::fabs(loss_of(DType::bf16) - expected) < 1e-2);
@@ -192,7 +192,7 @@ TEST_CASE("logits are f32 for every dtype") {
   CHECK(relative_error(next, values_of(logits.view({5, small.vocab}).rows(4, 5))) < 1e-2);
 }
 
-TEST_CASE("of frozen blocks backward computes nothing that no gradient needs") {
+TEST_CASE("backward skips frozen blocks whose gradients nothing needs") {
   const InStep step;
   GptConfig config = small;
   config.recompute = GENERATE(false, true);

@@ -318,7 +318,7 @@ TEST_CASE("weights do not replace another program's config.json") {
   REQUIRE(folder.entries() == 1);
 }
 
-TEST_CASE("logits of a model that transformers saved are transformers' logits") {
+TEST_CASE("a model saved by transformers has the logits of transformers") {
   const std::string path = test::fixture("hf_tiny/model.safetensors");
   if (!std::filesystem::exists(path)) TESSERA_SKIP("tests/fixtures/hf_tiny is not there");
   models::Gpt model(read_gpt_config(config_path_beside(path)));

@@ -82,7 +82,7 @@ TEST_CASE("every image classifier labels an image, in training and in evaluation
   for (const std::string& name : models::image_classifier_names()) check_labels(name);
 }
 
-TEST_CASE("image classifiers that there cannot be are refused") {
+TEST_CASE("invalid image classifiers are refused") {
   CHECK_THROWS_WITH(models::image_classifier("resnet19", {}), Catch::Contains("resnet18"));
   CHECK_THROWS_WITH(models::image_classifier("resnet19", {}), Catch::Contains("vgg11"));
   CHECK_THROWS_AS(models::image_classifier("resnet20", {.classes = 0}), InputError);
@@ -91,7 +91,7 @@ TEST_CASE("image classifiers that there cannot be are refused") {
   CHECK_THROWS_AS(models::ResNet({.blocks = {}, .width = 16, .sizes = {}}), InputError);
 }
 
-TEST_CASE("a batch norm in evaluation wants statistics") {
+TEST_CASE("a batch norm in evaluation needs statistics") {
   nn::BatchNorm2d norm(4);
   norm.eval();
   CHECK_THROWS_WITH(norm(Tensor::full({1, 2, 2, 4}, 1)), Catch::Contains("before materialize"));

@@ -126,7 +126,7 @@ TEST_CASE("a ResNet's activations and workspace equal the formula") {
   }
 }
 
-TEST_CASE("so they do without projections, with one channel, one pixel or many classes") {
+TEST_CASE("the formula of a ResNet's memory holds without projections and at extreme sizes") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   ResNetConfig config = small_resnet(false, true, 6);
   config.blocks = {2};
@@ -152,7 +152,7 @@ TEST_CASE("a VGG's activations and workspace equal the formula") {
   check_all(small_vgg(10, 0), dtype, 1);
 }
 
-TEST_CASE("so they do for models as they are trained", "[cpu]") {
+TEST_CASE("the formulas hold for image models as they are trained", "[cpu]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   check(models::image_config("resnet20", {.side = 32}), {.dtype = dtype, .images = 8});
   check(models::image_config("vgg11", {.side = 32}), {.dtype = dtype, .images = 4});

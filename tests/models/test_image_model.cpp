@@ -38,7 +38,7 @@ std::string saved(const std::string& path, models::ResNet& model) {
   return path;
 }
 
-TEST_CASE("image models go out and come in again, with statistics and description") {
+TEST_CASE("image models are saved and loaded with statistics and description") {
   const test::TemporaryFolder folder;
   models::ResNet model(tiny());
   const std::string path = saved(folder.path("model.safetensors"), model);
@@ -67,7 +67,7 @@ TEST_CASE("image models go out and come in again, with statistics and descriptio
   CHECK(read.class_names == description().class_names);
 }
 
-TEST_CASE("a model's weights are saved by one call, and loaded by one") {
+TEST_CASE("one call saves a model's weights, and one call loads them") {
   const test::TemporaryFolder folder;
   const std::string path = folder.path("model.safetensors");
   models::ResNet model(tiny());
@@ -94,7 +94,7 @@ TEST_CASE("a model's weights are saved by one call, and loaded by one") {
   CHECK(value == float(wide.named_parameters()[0].parameter.tensor().values<BFloat16>()[0]));
 }
 
-TEST_CASE("files that do not fit the model are refused, by tensor") {
+TEST_CASE("files that do not fit the model are refused, and the tensor is named") {
   const test::TemporaryFolder folder;
   models::ResNet model(tiny());
   const std::string path = saved(folder.path("model.safetensors"), model);
@@ -111,7 +111,7 @@ TEST_CASE("files that do not fit the model are refused, by tensor") {
   CHECK_THROWS_WITH(nn::WeightsFile(large, model), Catch::Contains("is unknown"));
 }
 
-TEST_CASE("running statistics that are none are refused") {
+TEST_CASE("running statistics that are invalid are refused") {
   const test::TemporaryFolder folder;
   for (const float variance : {-1.0f, NAN, INFINITY}) {
     models::ResNet model(tiny());
@@ -129,7 +129,7 @@ TEST_CASE("running statistics that are none are refused") {
   }
 }
 
-TEST_CASE("descriptions that cannot be used are refused") {
+TEST_CASE("invalid descriptions of image models are refused") {
   const test::TemporaryFolder folder;
   const std::string path = folder.path("model.safetensors");
   const auto with = [&](const std::string& text) {

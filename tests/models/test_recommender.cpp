@@ -143,7 +143,7 @@ double expected_score(const std::string& name, const Weights& w, int32_t user, i
       "output", product(w.row("user_factors.weight", user), w.row("item_factors.weight", item)))[0];
 }
 
-TEST_CASE("recommenders compute their formulas, for items of each user and for shared ones") {
+TEST_CASE("recommenders compute their formulas, for each user's items and for shared items") {
   const std::string name = GENERATE(from_range(models::recommender_names()));
   CAPTURE(name);
   const auto model = built(small(name));
@@ -214,7 +214,7 @@ double read_squares(const std::string& name, const Weights& w, const models::Sco
   return sum;
 }
 
-TEST_CASE("objectives are means over samples, with a penalty of what was read") {
+TEST_CASE("objectives are means over samples, plus a penalty on the rows that were read") {
   using models::RecommenderObjective;
   const std::string name = GENERATE(from_range(models::recommender_names()));
   const auto objective =
@@ -251,7 +251,7 @@ TEST_CASE("objectives are means over samples, with a penalty of what was read") 
   check_gradients(*model, loss);
 }
 
-TEST_CASE("configs that cannot be are refused") {
+TEST_CASE("invalid configurations of recommenders are refused") {
   const auto message = [](RecommenderConfig config) {
     try {
       config.validate();
@@ -269,9 +269,7 @@ TEST_CASE("configs that cannot be are refused") {
              Catch::Contains("widths 3, 2"));
 }
 
-TEST_CASE(
-    "a file of a recommender has weights, ids and histories, and is refused where it lacks "
-    "one") {
+TEST_CASE("a recommender's file has weights, ids and histories, and must not lack any") {
   const TemporaryFolder folder;
   const auto model = built(small("svd++"));
   const models::RecommenderFile file{.config = model->config(),
@@ -312,7 +310,7 @@ TEST_CASE(
   CHECK_THROWS_WITH(models::read_recommender_file(path), Catch::Contains("ids.users"));
 }
 
-TEST_CASE("descriptions of recommenders that cannot be are refused, with the file's name") {
+TEST_CASE("invalid descriptions of recommenders are refused, with the file's name") {
   const TemporaryFolder folder;
   const std::string path = folder.path("m.safetensors");
   const models::RecommenderFile file{.config = small("neumf"), .objective = "bpr"};

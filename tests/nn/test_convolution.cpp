@@ -33,7 +33,7 @@ TEST_CASE("Conv2d has torch's parameters and adds its bias") {
   CHECK_THROWS_AS(nn::Conv2d(0, 4, 3), Error);
 }
 
-TEST_CASE("pools and flatten as modules") {
+TEST_CASE("pooling, flatten and ReLU work as modules") {
   const Tensor x = counted({1, 2, 2, 2});  // channel 0: 0 2 4 6, channel 1: 1 3 5 7
   nn::MaxPool2d max({.kernel = 2, .stride = 2});
   nn::AvgPool2d mean({.kernel = 2, .stride = 2});

@@ -37,7 +37,7 @@ TEST_CASE("Linear computes x W + b in both layouts of its weight") {
   CHECK(check_module_gradient(layer, x, [&layer](const Tensor& in) { return layer(in); }));
 }
 
-TEST_CASE("Linear takes any number of rows, none as well") {
+TEST_CASE("Linear takes any number of rows, even none") {
   Linear layer(2, 3);
   materialize(layer);
   CHECK(layer(random_tensor({2}, 1)).shape() == Shape{3});
@@ -48,7 +48,7 @@ TEST_CASE("Linear takes any number of rows, none as well") {
   CHECK(Linear(1, 1).parameter_count() == 2);
 }
 
-TEST_CASE("Linear begins as torch.nn.Linear, or as it is told") {
+TEST_CASE("Linear is initialised like torch.nn.Linear, or by a given initializer") {
   Linear standard(16, 4);
   CHECK(standard.weight.initializer().kind == Initializer::Kind::uniform);
   CHECK(standard.weight.initializer().value == 0.25f);
@@ -120,7 +120,7 @@ TEST_CASE("LayerNorm adds a residual and normalises the sum") {
   }
 }
 
-TEST_CASE("Dropout zeroes in training alone, and scales what it keeps") {
+TEST_CASE("Dropout zeroes values only in training, and scales the values it keeps") {
   const DropoutState before = std::exchange(dropout_state(), {.step = 0});
   Dropout layer(0.25f, 3);
   const Tensor x = Tensor::full({8, 1000}, 3);
@@ -144,7 +144,7 @@ TEST_CASE("Dropout zeroes in training alone, and scales what it keeps") {
   dropout_state() = before;
 }
 
-TEST_CASE("Dropout in training is refused where no step says which mask to draw", "[threads]") {
+TEST_CASE("Dropout in training is an error on a thread without a running step", "[threads]") {
   const DropoutState before = std::exchange(dropout_state(), {.seed = 1, .step = 0});
   Dropout layer(0.25f, 3);
   Dropout none(0, 3);
@@ -169,7 +169,7 @@ TEST_CASE("Dropout in training is refused where no step says which mask to draw"
   dropout_state() = before;
 }
 
-TEST_CASE("a sample is dropped out the same wherever it is in a batch") {
+TEST_CASE("a sample's dropout does not depend on its position in the batch") {
   const DropoutState before = dropout_state();
   dropout_state() = {.seed = 3, .step = 5, .first_sample = 10};
   Dropout layer(0.5f, 1);
@@ -194,7 +194,7 @@ TEST_CASE("Gelu is the tanh form") {
   CHECK(check_gradient([&layer](const auto& in) { return layer(in[0]); }, {x}));
 }
 
-TEST_CASE("layers that cannot be are errors") {
+TEST_CASE("layers with invalid options are errors") {
   CHECK_THROWS_WITH(Linear(0, 3), ContainsSubstring("Linear: 0 inputs and 3 outputs"));
   CHECK_THROWS_WITH(Linear(3, -1), ContainsSubstring("3 inputs and -1 outputs"));
   CHECK_THROWS_WITH(Embedding(0, 3), ContainsSubstring("Embedding: table [0, 3]"));
@@ -204,7 +204,7 @@ TEST_CASE("layers that cannot be are errors") {
   CHECK_THROWS_WITH(Dropout(NAN, 0), ContainsSubstring("expected in [0, 1)"));
 }
 
-TEST_CASE("a layer without memory, or with an input that does not fit, says so") {
+TEST_CASE("a layer without memory, or with an input that does not fit, is an error") {
   Linear layer(3, 2);
   CHECK_THROWS_WITH(layer(Tensor::zeros({4, 3})), ContainsSubstring("no memory yet"));
   materialize(layer);

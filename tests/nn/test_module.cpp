@@ -32,7 +32,7 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("parameters come by name, in order of registration") {
+TEST_CASE("parameters are listed by name, in order of registration") {
   Open root, branch, leaf;
   leaf.add("w", Parameter({2, 3}, Initializer::zeros()));
   branch.add("b", Parameter({4}, Initializer::zeros()));
@@ -46,7 +46,7 @@ TEST_CASE("parameters come by name, in order of registration") {
   CHECK(Open().parameter_count() == 0);
 }
 
-TEST_CASE("a shared parameter comes once, under its first name") {
+TEST_CASE("a shared parameter is listed once, under its first name") {
   Open root, head;
   const Parameter table = root.add("table", Parameter({5, 2}, Initializer::zeros()));
   root.add("other", Parameter({3}, Initializer::zeros()));
@@ -61,23 +61,23 @@ TEST_CASE("a shared parameter comes once, under its first name") {
   CHECK(root.parameter_count() == 13);
 }
 
-TEST_CASE("two parameters of one name are an error") {
+TEST_CASE("two parameters with the same name are an error") {
   const auto fresh = [] { return Parameter({1}, Initializer::zeros()); };
   Open root;
-  SECTION("of one module") {
+  SECTION("in one module") {
     root.add("w", fresh());
     root.add("w", fresh());
   }
-  SECTION("the same one twice") {
+  SECTION("the same parameter twice") {
     const Parameter parameter = root.add("w", fresh());
     root.add("w", parameter);
   }
-  SECTION("where one is the second name of a shared one") {
+  SECTION("a new parameter takes the second name of a shared one") {
     const Parameter parameter = root.add("first", fresh());
     root.add("w", parameter);
     root.add("w", fresh());
   }
-  SECTION("where the second name of a shared one is another's") {
+  SECTION("a shared parameter takes another's name as its second") {
     const Parameter parameter = root.add("first", fresh());
     root.add("w", fresh());
     root.add("w", parameter);
@@ -93,7 +93,7 @@ TEST_CASE("a path of children can collide with a name too") {
   CHECK_THROWS_WITH(root.parameter_count(), ContainsSubstring("'child.w'"));
 }
 
-TEST_CASE("no parameter cannot be registered") {
+TEST_CASE("an undefined parameter cannot be registered") {
   Open root;
   CHECK_THROWS_WITH(root.add("bias", Parameter()),
                     ContainsSubstring("parameter 'bias' is not defined"));
@@ -133,7 +133,7 @@ TEST_CASE("blocks are numbered over the whole model, in order of registration") 
   CHECK(Linear(1, 1).named_parameters()[0].block == -1);
 }
 
-TEST_CASE("training and evaluation reach everything below") {
+TEST_CASE("train() and eval() reach all modules below") {
   Open root, branch, leaf;
   branch.add("leaf", leaf);
   root.add("branch", branch);
@@ -146,12 +146,12 @@ TEST_CASE("training and evaluation reach everything below") {
   CHECK(leaf.training());
 }
 
-TEST_CASE("a module without a forward of one tensor says so") {
+TEST_CASE("calling a module without a forward of one tensor is an error") {
   Open root;
   CHECK_THROWS_WITH(root(Tensor::zeros({1})), ContainsSubstring("forward(x) is not defined"));
 }
 
-TEST_CASE("materialize gives every parameter memory and its first values") {
+TEST_CASE("materialize gives every parameter memory and its initial values") {
   const int64_t before = memory_ledger().current(Category::parameters);
   {
     Open root;
@@ -182,7 +182,7 @@ TEST_CASE("materialize gives every parameter memory and its first values") {
   CHECK(memory_ledger().current(Category::parameters) == before);
 }
 
-TEST_CASE("a model has one dtype before it has memory") {
+TEST_CASE("a model's dtype can change only while it has no memory") {
   Open root;
   Linear linear(3, 2);
   LayerNorm norm(4);
@@ -207,7 +207,7 @@ TEST_CASE("a model has one dtype before it has memory") {
   CHECK(norm.bias.dtype() == DType::bf16);
 }
 
-TEST_CASE("first values do not depend on what else is in the model") {
+TEST_CASE("initial values do not depend on the rest of the model") {
   Open small, large;
   Linear a(4, 4), b(4, 4), other(9, 9);
   small.add("layer", a);
@@ -223,7 +223,7 @@ TEST_CASE("first values do not depend on what else is in the model") {
   CHECK_FALSE(same_bits(a.weight, c.weight));
 }
 
-TEST_CASE("materialize refuses a device that is not there") {
+TEST_CASE("materialize refuses a missing device") {
   Linear linear(2, 2);
   CHECK_THROWS_WITH(materialize(linear, {DeviceType::cuda, 0}), ContainsSubstring("cuda:0"));
   CHECK_FALSE(linear.weight.tensor().allocated());

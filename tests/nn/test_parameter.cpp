@@ -59,7 +59,7 @@ TEST_CASE("a parameter has a shape and no memory") {
   CHECK_THROWS_WITH(parameter.tensor().values<float>(), ContainsSubstring("no memory yet"));
 }
 
-TEST_CASE("copies are the same parameter, equal ones are not") {
+TEST_CASE("copies are the same parameter; equal parameters are not") {
   const Parameter a({2}, Initializer::ones());
   const Parameter b = a;
   const Parameter c({2}, Initializer::ones());
@@ -71,14 +71,14 @@ TEST_CASE("copies are the same parameter, equal ones are not") {
   CHECK(&a.leaf() == &b.leaf());
 }
 
-TEST_CASE("no parameter is an undefined tensor") {
+TEST_CASE("an undefined parameter has an undefined tensor") {
   const Parameter none;
   CHECK_FALSE(none.defined());
   CHECK_FALSE(none.tensor().defined());
   CHECK_THROWS_AS(none.shape(), Error);
 }
 
-TEST_CASE("constants") {
+TEST_CASE("constant initializers fill with their value") {
   CHECK(drawn(Initializer::constant(2.5f), 3) == std::vector<float>{2.5f, 2.5f, 2.5f});
   CHECK(drawn(Initializer::zeros(), 2) == std::vector<float>{0, 0});
   CHECK(drawn(Initializer::ones(), 2) == std::vector<float>{1, 1});
@@ -161,7 +161,7 @@ TEST_CASE("uniform values fill their interval evenly") {
   CHECK(std::fabs(moments.kurtosis - 1.8) < 0.02);
 }
 
-TEST_CASE("deviations and bounds follow their papers") {
+TEST_CASE("Xavier and He initializers have the bounds and deviations of their papers") {
   const Initializer xavier = Initializer::xavier_uniform(3, 5);
   CHECK(xavier.kind == Initializer::Kind::uniform);
   CHECK(xavier.value == Catch::Approx(std::sqrt(6.0 / 8)));
@@ -172,7 +172,7 @@ TEST_CASE("deviations and bounds follow their papers") {
   CHECK_THROWS_AS(Initializer::he_normal(0), Error);
 }
 
-TEST_CASE("a parameter's dtype changes while it has no memory") {
+TEST_CASE("a parameter's dtype can change only while it has no memory") {
   const Parameter parameter({2, 3}, Initializer::ones());
   const Parameter copy = parameter;
   const Tensor tensor = parameter;
@@ -196,7 +196,7 @@ TEST_CASE("a parameter's dtype changes while it has no memory") {
   CHECK(copy.dtype() == DType::f32);
 }
 
-TEST_CASE("a parameter can be frozen until an optimizer has it") {
+TEST_CASE("a parameter can be frozen until an optimizer manages it") {
   const Parameter parameter({2}, Initializer::ones());
   const Parameter copy = parameter;
   CHECK(parameter.trainable());

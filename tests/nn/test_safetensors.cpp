@@ -41,7 +41,7 @@ std::string entry(const std::string& name, const std::string& shape, const std::
 
 }  // namespace
 
-TEST_CASE("safetensors: what is written is read back, aligned and described") {
+TEST_CASE("safetensors: written tensors are read back, aligned, with metadata") {
   const TemporaryFolder folder;
   const std::string path = folder.path("a.safetensors");
   nn::write_safetensors(path, {{"bytes", Tensor::from<uint8_t>({3}, {1, 2, 3})},
@@ -112,7 +112,7 @@ TEST_CASE("safetensors: a writer takes pieces in any order") {
   }
 }
 
-TEST_CASE("safetensors: a writer refuses what the file is not to have") {
+TEST_CASE("safetensors: a writer refuses data that the declared tensors do not have") {
   const TemporaryFolder folder;
   const std::vector<float> values(4);
   const auto some = std::span(values).first(2);
@@ -203,7 +203,7 @@ TEST_CASE("safetensors: no tensors, and no metadata, are fine") {
   REQUIRE(file.metadata().empty());
 }
 
-TEST_CASE("safetensors: a name may not be written twice, and nothing remains") {
+TEST_CASE("safetensors: refused writes, such as a name twice, leave no file") {
   const TemporaryFolder folder;
   const Tensor x = Tensor::zeros({1});
   REQUIRE_THROWS_AS(nn::write_safetensors(folder.path("a"), {{"x", x}, {"x", x}}), Error);
@@ -214,7 +214,7 @@ TEST_CASE("safetensors: a name may not be written twice, and nothing remains") {
   REQUIRE(folder.entries() == 0);
 }
 
-TEST_CASE("safetensors: files that are no safetensors") {
+TEST_CASE("safetensors: files in other formats are refused") {
   const TemporaryFolder folder;
   REQUIRE_THAT(test::message_of<InputError>([&] { SafetensorsReader{folder.path("absent")}; }),
                ContainsSubstring("absent: cannot be opened: No such file"));
@@ -225,7 +225,7 @@ TEST_CASE("safetensors: files that are no safetensors") {
   REQUIRE_THAT(refusal("PK\3\4 a zip file of torch"), ContainsSubstring("not a safetensors file"));
 }
 
-TEST_CASE("safetensors: header lengths") {
+TEST_CASE("safetensors: invalid header lengths are refused") {
   REQUIRE_THAT(refusal(bytes_of("{}", 0, 3)), ContainsSubstring("truncated: a header of 3 bytes"));
   REQUIRE_THAT(refusal(bytes_of("{}", 0, 100'000'000)), ContainsSubstring("truncated"));
   REQUIRE_THAT(refusal(bytes_of("{}", 0, 100'000'001)), ContainsSubstring("at most 100000000"));
@@ -233,7 +233,7 @@ TEST_CASE("safetensors: header lengths") {
   REQUIRE_THAT(refusal(bytes_of("{}", 0, uint64_t{1} << 63)), ContainsSubstring("at most"));
 }
 
-TEST_CASE("safetensors: a PyTorch pickle is named, with how to convert it") {
+TEST_CASE("safetensors: a PyTorch pickle is refused, with advice to convert it") {
   const std::string rest(100, 'x');
   CHECK_THAT(refusal("PK\3\4\0\0\x08\x08" + rest),
              ContainsSubstring("but a zip of pickles as PyTorch writes it") &&
@@ -247,7 +247,7 @@ TEST_CASE("safetensors: a PyTorch pickle is named, with how to convert it") {
   CHECK_THAT(refusal(std::string("\x80\2\0\0\0\0\0\0", 8) + rest), ContainsSubstring("truncated"));
 }
 
-TEST_CASE("safetensors: headers that are not what the format says") {
+TEST_CASE("safetensors: invalid headers are refused") {
   REQUIRE_THAT(refusal("", 8), ContainsSubstring("not valid JSON"));
   REQUIRE_THAT(refusal("{\"a\":", 0), ContainsSubstring("not valid JSON: it ends early"));
   REQUIRE_THAT(refusal("\xff\xfe{}", 0), ContainsSubstring("not valid JSON"));
@@ -264,7 +264,7 @@ TEST_CASE("safetensors: headers that are not what the format says") {
   REQUIRE_THAT(refusal(R"({"__metadata__":[]})", 0), ContainsSubstring("__metadata__ is not"));
 }
 
-TEST_CASE("safetensors: names that come twice, or are not fit to print") {
+TEST_CASE("safetensors: duplicate names are refused, and unprintable names escaped") {
   const std::string twice = entry("a", "[1]", "[0,4]") + "," + entry("a", "[1]", "[4,8]");
   REQUIRE_THAT(refusal("{" + twice + "}", 8), ContainsSubstring("name \"a\" twice"));
   REQUIRE_THAT(
@@ -275,7 +275,7 @@ TEST_CASE("safetensors: names that come twice, or are not fit to print") {
   REQUIRE_THAT(refusal("{\"a\\n\\u001b\":1}", 0), ContainsSubstring(R"("a\n\u001b")"));
 }
 
-TEST_CASE("safetensors: shapes") {
+TEST_CASE("safetensors: invalid shapes are refused") {
   const auto with_shape = [](const std::string& shape) {
     return refusal("{" + entry("a", shape, "[0,4]") + "}", 4);
   };
@@ -293,7 +293,7 @@ TEST_CASE("safetensors: shapes") {
   REQUIRE_THAT(with_shape("[4294967296,4294967296,0]"), ContainsSubstring("takes 0 bytes"));
 }
 
-TEST_CASE("safetensors: offsets") {
+TEST_CASE("safetensors: invalid offsets are refused") {
   const auto with_offsets = [](const std::string& offsets, size_t data) {
     return refusal("{" + entry("a", "[1]", offsets) + "}", data);
   };
@@ -336,7 +336,7 @@ TEST_CASE("safetensors: a file that shrinks while it is read is an error") {
                ContainsSubstring("has become shorter"));
 }
 
-TEST_CASE("safetensors: a damaged header is refused or read, and never more than the file is") {
+TEST_CASE("safetensors: a damaged header never makes a reader go beyond the file") {
   const TemporaryFolder folder;
   nn::write_safetensors(folder.path("good"), {{"a", Tensor::zeros({2, 3})},
                                               {"b", Tensor::zeros({4}, DType::u8)}});

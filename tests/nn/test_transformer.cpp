@@ -25,7 +25,7 @@ constexpr GradientCheckOptions composed{.tolerance = 3e-3};
 
 }  // namespace
 
-TEST_CASE("CausalSelfAttention attends to what came before") {
+TEST_CASE("CausalSelfAttention attends only to the same and earlier tokens") {
   CausalSelfAttention layer(small);
   CHECK(layer.parameter_count() == 6 * 18 + 18 + 6 * 6 + 6);
   materialize(layer);
@@ -105,7 +105,7 @@ TEST_CASE("blocks in a row share one residual stream") {
   CHECK(same_bits(start.normalized, norm(x)));
 }
 
-TEST_CASE("projections into the residual stream begin smaller") {
+TEST_CASE("projections into the residual stream have a smaller initial deviation") {
   TransformerOptions options = small;
   options.residual_deviation = 0.005f;
   TransformerBlock block(options);
@@ -124,7 +124,7 @@ TEST_CASE("projections into the residual stream begin smaller") {
   }
 }
 
-TEST_CASE("a block drops out after each sub-layer, in training alone, by its index") {
+TEST_CASE("a block applies dropout after each sub-layer, only in training, by its index") {
   TransformerOptions options = small;
   const DropoutState before = std::exchange(dropout_state(), {.step = 0});
   options.dropout = 0.5f;

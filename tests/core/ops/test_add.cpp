@@ -40,7 +40,7 @@ TEST_CASE("add in place, with any number of threads", "[add]") {
   }));
 }
 
-TEST_CASE("add says what is wrong", "[add]") {
+TEST_CASE("add refuses invalid arguments", "[add]") {
   REQUIRE_THROWS_WITH(
       ops::add(random_tensor({2, 3}, 1), random_tensor({3, 2}, 1)),
       "add: shapes [2, 3] and [3, 2] do not broadcast: dimension -2 has 2 and 3 elements");

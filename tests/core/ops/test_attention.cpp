@@ -154,7 +154,7 @@ TEST_CASE("attention passes the check of its gradients", "[attention]") {
       options));
 }
 
-TEST_CASE("attention takes one tensor as all three, and frozen ones", "[attention]") {
+TEST_CASE("attention takes one tensor as q, k and v, and takes frozen inputs", "[attention]") {
   CHECK(check_gradient([](const auto& in) { return ops::attention(in[0], in[0], in[0]); },
                        {random_tensor({2, 3, 2, 4}, 1)}));
   const Inputs in = inputs_of({1, 3, 4, 2, 1, 4}, DType::f32);
@@ -196,7 +196,7 @@ TEST_CASE("attention has the same bits for every number of threads", "[attention
   }));
 }
 
-TEST_CASE("attention's workspace is that of one sequence, as its header says", "[attention]") {
+TEST_CASE("attention's workspace is that of one sequence, whatever the batch size", "[attention]") {
   if (on_cpu()) return;  // the CPU uses causal_attention's workspace
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Case one = GENERATE(Case{1, 5, 9, 4, 2, 8}, Case{1, 260, 300, 2, 1, 4, true});
@@ -226,7 +226,7 @@ TEST_CASE("attention's workspace is that of one sequence, as its header says", "
   CHECK(backward - 2 * scores - products - sums < (64 << 20));
 }
 
-TEST_CASE("attention of nothing", "[attention]") {
+TEST_CASE("attention of empty tensors", "[attention]") {
   const Case c = GENERATE(Case{0, 5, 3, 2, 1, 4}, Case{2, 0, 3, 2, 1, 4}, Case{2, 0, 0, 2, 1, 4});
   const Result result = attend(inputs_of(c, DType::f32), {});
   CHECK(result.y.shape() == c.q());
@@ -234,7 +234,7 @@ TEST_CASE("attention of nothing", "[attention]") {
   for (const double value : values_of(result.dv)) CHECK(value == 0);
 }
 
-TEST_CASE("attention says what is wrong", "[attention]") {
+TEST_CASE("attention refuses invalid arguments", "[attention]") {
   const auto attend_shapes = [](const Shape& q, const Shape& k, const Shape& v,
                                 AttentionOptions options = {}) {
     ops::attention(Tensor::empty(q), Tensor::empty(k), Tensor::empty(v), options);

@@ -68,7 +68,7 @@ TEST_CASE("avg_pool has the same bits for every number of threads", "[avg_pool]"
   }));
 }
 
-TEST_CASE("avg_pool says what is wrong", "[avg_pool]") {
+TEST_CASE("avg_pool refuses invalid arguments", "[avg_pool]") {
   CHECK_THROWS_WITH(ops::avg_pool(random_tensor({2, 8, 9, 3}, 1), {.kernel = 9}),
                     "avg_pool: the height of the kernel is 9, expected at most 8, that of x "
                     "[2, 8, 9, 3] with its padding");

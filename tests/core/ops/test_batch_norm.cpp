@@ -208,7 +208,7 @@ class TwoParts {
   std::vector<Tensor> given_[2];
 };
 
-TEST_CASE("batch_norm over parts is that of all rows together", "[batch_norm]") {
+TEST_CASE("batch_norm over several parts equals batch_norm of all rows together", "[batch_norm]") {
   const Form form = GENERATE(Form{}, Form{.residual = true, .relu = true});
   const int64_t rows = GENERATE(1, 150), channels = GENERATE(1, 17);
   const DType dtype = GENERATE(from_range(float_dtypes()));
@@ -315,14 +315,14 @@ TEST_CASE("batch_norm keeps no more than its gradient needs", "[batch_norm]") {
   CHECK(activations() - start == loss.bytes() + statistics + (relu ? x.bytes() : 0));
 }
 
-TEST_CASE("batch_norm with relu hands NaN on", "[batch_norm]") {
+TEST_CASE("batch_norm with relu propagates NaN", "[batch_norm]") {
   Inputs in(4, 2);
   in.x.data<float>()[2] = std::nanf("");
   const Values y = values_of(ops::batch_norm(in.x, in.weight, in.bias, {}, {.relu = true}).y);
   for (size_t i = 0; i < y.size(); ++i) CHECK(std::isnan(y[i]) == (i % 2 == 0));
 }
 
-TEST_CASE("batch_norm says what is wrong", "[batch_norm]") {
+TEST_CASE("batch_norm refuses invalid arguments", "[batch_norm]") {
   using Catch::Matchers::ContainsSubstring;
   const Inputs in(4, 8);
   const auto apply = [&](const Tensor& x, const Tensor& weight, const Tensor& residual = {}) {

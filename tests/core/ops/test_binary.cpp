@@ -72,7 +72,8 @@ size_t place(const Shape& y, const Shape& of, int64_t index) {
   return static_cast<size_t>(result);
 }
 
-TEST_CASE("binary operations broadcast, and gradients are summed", "[elementwise]") {
+TEST_CASE("binary operations broadcast, and sum gradients over broadcast dimensions",
+          "[elementwise]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   for (const Case& c : cases) {
     for (const Shapes& s : shapes()) {
@@ -100,7 +101,7 @@ TEST_CASE("binary operations broadcast, and gradients are summed", "[elementwise
   }
 }
 
-TEST_CASE("gradients of binary operations pass finite differences", "[elementwise]") {
+TEST_CASE("gradients of binary operations agree with finite differences", "[elementwise]") {
   for (const Case& c : cases) {
     CAPTURE(c.name);
     const Tensor a = random_tensor({3, 4}, 1, 2, 3), b = random_tensor({4}, 2, 0.5f, 1);
@@ -137,7 +138,8 @@ TEST_CASE("comparisons are one or zero, and have no gradient", "[elementwise]") 
   CHECK_FALSE(ops::less(a, b).requires_grad());
 }
 
-TEST_CASE("where takes one or the other, and nothing of what it does not take", "[elementwise]") {
+TEST_CASE("where selects elements, and ignores NaN and infinity that it does not select",
+          "[elementwise]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const auto of = [&](const Shape& shape, const std::vector<float>& values) {
     return as_parameter(rounded_to(dtype, Tensor::from<float>(shape, values)));
@@ -151,7 +153,7 @@ TEST_CASE("where takes one or the other, and nothing of what it does not take", 
   CHECK(values_of(b.leaf()->gradient) == Values{0, 0, 3, 4});
 }
 
-TEST_CASE("operators are the operations", "[elementwise]") {
+TEST_CASE("arithmetic operators work on tensors and numbers", "[elementwise]") {
   const Tensor a = Tensor::from<float>({2}, {1, 4}), b = Tensor::from<float>({1}, {2});
   CHECK(values_of(a + b) == Values{3, 6});
   CHECK(values_of(a - b) == Values{-1, 2});
@@ -165,7 +167,8 @@ TEST_CASE("operators are the operations", "[elementwise]") {
   CHECK(values_of(2.0f / a) == Values{2, 0.5});
 }
 
-TEST_CASE("a parameter that is gathered as it is used is an input", "[elementwise]") {
+TEST_CASE("binary operations take parameters that are gathered only while in use",
+          "[elementwise]") {
   for (const Case& c : cases) {
     GatheredParameter a(random_tensor({3, 4}, 1, 0.5f, 2)), b(random_tensor({4}, 2, 0.5f, 2));
     backward_from(c.operation(a.tensor, b.tensor), random_tensor({3, 4}, 3));
@@ -209,7 +212,7 @@ TEST_CASE("sums and means over dimensions", "[elementwise]") {
   }
 }
 
-TEST_CASE("sums and means over dimensions: gradients, nothing to sum, errors", "[elementwise]") {
+TEST_CASE("sums and means over dimensions: gradients, empty sums, errors", "[elementwise]") {
   const Tensor x = random_tensor({3, 4, 2}, 1);
   CHECK(check_gradient([](const auto& in) { return ops::sum(in[0], {1}); }, {x}));
   CHECK(check_gradient([](const auto& in) { return ops::mean(in[0], {0, -1}, true); }, {x}));
@@ -236,7 +239,7 @@ TEST_CASE("binary operations have the same bits for every number of threads", "[
   }));
 }
 
-TEST_CASE("binary operations say what is wrong", "[elementwise]") {
+TEST_CASE("binary operations refuse invalid arguments", "[elementwise]") {
   REQUIRE_THROWS_WITH(
       ops::div(random_tensor({2, 3}, 1), random_tensor({2}, 1)),
       "div: shapes [2, 3] and [2] do not broadcast: dimension -1 has 3 and 2 elements");

@@ -104,7 +104,7 @@ TEST_CASE("causal_attention and its gradient equal float64") {
   check_against_reference(c, GENERATE(from_range(float_dtypes())), GENERATE(0.5f, 6.0f));
 }
 
-TEST_CASE("causal_attention equals float64 at the head sizes that tensor cores take") {
+TEST_CASE("causal_attention equals float64 at the head sizes that use tensor cores") {
   // The lengths are around the kernels' tiles of 128 and 64 queries, and of 128, 64 and 32 keys.
   const Case c = GENERATE(Case{3, 1, 2, 64}, Case{1, 31, 1, 64}, Case{1, 64, 2, 64},
                           Case{2, 129, 2, 64}, Case{1, 200, 3, 64}, Case{1, 384, 1, 64},
@@ -179,7 +179,7 @@ TEST_CASE("causal_attention has the same bits for every number of threads") {
   }
 }
 
-TEST_CASE("causal_attention of a sequence does not depend on the others of its batch") {
+TEST_CASE("causal_attention of a sequence does not depend on the rest of the batch") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const int64_t batch = 3, tokens = 100, channels = GENERATE(32, 256, 512);
   const Tensor qkv = random_tensor_of(dtype, {batch, tokens, 3 * channels}, 1, -2, 2);
@@ -208,7 +208,7 @@ TEST_CASE("causal_attention never holds a T x T matrix") {
   CHECK(workspace < thread_count() * (int64_t{512} << 10) + tokens * channels * 4);
 }
 
-TEST_CASE("causal_attention's workspace is one thread's for each of a team, in every run") {
+TEST_CASE("causal_attention's workspace is proportional to the threads, in every run") {
   if (!on_cpu()) return;
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const int64_t tokens = GENERATE(100, 600);
@@ -236,7 +236,7 @@ TEST_CASE("causal_attention's workspace is one thread's for each of a team, in e
   }
 }
 
-TEST_CASE("causal_attention's backward holds a float for each row, on CUDA") {
+TEST_CASE("causal_attention's backward on CUDA takes a workspace of one float per row") {
   if (on_cpu()) return;
   const Case c = GENERATE(Case{2, 70, 3, 16}, Case{2, 70, 3, 64});
   const DType dtype = GENERATE(from_range(float_dtypes()));
@@ -254,7 +254,7 @@ TEST_CASE("causal_attention's backward holds a float for each row, on CUDA") {
   CHECK(ledger.peak(Category::workspace) == 4 * c.batch * c.heads * c.tokens);
 }
 
-TEST_CASE("causal_attention of nothing") {
+TEST_CASE("causal_attention of empty tensors") {
   CHECK(ops::causal_attention(Tensor::empty({0, 5, 12}), 2).shape() == Shape{0, 5, 4});
   const Tensor none = Tensor::empty({3, 0, 12});
   CHECK(attend(none, Tensor::empty({3, 0, 4}), 2).dqkv.shape() == none.shape());

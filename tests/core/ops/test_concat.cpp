@@ -8,7 +8,7 @@
 namespace tessera::test {
 namespace {
 
-TEST_CASE("concat puts parts behind each other, along any dimension", "[concat]") {
+TEST_CASE("concat joins tensors along any dimension", "[concat]") {
   const Tensor a = Tensor::from<float>({2, 2}, {1, 2, 3, 4});
   const Tensor b = Tensor::from<float>({2, 1}, {5, 6}), c = Tensor::from<float>({1, 2}, {7, 8});
   CHECK(values_of(ops::concat({a, b}, 1)) == Values{1, 2, 5, 3, 4, 6});
@@ -19,7 +19,7 @@ TEST_CASE("concat puts parts behind each other, along any dimension", "[concat]"
   CHECK(values_of(ops::concat({random_tensor({2, 0}, 1), b}, 1)) == Values{5, 6});
 }
 
-TEST_CASE("split takes apart what concat has put together", "[concat]") {
+TEST_CASE("split undoes concat", "[concat]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Shape shape{3, 8, 5};
   for (const int dim : {0, 1, 2, -1}) {
@@ -49,14 +49,14 @@ TEST_CASE("gradients of concat and split", "[concat]") {
   CHECK(check_gradient(operation, {b, random_tensor({4, 1, 2}, 3)}));
 }
 
-TEST_CASE("concat and split take parameters that are gathered as they are used", "[concat]") {
+TEST_CASE("concat takes parameters that are gathered only while in use", "[concat]") {
   GatheredParameter a(random_tensor({2, 3}, 1));
   backward_from(ops::concat({a.tensor, random_tensor({1, 3}, 2)}, 0), random_tensor({3, 3}, 3));
   CHECK(values_of(a.gradient()) == values_of(random_tensor({3, 3}, 3).rows(0, 2)));
   CHECK(a.uses == 1);
 }
 
-TEST_CASE("concat and split say what is wrong", "[concat]") {
+TEST_CASE("concat and split refuse invalid arguments", "[concat]") {
   const Tensor a = random_tensor({2, 3}, 1);
   REQUIRE_THROWS_WITH(ops::concat({}, 0), "concat: no tensors are given");
   REQUIRE_THROWS_WITH(ops::concat({a}, 2), "concat: there is no dimension 2 in shape [2, 3]");

@@ -203,7 +203,7 @@ TEST_CASE("conv2d has the same bits in every call, wherever its tensors lie", "[
   CHECK(run(c, moved, offset) == expected);
 }
 
-TEST_CASE("conv2d takes the workspace that it says, and gives it back", "[conv2d]") {
+TEST_CASE("conv2d takes the workspace that it has announced, and frees it", "[conv2d]") {
   const Case& c = cases()[GENERATE(from_range(case_numbers()))];
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const bool has_bias = GENERATE(false, true), dx_wanted = GENERATE(false, true),
@@ -237,7 +237,7 @@ TEST_CASE("conv2d takes the workspace that it says, and gives it back", "[conv2d
   CHECK(peak(backward) == backward_bytes);
 }
 
-TEST_CASE("conv2d computes only the gradients that are wanted, and announces what it reads",
+TEST_CASE("conv2d computes only the gradients wanted, and announces the parameters it reads",
           "[conv2d]") {
   const bool x_trains = GENERATE(false, true), weight_trains = GENERATE(false, true);
   GatheredParameter x(random_tensor({2, 4, 4, 3}, 1)), weight(random_tensor({5, 3, 3, 3}, 2)),
@@ -268,7 +268,7 @@ TEST_CASE("conv2d without images has zero weight gradients", "[conv2d]") {
   CHECK(values_of(bias.leaf()->gradient) == Values(2, 0.0));
 }
 
-TEST_CASE("conv2d in a graph has the bits that it has outside", "[conv2d]") {
+TEST_CASE("conv2d in a CUDA graph has the bits of a direct call", "[conv2d]") {
   if (on_cpu()) return;
   const Case& c = cases()[GENERATE(1, 5, 11, 12)];
   const Inputs in(c, GENERATE(from_range(float_dtypes())));

@@ -21,7 +21,7 @@ TEST_CASE("convert rounds each element to the nearest value", "[convert]") {
   CHECK(same_bits(y, rounded_to(to, wide)));
 }
 
-TEST_CASE("convert to the dtype that is there", "[convert]") {
+TEST_CASE("convert to the same dtype changes no bit", "[convert]") {
   const Tensor x = random_tensor_of(DType::bf16, {3, 4}, 1);
   CHECK(ops::convert(x, DType::bf16).raw() == x.raw());
   const Tensor y = Tensor::zeros({12}, DType::bf16);
@@ -52,7 +52,7 @@ TEST_CASE("convert's bits do not depend on the number of threads or on where a r
   CHECK(same_bits(part, whole.flat(1003, 40000)));
 }
 
-TEST_CASE("convert says what is wrong", "[convert]") {
+TEST_CASE("convert refuses invalid arguments", "[convert]") {
   CHECK_THROWS_WITH(
       kernels::convert(test_context(), Tensor::empty({4}, DType::bf16), Tensor::empty({5})),
       "convert: the source has 5 elements, expected 4");

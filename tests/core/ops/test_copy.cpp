@@ -21,7 +21,7 @@ TEST_CASE("copy takes any dtype", "[copy]") {
   REQUIRE(same_bits(y, x));
 }
 
-TEST_CASE("copy says what is wrong", "[copy]") {
+TEST_CASE("copy refuses invalid arguments", "[copy]") {
   REQUIRE_THROWS_WITH(kernels::copy(test_context(), Tensor::empty({4}), Tensor::empty({2, 3})),
                       "copy: the source is f32 [2, 3], expected f32 [4]");
 }

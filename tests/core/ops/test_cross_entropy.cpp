@@ -47,7 +47,7 @@ TEST_CASE("cross_entropy's gradient can have another dtype than the logits") {
   CHECK(same_bits(narrow, rounded_to(dtype, wide)));
 }
 
-TEST_CASE("cross_entropy neither reads nor writes what stands behind a row") {
+TEST_CASE("cross_entropy neither reads nor writes the padding behind a row") {
   // The widths are a vocabulary and the stride of the logits. The cases cover rows shorter and
   // longer than one read of a warp, vector accesses with and without a remainder, and odd strides.
   using Widths = std::pair<int64_t, int64_t>;
@@ -81,7 +81,7 @@ TEST_CASE("cross_entropy neither reads nor writes what stands behind a row") {
   CHECK(same_bits(without_padding(logits, vocabulary).rows, gradient));
 }
 
-TEST_CASE("cross_entropy in place has the losses of the forward and the gradient of float64") {
+TEST_CASE("cross_entropy in place gives the forward's losses and float64's gradient") {
   using Widths = std::pair<int64_t, int64_t>;
   const auto [vocabulary, stride] =
       GENERATE(Widths{65, 128}, Widths{7, 9}, Widths{1, 64}, Widths{1024, 1024}, Widths{3001, 3008},
@@ -110,7 +110,7 @@ TEST_CASE("cross_entropy passes the check of its gradient") {
                        {random_tensor({3, 4, 5}, 1)}));
 }
 
-TEST_CASE("cross_entropy writes its gradient over logits that nobody else can see") {
+TEST_CASE("cross_entropy writes its gradient over logits that nothing else references") {
   const int64_t rows = 64, vocabulary = 1000;
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor parameter = as_parameter(random_tensor_of(dtype, {rows, vocabulary}, 1, -2, 2));
@@ -150,7 +150,7 @@ TEST_CASE("cross_entropy has the same bits for every number of threads") {
   }
 }
 
-TEST_CASE("cross_entropy of infinite and undefined logits") {
+TEST_CASE("cross_entropy of logits that are infinite or NaN") {
   const float infinity = std::numeric_limits<float>::infinity();
   const Tensor targets = Tensor::from<int32_t>({1}, {1});
   const auto loss = [&](std::vector<float> logits) {
@@ -161,7 +161,7 @@ TEST_CASE("cross_entropy of infinite and undefined logits") {
   CHECK(std::isnan(loss({0, 0, std::nanf("")})));
 }
 
-TEST_CASE("cross_entropy refuses what does not fit, and names it") {
+TEST_CASE("cross_entropy refuses invalid arguments") {
   using Catch::Matchers::ContainsSubstring;
   const Tensor logits = random_tensor({2, 5}, 1);
   CHECK_THROWS_WITH(ops::cross_entropy(logits, random_indices({3}, 1, 5)),

@@ -42,7 +42,7 @@ double equal_share(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-TEST_CASE("dropout draws as its header says", "[dropout]") {
+TEST_CASE("dropout draws the mask that its header defines", "[dropout]") {
   const DropoutState state{.seed = 0x123456789abcdef0, .step = 7, .first_sample = 3};
   const uint64_t layer = 0xfedcba9876543210;
   const int64_t samples = 3;
@@ -66,7 +66,7 @@ TEST_CASE("dropout draws as its header says", "[dropout]") {
   REQUIRE(same_bits(y, rounded_to(dtype, expected)));
 }
 
-TEST_CASE("dropout keeps the share it should", "[dropout]") {
+TEST_CASE("dropout keeps a share of 1 - probability", "[dropout]") {
   const float probability = GENERATE(0.1f, 0.5f, 0.9f);
   const double kept = kept_share(mask({20, 5000}, probability, 1, {.seed = 1, .step = 0}));
   REQUIRE(std::abs(kept - (1 - double{probability})) < 0.01);
@@ -99,7 +99,8 @@ TEST_CASE("dropout with probability 0 is x itself", "[dropout]") {
   REQUIRE(ops::dropout(x, 0, 1).raw() == x.raw());
 }
 
-TEST_CASE("dropout takes scalars and empty tensors, and drops what is not finite", "[dropout]") {
+TEST_CASE("dropout takes scalars and empty tensors, and drops NaN like any other value",
+          "[dropout]") {
   const State step({.step = 0});
   REQUIRE(ops::dropout(Tensor::full({}, 1), 0.5f, 1).shape() == Shape{});
   REQUIRE(ops::dropout(Tensor::full({0, 4}, 1), 0.5f, 1).shape() == Shape{0, 4});
@@ -129,7 +130,7 @@ TEST_CASE("dropout's bits do not depend on the number of threads", "[dropout]") 
   }));
 }
 
-TEST_CASE("dropout says what is wrong", "[dropout]") {
+TEST_CASE("dropout refuses invalid arguments", "[dropout]") {
   const Tensor x = random_tensor({2, 3}, 1);
   REQUIRE_THROWS_WITH(ops::dropout(x, 1.0f, 1),
                       "dropout: probability is 1, expected at least 0 and less than 1");

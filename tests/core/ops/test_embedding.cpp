@@ -154,7 +154,7 @@ TEST_CASE("embedding's bits do not depend on the number of threads", "[embedding
   }));
 }
 
-TEST_CASE("embedding's sorting scratch is in the ledger and given back", "[embedding]") {
+TEST_CASE("embedding's workspace for sorting is in the ledger, and is freed", "[embedding]") {
   const Tensor tokens = random_tokens(3, 5, 11, 1);
   const Tensor dtable = Tensor::empty({11, 4});
   const int64_t before = memory_ledger().current(Category::workspace);
@@ -165,7 +165,7 @@ TEST_CASE("embedding's sorting scratch is in the ledger and given back", "[embed
   REQUIRE(memory_ledger().current(Category::workspace) == before);
 }
 
-TEST_CASE("embedding says what is wrong", "[embedding]") {
+TEST_CASE("embedding refuses invalid arguments", "[embedding]") {
   const Tensor tokens = Tensor::from<int32_t>({2, 3}, {0, 1, 2, 3, 4, 300});
   const Tensor table = random_tensor({256, 8}, 1);
   REQUIRE_THROWS_WITH(ops::embedding(tokens, table),

@@ -87,7 +87,7 @@ TEST_CASE("embedding_bag and its gradient equal float64", "[embedding_bag]") {
   CHECK(relative_error(table.leaf()->gradient, expected.dtable) < tolerance(dtype));
 }
 
-TEST_CASE("embedding_bag of one index a bag has the bits of embedding", "[embedding_bag]") {
+TEST_CASE("embedding_bag with one index per bag has the bits of embedding", "[embedding_bag]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor indices = random_indices({90}, 1, 11);
   const Tensor offsets = Tensor::empty({91}, DType::i32);
@@ -119,7 +119,8 @@ TEST_CASE("embedding_bag: a bag is one fp32 sum in order, rounded once", "[embed
   CHECK(same_bits(ops::embedding_bag(indices, offsets, table, scale), rounded_to(dtype, expected)));
 }
 
-TEST_CASE("embedding_bag's gradient is added once per element", "[embedding_bag]") {
+TEST_CASE("embedding_bag's gradient is summed in fp32, and added to each element once",
+          "[embedding_bag]") {
   const Case c = any_case();
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Context context = test_context();
@@ -171,7 +172,7 @@ TEST_CASE("embedding_bag's workspace depends on sizes alone", "[embedding_bag]")
   CHECK(ledger.current(Category::workspace) == before);
 }
 
-TEST_CASE("embedding_bag says which shapes do not fit", "[embedding_bag]") {
+TEST_CASE("embedding_bag refuses shapes that do not fit, and names them", "[embedding_bag]") {
   const Tensor indices = Tensor::from<int32_t>({3}, {0, 1, 2});
   const Tensor offsets = Tensor::from<int32_t>({3}, {0, 1, 3});
   const Tensor table = random_tensor({4, 8}, 1);
@@ -194,7 +195,7 @@ void look_up(const Tensor& indices, const Tensor& offsets) {
   ops::embedding_bag(indices, offsets, random_tensor({4, 8}, 1));
 }
 
-TEST_CASE("embedding_bag says which values are out of range", "[embedding_bag]") {
+TEST_CASE("embedding_bag refuses values out of range, and names them", "[embedding_bag]") {
   const auto offsets = [](std::vector<int32_t> values) {
     return Tensor::from<int32_t>({static_cast<int64_t>(values.size())}, values);
   };

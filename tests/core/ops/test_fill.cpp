@@ -15,7 +15,7 @@ TEST_CASE("fill sets every element and no other", "[fill]") {
   for (const float value : values.subspan(1, static_cast<size_t>(size))) REQUIRE(value == -0.5f);
 }
 
-TEST_CASE("fill says what is wrong", "[fill]") {
+TEST_CASE("fill refuses invalid arguments", "[fill]") {
   REQUIRE_THROWS_WITH(kernels::fill(test_context(), Tensor::zeros({2}, DType::i32), 1.0f),
                       Catch::Matchers::ContainsSubstring("fill: dtype i32 is not supported"));
 }

@@ -10,7 +10,7 @@ struct Image {
   int64_t images, height, width, channels;
 };
 
-TEST_CASE("flatten is in torch's order, and so is its gradient", "[flatten]") {
+TEST_CASE("flatten and its gradient have torch's order of elements", "[flatten]") {
   const auto [n, h, w, c] = GENERATE(Image{1, 1, 1, 1}, Image{2, 3, 5, 7}, Image{3, 1, 1, 17},
                                      Image{2, 5, 3, 1}, Image{1, 1, 4, 16}, Image{0, 2, 2, 3});
   const DType dtype = GENERATE(from_range(float_dtypes()));
@@ -31,12 +31,12 @@ TEST_CASE("flatten is in torch's order, and so is its gradient", "[flatten]") {
   REQUIRE(same);
 }
 
-TEST_CASE("flatten copies no image of one pixel", "[flatten]") {
+TEST_CASE("flatten of one-pixel images copies nothing", "[flatten]") {
   const Tensor x = random_tensor({3, 1, 1, 5}, 1);
   CHECK(ops::flatten(x).raw() == x.raw());
 }
 
-TEST_CASE("flatten says what is wrong", "[flatten]") {
+TEST_CASE("flatten refuses invalid arguments", "[flatten]") {
   CHECK_THROWS_WITH(ops::flatten(random_tensor({2, 3, 4}, 1)),
                     "flatten: x has shape [2, 3, 4], expected (N, H, W, C)");
 }

@@ -61,7 +61,7 @@ void each_picked(const Case& c, const Tensor& index, const Body& body) {
   }
 }
 
-TEST_CASE("gather and index_select pick, and their gradient adds", "[gather]") {
+TEST_CASE("gather and index_select pick elements, and their gradients add up", "[gather]") {
   const Case c = any_case();
   const bool select = GENERATE(true, false);
   const DType dtype = GENERATE(from_range(float_dtypes()));
@@ -143,7 +143,7 @@ TEST_CASE("scatter_add's workspace is an f32 copy of the result for 16-bit types
   CHECK(added == (dtype == DType::f32 ? 0 : 5 * 7 * 4));
 }
 
-TEST_CASE("gather, index_select and scatter_add say what is wrong", "[gather]") {
+TEST_CASE("gather, index_select and scatter_add refuse invalid arguments", "[gather]") {
   const Tensor x = random_tensor({3, 4}, 1);
   const Tensor index = Tensor::from<int32_t>({3, 2}, {0, 1, 2, 3, 4, 0});
   REQUIRE_THROWS_WITH(ops::gather(x, 1, index), "gather: index 4 at position 4 is outside [0, 4)");

@@ -104,14 +104,14 @@ TEST_CASE("smoothed_cross_entropy has the same bits for every number of threads"
   }));
 }
 
-TEST_CASE("smoothed_cross_entropy reads a parameter only while it is in use",
+TEST_CASE("smoothed_cross_entropy takes a parameter that is gathered only while in use",
           "[label_smoothing]") {
   GatheredParameter logits(random_tensor({4, 5}, 1));
   backward(ops::smoothed_cross_entropy(logits.tensor, random_indices({4}, 2, 5), 0.1f));
   CHECK(logits.uses == 2);
 }
 
-TEST_CASE("smoothed_cross_entropy says what is wrong", "[label_smoothing]") {
+TEST_CASE("smoothed_cross_entropy refuses invalid arguments", "[label_smoothing]") {
   using Catch::Matchers::ContainsSubstring;
   const Tensor logits = random_tensor({2, 5}, 1);
   const Tensor targets = random_indices({2}, 1, 5);

@@ -99,7 +99,7 @@ TEST_CASE("layer_norm of rows far from zero", "[layer_norm]") {
   REQUIRE(max_error(run(in).y, reference(in).y) < 2e-3);  // near 1000, f32 values are 6e-5 apart
 }
 
-TEST_CASE("layer_norm_backward leaves out what is not asked for", "[layer_norm]") {
+TEST_CASE("layer_norm_backward computes only the gradients that are wanted", "[layer_norm]") {
   const Inputs in(37, 19);
   const Context context = test_context();
   const Tensor mean = Tensor::empty({37}), rstd = Tensor::empty({37}), y = Tensor::empty({37, 19});
@@ -159,14 +159,14 @@ TEST_CASE("layer_norm's bits depend neither on threads nor on alignment", "[laye
   REQUIRE(same_bits(actual.dbias, expected.dbias));
 }
 
-TEST_CASE("layer_norm's rows do not depend on how many there are", "[layer_norm]") {
+TEST_CASE("layer_norm's result for a row does not depend on the other rows", "[layer_norm]") {
   const Inputs in(40, 70, GENERATE(from_range(float_dtypes())));
   const Tensor all = ops::layer_norm(in.x, in.weight, in.bias);
   const Tensor few = ops::layer_norm(in.x.rows(7, 12), in.weight, in.bias);
   REQUIRE(same_bits(few, all.rows(7, 12)));
 }
 
-TEST_CASE("layer_norm says what is wrong", "[layer_norm]") {
+TEST_CASE("layer_norm refuses invalid arguments", "[layer_norm]") {
   const Inputs in(2, 8);
   REQUIRE_THROWS_WITH(ops::layer_norm(in.x, Tensor::full({4}, 1), in.bias),
                       "layer_norm: weight has shape [4], expected [8]");

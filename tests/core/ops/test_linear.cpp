@@ -84,7 +84,7 @@ TEST_CASE("linear's weight gradient is rounded once, into the buffer of the para
   CHECK(same_bits(narrow_buffer, rounded_to(dtype, buffer)));
 }
 
-TEST_CASE("linear computes only the gradients that are wanted, and announces what it reads") {
+TEST_CASE("linear computes only the gradients wanted, and announces the parameters it reads") {
   const bool x_trains = GENERATE(false, true), weight_trains = GENERATE(false, true);
   const auto activation = GENERATE(Activation::none, Activation::gelu);
   GatheredParameter x(random_tensor({4, 3}, 1)), weight(random_tensor({5, 3}, 2)),
@@ -105,7 +105,7 @@ TEST_CASE("linear computes only the gradients that are wanted, and announces wha
   CHECK(!ops::linear(random_tensor({4, 3}, 1), random_tensor({5, 3}, 2), {}).requires_grad());
 }
 
-TEST_CASE("linear without a backward needs no room for the value before its activation") {
+TEST_CASE("linear without a backward allocates no pre-activation") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor x = random_tensor_of(dtype, {64, 32}, 1, -2, 2);
   const Tensor bias = random_tensor_of(dtype, {128}, 3);

@@ -58,7 +58,7 @@ TEST_CASE("linear_cross_entropy and its gradients equal float64") {
   check_against_reference(dtype, 2.0f, rows, channels, vocabulary);
 }
 
-TEST_CASE("linear_cross_entropy keeps under a loss scale what f16 alone would lose") {
+TEST_CASE("linear_cross_entropy with a loss scale keeps gradients that f16 would round away") {
   // Each probability is about 1e-5. The gradient of a logit, except a target's, is its probability
   // divided by the 100 rows: about 1e-7, which f16 cannot represent precisely without a loss scale.
   const int64_t rows = 100, channels = 3, vocabulary = 80000;
@@ -140,7 +140,7 @@ TEST_CASE("linear_cross_entropy sums a 16-bit weight gradient over chunks in f32
   CHECK(same_bits(weight.leaf()->gradient, rounded_to(dtype, sum.rows(0, vocabulary))));
 }
 
-TEST_CASE("linear_cross_entropy's rows of logits are padded, in chunks that suit the device") {
+TEST_CASE("linear_cross_entropy pads rows of logits, and sizes chunks for the device") {
   const Device gpu{DeviceType::cuda, 0};
   for (const int64_t vocabulary : {1, 64, 65, 50257, 151936}) {
     const int64_t stride = ops::logits_stride(vocabulary);
@@ -198,7 +198,7 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   CHECK(peak_of(x, weight, targets, chunk, false) <= logits + small);
 }
 
-TEST_CASE("linear_cross_entropy's backward announces what it reads") {
+TEST_CASE("linear_cross_entropy's backward announces the parameters it reads") {
   const bool x_trains = GENERATE(false, true);
   const bool weight_trains = GENERATE(true, false);
   const bool one_chunk = GENERATE(true, false);
@@ -226,7 +226,7 @@ TEST_CASE("linear_cross_entropy's backward announces what it reads") {
   CHECK(weight.gradient().defined() == weight_trains);
 }
 
-TEST_CASE("linear_cross_entropy keeps logits for the backward only where one is coming") {
+TEST_CASE("linear_cross_entropy keeps its logits only if a backward can follow") {
   const Tensor x = random_tensor({100, 8}, 1);
   const Tensor weight = as_parameter(random_tensor({1000, 8}, 2));
   const Tensor targets = random_indices({100}, 3, 1000);
@@ -255,7 +255,7 @@ TEST_CASE("linear_cross_entropy adds to the gradient of a tied weight") {
   for (size_t i = 0; i < both.size(); ++i) CHECK(both[i] == Catch::Approx(loss[i] + use[i]));
 }
 
-TEST_CASE("linear_cross_entropy refuses what does not fit, and names it") {
+TEST_CASE("linear_cross_entropy refuses invalid arguments") {
   using Catch::Matchers::ContainsSubstring;
   const Tensor x = random_tensor({6, 8}, 1);
   const Tensor weight = random_tensor({256, 8}, 2);

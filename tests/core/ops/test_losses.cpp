@@ -28,7 +28,7 @@ const Case cases[] = {
     {"hinge_loss", ops::hinge_loss, [](double x, double t) { return std::max(0.0, 1 - t * x); },
      [](double x, double t) { return t * x < 1 ? -t : 0.0; }}};
 
-TEST_CASE("losses and their gradients are those of float64", "[losses]") {
+TEST_CASE("losses and their gradients equal float64", "[losses]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   for (const Case& c : cases) {
     CAPTURE(c.name, dtype_name(dtype));
@@ -53,7 +53,7 @@ TEST_CASE("losses and their gradients are those of float64", "[losses]") {
   }
 }
 
-TEST_CASE("gradients of losses pass finite differences, by both inputs", "[losses]") {
+TEST_CASE("gradients of losses by both inputs agree with finite differences", "[losses]") {
   const Tensor x = random_tensor({4, 3}, 1), t = random_tensor({3}, 2, 0.25f, 0.75f);
   for (const Case& c : cases) {
     CAPTURE(c.name);
@@ -61,7 +61,7 @@ TEST_CASE("gradients of losses pass finite differences, by both inputs", "[losse
   }
 }
 
-TEST_CASE("a sure logit has the loss that float64 gives it", "[losses]") {
+TEST_CASE("bce_with_logits of large logits equals float64", "[losses]") {
   const auto loss = [](float x, float t) {
     return double{
         ops::bce_with_logits(Tensor::from<float>({1}, {x}), Tensor::from<float>({1}, {t})).item()};
@@ -93,7 +93,7 @@ struct Cosine {
   }
 };
 
-TEST_CASE("cosine_loss and its gradients are those of float64", "[losses]") {
+TEST_CASE("cosine_loss and its gradients equal float64", "[losses]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const float margin = GENERATE(0.0f, 0.25f);
   const size_t rows = 40, channels = 9;
@@ -124,7 +124,7 @@ TEST_CASE("cosine_loss and its gradients are those of float64", "[losses]") {
   CHECK(relative_error(b.leaf()->gradient, db) <= tolerance(dtype, 2, 1e-5));
 }
 
-TEST_CASE("cosine_similarity is that of float64, over any dimension", "[losses]") {
+TEST_CASE("cosine_similarity over any dimension equals float64", "[losses]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor a = random_tensor_of(dtype, {4, 3, 6}, 1), b = random_tensor_of(dtype, {3, 1}, 2);
   const Tensor y = ops::cosine_similarity(a, b, 1);
@@ -156,7 +156,7 @@ TEST_CASE("cosines of zeros and of large numbers are finite, as are their gradie
   CHECK(std::isfinite(values_of(a.leaf()->gradient)[0]));
 }
 
-TEST_CASE("cosines say what is wrong", "[losses]") {
+TEST_CASE("cosine operations refuse invalid arguments", "[losses]") {
   const Tensor a = Tensor::full({2, 3}, 1);
   REQUIRE_THROWS_WITH(ops::cosine_similarity(a, Tensor::full({2, 1}, 1)),
                       "cosine_similarity: shapes [2, 3] and [2, 1] have 3 and 1 elements in "

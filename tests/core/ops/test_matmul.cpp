@@ -149,7 +149,7 @@ TEST_CASE("matmul of broadcast operands passes the check of its gradients") {
                        {random_tensor({2, 1, 3, 4}, 1), random_tensor({3, 3, 2}, 2)}));
 }
 
-TEST_CASE("matmul of broadcast operands takes parameters that come and go") {
+TEST_CASE("matmul of broadcast operands takes parameters gathered only while in use") {
   const GatheredParameter a(random_tensor({2, 1, 3, 4}, 1)), b(random_tensor({3, 4, 2}, 2));
   const Tensor plain_a = as_parameter(random_tensor({2, 1, 3, 4}, 1));
   const Tensor plain_b = as_parameter(random_tensor({3, 4, 2}, 2));
@@ -168,7 +168,7 @@ TEST_CASE("matmul passes the check of its gradients") {
                        {random_tensor({2, 3, 3}, 1), random_tensor({2, 4, 3}, 2)}));
 }
 
-TEST_CASE("matmul adds to a 16-bit destination after its own fp32 sum, once") {
+TEST_CASE("matmul sums in fp32, and adds the sum to a 16-bit destination once") {
   const DType dtype = GENERATE(from_range(half_dtypes()));
   const Tensor a = random_tensor_of(dtype, {33, 700}, 1), b = random_tensor_of(dtype, {700, 17}, 2);
   const Tensor sum = random_tensor_of(dtype, {33, 17}, 3, -9, 9);
@@ -183,7 +183,7 @@ TEST_CASE("matmul adds to a 16-bit destination after its own fp32 sum, once") {
   CHECK(same_bits(sum, rounded_to(dtype, wide)));
 }
 
-TEST_CASE("matmul neither reads nor writes what stands behind the rows of y and a") {
+TEST_CASE("matmul neither reads nor writes the padding behind the rows of y and a") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const bool transpose_a = GENERATE(false, true), transpose_b = GENERATE(false, true);
   const int64_t m = 9, n = 13, k = 21;
@@ -231,7 +231,7 @@ TEST_CASE("matmul of size zero") {
   CHECK(values_of(shared.leaf()->gradient) == Values(8, 0.0));
 }
 
-TEST_CASE("matmul of square matrices keeps shapes apart from transposes") {
+TEST_CASE("matmul of square matrices transposes only the operands that it should") {
   const Tensor a = Tensor::from<float>({2, 2}, {1, 2, 3, 4});
   const Tensor b = Tensor::from<float>({2, 2}, {5, 6, 7, 8});
   CHECK(values_of(ops::matmul(a, b)) == Values{19, 22, 43, 50});

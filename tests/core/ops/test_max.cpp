@@ -15,7 +15,7 @@ namespace {
 
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-TEST_CASE("max is that of each run, and its gradient goes there", "[max]") {
+TEST_CASE("max is the largest element of each run, which gets the gradient", "[max]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const RunCase c = GENERATE(from_range(run_cases()));
   CAPTURE(c.shape, c.dims, dtype_name(dtype));
@@ -47,7 +47,7 @@ TEST_CASE("equal maxima share the gradient", "[max]") {
   CHECK(values_of(x.leaf()->gradient) == Values{0, 3, 3, 1, 1, 1});
 }
 
-TEST_CASE("max hands NaN and infinity on", "[max]") {
+TEST_CASE("max propagates NaN and infinity", "[max]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const auto [rows, columns] = GENERATE(table<int64_t, int64_t>({{2, 3}, {2, 200}, {2, 3000}}));
   const bool by_rows = GENERATE(true, false);
@@ -71,7 +71,7 @@ TEST_CASE("max hands NaN and infinity on", "[max]") {
   }
 }
 
-TEST_CASE("max's gradient passes finite differences", "[max]") {
+TEST_CASE("max's gradient agrees with finite differences", "[max]") {
   // All elements differ from each other by more than the steps of the finite differences.
   const Tensor x = random_tensor({4, 3, 2}, 1);
   for (int64_t i = 0; i < x.elements(); ++i) {
@@ -101,7 +101,7 @@ TEST_CASE("max has the same bits for every number of threads", "[max]") {
   }));
 }
 
-TEST_CASE("max reads a parameter only while it is there", "[max]") {
+TEST_CASE("max takes a parameter that is gathered only while in use", "[max]") {
   const Tensor x = random_tensor({4, 5}, 1);
   GatheredParameter gathered(x);
   backward(ops::sum(ops::max(gathered.tensor, {0})));
@@ -110,7 +110,7 @@ TEST_CASE("max reads a parameter only while it is there", "[max]") {
   CHECK(same_bits(gathered.gradient(), plain.leaf()->gradient));
 }
 
-TEST_CASE("max says what is wrong", "[max]") {
+TEST_CASE("max refuses invalid arguments", "[max]") {
   REQUIRE_THROWS_WITH(ops::max(Tensor::empty({2, 0}), {1}),
                       "max: shape [2, 0] has no elements along the given dimensions");
   REQUIRE_THROWS_WITH(ops::max(Tensor::empty({2, 3}), {2}),

@@ -45,7 +45,7 @@ TEST_CASE("max_pool and its gradient equal plain loops", "[max_pool]") {
   CHECK(max_error(x.leaf()->gradient, expected.dx) < tolerance(dtype, 1, 1e-6));
 }
 
-TEST_CASE("max_pool takes the first NaN of a window for its maximum", "[max_pool]") {
+TEST_CASE("max_pool takes a window's first NaN as its maximum", "[max_pool]") {
   const float nan = std::nanf(""), infinity = std::numeric_limits<float>::infinity();
   const Tensor x = as_parameter(Tensor::from<float>(
       {1, 2, 6, 1}, {1, nan, -infinity, -infinity, 5, 7,  //
@@ -90,7 +90,7 @@ TEST_CASE("max_pool keeps a byte for each maximum", "[max_pool]") {
   CHECK(activations() - start == loss.bytes() + 2 * 4 * 4 * 3);
 }
 
-TEST_CASE("max_pool says what is wrong", "[max_pool]") {
+TEST_CASE("max_pool refuses invalid arguments", "[max_pool]") {
   const Tensor x = random_tensor({2, 8, 9, 3}, 1);
   CHECK_THROWS_WITH(ops::max_pool(random_tensor({2, 8, 9}, 1), {.kernel = 2}),
                     "max_pool: x has shape [2, 8, 9], expected (N, H, W, C)");

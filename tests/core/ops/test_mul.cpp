@@ -40,7 +40,7 @@ TEST_CASE("mul in place, with any number of threads", "[mul]") {
   }));
 }
 
-TEST_CASE("mul says what is wrong", "[mul]") {
+TEST_CASE("mul refuses invalid arguments", "[mul]") {
   REQUIRE_THROWS_WITH(
       ops::mul(random_tensor({2, 3}, 1), random_tensor({3, 2}, 1)),
       "mul: shapes [2, 3] and [3, 2] do not broadcast: dimension -2 has 2 and 3 elements");

@@ -42,7 +42,7 @@ TEST_CASE("permute: gradients, and shapes without elements or dimensions", "[per
   CHECK(values_of(ops::permute(Tensor::full({}, 2), {})) == Values{2});
 }
 
-TEST_CASE("permute says what is wrong", "[permute]") {
+TEST_CASE("permute refuses invalid arguments", "[permute]") {
   const Tensor x = random_tensor({2, 3}, 1);
   REQUIRE_THROWS_WITH(ops::permute(x, {0}), "permute: 1 dimensions are given for shape [2, 3]");
   REQUIRE_THROWS_WITH(ops::permute(x, {0, 2}), "permute: there is no dimension 2 in shape [2, 3]");

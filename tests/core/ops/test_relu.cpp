@@ -26,7 +26,7 @@ TEST_CASE("relu and its gradient are exact", "[relu]") {
   REQUIRE(values_of(x.leaf()->gradient) == dx);
 }
 
-TEST_CASE("relu hands NaN on, and infinity", "[relu]") {
+TEST_CASE("relu propagates NaN and infinity", "[relu]") {
   const float infinity = std::numeric_limits<float>::infinity();
   const Values y = values_of(
       ops::relu(Tensor::from<float>({4}, {std::nanf(""), infinity, -infinity, -0.5f})));
@@ -42,7 +42,7 @@ TEST_CASE("relu passes the check of its gradient", "[relu]") {
   CHECK(check_gradient([](const auto& in) { return ops::relu(in[0]); }, {x}));
 }
 
-TEST_CASE("relu keeps its result and not what it is of", "[relu]") {
+TEST_CASE("relu keeps its result for the backward, and not its input", "[relu]") {
   const auto activations = [] { return memory_ledger().current(Category::activations); };
   const Tensor parameter = as_parameter(random_tensor({100}, 1));
   const int64_t start = activations();

@@ -30,7 +30,7 @@ TEST_CASE("reshape's gradient", "[reshape]") {
       {random_tensor({3, 5}, 1)}, options));
 }
 
-TEST_CASE("reshape says what is wrong", "[reshape]") {
+TEST_CASE("reshape refuses invalid arguments", "[reshape]") {
   REQUIRE_THROWS_WITH(ops::reshape(random_tensor({2, 6}, 1), {5, 2}),
                       "reshape: shape [5, 2] has 10 elements, expected 12 as in shape [2, 6]");
 }

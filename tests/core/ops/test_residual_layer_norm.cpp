@@ -48,7 +48,7 @@ TEST_CASE("residual_layer_norm's gradient", "[residual_layer_norm]") {
       in, options));
 }
 
-TEST_CASE("residual_layer_norm with only the sum in use", "[residual_layer_norm]") {
+TEST_CASE("residual_layer_norm's gradient if only the sum is used", "[residual_layer_norm]") {
   const auto in = inputs({4, 6});
   const auto operation = [&](const std::vector<Tensor>& x) {
     const auto as_x = [&](const Tensor& other) { return rounded_to(x[0].dtype(), other); };
@@ -57,7 +57,7 @@ TEST_CASE("residual_layer_norm with only the sum in use", "[residual_layer_norm]
   REQUIRE(check_gradient(operation, {in[0], in[1]}, any_dtype()));
 }
 
-TEST_CASE("residual_layer_norm with one tensor for both, and inputs without a gradient",
+TEST_CASE("residual_layer_norm with one tensor as both inputs, or inputs without gradients",
           "[residual_layer_norm]") {
   const auto in = inputs({4, 6});
   REQUIRE(check_gradient(
@@ -81,7 +81,7 @@ TEST_CASE("residual_layer_norm's bits do not depend on threads", "[residual_laye
   }));
 }
 
-TEST_CASE("residual_layer_norm says what is wrong", "[residual_layer_norm]") {
+TEST_CASE("residual_layer_norm refuses invalid arguments", "[residual_layer_norm]") {
   auto in = inputs({2, 8});
   REQUIRE_THROWS_WITH(
       ops::residual_layer_norm(in[0], random_tensor({2, 7}, 1), in[2], in[3]),

@@ -66,7 +66,7 @@ TEST_CASE("rms_norm against float64", "[rms_norm]") {
   CHECK(max_error(out.dweight, dweight) <= tolerance(dtype, 1, 2e-5));
 }
 
-TEST_CASE("rms_norm's gradient passes finite differences", "[rms_norm]") {
+TEST_CASE("rms_norm's gradient agrees with finite differences", "[rms_norm]") {
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes()))};
   for (const Shape& shape : {Shape{2, 3, 9}, Shape{1, 20}, Shape{17}, Shape{3, 1}}) {
     CAPTURE(shape);
@@ -76,7 +76,7 @@ TEST_CASE("rms_norm's gradient passes finite differences", "[rms_norm]") {
   }
 }
 
-TEST_CASE("rms_norm_backward leaves out what is not asked for", "[rms_norm]") {
+TEST_CASE("rms_norm_backward computes only the gradients that are wanted", "[rms_norm]") {
   const Inputs in(37, 19, DType::f32);
   const Outputs all = run(in);
   CHECK(same_bits(run(in, true, false).dx, all.dx));
@@ -100,7 +100,7 @@ TEST_CASE("rms_norm's bits depend neither on threads nor on alignment", "[rms_no
   for (size_t i = 0; i < expected.size(); ++i) CHECK(same_bits(actual[i], expected[i]));
 }
 
-TEST_CASE("rms_norm's rows do not depend on how many there are", "[rms_norm]") {
+TEST_CASE("rms_norm's result for a row does not depend on the other rows", "[rms_norm]") {
   const Inputs in(40, 70, GENERATE(from_range(float_dtypes())));
   const Tensor all = ops::rms_norm(in.x, in.weight),
                few = ops::rms_norm(in.x.rows(7, 12), in.weight);
@@ -115,7 +115,7 @@ TEST_CASE("rms_norm of zeros is zero, with a gradient", "[rms_norm]") {
   CHECK(values_of(x.leaf()->gradient) == Values(8, 4.0));
 }
 
-TEST_CASE("rms_norm offers to be computed again, and reads parameters while they are there",
+TEST_CASE("rms_norm can be recomputed, and takes parameters gathered only while in use",
           "[rms_norm]") {
   const Tensor x = random_tensor({6, 8}, 1), weight = random_tensor({8}, 2, 0.5f, 1.5f);
   const auto gradients = [&](const Tensor& a, const Tensor& b) {
@@ -130,7 +130,7 @@ TEST_CASE("rms_norm offers to be computed again, and reads parameters while they
   for (size_t i = 0; i < expected.size(); ++i) CHECK(same_bits(actual[i], expected[i]));
 }
 
-TEST_CASE("rms_norm says what is wrong", "[rms_norm]") {
+TEST_CASE("rms_norm refuses invalid arguments", "[rms_norm]") {
   const Tensor x = Tensor::full({2, 8}, 1);
   REQUIRE_THROWS_WITH(ops::rms_norm(x, Tensor::full({4}, 1)),
                       "rms_norm: weight has shape [4], expected [8]");

@@ -37,7 +37,7 @@ Values turned(const Tensor& x, const RotaryOptions& options, double sign,
   return out;
 }
 
-TEST_CASE("rotary turns pairs as float64 does, and gradients back", "[rotary]") {
+TEST_CASE("rotary rotates pairs as float64 does, and gradients the other way", "[rotary]") {
   const Shape shape = GENERATE(Shape{1, 1, 1, 2}, Shape{2, 5, 3, 8}, Shape{1, 70, 2, 66},
                                Shape{3, 2, 1, 10}, Shape{0, 4, 2, 4}, Shape{2, 3, 2, 0});
   const DType dtype = GENERATE(from_range(float_dtypes()));
@@ -66,7 +66,7 @@ TEST_CASE("rotary takes positions for all sequences or for each", "[rotary]") {
   CHECK(relative_error(ops::rotary(x, positions, options), turned(x, options, 1, position)) < 1e-6);
 }
 
-TEST_CASE("rotary: products of queries and keys depend on their distance", "[rotary]") {
+TEST_CASE("rotary: products of queries and keys depend only on their distance", "[rotary]") {
   const RotaryPairs pairs = GENERATE(RotaryPairs::halves, RotaryPairs::interleaved);
   const Tensor q = random_tensor({1, 1, 1, 32}, 1), k = random_tensor({1, 1, 1, 32}, 2);
   const auto product = [&](int64_t query, int64_t key) {
@@ -96,7 +96,7 @@ TEST_CASE("rotary's bits do not depend on the number of threads", "[rotary]") {
   }));
 }
 
-TEST_CASE("rotary's workspace is its table", "[rotary]") {
+TEST_CASE("rotary's workspace is its table of cosines and sines", "[rotary]") {
   MemoryLedger& ledger = memory_ledger(default_device());
   const int64_t before = ledger.current(Category::workspace);
   ledger.reset_peaks();
@@ -104,7 +104,7 @@ TEST_CASE("rotary's workspace is its table", "[rotary]") {
   CHECK(ledger.peak(Category::workspace) - before == 7 * 6 * 4);
 }
 
-TEST_CASE("rotary says what is wrong", "[rotary]") {
+TEST_CASE("rotary refuses invalid arguments", "[rotary]") {
   const Tensor x = random_tensor({2, 3, 2, 4}, 1);
   REQUIRE_THROWS_WITH(ops::rotary(random_tensor({2, 3, 4}, 1)),
                       "rotary: x has shape [2, 3, 4], expected (B, T, H, D) with even D");

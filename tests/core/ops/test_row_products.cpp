@@ -79,8 +79,7 @@ struct Operands {
   }
 };
 
-TEST_CASE("row_products are inner products of looked up rows, with biases, and all squares",
-          "[row_products]") {
+TEST_CASE("row_products multiply looked-up rows, add biases, and sum squares", "[row_products]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
   const bool looked_up = GENERATE(true, false);
   const bool shared = GENERATE(false, true);
@@ -105,7 +104,8 @@ TEST_CASE("row_products are inner products of looked up rows, with biases, and a
   }
 }
 
-TEST_CASE("gradients of row_products are those of lookups and products", "[row_products]") {
+TEST_CASE("gradients of row_products equal those of separate lookups and products",
+          "[row_products]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const bool looked_up = GENERATE(true, false);
   const double tolerance = dtype == DType::f32 ? 1e-5 : 4e-2;
@@ -135,7 +135,7 @@ TEST_CASE("gradients of row_products are those of lookups and products", "[row_p
   }
 }
 
-TEST_CASE("row_products pass a check against finite differences", "[row_products]") {
+TEST_CASE("gradients of row_products agree with finite differences", "[row_products]") {
   const Operands operands({.rows = 4, .per_row = 3, .left = 6, .right = 5, .channels = 6}, true,
                           DType::f32);
   const auto products = [&](const std::vector<Tensor>& in) {
@@ -162,7 +162,7 @@ TEST_CASE("row_products have the same bits for any number of threads", "[row_pro
   }));
 }
 
-TEST_CASE("row_products refuse what does not fit", "[row_products]") {
+TEST_CASE("row_products refuse invalid arguments", "[row_products]") {
   const Tensor x = random_tensor({2, 3}, 1);
   const Tensor table = random_tensor({4, 3}, 2);
   const Tensor bias = random_tensor({4, 1}, 3);

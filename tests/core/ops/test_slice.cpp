@@ -23,14 +23,14 @@ TEST_CASE("slice's gradient is zero outside the rows", "[slice]") {
       {random_tensor({5, 3}, 1)}, {.dtype = dtype}));
 }
 
-TEST_CASE("slices of one tensor add up", "[slice]") {
+TEST_CASE("gradients of overlapping slices add up", "[slice]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   REQUIRE(check_gradient(
       [](const auto& in) { return ops::mul(ops::slice(in[0], 0, 3), ops::slice(in[0], 1, 4)); },
       {random_tensor({4, 3}, 1)}, {.dtype = dtype}));
 }
 
-TEST_CASE("slice says what is wrong", "[slice]") {
+TEST_CASE("slice refuses invalid arguments", "[slice]") {
   const Tensor x = random_tensor({5, 3}, 1);
   REQUIRE_THROWS_WITH(ops::slice(x, 2, 6),
                       "slice: rows [2, 6) are outside the 5 rows of shape [5, 3]");

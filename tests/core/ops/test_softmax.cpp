@@ -39,7 +39,7 @@ Values run_sums(const RunsReference& runs, const Values& values) {
   return sums;
 }
 
-TEST_CASE("softmax and its gradient are those of float64", "[softmax]") {
+TEST_CASE("softmax and its gradient equal float64", "[softmax]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const RunCase c = GENERATE(from_range(run_cases()));
   CAPTURE(c.shape, c.dims, dtype_name(dtype));
@@ -64,7 +64,7 @@ TEST_CASE("softmax and its gradient are those of float64", "[softmax]") {
   }
 }
 
-TEST_CASE("log_softmax and its gradient are those of float64", "[softmax]") {
+TEST_CASE("log_softmax and its gradient equal float64", "[softmax]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const RunCase c = GENERATE(from_range(run_cases()));
   CAPTURE(c.shape, c.dims, dtype_name(dtype));
@@ -87,7 +87,7 @@ TEST_CASE("log_softmax and its gradient are those of float64", "[softmax]") {
   CHECK(max_error(x.leaf()->gradient, dx) <= tolerance(dtype, 16, 1e-5));
 }
 
-TEST_CASE("logsumexp and its gradient are those of float64", "[softmax]") {
+TEST_CASE("logsumexp and its gradient equal float64", "[softmax]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const RunCase c = GENERATE(from_range(run_cases()));
   CAPTURE(c.shape, c.dims, dtype_name(dtype));
@@ -108,7 +108,7 @@ TEST_CASE("logsumexp and its gradient are those of float64", "[softmax]") {
   CHECK(relative_error(x.leaf()->gradient, dx) <= tolerance(dtype, 1, 1e-6));
 }
 
-TEST_CASE("gradients of the softmax family pass finite differences", "[softmax]") {
+TEST_CASE("gradients of the softmax family agree with finite differences", "[softmax]") {
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes())), .roundings = 8};
   const Tensor x = random_tensor({3, 4, 5}, 1, -2, 2);
   for (const std::vector<int>& dims : {std::vector{2}, {1}, {0, 2}}) {
@@ -121,7 +121,7 @@ TEST_CASE("gradients of the softmax family pass finite differences", "[softmax]"
   }
 }
 
-TEST_CASE("the softmax family neither overflows nor hides what is not finite", "[softmax]") {
+TEST_CASE("the softmax family neither overflows nor hides NaN and infinity", "[softmax]") {
   const auto of = [](Tensor (*operation)(const Tensor&, const std::vector<int>&),
                      const std::vector<float>& x) {
     return values_of(operation(Tensor::from<float>({1, std::ssize(x)}, x), {1}));
@@ -144,7 +144,7 @@ TEST_CASE("the softmax family neither overflows nor hides what is not finite", "
   CHECK(sum_of({3e38f, 3e38f}) == 3e38f);
 }
 
-TEST_CASE("long runs are summed exactly enough", "[softmax]") {
+TEST_CASE("logsumexp of long runs is precise", "[softmax]") {
   const Shape shape = GENERATE(values<Shape>({{1, 300000}, {300000, 1}, {100000, 3}}));
   const int dim = shape[0] == 1 ? 1 : 0;
   const Tensor x = Tensor::full(shape, 0.1f);
@@ -172,7 +172,7 @@ TEST_CASE("the softmax family has the same bits for every number of threads", "[
   }));
 }
 
-TEST_CASE("the softmax family keeps what it says", "[softmax]") {
+TEST_CASE("softmax and log_softmax keep only their result, logsumexp its input", "[softmax]") {
   const auto activations = [] {
     return memory_ledger(default_device()).current(Category::activations);
   };
@@ -188,7 +188,7 @@ TEST_CASE("the softmax family keeps what it says", "[softmax]") {
   CHECK(kept([](const Tensor& x) { return ops::logsumexp(x, {1}); }) == bytes);
 }
 
-TEST_CASE("the softmax family says what is wrong", "[softmax]") {
+TEST_CASE("the softmax family refuses invalid arguments", "[softmax]") {
   const Tensor x = Tensor::empty({2, 3});
   REQUIRE_THROWS_WITH(ops::softmax(x, {2}), "softmax: there is no dimension 2 in shape [2, 3]");
   REQUIRE_THROWS_WITH(ops::log_softmax(x, {1, 1}), "log_softmax: dimension 1 is given twice");

@@ -8,7 +8,7 @@
 using namespace tessera;
 using namespace tessera::test;
 
-TEST_CASE("sum and mean against float64, in f32 for every dtype", "[sum]") {
+TEST_CASE("sum and mean equal float64, and are f32 for every dtype", "[sum]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Shape shape = GENERATE(values<Shape>({{}, {1}, {17}, {3, 5}, {4096}, {4097}, {3, 70000}}));
   const Tensor x = random_tensor_of(dtype, shape, 1, -1, 2);
@@ -20,12 +20,12 @@ TEST_CASE("sum and mean against float64, in f32 for every dtype", "[sum]") {
   REQUIRE(max_error(ops::mean(x), {expected / static_cast<double>(x.elements())}) < 2e-7);
 }
 
-TEST_CASE("the sum of nothing is zero", "[sum]") {
+TEST_CASE("the sum of an empty tensor is zero", "[sum]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   REQUIRE(ops::sum(Tensor::empty({3, 0}, dtype)).item() == 0.0f);
 }
 
-TEST_CASE("sum hands NaN and infinity on", "[sum]") {
+TEST_CASE("sum propagates NaN and infinity", "[sum]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Tensor x = random_tensor({100}, 1);
   x.data<float>()[70] = INFINITY;
@@ -49,6 +49,6 @@ TEST_CASE("sum's bits do not depend on the number of threads", "[sum]") {
   }));
 }
 
-TEST_CASE("mean says what is wrong", "[sum]") {
+TEST_CASE("mean refuses invalid arguments", "[sum]") {
   REQUIRE_THROWS_WITH(ops::mean(Tensor::empty({2, 0})), "mean: shape [2, 0] has no elements");
 }

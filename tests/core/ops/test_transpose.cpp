@@ -37,7 +37,7 @@ TEST_CASE("transpose with any number of threads", "[transpose]") {
       [&] { return std::vector{ops::transpose(random_tensor_of(dtype, {3, 200, 130}, 1))}; }));
 }
 
-TEST_CASE("transpose says what is wrong", "[transpose]") {
+TEST_CASE("transpose refuses invalid arguments", "[transpose]") {
   REQUIRE_THROWS_WITH(ops::transpose(random_tensor({3}, 1)),
                       "transpose: shape [3], expected at least two dimensions");
 }

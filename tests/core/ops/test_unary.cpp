@@ -72,7 +72,7 @@ double error_beside(const Tensor& actual, const Values& expected, const Values& 
   return difference / largest;
 }
 
-TEST_CASE("unary operations and their gradients are those of float64", "[elementwise]") {
+TEST_CASE("unary operations and their gradients equal float64", "[elementwise]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Shape shape = GENERATE(values<Shape>({{}, {0}, {7}, {3, 1, 211}}));
   for (const Case& c : cases()) {
@@ -94,7 +94,7 @@ TEST_CASE("unary operations and their gradients are those of float64", "[element
   }
 }
 
-TEST_CASE("gradients of unary operations pass finite differences", "[elementwise]") {
+TEST_CASE("gradients of unary operations agree with finite differences", "[elementwise]") {
   for (const Case& c : cases()) {
     CAPTURE(c.name);
     Tensor x = random_tensor({5, 4}, 3, c.low, c.high);
@@ -109,7 +109,7 @@ TEST_CASE("gradients of unary operations pass finite differences", "[elementwise
   }
 }
 
-TEST_CASE("unary operations at the edges of the numbers", "[elementwise]") {
+TEST_CASE("unary operations at zero, infinity, NaN and large values", "[elementwise]") {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const auto of = [](Tensor (*operation)(const Tensor&), float x) {
     return operation(Tensor::from<float>({1}, {x})).item();
@@ -137,7 +137,7 @@ TEST_CASE("unary operations at the edges of the numbers", "[elementwise]") {
   }
 }
 
-TEST_CASE("unary operations keep what their slope needs, and no more", "[elementwise]") {
+TEST_CASE("unary operations keep only what their gradient needs", "[elementwise]") {
   const auto activations = [] {
     return memory_ledger(default_device()).current(Category::activations);
   };

@@ -78,7 +78,7 @@ TEST_CASE("weighted cross_entropy and its gradient equal float64", "[weighted_cr
   CHECK(relative_error(logits.leaf()->gradient, expected.dlogits) <= tolerance(dtype, 1, 2e-5));
 }
 
-TEST_CASE("without options cross_entropy has the bits of its short form",
+TEST_CASE("cross_entropy with default options has the bits of cross_entropy without any",
           "[weighted_cross_entropy]") {
   const Tensor targets = random_indices({33}, 2, 65);
   const auto run = [&](auto&&... options) {
@@ -93,7 +93,8 @@ TEST_CASE("without options cross_entropy has the bits of its short form",
   CHECK(same_bits(gradient, same_gradient));
 }
 
-TEST_CASE("rows of no weight leave no trace, whatever their logits", "[weighted_cross_entropy]") {
+TEST_CASE("rows of weight zero contribute nothing, even if their logits are not finite",
+          "[weighted_cross_entropy]") {
   const float odd = GENERATE(std::nanf(""), infinity, -infinity);
   const Tensor logits = random_tensor({3, 4}, 1);
   for (int64_t i = 4; i < 8; ++i) logits.data<float>()[i] = i % 2 == 0 ? odd : 1;
@@ -130,7 +131,7 @@ TEST_CASE("weighted cross_entropy has the same bits for every number of threads"
   }));
 }
 
-TEST_CASE("weighted cross_entropy writes its gradient over logits that nobody else can see",
+TEST_CASE("weighted cross_entropy overwrites logits that nothing else references",
           "[weighted_cross_entropy]") {
   const int64_t rows = 64, vocabulary = 1000;
   const Tensor parameter = as_parameter(random_tensor({rows, vocabulary}, 1, -2, 2));
@@ -149,8 +150,7 @@ TEST_CASE("weighted cross_entropy writes its gradient over logits that nobody el
   CHECK(same_bits(gradient(true), gradient(false)));
 }
 
-TEST_CASE("weighted cross_entropy refuses what does not fit, and names it",
-          "[weighted_cross_entropy]") {
+TEST_CASE("weighted cross_entropy refuses invalid arguments", "[weighted_cross_entropy]") {
   const Tensor logits = random_tensor({2, 5}, 1);
   const Tensor targets = random_indices({2}, 1, 5);
   CHECK_THROWS_WITH(ops::cross_entropy(logits, targets, {.class_weights = random_tensor({4}, 1)}),
