@@ -1,5 +1,5 @@
-// Tests Philox with its authors' test vectors, the functions that are built on Philox, stable_hash,
-// and dropout's state.
+// Tests Philox (with its authors' test vectors), the functions that are built on Philox,
+// stable_hash, and dropout's state.
 #include <algorithm>
 #include <array>
 #include <cmath>

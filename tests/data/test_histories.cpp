@@ -98,14 +98,9 @@ TEST_CASE("histories can be rebuilt from their lists") {
   check_against_loop(nothing, ratings_of({}));
 }
 
-<<<<<<< HEAD
-TEST_CASE("lists that are no histories are refused") {
+TEST_CASE("invalid lists of histories are refused") {
   const std::string ends =
       "a file: the offsets of the histories do not ascend from 0 to their number of items";
-=======
-TEST_CASE("invalid lists of histories are refused") {
-  const std::string ends = "a file: histories do not begin and end where their lists do";
->>>>>>> 0165546 (Words: names of tests)
   CHECK_THAT(refusal({}, {}, 3), ContainsSubstring(ends));
   CHECK_THAT(refusal({0}, {0}, 3), ContainsSubstring(ends));
   CHECK_THAT(refusal({0, 1}, {1, 2}, 3), ContainsSubstring(ends));
