@@ -45,7 +45,7 @@ void Reducer::remove(const TrainablePartition& partition) {
   detach(partition);  // first, because the hooks refer to the PartitionBuckets that is erased below
   const PartitionBuckets* part = found->get();
   std::erase_if(order_, [part](const Turn& turn) { return turn.part == part; });
-  std::erase(parameters_, &(*found)->of.parameters());
+  std::erase(parameters_, &(*found)->partition.parameters());
   trainable_.erase(found);
 }
 
