@@ -114,7 +114,7 @@ std::string parse_import(int argc, const char* const* argv, CheckpointToolOption
   std::optional<int64_t> shard_bytes;
   Flags app("Imports weights as a checkpoint from which a run can resume", "checkpoint import");
   app.add_option("file,--file", import.weights,
-                 "Weights to import, FILE.safetensors; for a GPT with config.json beside it");
+                 "Weights to import, FILE.safetensors; for a GPT, with config.json beside it");
   app.add_option("dir,--dir", import.folder,
                  "The folder of checkpoints in which to write the new one");
   app.add_option("--moments", import.moments,

@@ -165,7 +165,7 @@ void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine
   options.rowwise = given.table_optimizer == "rowwise-adagrad";
   if (options.sparse && flag != nullptr) {
     fail_input(
-        "--tables sparse cannot be combined with {}, which needs all rows; give --tables dense",
+        "--tables sparse cannot be combined with {}, which needs dense tables; give --tables dense",
         flag);
   }
   if (options.rowwise && !options.sparse) {

@@ -273,7 +273,8 @@ def main():
     if arguments.update:
         DOCUMENT.write_text(document[:begin] + made + document[end:])
     elif document[begin:end] != made:
-        print(f"the table in docs/cuda.md differs; write it with --update\n{made}", end="")
+        print("the table in docs/cuda.md differs from this one; write it with --update")
+        print(made, end="")
         sys.exit(1)
 
 

@@ -156,7 +156,7 @@ def check_includes(root, path, text):
         elif quoted and folder in ARROWS and not name.startswith(ARROWS[folder]):
             yield number, f"{folder}/ may not include {name}"
         elif not quoted and name == "mpi.h" and folder in WITHOUT_MPI:
-            yield number, f"{folder}/ may not use MPI, which only dist/ may use"
+            yield number, f"{folder}/ may not use MPI, which belongs in dist/"
 
 
 def check_words(path, text):

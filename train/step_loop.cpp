@@ -117,7 +117,7 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
                 "train: an evaluation every {} steps, but nothing that evaluates",
                 options.eval_every);
   TESSERA_CHECK(work_.open_weights || !options.weights.wanted(),
-                "train: weights are to be saved in steps, but nothing that opens their file");
+                "train: weights are to be saved in steps, but nothing opens their file");
   TESSERA_CHECK(options.eval_every > 0 || !options.weights.best,
                 "train: the best weights are to be saved, but there is no evaluation");
   if (options.weights.wanted()) {

@@ -40,9 +40,9 @@ void check_implied(const RunOptions& options, const nlohmann::json& header) {
                        fs::path(member->get<std::string>()).filename() == fs::path(path).filename();
   if (is_ours) return;
   fail_input(
-      "--{} {} keeps its log in {}, which already exists and was not written for that file; name "
+      "--{} {} keeps its log in {}, which already exists and was not written for {}; name "
       "another log with --log",
-      flag, path, options.log);
+      flag, path, options.log, path);
 }
 
 }  // namespace

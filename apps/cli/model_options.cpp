@@ -115,8 +115,8 @@ FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::s
 void add_bucket_options(Flags& app, BucketOptions& options) {
   const char* group = "Distribution";
   app.add_bytes("--bucket-bytes", options.bytes,
-                "Size of a bucket, the part of the parameters or gradients that is sent at once, "
-                "such as 1MiB")
+                "Size, such as 1MiB, up to which parameters share a bucket, the part of the "
+                "parameters or gradients that is sent at once")
       ->group(group);
   app.add_option("--reduction", options.reduction,
                  "How gradients are summed: ordered gives the same bits for any number of ranks, "
@@ -144,8 +144,8 @@ void add_device_options(Flags& app, dist::DeviceOptions& options) {
       ->one_of({"auto", "nccl", "mpi"})
       ->group(group);
   app.add_option("--comm-timeout", options.timeout_s,
-                 "Seconds without progress after which a collective ends the job; the start of the "
-                 "job waits at least 10")
+                 "Seconds without progress, in a collective or at the start, after which the job "
+                 "ends; at the start at least 10")
       ->capture_default_str()
       ->group(group);
 }

@@ -126,7 +126,7 @@ void check_step_folders(const GivenSaves& saves) {
   const std::string beside = parent.empty() ? "." : parent.string();
   if (!same_file(beside, saves.checkpoints)) return;
   fail_input(
-      "--save-every writes folders step-... in {}, and --checkpoint {} has folders of the same "
+      "--save-every writes folders step-... in {}, and --checkpoint {} writes folders of the same "
       "names there; give one of them another folder",
       beside, saves.checkpoints);
 }

@@ -257,8 +257,8 @@ void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const
     const std::string before = value_of(manifest.bits, name);
     if (now != before) {
       spdlog::warn(
-          "{} is {}, but was {} when the checkpoint was saved: from here on, results differ in "
-          "their bits from those of a run that was not interrupted",
+          "{} is {}, but was {} when the checkpoint was saved: from here on, results may "
+          "differ in their bits from those of a run that was not interrupted",
           name, now, before);
     }
   }
@@ -286,7 +286,8 @@ void Resumed::place(train::LoopOptions& loop) const {
       flags_.changed, [](const std::string& name) { return name == "steps" || name == "epochs"; });
   if (loop.best && !only_longer) {
     spdlog::info(
-        "the settings of the run were changed, so earlier evaluations no longer count as the best");
+        "--resume-changed names settings other than steps and epochs, so earlier evaluations no "
+        "longer count as the best");
     loop.best.reset();
   }
   loop.checkpoints.saved_step = found() && flags_.resume == "latest" ? step() : -1;

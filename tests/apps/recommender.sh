@@ -134,7 +134,7 @@ printf 'a\tb\na\tc\n' > all.data
 expect 'has all 2 items' "$train_gpt" --data all.data --columns user,item --split none --batch 2 \
   --micro-batch 2 --objective ranking
 expect 'als' "$train_gpt" --model als
-expect 'needs all rows' "$train_gpt" --tables sparse --weight-decay 0.1
+expect 'needs dense tables' "$train_gpt" --tables sparse --weight-decay 0.1
 expect 'is for --tables sparse' "$train_gpt" --tables dense --table-optimizer rowwise-adagrad
 expect 'smaller --batch' "$train_gpt" --data u.data --batch 4096
 expect 'sampled-items' "$train_gpt" --objective ranking --split fold:1/5 --sampled-items 9

@@ -139,7 +139,7 @@ expect 'is what --init reads' "$train_gpt" --data text.txt \
 mkdir -p best && cp text.txt best/model.safetensors
 expect 'is what --data reads' "$train_gpt" --data best/model.safetensors --save model.safetensors \
   --save-best
-expect 'has folders of the same names there' "${save[@]}" --save-every 5 --checkpoint .
+expect 'writes folders of the same names there' "${save[@]}" --save-every 5 --checkpoint .
 sed -E 's/("n_layer": *)2/\13/' long/config.json > best/config.json
 expect 'best/config.json' "${save[@]}" --save-best
 rm -r best

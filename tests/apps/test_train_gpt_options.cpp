@@ -252,9 +252,9 @@ TEST_CASE("weights saved during a run overwrite no input and no checkpoint") {
   CHECK(refused({"--save-every", "20", "--val-data", step}).empty());
   CHECK(refused({"--save-every", "25", "--val-data", "out/step-50/model.safetensors"}).empty());
   CHECK(refused({"--save-every", "25", "--checkpoint", "out"})
-            .find("has folders of the same names") != std::string::npos);
+            .find("writes folders of the same names") != std::string::npos);
   CHECK(refused({"--save-every", "25", "--checkpoint", "out/"})
-            .find("has folders of the same names") != std::string::npos);
+            .find("writes folders of the same names") != std::string::npos);
   CHECK(refused({"--save-best", "--checkpoint", "out"}).empty());
   CHECK(refused({"--save-every", "25", "--checkpoint", "elsewhere"}).empty());
 }

@@ -73,7 +73,7 @@ printf '#pragma once\nint x;\n' | plant core/a.h '1: header does not begin with 
 printf '#include "nn/linear.h"\n' | plant core/a.cpp '1: core/ may not include nn/linear.h'
 printf '#include "nn/linear.h"\n' | plant dist/a.cpp '1: dist/ may not include nn/linear.h'
 printf '\n#include "nn/linear.h"\n' | plant optim/a.cpp '2: optim/ may not include nn/linear.h'
-printf '#include <mpi.h>\n' | plant nn/a.cpp "1: nn/ may not use MPI, which only dist/ may use"
+printf '#include <mpi.h>\n' | plant nn/a.cpp "1: nn/ may not use MPI, which belongs in dist/"
 printf '#include "good.h"\n' |
   plant core/a.cpp '1: "good.h" is not a path from the root of the checkout'
 fence='```'

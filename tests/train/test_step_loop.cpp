@@ -153,7 +153,7 @@ TEST_CASE("a loop without the functions that its options need is refused") {
   const auto saving = [&](const StepWork& work) {
     return test::message_of<Error>([&] { StepLoop(options, world, optimizer, log, work); });
   };
-  CHECK_THAT(saving({.forward = forward}), ContainsSubstring("nothing that opens their file"));
+  CHECK_THAT(saving({.forward = forward}), ContainsSubstring("nothing opens their file"));
   options.weights = {.path = "w", .best = true};
   const auto open = [&](const std::string& path, int64_t) { return open_weights(path, model); };
   CHECK_THAT(saving({.forward = forward, .open_weights = open}),

@@ -94,8 +94,8 @@ std::set<std::string> check_description(ImportedWeights& weights,
 void check_statistics(const std::string& where, std::span<const float> values, bool variance) {
   for (const float value : values) {
     if (!std::isfinite(value) || (variance && value < 0)) {
-      fail_input("{} has the value {}, expected finite statistics and variances of at least 0",
-                 where, value);
+      fail_input("{} has the value {}, expected a finite number{}", where, value,
+                 variance ? " of at least 0" : "");
     }
   }
 }
