@@ -39,11 +39,10 @@ uint64_t RandomStream::below(uint64_t bound) {
 
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which) {
-  TESSERA_CHECK(
-      index < count && count <= uint64_t{1} << 62,
-      "random: index {} in a permutation of {} numbers, expected less than their count, and "
-      "a count of at most 2^62",
-      index, count);
+  TESSERA_CHECK(index < count && count <= uint64_t{1} << 62,
+                "random: index {} in a permutation of {} numbers, expected an index less than "
+                "their number, and at most 2^62 numbers",
+                index, count);
   const PhiloxKey key = philox_key(seed ^ stable_hash(purpose));
   const int half = (std::bit_width(count - 1) + 1) / 2;  // bits in each half of an index
   const uint64_t mask = (uint64_t{1} << half) - 1;

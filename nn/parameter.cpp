@@ -76,8 +76,8 @@ void Parameter::set_dtype(DType dtype) const {
   // Under ZeRO stage 3 an optimizer's parameter may have no memory at this moment. So the check
   // also looks at gradient_buffer, which every optimizer sets.
   TESSERA_CHECK(!tensor().allocated() && !leaf().gradient_buffer,
-                "set_dtype: the parameter of shape {} already has memory, as {}; call set_dtype "
-                "before materialize and before creating an optimizer",
+                "set_dtype: the parameter of shape {} and dtype {} already has memory or an "
+                "optimizer; call set_dtype before materialize and before creating an optimizer",
                 shape(), dtype_name(this->dtype()));
   state_->tensor.set_dtype(dtype);
 }

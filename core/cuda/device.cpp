@@ -311,8 +311,8 @@ void throw_fault(Device device) {
   const Fault fault = std::exchange(reported, Fault{});
   if (fault.kind == FaultKind::cross_entropy_weights) {
     fail(
-        "cross_entropy: the weights of {} targets add up to zero; all of them are ignored or "
-        "belong to classes of weight 0",
+        "cross_entropy: the weights of {} targets add up to zero, for example because all are "
+        "ignored or belong to classes of weight 0",
         fault.limit);
   }
   if (!of_vocabulary(fault.kind)) {

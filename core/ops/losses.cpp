@@ -28,8 +28,8 @@ int compared_dimension(const char* name, const Tensor& a, const Tensor& b, int d
     return x.rank() + from_last < 0 ? 1 : x.size(from_last);
   };
   TESSERA_CHECK(extent(a) == extent(b) && a.rank() + from_last >= 0 && b.rank() + from_last >= 0,
-                "{}: shapes {} and {} have {} and {} elements in dimension {}, expected equally "
-                "many",
+                "{}: shapes {} and {} have {} and {} elements in dimension {}, expected this "
+                "dimension in both, with equally many elements",
                 name, a.shape(), b.shape(), extent(a), extent(b), dim);
   return from_last;
 }

@@ -12,7 +12,7 @@ namespace tessera::ops {
 Tensor slice(const Tensor& x, int64_t begin, int64_t end) {
   TESSERA_CHECK(x.rank() > 0, "slice: a scalar has no rows");
   TESSERA_CHECK(0 <= begin && begin <= end && end <= x.size(0),
-                "slice: rows [{}, {}) are outside the {} rows of shape {}", begin, end, x.size(0),
+                "slice: [{}, {}) is not a range of the {} rows of shape {}", begin, end, x.size(0),
                 x.shape());
   const trace::Scope scope("slice");
   const InUse in_use({&x});

@@ -109,8 +109,8 @@ void target_weights(const Context&, const Tensor& weights, const Tensor& looked_
 
 void check_total_weight(const Context&, const Tensor& total, int64_t rows) {
   TESSERA_CHECK(*total.data<float>() != 0,
-                "cross_entropy: the weights of {} targets add up to zero; all of them are ignored "
-                "or belong to classes of weight 0",
+                "cross_entropy: the weights of {} targets add up to zero, for example because all "
+                "are ignored or belong to classes of weight 0",
                 rows);
 }
 

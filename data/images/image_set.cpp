@@ -26,7 +26,7 @@ ImageView StoredImages::read(int64_t index, ImageMemory&) const {
 ImageRange::ImageRange(std::shared_ptr<const ImageSet> set, int64_t begin, int64_t end)
     : set_(std::move(set)), begin_(begin), end_(end) {
   TESSERA_CHECK(begin >= 0 && begin <= end && end <= set_->size(),
-                "images: [{}, {}) is outside {} images", begin, end, set_->size());
+                "images: [{}, {}) is not a range of {} images", begin, end, set_->size());
 }
 
 ChannelStatistics measure_channels(const ImageSet& set, int64_t channels) {

@@ -73,7 +73,7 @@ RatingLayout inter_layout(const TextLines& lines, std::string_view header) {
     if (!field) {
       lines.refuse(
           "the header has the field {}, expected user_id, item_id, rating or timestamp; "
-          "or name the columns, such as columns = header:user,item,-",
+          "or name the columns, for example columns = header:user,item,-",
           excerpt(text));
     }
     const bool is_id = *field == RatingField::user || *field == RatingField::item;
@@ -94,7 +94,7 @@ RatingLayout csv_layout(const TextLines& lines, std::string_view header) {
     if (!field) {
       lines.refuse(
           "the header has the column {}, expected userId, movieId (or itemId), rating and "
-          "timestamp; or name the columns, such as columns = header:user,item,rating,-",
+          "timestamp; or name the columns, for example columns = header:user,item,rating,-",
           excerpt(text));
     }
     layout.fields.push_back(*field);
@@ -170,7 +170,7 @@ RatingLayout find_rating_layout(const TextLines& lines, std::string_view first_l
   lines.refuse(
       "begins with {}, expected tabs or '::' between user, item, rating and time "
       "(MovieLens), a header such as userId,movieId,rating,timestamp, or that of a .inter "
-      "file; or name the columns, such as columns = user,item,rating,time",
+      "file; or name the columns, for example columns = user,item,rating,time",
       excerpt(first_line));
 }
 

@@ -27,11 +27,12 @@ void check_setting(const std::string& path, const json& config, const char* key,
                    std::initializer_list<json> supported) {
   const auto found = config.find(key);
   if (found == config.end()) return;
+  std::string list;
   for (const json& value : supported) {
     if (*found == value) return;
+    list += (list.empty() ? "" : " or ") + value.dump();
   }
-  fail_input("{}: {} is {}, but only {} is supported", path, key, json_excerpt(*found),
-             supported.begin()->dump());
+  fail_input("{}: {} is {}, but only {} is supported", path, key, json_excerpt(*found), list);
 }
 
 }  // namespace

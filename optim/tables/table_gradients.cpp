@@ -103,7 +103,7 @@ void TableGradients::begin_backward(const RowSlots& rows, std::span<const uint8_
 
 Tensor TableGradients::open() {
   TESSERA_CHECK(begun_ && !opened_,
-                "optimizer: a gradient of '{}' arrived outside of a micro-batch or twice",
+                "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
                 info_.name());
   opened_ = true;
   // Rows of gradient_ from index looked_up_ on are neither written nor sent, so they need no zeros.

@@ -306,7 +306,7 @@ Tensor Reducer::gradient_view(PartitionBuckets& part, int parameter) {
   Bucket& bucket = part.bucket(slot.bucket);
   const nn::NamedParameter& named = partition.parameter(parameter).named;
   TESSERA_CHECK(bucket.missing > 0 && !bucket.written[position(partition, parameter)],
-                "optimizer: a gradient of '{}' arrived outside of a micro-batch or twice",
+                "optimizer: a gradient of '{}' arrived outside of a micro-batch, or twice in one",
                 named.name);
   if (!bucket.gradient.defined()) open_bucket(part, slot.bucket);
   return bucket.gradient.flat(slot.offset, slot.offset + slot.elements)

@@ -186,7 +186,7 @@ TEST_CASE("a parameter's dtype can change only while it has no memory") {
   handle.attach(allocate(12, Category::parameters), 0);
   parameter.set_dtype(DType::bf16);  // no change
   CHECK_THROWS_WITH(parameter.set_dtype(DType::f32),
-                    ContainsSubstring("shape [2, 3] already has memory, as bf16"));
+                    ContainsSubstring("shape [2, 3] and dtype bf16 already has memory"));
   // A gradient buffer means that an optimizer manages the parameter, so its dtype is fixed.
   handle.attach(nullptr, 0);
   parameter.leaf().gradient_buffer = [] { return Tensor(); };

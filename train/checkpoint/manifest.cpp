@@ -197,7 +197,7 @@ void check_complete(const std::string& where, const Manifest& manifest) {
       digest += range.digest;
     }
     if (covered != tensor.shape.elements()) {
-      fail_input("{}: ranges: element {} of {} is in no range, or in two", where, covered,
+      fail_input("{}: ranges: expected the next range to begin at element {} of {}", where, covered,
                  nn::printable(tensor.path()));
     }
   }

@@ -106,7 +106,7 @@ void BatchStatistics::check_observed() const {
   for (size_t i = 0; i < statistics_.size(); ++i) {
     TESSERA_CHECK(observations_[i] == 1,
                   "optimizer: the forward of a micro-batch used the batch norm '{}' {} times; its "
-                  "running statistics allow one use",
+                  "running statistics need exactly one use",
                   statistics_[i].name, observations_[i]);
   }
 }

@@ -160,10 +160,12 @@ TEST_CASE("cosine operations refuse invalid arguments", "[losses]") {
   const Tensor a = Tensor::full({2, 3}, 1);
   REQUIRE_THROWS_WITH(ops::cosine_similarity(a, Tensor::full({2, 1}, 1)),
                       "cosine_similarity: shapes [2, 3] and [2, 1] have 3 and 1 elements in "
-                      "dimension -1, expected equally many");
+                      "dimension -1, expected this dimension in both, with equally many "
+                      "elements");
   REQUIRE_THROWS_WITH(ops::cosine_similarity(a, Tensor::full({3}, 1), 0),
                       "cosine_similarity: shapes [2, 3] and [3] have 2 and 1 elements in "
-                      "dimension 0, expected equally many");
+                      "dimension 0, expected this dimension in both, with equally many "
+                      "elements");
   REQUIRE_THROWS_WITH(ops::cosine_similarity(a, a, 1, 0),
                       "cosine_similarity: epsilon is 0, expected one whose square f32 can hold");
   REQUIRE_THROWS_WITH(ops::cosine_loss(a, Tensor::full({3}, 1), a),

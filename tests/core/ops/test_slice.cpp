@@ -33,10 +33,10 @@ TEST_CASE("gradients of overlapping slices add up", "[slice]") {
 TEST_CASE("slice refuses invalid arguments", "[slice]") {
   const Tensor x = random_tensor({5, 3}, 1);
   REQUIRE_THROWS_WITH(ops::slice(x, 2, 6),
-                      "slice: rows [2, 6) are outside the 5 rows of shape [5, 3]");
+                      "slice: [2, 6) is not a range of the 5 rows of shape [5, 3]");
   REQUIRE_THROWS_WITH(ops::slice(x, 3, 2),
-                      "slice: rows [3, 2) are outside the 5 rows of shape [5, 3]");
+                      "slice: [3, 2) is not a range of the 5 rows of shape [5, 3]");
   REQUIRE_THROWS_WITH(ops::slice(x, -1, 2),
-                      "slice: rows [-1, 2) are outside the 5 rows of shape [5, 3]");
+                      "slice: [-1, 2) is not a range of the 5 rows of shape [5, 3]");
   REQUIRE_THROWS_WITH(ops::slice(Tensor::full({}, 1), 0, 0), "slice: a scalar has no rows");
 }
