@@ -175,7 +175,7 @@ void Arena::on_fault(int, siginfo_t* info, void*) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   if (address - arena().begin_ < address_bytes) {
     constexpr std::string_view message =
-        "emulated CUDA: host code has accessed device memory, or addresses next to it\n";
+        "emulated CUDA: host code has accessed device memory, or an address reserved for it\n";
     const auto written = write(STDERR_FILENO, message.data(), message.size());
     (void)written;
   }

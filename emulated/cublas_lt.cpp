@@ -67,7 +67,7 @@ Problem problem_of(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLt
   demand(m > 0 && n > 0 && k > 0 && batch > 0,
          "{} products of {} x {} x {}, expected at least 1 of each", batch, m, n, k);
   demand(std::max({m, n, k}) <= std::numeric_limits<int32_t>::max(),
-         "a size of a product exceeds 32 bits");
+         "a size of a product exceeds 2^31 - 1");
   check_layout("A", problem.a, transpose_a ? k : m, transpose_a ? m : k, batch);
   check_layout("B", problem.b, transpose_b ? n : k, transpose_b ? k : n, batch);
   check_layout("C", problem.c, m, n, batch);

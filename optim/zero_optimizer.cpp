@@ -122,12 +122,11 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& bat
                 step_number(engine_->state().step()));
   const int ranks = engine_->communicator().size();
   if (options_.sync_batch_norm && batch.micro_batches() != ranks) {
-    fail_input(
-        "sync_batch_norm: {} micro-batches on {} ranks, expected one for each rank: use "
-        "micro-batches of {} samples",
-        batch.micro_batches(), ranks,
-        batch.global % ranks == 0 ? std::to_string(batch.global / ranks)
-                                  : "(global batch / ranks)");
+    fail_input("sync_batch_norm: {} micro-batches on {} ranks, expected one for each rank: use {}",
+               batch.micro_batches(), ranks,
+               batch.global % ranks == 0
+                   ? fmt::format("micro-batches of {} samples", batch.global / ranks)
+                   : "a global batch that is a multiple of the number of ranks");
   }
   return {*this, step, batch, batch.micro_steps(engine_->communicator().size())};
 }
@@ -199,8 +198,8 @@ bool LaunchedStep::ready() const { return engine_->ready(number_); }
 LaunchedStep ZeroOptimizer::launch_step() {
   const StepState& state = engine_->state();
   TESSERA_CHECK(state.all_micro_steps_done(),
-                "optimizer: step() was called after {} of {} micro-steps", state.finished(),
-                state.micro_step().count);
+                "optimizer: step() or launch_step() was called after {} of {} micro-steps",
+                state.finished(), state.micro_step().count);
   dropout_state() = {};  // forwards from here on belong to no step
   const int64_t number = engine_->launch();
   return {*engine_, number, engine_->deferred(), engine_->last_notes()};

@@ -196,7 +196,7 @@ std::string explanation(int victim, const std::string& operation, const std::str
   }
   if (wrong.find("damaged") != std::string::npos) {
     return fmt::format(
-        "\n      '{}' was itself written by halves, although it already counted as a save: write "
+        "\n      '{}' was itself written by halves, although a resume already reads it: write "
         "under a name that nothing reads yet, and then rename",
         operation.substr(operation.find(' ') + 1));
   }

@@ -46,7 +46,7 @@ constexpr int64_t event_kinds = 4;
 ParameterEvent event_of(int64_t number, int64_t parameters) {
   if (number < 0 || number / event_kinds >= parameters) {
     fail_input(
-        "the order in which parameters are used has the event {}, which is not one of {} "
+        "the order in which parameters are used has the event {}, which belongs to none of the {} "
         "parameters",
         number, parameters);
   }
