@@ -260,6 +260,10 @@ class InUse {
   std::vector<std::shared_ptr<Leaf>> leaves_;
 };
 
+/// Throws if the tensors are not all on one device. Skips null pointers and undefined tensors. For
+/// operands that an operation makes from its inputs, such as the rows of a row-sparse table.
+void check_one_device(std::initializer_list<const Tensor*> tensors);
+
 /// Computes the gradient of `loss` (one element) times `scale` for every trainable parameter that
 /// the loss depends on, and frees the graph on the way. Throws if the loss does not have one
 /// element, if it has no history, or if an earlier backward has used its graph.

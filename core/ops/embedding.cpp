@@ -44,8 +44,9 @@ Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positi
   check_shapes(tokens, table, positions);
   check_range(tokens, table.size(0));
   const trace::Scope scope("embedding");
-  const InUse in_use({read_whole(table), &positions, &tokens});
+  const InUse in_use({read_whole(table), &positions});
   const auto [rows, indices] = rows_of(table, tokens);
+  check_one_device({&rows, &indices, &positions});
   const int64_t positions_per_row = positions.defined() ? tokens.size(1) : 1;
   Shape shape = tokens.shape();
   shape.push_back(table.size(1));

@@ -74,9 +74,10 @@ Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor&
   check_shapes({indices, offsets, scale}, table);
   check_range({indices, offsets, scale}, table.size(0));
   const trace::Scope scope("embedding_bag");
-  const InUse in_use({read_whole(table), &indices, &offsets, &scale});
+  const InUse in_use({read_whole(table)});
   const auto [rows, row_indices] =
       rows_of(table, indices, used_indices(indices, offsets, table));
+  check_one_device({&rows, &row_indices, &offsets, &scale});
   const Bags bags{saved(row_indices), saved(offsets), scale.defined() ? saved(scale) : Tensor{}};
   Tensor y = Tensor::empty({offsets.size(0) - 1, table.size(1)}, rows.dtype(), rows.device());
   kernels::embedding_bag_forward(current_context(y.device()), y, bags, rows);

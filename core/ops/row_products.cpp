@@ -146,8 +146,10 @@ RowProducts row_products(const Lookup& left, const Lookup& right, bool squares) 
   check(given);
   const trace::Scope scope("row_products");
   const InUse in_use({read_whole(left.table), read_whole(right.table), if_read_whole(left.bias),
-                      if_read_whole(right.bias), &left.indices, &right.indices});
+                      if_read_whole(right.bias)});
   const RowProductInputs read{read_rows("left", left), read_rows("right", right)};
+  check_one_device({&read.left.table, &read.left.indices, &read.left.bias, &read.right.table,
+                    &read.right.indices, &read.right.bias});
   const Device device = read.left.table.device();
   RowProducts result{
       .products = Tensor::empty({read.rows(), read.per_row()}, left.table.dtype(), device),

@@ -151,7 +151,7 @@ void TableValues::follow_look_up() {
 // the result.
 TableRows TableValues::look_up_in_evaluation(const Tensor& indices, int64_t used) {
   synchronize();
-  if (!fetch_) return {values_, indices};
+  if (!fetch_) return {values_, indices.to(values_.device())};
   const Tensor here = host_indices(indices, used);
   const int64_t most = std::max<int64_t>(1, std::min(here.elements(), info_.rows()));
   RowSlots slots(most, host_category());

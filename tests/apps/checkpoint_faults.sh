@@ -82,6 +82,11 @@ cp -r run start
 for calls in rename unlink; do
   fault none "$calls" 0
   [[ $status == 0 ]] || fail "counting $calls of a replacement: $(cat stderr.log)"
-  for ((at = 1; at <= $(cat count); at++)); do kill_or_fail "$calls" "$at" EIO; done
+  count=$(cat count)
+  # The renames are of the shard, the manifest, the old folder and the new folder.
+  least=4
+  [[ $calls == unlink ]] && least=2
+  ((count >= least)) || fail "$count calls of $calls in a replacement"
+  for ((at = 1; at <= count; at++)); do kill_or_fail "$calls" "$at" EIO; done
 done
 printf '%d places, killed and failing: the run goes on as if nothing had happened\n' "$tried"

@@ -12,6 +12,16 @@ run=(--data text.txt "${tiny[@]}" --eval-every 0 --checkpoint-every 5
   --threads 1)
 digest_of() { grep -o '"digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 steps_in() { grep -c '"type":"step"' "$1" 2> /dev/null || true; }
+# await_signals: waits until the job handles signals. relaunch blocks them and reads them from a
+# descriptor (apps/relaunch/processes.cpp), so bit 9 of the blocked signals, SIGUSR1, shows it. A
+# signal that comes earlier ends relaunch.
+await_signals() {
+  local blocked
+  until blocked=$(awk '/^SigBlk:/ {print $2}' "/proc/$job/status") && ((0x$blocked & 0x200)); do
+    kill -0 "$job" 2> /dev/null || fail "it has ended before it handles signals"
+    sleep 0.01
+  done
+}
 # await_steps LOG COUNT: waits until the log has COUNT steps.
 await_steps() {
   for _ in $(seq 1200); do
@@ -133,11 +143,7 @@ says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
 # A signal soon after the start must neither be lost nor kill a process.
 in_background "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoint told \
   --checkpoint-every 0 --log "$work/told.jsonl"
-until grep -q relaunch "/proc/$job/cmdline"; do sleep 0.01; done
-# Bit 9 of the caught signals is SIGUSR1. Before relaunch catches it, the signal would end relaunch.
-until caught=$(awk '/^SigCgt:/ {print $2}' "/proc/$job/status") && ((0x$caught & 0x200)); do
-  sleep 0.01
-done
+await_signals
 kill -USR1 "$job"
 for _ in $(seq 600); do
   ls -d told/step-*[0-9] > /dev/null 2>&1 && break
@@ -191,7 +197,7 @@ talker='echo words >&2; sleep 1; echo words >&2; touch done'
 printf '#!/bin/sh\nexec sleep 1000\n' > silent.sh
 chmod +x silent.sh
 in_background "$relaunch" -n 2 --mpirun ./silent.sh -- "$train_gpt" --checkpoint x
-sleep 0.5
+await_signals
 kill -TERM "$job"
 ends 143
 

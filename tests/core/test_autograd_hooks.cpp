@@ -1,5 +1,6 @@
 // Tests which hooks of a parameter are called in forward and backward, and where gradients go.
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <iterator>
 #include <string>
@@ -11,6 +12,7 @@
 #include "core/ops/add.h"
 #include "core/ops/copy.h"
 #include "core/ops/fill.h"
+#include "core/table_ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/reference.h"
@@ -246,6 +248,19 @@ TEST_CASE("operands on two devices are refused") {
   CHECK_THROWS_WITH(ops::cross_entropy(here, rows), refused);
   CHECK_THROWS_WITH(ops::linear_cross_entropy(here, here, rows), refused);
   CHECK_THROWS_WITH(ops::smoothed_cross_entropy(here, rows, 0.1f), refused);
+  CHECK_THROWS_WITH(ops::cross_entropy(here, rows, {.class_weights = {}, .ignored = -1}), refused);
+  const Tensor square = Tensor::empty({2, 2}, DType::i32, Device{});
+  std::ranges::fill(square.values<int32_t>(), 0);
+  CHECK_THROWS_WITH(ops::gather(here, 0, square), refused);
+  CHECK_THROWS_WITH(ops::scatter_add(here, 0, square, here), refused);
+  CHECK_THROWS_WITH(ops::rotary(Tensor::zeros({1, 2, 1, 2}), rows), refused);
+  const Tensor offsets = Tensor::empty({3}, DType::i32, Device{});
+  std::ranges::copy(std::array{0, 1, 2}, offsets.data<int32_t>());
+  CHECK_THROWS_WITH(ops::embedding_bag(rows, offsets, here), refused);
+  CHECK_THROWS_WITH(ops::row_products({here, rows}, {here, rows}), refused);
+  const Tensor weight = Tensor::full({2}, 1), mean = Tensor::empty({2}, DType::f32, Device{});
+  CHECK_THROWS_WITH(ops::batch_norm_with(mean, mean, Tensor::zeros({3, 2}), weight, weight),
+                    refused);
 }
 
 TEST_CASE("a frozen parameter gets no gradient, but its hooks see each use") {

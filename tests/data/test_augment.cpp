@@ -141,7 +141,7 @@ TEST_CASE("values are normalised, in every dtype; padding is the mean") {
                  data::ImageTransform(plain(shape))
                      .evaluate({{8, 7, 3}, pixels.data()}, memory, wide.data());
                }),
-               ContainsSubstring("one of 8 x 7 x 3, expected 8 x 8 x 3"));
+               ContainsSubstring("an image of 8 x 7 x 3, expected 8 x 8 x 3"));
 }
 
 TEST_CASE("random crops have 8 to 100 % of the area and sides of 3:4 to 4:3") {

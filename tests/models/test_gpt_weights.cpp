@@ -310,7 +310,7 @@ TEST_CASE("weights do not replace another program's config.json") {
   check_gpt_destination(path);
   folder.file("config.json", R"({"name": "a web page"})");
   REQUIRE_THAT(test::message_of<InputError>([&] { check_gpt_destination(path); }),
-               ContainsSubstring("is not a GPT-2's"));
+               ContainsSubstring("does not describe a GPT-2"));
   folder.file("config.json", R"({"model_type": "gpt2"})");
   check_gpt_destination(path);
   REQUIRE_THROWS_AS(check_gpt_destination(folder.path("config.json")), InputError);

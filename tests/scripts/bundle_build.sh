@@ -15,6 +15,6 @@ hide_system_packages bash -ec '
   if grep -E "^[^=]*(DIR|LIBRARY)[^=]*=/usr/.*($packed)" "$1/build/CMakeCache.txt"; then exit 1; fi
   cmake --build "$1/build" --target train_gpt test_dist_mpi
   export OMP_NUM_THREADS=1
-  mpirun -n 2 "$1/build/bin/test_dist_mpi" "~[full]" < /dev/null
+  mpirun -n 2 "$1/build/bin/test_dist_mpi" "~[full]~[.]" < /dev/null
   mpirun -n 2 "$1/build/bin/train_gpt" --data README.md --preset nano --steps 3 < /dev/null' \
   - "$work"

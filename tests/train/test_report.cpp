@@ -126,7 +126,7 @@ TEST_CASE("a file that is not a log is refused, and the error names it") {
   };
   CHECK_THROWS_WITH(read("")(), ContainsSubstring("run.jsonl: not the log of a run"));
   CHECK_THROWS_WITH(read("text\n")(), ContainsSubstring("its first line is not a header"));
-  CHECK_THROWS_WITH(read("{\"type\":\"step\"}\n")(), ContainsSubstring("no header"));
+  CHECK_THROWS_WITH(read("{\"type\":\"step\"}\n")(), ContainsSubstring("not a header"));
   CHECK_THROWS_WITH(read(header + "[1]\n")(), ContainsSubstring("line 2 is not a line of a log"));
   CHECK_THROWS_WITH(read(header + "{\"type\":3}\n")(), ContainsSubstring("line 2"));
   CHECK_THROWS_WITH(read(header)(), ContainsSubstring("no step yet"));
