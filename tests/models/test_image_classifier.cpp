@@ -94,7 +94,8 @@ TEST_CASE("invalid image classifiers are refused") {
 TEST_CASE("a batch norm in evaluation needs statistics") {
   nn::BatchNorm2d norm(4);
   norm.eval();
-  CHECK_THROWS_WITH(norm(Tensor::full({1, 2, 2, 4}, 1)), Catch::Contains("call materialize or create an optimizer"));
+  CHECK_THROWS_WITH(norm(Tensor::full({1, 2, 2, 4}, 1)),
+                    Catch::Contains("call materialize or create an optimizer"));
 }
 
 }  // namespace
