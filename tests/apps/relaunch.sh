@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 300 PROCESSORS 1
+# ctest: TIMEOUT 600 PROCESSORS 1
 # Tests relaunch as users run it: ranks are killed, stopped, told to end, or given bad input.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 relaunch=$TESSERA_BIN/relaunch

@@ -35,7 +35,7 @@ TEST_CASE("every rank reports the first difference") {
   const int last = job().size() - 1;
   const bool other = job().rank() == last && last > 0;
   const std::string expected = fmt::format(
-      "--seed: rank 0 has 1, rank {} has 7; all ranks of a job must have the same", last);
+      "--seed: rank 0 has 1, rank {} has 7; all ranks of a job must have the same value", last);
   // The lists have different lengths. One rank's list is longer than a round of gather_text.
   Settings own = {{"--stage", "2"}, {"--seed", other ? "7" : "1"}};
   if (other) own.push_back({"more", std::string(100'000, 'x')});
