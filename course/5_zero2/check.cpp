@@ -81,26 +81,31 @@ std::string traffic_message(const Trial& trial, const dist::Communicator& commun
                      grouped(trial.sent_gradients), grouped(expected));
 }
 
-// Returns a message if every wait follows directly after the start of its exchange, so that nothing
-// overlaps. Some waits may follow directly: a layer's weight is complete right after its bias, and
-// the next layer's weight may need the memory at once.
-std::string adjacent_wait(const Trial& trial) {
+// Returns a message if more than a third of the exchanges do not overlap with backward. An exchange
+// overlaps if a gradient becomes complete between its start and its wait. In the reference solution
+// one in six does not overlap, because the next layer's weight needs the memory at once.
+std::string overlap_message(const Trial& trial) {
   const auto& list = trial.events.list();
-  int64_t first = -1;
-  for (size_t i = 0; i + 1 < list.size(); ++i) {
+  int64_t exchanges = 0;
+  int64_t waited = 0;
+  for (size_t i = 0; i < list.size(); ++i) {
     if (list[i].kind != "exchange") continue;
     // The waits for the last two buckets may follow directly, because backward ends.
     if (list[i].bucket + 1 >= std::ssize(trial.layout->buckets()) - 1) continue;
-    if (list[i + 1].kind != "wait" || list[i + 1].bucket != list[i].bucket) return "";
-    if (first < 0) first = list[i].bucket;
+    const int64_t next = trial.events.find(
+        [&](const Event& event) {
+          return event.kind == "complete" ||
+                 (event.kind == "wait" && event.bucket == list[i].bucket);
+        },
+        static_cast<int64_t>(i));
+    ++exchanges;
+    if (next >= 0 && list[static_cast<size_t>(next)].kind == "wait") ++waited;
   }
-  if (first >= 0) {
-    return fmt::format(
-        "the exchange of bucket {} is waited for as soon as it has started: wait when "
-        "its memory is needed again",
-        first);
-  }
-  return "";
+  if (3 * waited <= exchanges) return "";
+  return fmt::format(
+      "{} of {} exchanges are waited for before another gradient is complete: wait for a bucket "
+      "only when its memory is needed again",
+      waited, exchanges);
 }
 
 // Returns a message if a bucket is sent too late. Bucket b must be sent before the gradient of the
@@ -152,7 +157,7 @@ void check(Grade& grade) {
   grade.require("the losses have the bits of ZeroOptimizer", loss_message(trial, wrong));
   grade.require("stage 2 sends what stage 1 sends", traffic_message(trial, grade.communicator()));
   grade.require("buckets leave while backward goes on", order_message(trial));
-  grade.require("exchanges overlap with backward", adjacent_wait(trial));
+  grade.require("exchanges overlap with backward", overlap_message(trial));
   if (ranks != 3) return;
   const Sizes sizes = sizes_of(*trial.layout);
   grade.predicted("elements of the tied bucket", sizes.tied);
