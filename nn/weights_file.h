@@ -82,7 +82,8 @@ void save_weights(const std::string& path, const Module& model);
 /// optimizer; use train::load_weights instead.
 void load_weights(const std::string& path, Module& model);
 
-// The functions below also serve file formats with other tensor names (models/gpt/gpt_weights.h).
+// The declarations below are for other code that reads or writes weights: checkpoints' export and
+// import, and files with other tensor names (models/gpt/gpt_weights.h).
 
 /// Returns the tensors of a model's file: first `others`, then the parameters in order of
 /// registration, then the running statistics.

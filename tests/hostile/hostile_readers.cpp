@@ -145,7 +145,7 @@ void read_cases(const Options& options, const Reader& reader, const std::string&
   std::fflush(stdout);
 }
 
-// Describes how a reader's process ended, if it ended before its last case.
+// Describes how a reader's process ended, if it did not finish all its cases.
 std::string death(int status) {
   if (!WIFSIGNALED(status)) return fmt::format("the process ended with {}", WEXITSTATUS(status));
   const int number = WTERMSIG(status);

@@ -3,9 +3,10 @@
 // state in place while the next step's forward and backward run. The next step's update waits for
 // the reads.
 //
-// Some state is always copied, even beyond the limit: numbers of updates and the loss scaler's
-// state; running statistics of batch norms, which the next forward pass changes; and state in GPU
-// memory, which the thread cannot read.
+// Some state is always copied, even beyond the limit: numbers of updates, the loss scaler's state,
+// running statistics of batch norms and, with offload, state that stays in GPU memory, because the
+// thread cannot read it there. Without offload all state of a GPU is there, so a limit below the
+// state's size is refused.
 #pragma once
 
 #include <vector>
@@ -20,14 +21,14 @@ class StateCopy {
  public:
   /// An empty copy, for no pieces.
   StateCopy() = default;
-  /// Allocates memory (Category::checkpoint) for pieces of these sizes. On a GPU without offload
-  /// all state must be copied, so a limit below the size of the rank's state throws InputError.
+  /// Allocates memory (Category::checkpoint) for pieces of these sizes. Throws InputError on a GPU
+  /// without offload if the limit is below the size of the rank's state.
   StateCopy(const CheckpointOptions& options, const std::vector<optim::StatePiece>& pieces,
             optim::Offload offload);
 
   /// Copies the pieces for which the constructor has allocated memory. `pieces` must have the sizes
-  /// given to the constructor. In the result, `is_copy` is true for each piece whose values later
-  /// steps do not change.
+  /// given to the constructor. In the result, `is_copy` is true for each piece whose `values` are a
+  /// copy. The values of all other pieces must be read before the next update.
   std::vector<optim::StatePiece> take(std::vector<optim::StatePiece> pieces) const;
 
  private:
