@@ -5,7 +5,7 @@
 //
 // This call ends the job if the ranks' settings differ:
 //
-//   error: --seed: rank 0 has 1, rank 2 has 7; all ranks of a job must have the same
+//   error: --seed: rank 0 has 1, rank 2 has 7; all ranks of a job must have the same value
 #pragma once
 
 #include <string>

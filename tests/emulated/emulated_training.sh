@@ -36,7 +36,8 @@ table = json.load(open("tuned.json"))
 assert "emulated" in table["device"] and table["cublaslt"] > 0
 sizes = {(p["m"], p["n"], p["k"]) for p in table["products"]}
 rows = 2 * 32
-for inputs, outputs in ((32, 96), (32, 32), (32, 128), (128, 32)):  # forward, dx, dW
+# Each linear layer has the products (m, n, k) of forward, dx and dW, in this order.
+for inputs, outputs in ((32, 96), (32, 32), (32, 128), (128, 32)):
     assert {(rows, outputs, inputs), (rows, inputs, outputs), (inputs, outputs, rows)} <= sizes
 assert {(rows, 256, 32), (rows, 32, 256), (256, 32, rows)} <= sizes  # the head
 assert all(p["proposals"] == 3 and 0 < p["time_us"] <= p["first_time_us"]

@@ -194,8 +194,9 @@ TEST_CASE("emulated: copies and memsets outside of an allocation are refused") {
     check_refused(error, cudaErrorInvalidValue, why);
   };
   refused(cudaMemcpy(device + 1, host.data(), 40, cudaMemcpyDefault),
-          "cudaMemcpy: 40 bytes from byte 4 on, of 40 from cudaMalloc");
-  refused(cudaMemcpyAsync(host.data(), pinned + 9, 8, cudaMemcpyDefault), "of 40 from cudaHostAl");
+          "cudaMemcpy: 40 bytes from byte 4 on, but the memory has 40 bytes (from cudaMalloc)");
+  refused(cudaMemcpyAsync(host.data(), pinned + 9, 8, cudaMemcpyDefault),
+          "has 40 bytes (from cudaHostAlloc)");
   refused(cudaMemset(device, 0, 41), "cudaMemset: 41 bytes");
   refused(cudaMemsetAsync(host.data(), 0, 4), "not memory from CUDA");
   refused(cudaMemcpy(device, device + 4, 20, cudaMemcpyDefault), "overlap");

@@ -84,8 +84,8 @@ Shape with_matrix(Shape leading, int64_t rows, int64_t columns) {
   return leading;
 }
 
-/// Broadcasting copies one matrix of a tensor with leading dimensions `shape` to matrix `index` of
-/// y. Returns the index of the copied matrix.
+/// Matrix `index` of a result with leading dimensions `y` is the product of one matrix of each
+/// operand. Returns the index of this matrix in an operand with leading dimensions `shape`.
 int64_t broadcast_index(const Shape& y, const Shape& shape, int64_t index) {
   int64_t result = 0, stride = 1;
   for (int dim = 1; dim <= y.rank(); ++dim) {
