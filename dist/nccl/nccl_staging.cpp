@@ -5,10 +5,11 @@
 
 namespace tessera::dist {
 
-// Staging has one chunk for each rank. The options may set the size of a chunk; by default it is 1
-// to 8 MiB. Each chunk costs a launch of NCCL and one kernel launch per contribution. These
-// launches take some tens of microseconds, in which NVLink moves about 8 MiB. By default, all
-// chunks together take at most 64 MiB, except with chunks of 1 MiB.
+// Staging has one chunk for each rank. A transfer runs in rounds. A round fills the chunks of all
+// ranks by one launch of NCCL, and then launches a kernel for each contribution. These launches
+// take some tens of microseconds, in which NVLink moves about 8 MiB, so smaller chunks cost speed.
+// The options may set the size of a chunk. By default it is 8 MiB, or less if all chunks together
+// would exceed 64 MiB, but at least 1 MiB.
 int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options) {
   constexpr int64_t unit = 256 * 8;
   constexpr int64_t MiB = 1024 * 1024;

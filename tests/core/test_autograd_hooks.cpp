@@ -257,7 +257,7 @@ TEST_CASE("operands on two devices are refused") {
   const Tensor offsets = Tensor::empty({3}, DType::i32, Device{});
   std::ranges::copy(std::array{0, 1, 2}, offsets.data<int32_t>());
   CHECK_THROWS_WITH(ops::embedding_bag(rows, offsets, here), refused);
-  CHECK_THROWS_WITH(ops::row_products({here, rows}, {here, rows}), refused);
+  CHECK_THROWS_WITH(ops::row_products({here, rows}, {here, square}), refused);
   const Tensor weight = Tensor::full({2}, 1), mean = Tensor::empty({2}, DType::f32, Device{});
   CHECK_THROWS_WITH(ops::batch_norm_with(mean, mean, Tensor::zeros({3, 2}), weight, weight),
                     refused);

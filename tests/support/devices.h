@@ -5,8 +5,8 @@
 
 namespace tessera::test {
 
-/// Every main function calls this before it makes a tensor. Ends the program if the device is
-/// unknown or cannot be used.
+/// serial_main.cpp and mpi_main.cpp call this before a test makes a tensor. Ends the program if the
+/// device is unknown or cannot be used.
 void use_test_device();
 
 /// True if the tests run on the CPU.
