@@ -196,8 +196,7 @@ class Run {
   // Evaluates the weights of --init or of the checkpoint, and prints the result and the sample on
   // standard output.
   void evaluate_only() {
-    const train::StepWork::Evaluation result = evaluation(resumed_.step());
-    if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
+    print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
     print_sample();
   }
 

@@ -222,8 +222,7 @@ class Run {
 
   // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
   void evaluate_only() {
-    const train::StepWork::Evaluation result = evaluation(resumed_.step());
-    if (world_.rank == 0) fmt::print("step {}  {}\n", resumed_.step(), result.text);
+    print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
   }
 
   // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes

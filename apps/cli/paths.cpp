@@ -133,6 +133,16 @@ void check_step_folders(const GivenSaves& saves) {
 
 }  // namespace
 
+void check_outside_checkpoints(const std::string& flag, const std::string& path) {
+  const fs::path folder = future_name(path).parent_path();
+  std::error_code error;
+  const bool is_checkpoint = train::names_checkpoint(folder.string()) &&
+                             fs::exists(folder / train::manifest_name, error);
+  if (!is_checkpoint) return;
+  fail_input("{} {} is in the checkpoint {}, which would be damaged; give a path outside of it",
+             flag, path, folder.string());
+}
+
 void check_paths(const GivenPaths& given) {
   GivenPaths paths = given;
   check_step_folders(given.saves);
@@ -144,6 +154,7 @@ void check_paths(const GivenPaths& given) {
     const auto& [flag, path, may_replace] = paths.outputs[i];
     if (path.empty()) continue;
     check_streams(paths.outputs[i]);
+    check_outside_checkpoints(flag, path);
     for (const auto& [input_flag, input, unused] : paths.inputs) {
       const bool replaces = may_replace != nullptr && std::string_view(may_replace) == input_flag;
       if (input.empty() || replaces) continue;

@@ -328,7 +328,20 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed) {
         "{} {} is not written, because no step is left; the program report makes it from the log",
         flag, path);
   }
+  if (!options.save.empty()) {
+    spdlog::warn(
+        "--save {0} is not written, because no step is left; `checkpoint export {1} {0}` writes it",
+        options.save, resumed.folder());
+  }
   return true;
+}
+
+void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,
+                      const dist::World& world) {
+  if (world.rank == 0) fmt::print("step {}  {}\n", step, result.text);
+  if (result.score && !result.score->valid()) {
+    fail("the evaluation after step {} is not finite: the weights or the data are invalid", step);
+  }
 }
 
 void set_up_messages(const RunOptions& options, const dist::World& world) {

@@ -109,6 +109,10 @@ optim::ZeroOptions zero_options(const RunOptions& options);
 /// Returns true, with a message to the user, if all steps of the run are done. With --eval-only
 /// returns false.
 bool nothing_left(const RunOptions& options, const Resumed& resumed);
+/// Prints the result of --eval-only on standard output, on rank 0. Throws on every rank if the
+/// score is not finite.
+void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,
+                      const dist::World& world);
 /// Sets up messages as --quiet and --color ask for. Only rank 0 prints.
 void set_up_messages(const RunOptions& options, const dist::World& world);
 /// Returns the files that a run writes, except weights and checkpoints. If a checkpoint was found,

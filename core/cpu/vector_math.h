@@ -3,7 +3,7 @@
 // without -ffast-math. A vector lane and a scalar call give the same bits, which do not depend on
 // the C library.
 //
-// log is within one unit in the last place, exp within 1.02, and tanh within 2.5. NaN stays NaN. exp
+// log is within one unit in the last place, exp within 1.02, tanh within 2.5. NaN stays NaN. exp
 // overflows to infinity and underflows through the subnormals to zero; tanh saturates at one; log
 // of zero is -infinity, and log of a negative number is NaN.
 #pragma once

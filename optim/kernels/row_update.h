@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "core/ops/embedding_rows.h"
 #include "optim/kernels/rows.h"
@@ -40,14 +41,15 @@ void for_each_row(const Context& context, const RowUpdate& update, UpdateHyper h
     hyper.gradient_scale *= update.scalars->gradient_scale;
   }
   const int64_t width = update.parameters.size(1);
-  const Tensor zeros = context.workspace({width});
-  std::fill_n(zeros.data<float>(), width, 0.0f);
+  // The gradient of rows without a slot. No workspace, because it would be the only one of an
+  // update, and plans have none for it.
+  const std::vector<float> zeros(static_cast<size_t>(width), 0.0f);
   const int32_t* const rows = update.rows.data<int32_t>();
   const int32_t* const slots = update.slots.defined() ? update.slots.data<int32_t>() : nullptr;
   const float* const parameters = update.parameters.data<float>();
   const auto gradient_at = [&, all = update.gradients.data<float>()](int64_t i) {
     const int64_t slot = slots == nullptr ? i : slots[i];
-    return slot < 0 ? zeros.data<float>() : all + slot * width;
+    return slot < 0 ? zeros.data() : all + slot * width;
   };
   parallel_ranges(update.count, 8 * width, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

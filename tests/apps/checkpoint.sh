@@ -65,6 +65,16 @@ like_whole off.jsonl "from a folder that was named"
 ranks 2 "${run[@]}" --checkpoint elsewhere --log off.jsonl
 grep -q 'all 12 steps are done' stderr.log || fail "$(cat stderr.log)"
 like_whole off.jsonl "nothing left to do"
+ranks 2 "${run[@]}" --checkpoint elsewhere --save late.safetensors --quiet
+grep -q -- '--save late.safetensors is not written, because no step is left' stderr.log ||
+  fail "$(cat stderr.log)"
+# No output may damage a checkpoint, whether the run reads it or not.
+before=$(cat elsewhere/step-000000012/* | sha256sum)
+for output in "--save manifest.json" "--trace manifest.json" "--csv new.csv" "--report new.html"; do
+  path=elsewhere/step-000000012/${output#* }
+  expect "${output% *} $path is in the checkpoint" "$train_gpt" "${run[@]}" "${output% *}" "$path"
+done
+[[ $(cat elsewhere/step-000000012/* | sha256sum) == "$before" ]] || fail "a checkpoint was damaged"
 
 # wait_for PATTERN FILE: waits until FILE has a line with PATTERN.
 wait_for() {

@@ -57,6 +57,9 @@ for tables in "--tables dense" "--table-optimizer rowwise-adagrad --lr 0.05" \
     grep -q "equal on all ranks" stdout.log || fail "$(cat stdout.log)"
   done
 done
+# With micro-batches of few rows, an update must not need more workspace than backward.
+ranks 1 "${run[@]}" --micro-batch 4 --batch 4 --factors 64 --model mf
+grep -q "equal on all ranks" stdout.log || fail "$(cat stdout.log)"
 grep -q '"tables":"sparse","table_optimizer":"same"' run.jsonl || fail "$(head -1 run.jsonl)"
 grep -q 'rows of .*looked up .*touched' stdout.log || fail "$(cat stdout.log)"
 ranks 2 "${run[@]}" --precision bf16 --objective ranking --trace trace.json

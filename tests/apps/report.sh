@@ -160,6 +160,17 @@ expect 'writes no file; leave out --log' "$train_gpt" "${run[@]}" --init model.s
   --eval-only --log x.jsonl
 expect 'writes no file; leave out --report' "$train_gpt" "${run[@]}" --init model.safetensors \
   --eval-only --report x.html
+# Weights that are not numbers are an error.
+python3 - << 'PYTHON'
+data = bytearray(open("model.safetensors", "rb").read())
+data[-4:] = b"\0\0\xc0\x7f"  # the last value is NaN
+open("nan.safetensors", "wb").write(data)
+PYTHON
+status=0
+"$train_gpt" "${run[@]}" --init nan.safetensors --eval-only --quiet > stdout.log 2> stderr.log ||
+  status=$?
+[[ $status == 1 ]] || fail "exit code $status of an evaluation that gives NaN: $(cat stderr.log)"
+grep -q 'the evaluation after step 0 is not finite' stderr.log || fail "$(cat stderr.log)"
 expect 'by exactly one of --init' "$train_gpt" "${run[@]}" --init model.safetensors --eval-only \
   --checkpoint saved
 expect 'model.layers is' "$train_gpt" "${stopped[@]}" --eval-every 10 --eval-only --layers 3
