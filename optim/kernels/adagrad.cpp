@@ -52,40 +52,37 @@ void adagrad_update(const Context&, const Tensor& parameters, const Tensor& sums
   });
 }
 
-void adagrad_update_rows(const Context& context, const RowUpdate& update,
-                         const UpdateHyper& hyper) {
+void adagrad_update_rows(const Context&, const RowUpdate& update, const UpdateHyper& hyper) {
   check_row_update("adagrad_update_rows", update, 1);
   const int64_t width = update.parameters.size(1);
-  for_each_row(context, update, hyper,
-               [&](int64_t row, const float* gradient, const UpdateHyper& scaled) {
-                 const int64_t at = row * width;
-                 adagrad_range(update.parameters.data<float>() + at,
-                               update.state[0].data<float>() + at, gradient, scaled, 0, width);
-               });
+  for_each_row(update, hyper, [&](int64_t row, const float* gradient, const UpdateHyper& scaled) {
+    const int64_t at = row * width;
+    adagrad_range(update.parameters.data<float>() + at, update.state[0].data<float>() + at,
+                  gradient, scaled, 0, width);
+  });
 }
 
-void rowwise_adagrad_update_rows(const Context& context, const RowUpdate& update,
+void rowwise_adagrad_update_rows(const Context&, const RowUpdate& update,
                                  const UpdateHyper& hyper) {
   check_row_update("rowwise_adagrad_update_rows", update, 1, true);
   const int64_t width = update.parameters.size(1);
   float* const sums = update.state[0].data<float>();
-  for_each_row(
-      context, update, hyper, [&](int64_t row, const float* gradient, const UpdateHyper& scaled) {
-        float* const p = update.parameters.data<float>() + row * width;
-        const float scale = scaled.gradient_scale;
-        const float decay = scaled.weight_decay;
-        const auto g = [=](int64_t c) { return multiply_add(decay, p[c], gradient[c] * scale); };
-        // The squares are added in fp64, in the order that square_sums_lanes.h describes.
-        double lanes[square_sum_lanes] = {};
-        for (int64_t c = 0; c < width; ++c) {
-          lanes[c % square_sum_lanes] += double(g(c)) * double(g(c));
-        }
-        const float v = sums[row] + static_cast<float>(add_lanes(lanes) / double(width));
-        sums[row] = v;
-        const float rate = scaled.learning_rate / (std::sqrt(v) + scaled.epsilon);
+  for_each_row(update, hyper, [&](int64_t row, const float* gradient, const UpdateHyper& scaled) {
+    float* const p = update.parameters.data<float>() + row * width;
+    const float scale = scaled.gradient_scale;
+    const float decay = scaled.weight_decay;
+    const auto g = [=](int64_t c) { return multiply_add(decay, p[c], gradient[c] * scale); };
+    // The squares are added in fp64, in the order that square_sums_lanes.h describes.
+    double lanes[square_sum_lanes] = {};
+    for (int64_t c = 0; c < width; ++c) {
+      lanes[c % square_sum_lanes] += double(g(c)) * double(g(c));
+    }
+    const float v = sums[row] + static_cast<float>(add_lanes(lanes) / double(width));
+    sums[row] = v;
+    const float rate = scaled.learning_rate / (std::sqrt(v) + scaled.epsilon);
 #pragma omp simd
-        for (int64_t c = 0; c < width; ++c) p[c] = multiply_add(-rate, g(c), p[c]);
-      });
+    for (int64_t c = 0; c < width; ++c) p[c] = multiply_add(-rate, g(c), p[c]);
+  });
 }
 
 }  // namespace tessera::cpu

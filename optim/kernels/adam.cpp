@@ -65,10 +65,10 @@ void adam_update(const Context&, const Tensor& parameters, const Tensor& first_m
   });
 }
 
-void adam_update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) {
+void adam_update_rows(const Context&, const RowUpdate& update, const UpdateHyper& hyper) {
   check_row_update("adam_update_rows", update, 2);
   const int64_t width = update.parameters.size(1);
-  for_each_row(context, update, hyper,
+  for_each_row(update, hyper,
                [&](int64_t row, const float* gradient, const UpdateHyper& scaled) {
                  const int64_t at = row * width;
                  adam_range(update.parameters.data<float>() + at,

@@ -35,7 +35,7 @@ namespace cpu {
 /// parameters and state. `gradient` points to the row's C gradients. update.scalars are applied as
 /// update.h says.
 template <class Body>
-void for_each_row(const Context& context, const RowUpdate& update, UpdateHyper hyper, Body&& body) {
+void for_each_row(const RowUpdate& update, UpdateHyper hyper, Body&& body) {
   if (update.scalars != nullptr) {
     if (update.scalars->skip != 0) return;
     hyper.gradient_scale *= update.scalars->gradient_scale;

@@ -72,20 +72,18 @@ void sgd_update(const Context&, const Tensor& parameters, const Tensor& momentum
   });
 }
 
-void sgd_update_rows(const Context& context, const RowUpdate& update, const UpdateHyper& hyper) {
+void sgd_update_rows(const Context&, const RowUpdate& update, const UpdateHyper& hyper) {
   const bool has_momentum = hyper.beta1 != 0;
   check_row_update("sgd_update_rows", update, has_momentum ? 1 : 0);
   const int64_t width = update.parameters.size(1);
-  for_each_row(context, update, hyper,
-               [&](int64_t row, const float* gradient, const UpdateHyper& scaled) {
-                 float* const p = update.parameters.data<float>() + row * width;
-                 if (has_momentum) {
-                   momentum_range(p, update.state[0].data<float>() + row * width, gradient, scaled,
-                                  0, width);
-                 } else {
-                   plain_range(p, gradient, scaled, 0, width);
-                 }
-               });
+  for_each_row(update, hyper, [&](int64_t row, const float* gradient, const UpdateHyper& scaled) {
+    float* const p = update.parameters.data<float>() + row * width;
+    if (has_momentum) {
+      momentum_range(p, update.state[0].data<float>() + row * width, gradient, scaled, 0, width);
+    } else {
+      plain_range(p, gradient, scaled, 0, width);
+    }
+  });
 }
 
 }  // namespace tessera::cpu
