@@ -140,7 +140,7 @@ TEST_CASE("normal values have the moments of a normal distribution") {
   const double limit = 5 * 0.02 * 0.02 * std::sqrt(n / 2);
   CHECK(std::fabs(within) < limit);
   CHECK(std::fabs(across) < limit);
-  // Of a thousand normal values, 2.7 are more than three standard deviations from the mean.
+  // 2.7 of a thousand normal values are more than three standard deviations from the mean.
   const auto beyond = std::count_if(values.begin(), values.end(),
                                     [](float value) { return std::fabs(value) > 0.06f; });
   CHECK(std::fabs(static_cast<double>(beyond) / n - 0.0027) < 0.0005);

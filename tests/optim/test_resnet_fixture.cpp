@@ -14,6 +14,7 @@
 #include "nn/safetensors.h"
 #include "optim/zero_optimizer.h"
 #include "tests/support/catch.h"
+#include "tests/support/reference.h"
 #include "tests/support/temporary_folder.h"
 
 namespace tessera::test {
@@ -82,8 +83,7 @@ class Fixture {
     REQUIRE(expected.size() == values.size());
     double largest = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
-      const double d = std::fabs(double{values[i]} - expected[i]);
-      if (!(d <= largest)) largest = std::isnan(d) ? INFINITY : d;  // no later value hides a NaN
+      largest = larger_difference(largest, std::fabs(double{values[i]} - expected[i]));
     }
     return largest;
   }

@@ -67,6 +67,12 @@ inline void backward_from(const Tensor& y, const Tensor& dy) {
 
 inline Values values_of(const Tensor& x) { return doubles(x); }
 
+/// Returns the larger of two differences. A NaN counts as infinity. Otherwise a later difference
+/// would replace and hide the NaN.
+inline double larger_difference(double largest, double difference) {
+  return std::isnan(difference) ? INFINITY : std::max(largest, difference);
+}
+
 /// Returns the largest difference divided by the largest expected magnitude. Returns infinity if
 /// the sizes differ or a difference is NaN.
 inline double relative_error(const Tensor& actual, const Values& expected) {
@@ -76,9 +82,7 @@ inline double relative_error(const Tensor& actual, const Values& expected) {
   double difference = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     largest = std::max(largest, std::fabs(expected[i]));
-    const double d = std::fabs(values[i] - expected[i]);
-    // A NaN counts as infinity. Otherwise the next element would replace and hide the NaN.
-    if (!(d <= difference)) difference = std::isnan(d) ? INFINITY : d;
+    difference = larger_difference(difference, std::fabs(values[i] - expected[i]));
   }
   return difference / largest;
 }

@@ -28,8 +28,9 @@ inline int run_cases(int argc, char** argv) {
   }
 #if !__has_include(<catch2/catch_all.hpp>)
   // Version 2 would run no case and return 0.
-  for (const std::string& invalid : session.config().testSpec().getInvalidArgs()) {
-    std::fprintf(stderr, "\"%s\" is not a valid selection of test cases\n", invalid.c_str());
+  const auto& invalid = session.config().testSpec().getInvalidArgs();
+  if (!invalid.empty()) {
+    std::fprintf(stderr, "\"%s\" is not a valid selection of test cases\n", invalid[0].c_str());
     return 2;
   }
 #endif
