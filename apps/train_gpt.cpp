@@ -19,6 +19,7 @@
 #include "apps/cli/agreement.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_header.h"
+#include "apps/cli/unwritten_outputs.h"
 #include "apps/train_gpt_options.h"
 #include "core/context.h"
 #include "core/cuda.h"
@@ -149,7 +150,8 @@ class Run {
     check_destinations();
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
     choose_algorithms(options, resumed, world);
-    go_on();
+    has_steps_ = go_on();
+    if (!has_steps_) return;
     // The checks precede begin_run, so that a refused run does not change an older log. begin_run
     // starts counting memory and traffic, so it precedes the input and the optimizer.
     files_ = run_files(options, resumed, world);
@@ -163,6 +165,7 @@ class Run {
   }
 
   void train() {
+    if (!has_steps_) return;
     announce();
     if (options_.eval_only) return evaluate_only();
     train::StepLoop loop(
@@ -202,14 +205,17 @@ class Run {
 
   // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
   // from a checkpoint, checks that the checkpoint belongs to this run, and starts the loop at the
-  // checkpoint's step.
-  void go_on() {
-    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
+  // checkpoint's step. Returns false if the checkpoint has all steps already.
+  bool go_on() {
+    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return true;
     run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
     const data::TokenFile& file = *data_.training().file;
     run_settings_.push_back({"data", tokens_setting("", options_.data, file, false).value});
-    resumed_.check(run_settings_, bits_settings("train_gpt", world_));
+    resumed_.check(run_settings_);
+    if (nothing_left(options_, resumed_)) return false;
+    resumed_.announce_differences(bits_settings("train_gpt", world_));
     resumed_.place(training_.loop);
+    return true;
   }
 
   void announce() {
@@ -289,6 +295,7 @@ class Run {
   const TrainOptions& options_;
   const Resumed& resumed_;
   dist::Settings run_settings_;
+  bool has_steps_ = true;  // false: the checkpoint has all steps of the run
   dist::World& world_;
   bool prints_;  // true only on rank 0
   train::TrainingRun training_;
@@ -320,6 +327,7 @@ int run(int argc, char** argv, dist::World& world) {
   const auto [options, help, flags] = parse_command_line(argc, argv);
   check_command_lines(world, "train_gpt", flags, options.devices);
   if (!help.empty() || options.plan) {
+    if (options.plan) warn_of_plan(options);
     if (world.rank == 0) fmt::print("{}", help.empty() ? plan_text(options, world) : help);
     return 0;
   }
@@ -327,7 +335,6 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
-  if (nothing_left(options, resumed)) return 0;
   Run training(options, resumed, world);
   training.train();
   return 0;

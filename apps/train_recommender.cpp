@@ -17,6 +17,7 @@
 #include "apps/cli/agreement.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_header.h"
+#include "apps/cli/unwritten_outputs.h"
 #include "apps/train_recommender_options.h"
 #include "core/context.h"
 #include "data/ratings/rating_data.h"
@@ -165,7 +166,8 @@ class Run {
         model_(task.build(options)) {
     set_thread_count(resumed.threads(options.threads, world));
     check_inputs(world, options, {});
-    go_on();
+    has_steps_ = go_on();
+    if (!has_steps_) return;
     std::unique_ptr<nn::WeightsFile> weights;
     const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty()) {
@@ -186,6 +188,7 @@ class Run {
   }
 
   void train() {
+    if (!has_steps_) return;
     announce();
     if (options_.eval_only) return evaluate_only();
     train::StepLoop loop(
@@ -227,13 +230,16 @@ class Run {
 
   // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
   // from a checkpoint, checks that the checkpoint belongs to this run, and starts the loop at the
-  // checkpoint's step.
-  void go_on() {
-    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
+  // checkpoint's step. Returns false if the checkpoint has all steps already.
+  bool go_on() {
+    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return true;
     run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);
     run_settings_.push_back({"data", fmt::format("{:016x}", digest_of_ratings(task_.data))});
-    resumed_.check(run_settings_, bits_settings("train_recommender", world_));
+    resumed_.check(run_settings_);
+    if (nothing_left(options_, resumed_)) return false;
+    resumed_.announce_differences(bits_settings("train_recommender", world_));
     resumed_.place(training_.loop);
+    return true;
   }
 
   void announce() {
@@ -330,6 +336,7 @@ class Run {
   const RecommenderTrainOptions& options_;
   const Resumed& resumed_;
   dist::Settings run_settings_;
+  bool has_steps_ = true;  // false: the checkpoint has all steps of the run
   dist::World& world_;
   train::TrainingRun training_;
   const Task& task_;
@@ -370,6 +377,7 @@ int run(int argc, char** argv, dist::World& world) {
   const RecommenderTrainOptions& options = line.options;
   const Task task(options, data);
   if (options.plan) {
+    warn_of_plan(options);
     if (world.rank == 0) fmt::print("{}", plan_text(options, task, world));
     return 0;
   }
@@ -377,7 +385,6 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
-  if (nothing_left(options, resumed)) return 0;
   Run training(options, task, resumed, world);
   training.train();
   return 0;

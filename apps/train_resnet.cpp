@@ -16,6 +16,7 @@
 #include "apps/cli/agreement.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_header.h"
+#include "apps/cli/unwritten_outputs.h"
 #include "apps/train_resnet_options.h"
 #include "core/context.h"
 #include "data/images/image_data.h"
@@ -111,7 +112,8 @@ class Run {
                                         .first_step = resumed.step(),
                                         .ranks = world.size,
                                         .rank = world.rank});
-    go_on();
+    has_steps_ = go_on();
+    if (!has_steps_) return;
     // The checks precede begin_run, so that a refused run does not change an older log. begin_run
     // starts counting memory and traffic, so it precedes the input and the optimizer.
     files_ = run_files(options, resumed, world);
@@ -128,6 +130,7 @@ class Run {
   }
 
   void train() {
+    if (!has_steps_) return;
     announce();
     if (options_.eval_only) return evaluate_only();
     train::StepLoop loop(training_.loop, world_, *optimizer_, *log_,
@@ -162,14 +165,17 @@ class Run {
 
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
   // run resumes, checks that the checkpoint belongs to this run, and starts the loop at the
-  // checkpoint's step.
-  void go_on() {
-    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return;
+  // checkpoint's step. Returns false if the checkpoint has all steps already.
+  bool go_on() {
+    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return true;
     const bool ranks_matter = options_.sync_bn || options_.reduction == optim::Reduction::fast;
     run_settings_ = run_settings(header(), ranks_matter);
     run_settings_.push_back({"data", fmt::format("{:016x}", data::digest_of_images(data_, false))});
-    resumed_.check(run_settings_, bits_settings("train_resnet", world_));
+    resumed_.check(run_settings_);
+    if (nothing_left(options_, resumed_)) return false;
+    resumed_.announce_differences(bits_settings("train_resnet", world_));
     resumed_.place(training_.loop);
+    return true;
   }
 
   Tensor loss(const Tensor& images, const Tensor& labels) {
@@ -272,6 +278,7 @@ class Run {
   const ImageTrainOptions& options_;
   const Resumed& resumed_;
   dist::Settings run_settings_;
+  bool has_steps_ = true;  // false: the checkpoint has all steps of the run
   dist::World& world_;
   train::TrainingRun training_;
   const data::ImageData& data_;
@@ -314,6 +321,7 @@ int run(int argc, char** argv, dist::World& world) {
   const ImageTrainOptions& options = line.options;
   check_ranks(options, data.transform.shape.height, world.size);
   if (options.plan) {
+    warn_of_plan(options);
     if (world.rank == 0) fmt::print("{}", plan_text(options, data, world));
     return 0;
   }
@@ -321,7 +329,6 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
-  if (nothing_left(options, resumed)) return 0;
   Run training(options, data, resumed, world);
   training.train();
   return 0;

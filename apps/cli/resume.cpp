@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
+#include "apps/cli/changed_settings.h"
 #include "apps/cli/command_line.h"
 #include "core/context.h"
 #include "core/cuda.h"
@@ -46,25 +48,21 @@ std::string member_name(std::string name) {
   return name;
 }
 
-const dist::Setting* find(const dist::Settings& settings, const std::string& name) {
-  const auto found = std::ranges::find(settings, name, &dist::Setting::name);
-  return found == settings.end() ? nullptr : &*found;
-}
-
-std::string value_of(const dist::Settings& settings, const std::string& name) {
-  const dist::Setting* const found = find(settings, name);
-  return found == nullptr ? "nothing" : found->value;
-}
-
-// Returns the names in `a`, then the names that only `b` has.
-std::vector<std::string> names_of(const dist::Settings& a, const dist::Settings& b) {
-  std::vector<std::string> names;
-  for (const dist::Settings& settings : {a, b}) {
-    for (const dist::Setting& setting : settings) {
-      if (std::ranges::find(names, setting.name) == names.end()) names.push_back(setting.name);
-    }
+// Refuses flags that say how checkpoints are written, if none is written.
+void check_flags_of_checkpoints(const CheckpointFlags& flags) {
+  if (flags.staging && !flags.options.staged()) {
+    fail_input(
+        "--checkpoint-staging limits the copy from which checkpoints are written while steps go "
+        "on; give --checkpoint, and --checkpoint-async on");
   }
-  return names;
+  if (flags.options.wanted()) return;
+  const std::pair<const char*, bool> of_checkpoints[] = {
+      {"--checkpoint-every", flags.options.every > 0},
+      {"--checkpoint-keep", flags.keep.has_value()},
+      {"--checkpoint-async", flags.async.has_value()}};
+  for (const auto& [flag, given] : of_checkpoints) {
+    if (given) fail_input("{}: give --checkpoint, the folder to save in", flag);
+  }
 }
 
 }  // namespace
@@ -76,16 +74,18 @@ void add_checkpoint_options(Flags& app, CheckpointFlags& flags) {
                  "of the run and on SIGUSR1")
       ->compare(Compared::presence)
       ->group(group);
-  app.add_option("--checkpoint-every", flags.options.every, "Also save a checkpoint every N steps")
-      ->group(group);
-  app.add_option("--checkpoint-keep", flags.options.keep,
-                 "How many of the newest checkpoints to keep")
+  app.add_option("--checkpoint-every", flags.options.every,
+                 "Also save a checkpoint every N steps; 0: no more than --checkpoint alone")
       ->capture_default_str()
+      ->group(group);
+  app.add_option("--checkpoint-keep", flags.keep,
+                 fmt::format("How many of the newest checkpoints to keep (default: {})",
+                             flags.options.keep))
       ->group(group);
   app.add_option("--checkpoint-async", flags.async,
-                 "Write checkpoints from a copy of the state, while steps go on: on or off")
+                 "Write checkpoints from a copy of the state, while steps go on: on or off "
+                 "(default: on)")
       ->one_of({"on", "off"})
-      ->capture_default_str()
       ->group(group);
   app.add_bytes("--checkpoint-staging", flags.staging,
                 "Most bytes of state that a rank copies for --checkpoint-async, such as 1GiB or 0; "
@@ -105,17 +105,11 @@ void add_checkpoint_options(Flags& app, CheckpointFlags& flags) {
 
 void fill_checkpoints(CheckpointFlags& flags) {
   at_least("--checkpoint-every", flags.options.every, 0);
+  flags.options.keep = flags.keep.value_or(flags.options.keep);
   at_least("--checkpoint-keep", flags.options.keep, 1);
-  flags.options.async = flags.async == "on";
+  flags.options.async = flags.async.value_or("on") == "on";
   flags.options.staging = flags.staging;
-  if (flags.staging && !flags.options.staged()) {
-    fail_input(
-        "--checkpoint-staging limits the copy from which checkpoints are written while steps go "
-        "on; give --checkpoint, and --checkpoint-async on");
-  }
-  if (flags.options.every > 0 && !flags.options.wanted()) {
-    fail_input("--checkpoint-every: give --checkpoint, the folder to save in");
-  }
+  check_flags_of_checkpoints(flags);
   if (flags.resume.empty()) flags.resume = flags.options.wanted() ? "latest" : "never";
   if (flags.resume == "latest" && !flags.options.wanted()) {
     fail_input("--resume latest: give --checkpoint, the folder to look in");
@@ -129,10 +123,14 @@ void fill_checkpoints(CheckpointFlags& flags) {
 
 namespace {
 
-dist::Settings settings_of(const nlohmann::json& header, bool ranks_matter) {
+// Returns the settings in the order in which the header's members are stored. An ordered_json keeps
+// the order of the text, and a json sorts the members by name.
+template <class Json>
+dist::Settings settings_of(const Json& header, bool ranks_matter) {
   dist::Settings settings;
-  const auto add = [&](const std::string& name, const nlohmann::json& value) {
-    settings.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+  const auto add = [&](const std::string& name, const Json& value) {
+    const bool is_text = value.is_string();
+    settings.push_back({name, is_text ? value.template get<std::string>() : value.dump()});
   };
   for (const auto& [name, value] : header.items()) {
     if (not_of_the_run.contains(name) && !(name == "ranks" && ranks_matter)) continue;
@@ -151,7 +149,7 @@ dist::Settings settings_of(const nlohmann::json& header, bool ranks_matter) {
 }  // namespace
 
 dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
-  return settings_of(parse_json("header", header.text()), ranks_matter);
+  return settings_of(nlohmann::ordered_json::parse(header.text()), ranks_matter);
 }
 
 dist::Settings bits_settings(const std::string& program, const dist::World& world) {
@@ -169,8 +167,8 @@ dist::Settings bits_settings(const std::string& program, const dist::World& worl
 
 bool Resumed::finished(int64_t steps) const {
   if (!found() || step() < steps) return false;
-  spdlog::info("all {} steps are done; for more steps give --steps and --resume-changed steps",
-               steps);
+  spdlog::info("{} done; for more steps give --steps and --resume-changed steps",
+               steps == 1 ? "the only step is" : fmt::format("all {} steps are", steps));
   return true;
 }
 
@@ -205,7 +203,7 @@ void Resumed::check_no_later_steps() const {
 
 int Resumed::threads(int given, const dist::World& world) const {
   if (given == 0 && found()) {
-    const std::string saved = value_of(checkpoint_->manifest().bits, threads_setting);
+    const std::string saved = setting_value(checkpoint_->manifest().bits, threads_setting);
     const int count = std::atoi(saved.c_str());
     constexpr int most = 4096;
     if (count > 0 && count <= most) return count;
@@ -213,54 +211,52 @@ int Resumed::threads(int given, const dist::World& world) const {
   return dist::threads_per_rank(given, world.local_size);
 }
 
-// Checks an imported checkpoint. Only the settings that the import recorded must agree, because the
-// imported file fixes no other settings.
-void Resumed::check_imported(const dist::Settings& run) const {
-  const train::Manifest& manifest = checkpoint_->manifest();
-  std::vector<std::string> names;
-  for (const auto& [name, value] : manifest.run) {
-    names.push_back(name);
-    const std::string now = value_of(run, name);
-    if (now == value || std::ranges::find(flags_.changed, name) != flags_.changed.end()) continue;
-    fail_input("{} is {}, but {} in {}, from which {} was imported; give it the same value", name,
-               now, value, manifest.imported, checkpoint_->folder());
-  }
-  spdlog::info("{} was imported from {}, which fixes {}; the rest of the run is this command's",
-               checkpoint_->folder(), manifest.imported,
-               names.empty() ? "the tensors alone" : fmt::format("{}", fmt::join(names, ", ")));
-}
-
-void Resumed::check(const dist::Settings& run, const dist::Settings& bits) const {
+void Resumed::check(const dist::Settings& run) const {
   if (!found()) return;
   const train::Manifest& manifest = checkpoint_->manifest();
-  const std::vector<std::string> known = names_of(run, manifest.run);
+  const std::vector<std::string> known = setting_names(run, manifest.run);
   for (const std::string& name : flags_.changed) {
     if (std::ranges::find(known, name) == known.end()) {
       fail_input("--resume-changed {}: there is no such setting, expected one of {}", name,
                  fmt::join(known, ", "));
     }
   }
-  if (!manifest.imported.empty()) return check_imported(run);
-  for (const std::string& name : known) {
-    if (flags_.only_weights && !shapes_weights(name)) continue;
-    const std::string now = value_of(run, name);
-    const std::string before = value_of(manifest.run, name);
-    if (now == before || std::ranges::find(flags_.changed, name) != flags_.changed.end()) continue;
-    fail_input(
-        "{} is {}, but {} in the run that wrote {}; give it the same value, another folder, "
-        "or --resume-changed {}",
-        name, now, before, checkpoint_->folder(), name);
+  const bool imported = !manifest.imported.empty();
+  const auto is_compared = [&](const std::string& name) {
+    // An imported file fixes no settings but those that the import recorded.
+    if (imported) return has_setting(manifest.run, name);
+    return !flags_.only_weights || shapes_weights(name);
+  };
+  std::vector<ChangedSetting> refused;
+  for (const ChangedSetting& changed : changed_settings(run, manifest.run)) {
+    const bool named = std::ranges::find(flags_.changed, changed.name) != flags_.changed.end();
+    if (!is_compared(changed.name) || (named && !must_agree(changed, run))) continue;
+    refused.push_back(changed);
+  }
+  if (!refused.empty()) {
+    fail_input("settings differ from those of {} {}: {}",
+               imported ? manifest.imported + ", the origin of" : "the run that wrote",
+               checkpoint_->folder(), refusal_of(refused, flags_.changed, run));
+  }
+}
+
+void Resumed::announce_differences(const dist::Settings& bits) const {
+  if (!found()) return;
+  const train::Manifest& manifest = checkpoint_->manifest();
+  if (!manifest.imported.empty()) {
+    std::vector<std::string> names;
+    for (const dist::Setting& setting : manifest.run) names.push_back(setting.name);
+    spdlog::info("{} was imported from {}, which fixes {}; the rest of the run is this command's",
+                 checkpoint_->folder(), manifest.imported,
+                 names.empty() ? "the tensors alone" : fmt::format("{}", fmt::join(names, ", ")));
+    return;
   }
   if (flags_.only_weights) return;
-  for (const std::string& name : names_of(bits, manifest.bits)) {
-    const std::string now = value_of(bits, name);
-    const std::string before = value_of(manifest.bits, name);
-    if (now != before) {
-      spdlog::warn(
-          "{} is {}, but was {} when the checkpoint was saved: from here on, results may "
-          "differ in their bits from those of a run that was not interrupted",
-          name, now, before);
-    }
+  for (const auto& [name, now, before] : changed_settings(bits, manifest.bits)) {
+    spdlog::warn(
+        "{} is {}, but was {} when the checkpoint was saved: from here on, results may differ in "
+        "their bits from those of a run that was not interrupted",
+        name, now, before);
   }
 }
 
@@ -269,7 +265,7 @@ void Resumed::check_log(const std::string& path, const nlohmann::json& header) c
   const dist::Settings logged = settings_of(header, false);
   for (const auto& [name, value] : checkpoint_->manifest().run) {
     if (!name.starts_with("model.")) continue;
-    const std::string there = value_of(logged, name);
+    const std::string there = setting_value(logged, name);
     if (there == value) continue;
     fail_input("{} is the log of another run: {} is {} there, and {} in the checkpoint; name "
                "another log",

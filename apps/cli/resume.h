@@ -3,7 +3,7 @@
 //
 //   const Resumed resumed(options.checkpoints, world);  // claims the folder
 //   set_thread_count(resumed.threads(options.threads, world));
-//   resumed.check(run, bits);                           // throws if `run` differs
+//   resumed.check(run);                                 // throws if `run` differs
 //   ... optimizer ...
 //   resumed.restore(optimizer);
 #pragma once
@@ -27,7 +27,8 @@ struct CheckpointFlags {
   train::CheckpointOptions options;
   std::string resume;                // "latest", "never" or a checkpoint's folder
   std::vector<std::string> changed;  // settings that may differ from the checkpoint's
-  std::string async = "on";
+  std::optional<int64_t> keep;
+  std::optional<std::string> async;
   std::optional<int64_t> staging;  // largest copy of a rank's state, in bytes; nullopt: no limit
   bool only_weights = false;       // --eval-only: evaluate the checkpoint, do not train
 };
@@ -77,17 +78,18 @@ class Resumed {
   /// If there is no checkpoint, or it records no usable number, dist::threads_per_rank decides.
   int threads(int given, const dist::World& world) const;
 
-  /// Compares the settings with those of the checkpoint's run:
+  /// Compares the settings with those of the checkpoint's run. Throws InputError in these cases:
   ///
-  ///   - Throws InputError, with both values, if a setting in `run` differs and --resume-changed
-  ///     does not name this setting.
-  ///   - Warns if a setting in `bits` differs.
-  ///   - Throws InputError if --resume-changed names an unknown setting.
+  ///   - Settings differ that --resume-changed does not name, or that the checkpoint's tensors
+  ///     depend on. The message has all of these settings, with both values.
+  ///   - --resume-changed names an unknown setting.
   ///
   /// With --eval-only, compares only the settings that the checkpoint's tensors depend on. For an
-  /// imported checkpoint, compares only the settings that the import recorded, and lists them in a
-  /// message.
-  void check(const dist::Settings& run, const dist::Settings& bits) const;
+  /// imported checkpoint, compares only the settings that the import recorded.
+  void check(const dist::Settings& run) const;
+  /// Warns of each setting in `bits` that differs from the checkpoint's. With --eval-only does not
+  /// warn. For an imported checkpoint, lists the settings that the import recorded instead.
+  void announce_differences(const dist::Settings& bits) const;
   /// Throws InputError if the log at `path` belongs to another model than the checkpoint. `header`
   /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.
   void check_log(const std::string& path, const nlohmann::json& header) const;
@@ -108,7 +110,6 @@ class Resumed {
 
  private:
   void check_no_later_steps() const;
-  void check_imported(const dist::Settings& run) const;
 
   const CheckpointFlags& flags_;
   std::unique_ptr<train::CheckpointFolder> claimed_;  // null unless rank 0 claimed the folder

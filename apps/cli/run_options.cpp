@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
-
-#include <spdlog/spdlog.h>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/log_file.h"
+#include "apps/cli/unwritten_outputs.h"
 #include "apps/console/flags.h"
 #include "train/report/progress.h"
 
@@ -157,15 +155,9 @@ void check_eval_only(const RunOptions& options) {
         "--eval-only: give the weights to evaluate by exactly one of --init, --checkpoint (its "
         "newest checkpoint is evaluated), or --resume with a checkpoint's folder");
   }
-  const std::pair<const char*, const std::string&> files[] = {
-      {"--log", options.log}, {"--trace", options.trace}, {"--report", options.report},
-      {"--csv", options.csv}, {"--save", options.save},   {"--tensorboard", options.tensorboard}};
-  for (const auto& [flag, path] : files) {
-    if (!path.empty()) fail_input("--eval-only writes no file; leave out {}", flag);
-  }
-  if (options.save_every || options.save_best) {
-    fail_input("--eval-only writes no file; leave out {}",
-               options.save_every ? "--save-every" : "--save-best");
+  const std::vector<std::string> outputs = output_flags(options);
+  if (!outputs.empty()) {
+    fail_input("--eval-only writes no file; leave out {}", fmt::join(outputs, ", "));
   }
 }
 
@@ -314,26 +306,6 @@ optim::ZeroOptions zero_options(const RunOptions& options) {
             return named.parameter.shape().rank() >= 2 ? 0 : 1;
           },
       .groups = {{.weight_decay = 0.0f}}};
-}
-
-bool nothing_left(const RunOptions& options, const Resumed& resumed) {
-  if (options.eval_only || !resumed.finished(options.steps)) return false;
-  const std::pair<const char*, const std::string&> unwritten[] = {
-      {"--report", options.report},
-      {"--csv", options.csv},
-      {"--tensorboard", options.tensorboard}};
-  for (const auto& [flag, path] : unwritten) {
-    if (path.empty()) continue;
-    spdlog::warn(
-        "{} {} is not written, because no step is left; the program report makes it from the log",
-        flag, path);
-  }
-  if (!options.save.empty()) {
-    spdlog::warn(
-        "--save {0} is not written, because no step is left; `checkpoint export {1} {0}` writes it",
-        options.save, resumed.folder());
-  }
-  return true;
 }
 
 void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,

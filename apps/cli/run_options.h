@@ -106,9 +106,6 @@ optim::UpdateRule update_rule(const RunOptions& options);
 /// Returns the optimizer's options. Weight decay applies to matrices and filters, not to vectors
 /// (biases and norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
-/// Returns true, with a message to the user, if all steps of the run are done. With --eval-only
-/// returns false.
-bool nothing_left(const RunOptions& options, const Resumed& resumed);
 /// Prints the result of --eval-only on standard output, on rank 0. Throws on every rank if the
 /// score is not finite.
 void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,

@@ -144,17 +144,26 @@ expect 'no checkpoint there is whole' mpirun -n 2 "$train_gpt" "${run[@]}" --che
 
 # Settings and data that differ from those of the checkpoint are refused, except settings that
 # --resume-changed names.
-expect 'lr is 0.5, but 0.001 in the run that wrote on/step-000000012' \
+expect 'settings differ from those of the run that wrote on/step-000000012: lr is 0.5 instead' \
   "$train_gpt" "${run[@]}" --steps 20 --resume-changed steps,warmup --lr 0.5 --checkpoint on
+grep -q -- '; give the same values, another folder, or --resume-changed steps,warmup,lr,min_lr$' \
+  stderr.log || fail "$(cat stderr.log)"
 expect 'data is .* bytes with digest' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --data "$TESSERA_SOURCE_DIR/README.md" --checkpoint on
 cp -r on more
 alone "${run[@]}" --steps 14 --resume-changed steps,warmup --checkpoint more --log more.jsonl
 [[ $(digest more.jsonl 14) != '' ]] || fail "$(cat more.jsonl)"
-expect 'loss_rows is 64, but nothing in the run that wrote' "$train_gpt" "${run[@]}" --steps 20 \
+expect 'loss_rows is 64 instead of nothing' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --loss-rows 64 --checkpoint on
-expect 'model.width is 32, but 16' "$train_gpt" "${run[@]}" --steps 20 \
-  --resume-changed steps,warmup --width 32 --checkpoint on
+# --resume-changed is not proposed, and is refused, for settings on which the tensors depend.
+for changed in steps,warmup steps,warmup,model.width; do
+  expect 'model.width is 32 instead of 16; .*: model.width must be as in the checkpoint' \
+    "$train_gpt" "${run[@]}" --steps 20 --resume-changed $changed --width 32 --checkpoint on
+  ! grep -q -- '--resume-changed' stderr.log || fail "$(cat stderr.log)"
+done
+# Settings are compared even if no step is left. The error has all differences, in one line.
+expect 'lr is 0.5 instead of 0.001, min_lr is .*, clip is 2 instead of 1; ' \
+  "$train_gpt" "${run[@]}" --lr 0.5 --clip 2 --checkpoint on
 # Flags and folders that make no sense are refused.
 expect 'there is no such setting' "$train_gpt" "${run[@]}" --steps 20 --resume-changed stpes \
   --checkpoint on

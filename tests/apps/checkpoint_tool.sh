@@ -91,7 +91,7 @@ tool import out zero --step 3
 "$checkpoint" diff zero a/step-000000004 > tool.log && fail "zeros are no moments"
 says '^28 tensors are equal, 84 differ$'
 says '^  wte.weight/updates: 1 of 1 elements, the first at \[\]: 0 and 4$'
-expect 'model.heads is 4, but 2 in model.safetensors, from which zero/step-000000003 was imported' \
+expect 'of model.safetensors, the origin of zero/step-000000003: model.heads is 4 instead of 2; ' \
   "$train_gpt" "${full[@]}" --heads 4 --checkpoint zero
 alone "${full[@]}" --steps 4 --lr 0.5 --seed 7 --checkpoint zero
 tool import out sgd --optimizer sgd

@@ -127,6 +127,7 @@ alone --data u.data --batch 60 --micro-batch 12 --split none --steps 1 --factors
 alone "${run[@]}" --plan --log plan.jsonl
 grep -q 'Memory of rank 0' stdout.log || fail "no plan"
 [[ ! -e plan.jsonl ]] || fail "a plan wrote a log"
+grep -q 'nothing is written for .*--log' stderr.log || fail "$(cat stderr.log)"
 
 expect 'nothing.*: ' "$train_gpt" --data nothing
 printf '1\t2\t3\n1\t3\tnan\n' > bad.data

@@ -173,6 +173,7 @@ status=0
 grep -q 'the evaluation after step 0 is not finite' stderr.log || fail "$(cat stderr.log)"
 expect 'by exactly one of --init' "$train_gpt" "${run[@]}" --init model.safetensors --eval-only \
   --checkpoint saved
-expect 'model.layers is' "$train_gpt" "${stopped[@]}" --eval-every 10 --eval-only --layers 3
+expect 'model.layers is 3 instead of 2' "$train_gpt" "${stopped[@]}" --eval-every 10 \
+  --eval-only --layers 3
 expect '--report: rank 0 has' mpirun -n 1 "$train_gpt" "${run[@]}" --report x.html : \
   -n 1 "$train_gpt" "${run[@]}"

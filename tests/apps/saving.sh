@@ -120,7 +120,10 @@ done
 # The plan's table shows the memory that saves take.
 alone --plan "${run[@]}"
 cp stdout.log plain.txt
+! grep -q 'nothing is written' stderr.log || fail "$(cat stderr.log)"
 alone --plan "${run[@]}" --save model.safetensors --save-every 5
+grep -q -- '--plan takes no step, so nothing is written for --save, --save-every$' stderr.log ||
+  fail "$(cat stderr.log)"
 grep -q 'a save besides' stdout.log || fail "$(cat stdout.log)"
 ! grep -q 'a save besides' plain.txt || fail "a save in a run without one"
 
@@ -208,6 +211,7 @@ done
 ! grep -q wait_ms all.jsonl || fail "a wait for a whole copy: $(cat all.jsonl)"
 alone --plan "${few[@]}" --checkpoint all
 grep -q 'checkpoint besides' stdout.log || fail "$(cat stdout.log)"
+grep -q 'nothing is written for --checkpoint$' stderr.log || fail "$(cat stderr.log)"
 expect '--checkpoint-staging limits' "$train_gpt" "${run[@]}" --checkpoint-staging 1MiB
 expect '--checkpoint-staging limits' "$train_gpt" "${run[@]}" --checkpoint all \
   --checkpoint-async off --checkpoint-staging 0

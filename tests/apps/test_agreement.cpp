@@ -135,6 +135,8 @@ const std::map<std::string, std::vector<std::string>> needed = {
     {"--save-best", {"--save", "model.safetensors"}},
     {"--eval-only", {"--checkpoint", "runs"}},
     {"--checkpoint-every", {"--checkpoint", "runs"}},
+    {"--checkpoint-keep", {"--checkpoint", "runs"}},
+    {"--checkpoint-async", {"--checkpoint", "runs"}},
     {"--checkpoint-staging", {"--checkpoint", "runs"}},
     {"--resume-changed", {"--resume", "runs"}},
     {"--grad-shard", {"--precision", "bf16"}},

@@ -72,6 +72,7 @@ PYTHON
 alone "${run[@]}" --plan --log plan.jsonl
 grep -q 'Memory of rank 0' stdout.log || fail "no plan"
 [[ ! -e plan.jsonl ]] || fail "a plan wrote a log"
+grep -q 'nothing is written for .*--log' stderr.log || fail "$(cat stderr.log)"
 
 # Training begins from saved weights and running statistics. With a tiny learning rate, it must
 # change the weights by less than 1e-6, and must still update the statistics.

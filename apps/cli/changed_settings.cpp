@@ -1,0 +1,87 @@
+#include "apps/cli/changed_settings.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/error.h"
+
+namespace tessera::apps {
+namespace {
+
+constexpr const char* absent = "nothing";
+
+bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
+
+}  // namespace
+
+bool has_setting(const dist::Settings& settings, const std::string& name) {
+  return std::ranges::find(settings, name, &dist::Setting::name) != settings.end();
+}
+
+std::string setting_value(const dist::Settings& settings, const std::string& name) {
+  const auto found = std::ranges::find(settings, name, &dist::Setting::name);
+  return found == settings.end() ? absent : found->value;
+}
+
+std::vector<std::string> setting_names(const dist::Settings& a, const dist::Settings& b) {
+  std::vector<std::string> names;
+  for (const dist::Setting& setting : a) names.push_back(setting.name);
+  for (const dist::Setting& setting : b) {
+    if (!has_setting(a, setting.name)) names.push_back(setting.name);
+  }
+  return names;
+}
+
+std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
+                                             const dist::Settings& saved) {
+  std::vector<ChangedSetting> changed;
+  for (const std::string& name : setting_names(run, saved)) {
+    const std::string now = setting_value(run, name);
+    const std::string before = setting_value(saved, name);
+    if (now != before) changed.push_back({name, now, before});
+  }
+  return changed;
+}
+
+bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
+  const auto& [name, now, before] = changed;
+  // A setting that only one of the two has says nothing about the tensors. Older checkpoints lack
+  // settings that were added later.
+  if (now == absent || before == absent) return false;
+  if (name == "model.dropout" || name == "model.epsilon") return false;
+  // A ResNet averages over all pixels before its last layer. A VGG has weights for each pixel.
+  if (name == "model.image_size") return setting_value(run, "model.name").starts_with("vgg");
+  if (name.starts_with("model.")) return true;
+  // Adam and AdamW have the same state.
+  if (name == "optimizer") return !(now.starts_with("adam") && before.starts_with("adam"));
+  if (name == "table_optimizer") return true;
+  // Only fp16 has a loss scale.
+  if (name == "precision") return now == "fp16" || before == "fp16";
+  // SGD has a state only with momentum, which is beta1.
+  const bool sgd = setting_value(run, "optimizer") == "sgd";
+  return name == "beta1" && sgd && is_zero(now) != is_zero(before);
+}
+
+std::string refusal_of(const std::vector<ChangedSetting>& refused,
+                       const std::vector<std::string>& accepted, const dist::Settings& run) {
+  std::vector<std::string> differences;
+  std::vector<std::string> fixed;
+  std::vector<std::string> proposed = accepted;
+  for (const ChangedSetting& changed : refused) {
+    const auto& [name, now, before] = changed;
+    differences.push_back(fmt::format("{} is {} instead of {}", name, now, before));
+    if (must_agree(changed, run)) fixed.push_back(name);
+    proposed.push_back(name);
+  }
+  const std::string all = fmt::format("{}", fmt::join(differences, ", "));
+  if (fixed.empty()) {
+    return fmt::format("{}; give the same values, another folder, or --resume-changed {}", all,
+                       fmt::join(proposed, ","));
+  }
+  return fmt::format(
+      "{}; give another folder, or the same values: {} must be as in the checkpoint, because its "
+      "tensors fit no other {}",
+      all, fmt::join(fixed, ", "), fixed.size() == 1 ? "value" : "values");
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,40 @@
+// Compares the settings of a run with those in the checkpoint from which the run resumes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dist/agreement.h"
+
+namespace tessera::apps {
+
+/// Returns true if `settings` has the setting.
+bool has_setting(const dist::Settings& settings, const std::string& name);
+/// Returns the setting's value, or "nothing" if `settings` does not have the setting.
+std::string setting_value(const dist::Settings& settings, const std::string& name);
+/// Returns the names in `a`, and then the names that only `b` has.
+std::vector<std::string> setting_names(const dist::Settings& a, const dist::Settings& b);
+
+/// A setting whose value in a run differs from its value in the checkpoint. If only one of them has
+/// the setting, the other value is "nothing".
+struct ChangedSetting {
+  std::string name;
+  std::string now;     // in the run
+  std::string before;  // in the checkpoint
+};
+
+/// Returns the settings that differ, in the order of setting_names(run, saved).
+std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
+                                             const dist::Settings& saved);
+
+/// Returns true if the tensors of a checkpoint do not fit a run with the changed setting, so that
+/// --resume-changed cannot accept the change. `run` has all settings of the run.
+bool must_agree(const ChangedSetting& changed, const dist::Settings& run);
+
+/// Returns the end of an error about the settings in `refused`: each with both values, and what the
+/// user can do. --resume-changed is proposed only if it can accept all changes in `refused`. The
+/// proposal then also has the names in `accepted`, which the user has given to --resume-changed.
+std::string refusal_of(const std::vector<ChangedSetting>& refused,
+                       const std::vector<std::string>& accepted, const dist::Settings& run);
+
+}  // namespace tessera::apps

@@ -1,0 +1,56 @@
+#include "apps/cli/unwritten_outputs.h"
+
+#include <utility>
+
+#include <spdlog/spdlog.h>
+
+#include "core/error.h"
+
+namespace tessera::apps {
+
+std::vector<std::string> output_flags(const RunOptions& options) {
+  const std::pair<const char*, bool> outputs[] = {
+      {"--log", !options.log.empty() && !options.log_implied},
+      {"--trace", !options.trace.empty()},
+      {"--report", !options.report.empty()},
+      {"--csv", !options.csv.empty()},
+      {"--save", !options.save.empty()},
+      {"--tensorboard", !options.tensorboard.empty()},
+      {"--save-every", options.save_every.has_value()},
+      {"--save-best", options.save_best}};
+  std::vector<std::string> flags;
+  for (const auto& [flag, given] : outputs) {
+    if (given) flags.emplace_back(flag);
+  }
+  return flags;
+}
+
+void warn_of_plan(const RunOptions& options) {
+  std::vector<std::string> flags = output_flags(options);
+  if (options.checkpoints.options.wanted()) flags.emplace_back("--checkpoint");
+  if (flags.empty()) return;
+  spdlog::warn("--plan takes no step, so nothing is written for {}",
+               fmt::format("{}", fmt::join(flags, ", ")));
+}
+
+bool nothing_left(const RunOptions& options, const Resumed& resumed) {
+  if (options.eval_only || !resumed.finished(options.steps)) return false;
+  const std::pair<const char*, const std::string&> unwritten[] = {
+      {"--report", options.report},
+      {"--csv", options.csv},
+      {"--tensorboard", options.tensorboard}};
+  for (const auto& [flag, path] : unwritten) {
+    if (path.empty()) continue;
+    spdlog::warn(
+        "{} {} is not written, because no step is left; the program report makes it from the log",
+        flag, path);
+  }
+  if (!options.save.empty()) {
+    spdlog::warn(
+        "--save {0} is not written, because no step is left; `checkpoint export {1} {0}` writes it",
+        options.save, resumed.folder());
+  }
+  return true;
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,70 @@
+// Tests the comparison of a run's settings with those of its checkpoint.
+#include "apps/cli/changed_settings.h"
+
+#include "apps/cli/resume.h"
+#include "tests/support/catch.h"
+
+using namespace tessera;
+using namespace tessera::apps;
+
+namespace {
+
+// Returns what the error says if all settings of `run` that differ from `saved` are refused.
+std::string refusal(const dist::Settings& run, const dist::Settings& saved,
+                    const std::vector<std::string>& accepted = {}) {
+  return refusal_of(changed_settings(run, saved), accepted, run);
+}
+
+bool is_fixed(const std::string& name, const std::string& now, const std::string& before,
+              const dist::Settings& run = {}) {
+  return must_agree({name, now, before}, run);
+}
+
+}  // namespace
+
+TEST_CASE("the settings of a run have the order of its header") {
+  const JsonObject model = JsonObject().add("width", 16).add("heads", 2).add("parameters", 99);
+  const JsonObject header =
+      JsonObject().add("type", "header").add("model", model).add("steps", 3).add("lr", 0.5f);
+  const dist::Settings expected = {
+      {"model.width", "16"}, {"model.heads", "2"}, {"steps", "3"}, {"lr", "0.5"}};
+  CHECK(run_settings(header, false) == expected);
+}
+
+TEST_CASE("the error has all settings that differ, in the order of the run") {
+  CHECK(changed_settings({{"b", "1"}}, {{"b", "1"}}).empty());
+  CHECK(refusal({{"lr", "0.5"}, {"clip", "1"}, {"beta1", "0.9"}, {"loss_rows", "64"}},
+                {{"beta1", "0.8"}, {"clip", "1"}, {"lr", "0.001"}, {"older", "yes"}}) ==
+        "lr is 0.5 instead of 0.001, beta1 is 0.9 instead of 0.8, loss_rows is 64 instead of "
+        "nothing, older is nothing instead of yes; give the same values, another folder, or "
+        "--resume-changed lr,beta1,loss_rows,older");
+  CHECK(refusal({{"lr", "0.5"}}, {{"lr", "1"}}, {"steps"}).ends_with("--resume-changed steps,lr"));
+}
+
+TEST_CASE("--resume-changed is not proposed for settings on which the tensors depend") {
+  CHECK(refusal({{"model.width", "32"}, {"lr", "0.5"}}, {{"model.width", "16"}, {"lr", "1"}}) ==
+        "model.width is 32 instead of 16, lr is 0.5 instead of 1; give another folder, or the same "
+        "values: model.width must be as in the checkpoint, because its tensors fit no other value");
+  CHECK(refusal({{"model.width", "32"}, {"model.layers", "3"}},
+                {{"model.width", "16"}, {"model.layers", "2"}})
+            .ends_with(": model.width, model.layers must be as in the checkpoint, because its "
+                       "tensors fit no other values"));
+}
+
+TEST_CASE("the tensors of a checkpoint depend on the model and on the optimizer's state") {
+  CHECK(is_fixed("model.layers", "3", "2"));
+  CHECK_FALSE(is_fixed("model.layers", "3", "nothing"));
+  CHECK_FALSE(is_fixed("model.dropout", "0.5", "0"));
+  CHECK(is_fixed("model.image_size", "64", "32", {{"model.name", "vgg11"}}));
+  CHECK_FALSE(is_fixed("model.image_size", "64", "32", {{"model.name", "resnet18"}}));
+  CHECK(is_fixed("optimizer", "sgd", "adamw"));
+  CHECK_FALSE(is_fixed("optimizer", "adam", "adamw"));
+  CHECK(is_fixed("optimizer", "adagrad", "adam"));
+  CHECK(is_fixed("table_optimizer", "rowwise-adagrad", "same"));
+  CHECK(is_fixed("precision", "fp16", "fp32"));
+  CHECK_FALSE(is_fixed("precision", "bf16", "fp32"));
+  CHECK(is_fixed("beta1", "0", "0.9", {{"optimizer", "sgd"}}));
+  CHECK_FALSE(is_fixed("beta1", "0.8", "0.9", {{"optimizer", "sgd"}}));
+  CHECK_FALSE(is_fixed("beta1", "0", "0.9", {{"optimizer", "adamw"}}));
+  CHECK_FALSE(is_fixed("lr", "1", "2"));
+}
