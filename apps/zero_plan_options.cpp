@@ -151,6 +151,9 @@ std::optional<optim::MachineRates> machine_rates(const Given& given) {
           std::pair{"--memory-bandwidth", &given.memory_bandwidth}}) {
       if (!text->empty()) fail_input("{} is for the time of a step, which needs --flops too", flag);
     }
+    if (given.shared_cores) {
+      fail_input("--shared-cores is for the time of a step, which needs --flops too");
+    }
     return std::nullopt;
   }
   if (given.bandwidth.empty() && given.ranks > 1) {
@@ -207,7 +210,7 @@ void fill(const Given& given, PlanOptions& options) {
                  .header_bytes = options.device.header_bytes()};
   if (!given.staging.empty()) {
     // 0 is allowed: some transports need no staging memory.
-    options.run.staging_bytes = given.staging == "0" ? 0 : parse_bytes("--staging", given.staging);
+    options.run.staging_bytes = parse_bytes("--staging", given.staging, Zero::allowed);
   }
   options.stages = {0, 1, 2, 3};
   if (given.stage != "all") options.stages = {std::stoi(given.stage)};

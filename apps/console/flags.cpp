@@ -9,7 +9,6 @@
 
 #include "apps/console/config_file.h"
 #include "apps/console/flag_value.h"
-#include "apps/console/quantity.h"
 #include "core/error.h"
 #include "core/version.h"
 
@@ -236,8 +235,7 @@ FlagOption Flags::add_bytes(const std::string& names, std::optional<int64_t>& va
   Flag& flag = add(names, option, "BYTES");
   flag.value_text = [&value] { return in_words(value); };
   flag.assign = [&value, zero](const std::string& what, const std::string& text) {
-    const bool nothing = zero == Zero::allowed && text == "0";
-    value = nothing ? 0 : parse_bytes(what.c_str(), text);
+    value = parse_bytes(what.c_str(), text, zero);
   };
   return FlagOption(&flag);
 }

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/console/quantity.h"
 #include "dist/agreement.h"
 
 namespace CLI {
@@ -36,9 +37,6 @@ struct Flag;  // flags.cpp
 ///   presence  all ranks or none must have the flag; for paths, which may differ between hosts
 ///   nothing   the value may differ between ranks
 enum class Compared { value, presence, nothing };
-
-/// Says if add_bytes allows a size of 0, which is given without a unit.
-enum class Zero { refused, allowed };
 
 /// A flag that was added to Flags. Each function returns the flag, so that calls can be chained.
 class FlagOption {

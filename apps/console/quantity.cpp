@@ -74,13 +74,19 @@ double a_second(const char* flag, const std::string& text, double value) {
 
 }  // namespace
 
-int64_t parse_bytes(const char* flag, const std::string& text) {
+int64_t parse_bytes(const char* flag, const std::string& text, Zero zero) {
   constexpr int64_t most = 4'000'000'000'000'000'000;
   auto [number, digits, unit] = split(flag, text);
   drop_end(unit, "B");
+  if (zero == Zero::allowed && number <= 0) {
+    factor_of(flag, text, unit, "80GB or 24GiB");  // throws if the unit is unknown
+    if (number < 0) fail_input("{} is {}, expected at least 0", flag, quoted(text));
+    return 0;
+  }
   const double about = scaled(flag, text, unit, "80GB or 24GiB");
   if (about < 1 || about > static_cast<double>(most)) {
-    fail_input("{} is {}, expected from 1 byte to 4 EB", flag, quoted(text));
+    fail_input("{} is {}, expected {}from 1 byte to 4 EB", flag, quoted(text),
+               zero == Zero::allowed ? "0, or " : "");
   }
   // A double holds whole numbers exactly only up to 2^53, so whole numbers are parsed as integers.
   if (digits.find_first_not_of("0123456789") != std::string::npos) {

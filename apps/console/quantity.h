@@ -6,10 +6,13 @@
 
 namespace tessera::apps {
 
+/// Says if a size of 0 is allowed.
+enum class Zero { refused, allowed };
+
 // Each function reads a number that may have a unit. It throws InputError, naming the flag, for
 // other text and for values outside these bounds:
 //
-//   bytes    1 to 4e18
+//   bytes    1 to 4e18, or with Zero::allowed 0
 //   rates    1 to 1e24 per second
 //   seconds  0 to 1e9
 //
@@ -17,7 +20,8 @@ namespace tessera::apps {
 // (powers of 1024). Times may have the units s, ms, us and ns. Bytes are exact if the number is
 // written with digits alone. Other sizes, such as 1.5GB, are computed as a double and rounded down.
 
-int64_t parse_bytes(const char* flag, const std::string& text);   // "80GB", "24GiB", "1000"
+int64_t parse_bytes(const char* flag, const std::string& text,  // "80GB", "24GiB", "1000"
+                    Zero zero = Zero::refused);
 double parse_rate(const char* flag, const std::string& text);     // bytes per second: "25GB/s"
 double parse_flops(const char* flag, const std::string& text);    // per second: "400T", "1.5e14"
 double parse_seconds(const char* flag, const std::string& text);  // "5us", "0.1ms", "2"
