@@ -37,8 +37,11 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
   app.add_option("model,--model", options.model,
                  "Weights, FILE.safetensors, or the folder DIR that has them; config.json beside "
                  "them has the model's sizes");
-  app.add_option("--prompt", options.prompt, "Text to continue, for models whose tokens are bytes");
-  app.add_option("--prompt-tokens", options.prompt_tokens, "Tokens to continue, such as 1,2,3")
+  app.add_option("--prompt", options.prompt,
+                 "Text to continue, for models whose tokens are bytes (default: a line break)");
+  app.add_option("--prompt-tokens", options.prompt_tokens,
+                 "Tokens to continue, such as 1,2,3 (default: the end-of-text token of GPT-2's "
+                 "vocabulary; for other vocabularies that are not bytes 0)")
       ->list(',');
   app.add_option("--tokens", options.sample.tokens, "How many tokens to generate")
       ->capture_default_str();

@@ -18,7 +18,9 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
   app.add_option("logs,--run", options.logs, "Logs of runs, FILE.jsonl, that --log wrote");
   app.add_option("--out", options.out,
                  "Page to write (default: for a single log, its path with the ending .html)");
-  app.add_option("--names", options.names, "Names of the runs on the page, separated by commas")
+  app.add_option("--names", options.names,
+                 "Names of the runs on the page, separated by commas (default: the names of the "
+                 "logs, without their endings)")
       ->list(',');
   app.add_option("--csv", options.csv, "Write the steps of one run as comma-separated values");
   app.add_option("--tensorboard", options.tensorboard,

@@ -55,6 +55,8 @@ void fill_model(const ModelOptions& given, TrainOptions& options) {
     options.init = models::gpt_weights_path(options.init);
     sizes = with_sizes_of(options.init, given);
   }
+  within("--dropout", dropout, 0, 1);
+  check_loss_rows(options.memory);
   options.preset = preset_of(sizes);
   options.model = model_config(sizes);
   options.name = models::gpt_name(options.model);
@@ -116,7 +118,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
        .save = "Write the weights at the end to FILE.safetensors, and config.json beside it",
        .init = "Begin with the weights of FILE.safetensors, or of the folder DIR; they set the "
                "model's sizes",
-       .clip = 1});
+       .clip = 1,
+       .defaults = gpt_default_texts()});
   add_recompute_option(app, options.memory);
   add_loss_rows_option(app, options.memory);
   add_evaluation(app, options);

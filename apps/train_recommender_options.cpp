@@ -194,6 +194,19 @@ TrainDefaults defaults_for(const RecommenderTrainOptions& options) {
           .weight_decay = 0};
 }
 
+// What the help says about the values of defaults_for.
+DefaultTexts default_texts() {
+  return {.steps = "those of --epochs",
+          .global_batch = "1024",
+          .micro_batch = "256",
+          .lr = "0.005, with --objective ranking and neumf 0.003; with sgd 0.1; with adagrad 0.05",
+          .min_lr = "0",
+          .warmup = "0",
+          .beta2 = "0.999",
+          .eval_every = "the steps of an epoch; with --split none 0",
+          .bucket_bytes = "512KiB"};
+}
+
 }  // namespace
 
 std::string RecommenderTrainOptions::objective_name() const {
@@ -228,7 +241,8 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
        .decay = "Weight decay of matrices, and of all rows of the tables in each step (default: 0)",
        .save = "Write the weights and ids at the end to FILE.safetensors, which recommend reads",
        .init = "Begin with the weights in FILE.safetensors",
-       .clip = 0});
+       .clip = 0,
+       .defaults = default_texts()});
   line.help = app.parse(argc, argv);
   line.settings = app.settings();
   if (!line.help.empty()) return line;

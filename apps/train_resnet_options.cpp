@@ -84,6 +84,19 @@ TrainDefaults defaults_for(const ImageTrainOptions& options) {
   return defaults;
 }
 
+// What the help says about the values of defaults_for.
+DefaultTexts default_texts() {
+  return {.steps = "those of --epochs",
+          .global_batch = "128",
+          .micro_batch = "64",
+          .lr = "0.001; with sgd 0.1, but 0.01 for vgg",
+          .min_lr = "0",
+          .warmup = "100; at most a tenth of all steps",
+          .beta2 = "0.999",
+          .eval_every = "the steps of an epoch",
+          .bucket_bytes = "512KiB"};
+}
+
 }  // namespace
 
 ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
@@ -103,7 +116,8 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
        .decay = "Weight decay of filters and matrices (default: sgd 0.0005, adamw 0.05, others 0)",
        .save = "Write the weights at the end to FILE.safetensors, which predict reads",
        .init = "Begin with the weights in FILE.safetensors",
-       .clip = 0});
+       .clip = 0,
+       .defaults = default_texts()});
   line.help = app.parse(argc, argv);
   line.settings = app.settings();
   if (!line.help.empty()) return line;
@@ -113,7 +127,7 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
   at_most("--workers", given.workers, 256);
   options.workers = static_cast<int>(given.workers);
   at_least("--image-size", options.image_size, 0);
-  if (options.image_size > 0) models::ImageSizes{.side = options.image_size}.validate();
+  at_most("--image-size", options.image_size, models::ImageSizes::most_side);
   within("--label-smoothing", options.label_smoothing, 0, 1);
   check_paths(paths_of(options, app.config_file()));
   if (line.epochs && line.given.steps) {

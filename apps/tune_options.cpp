@@ -19,7 +19,9 @@ TuneCommandLine parse_tune_command_line(int argc, const char* const* argv) {
       "fastest for train_gpt --tuned FILE",
       "tune");
   add_model_options(app, model);
-  app.add_option("--micro-batch", micro_batch, "Sequences that a rank computes at once")
+  app.add_option("--micro-batch", micro_batch,
+                 fmt::format("Sequences that a rank computes at once (default: {})",
+                             gpt_default_texts().micro_batch))
       ->group("Model");
   app.add_option("--precision", memory.precision,
                  "Dtype of parameters and activations: fp32, bf16 or fp16")

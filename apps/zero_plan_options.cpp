@@ -50,7 +50,7 @@ void add_ranks(Flags& app, Given& given) {
   app.add_option("--threads", given.threads,
                  "CPU threads of a rank, on which its workspace depends (default: as in train_gpt)")
       ->group(group);
-  add_bucket_options(app, given.buckets);
+  add_bucket_options(app, given.buckets, gpt_default_texts());
   add_overlap_option(app, given.overlap);
   app.add_option("--device", given.devices.device, "Device that each rank computes on: cpu or cuda")
       ->capture_default_str()
@@ -180,6 +180,7 @@ int64_t state_tensors(const std::string& optimizer) {
 
 void fill(const Given& given, PlanOptions& options) {
   const TrainDefaults defaults = train_defaults(preset_of(given.model));
+  check_loss_rows(given.memory);
   options.model = model_config(given.model);
   options.name = models::gpt_name(options.model);
   options.model.recompute = given.memory.recompute;
@@ -228,7 +229,7 @@ PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
       "Plans the memory, traffic and time of training a GPT with ZeRO, on any number of ranks",
       "zero_plan");
   add_model_options(app, given.model);
-  add_batch_options(app, given.batch, "Training");
+  add_batch_options(app, given.batch, "Training", gpt_default_texts());
   add_optimizer_option(app, given.optimizer, "Training");
   add_memory_options(app, given.memory);
   add_recompute_option(app, given.memory);

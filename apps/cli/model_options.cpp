@@ -1,5 +1,10 @@
 #include "apps/cli/model_options.h"
 
+#include <functional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "apps/cli/command_line.h"
 #include "apps/console/flags.h"
 #include "core/error.h"
@@ -7,23 +12,106 @@
 
 namespace tessera::apps {
 
+namespace {
+
+// Returns the default that `text_of` reads, with the presets that have it: "2000 for nano; 5000 for
+// micro". If all presets have the same default, returns this default alone.
+std::string by_preset(const std::function<std::string(const TrainDefaults&)>& text_of) {
+  std::vector<std::pair<std::string, std::string>> groups;  // default, and presets that have it
+  for (const std::string& preset : models::GptConfig::preset_names()) {
+    const std::string text = text_of(train_defaults(preset));
+    if (groups.empty() || groups.back().first != text) {
+      groups.emplace_back(text, preset);
+    } else {
+      groups.back().second += ", " + preset;
+    }
+  }
+  if (groups.size() == 1) return groups.front().first;
+  std::string all;
+  for (const auto& [text, presets] : groups) {
+    all += fmt::format("{}{} for {}", all.empty() ? "" : "; ", text, presets);
+  }
+  return all;
+}
+
+template <class T>
+std::string by_preset(T TrainDefaults::*member) {
+  return by_preset(
+      [=](const TrainDefaults& defaults) { return fmt::format("{}", defaults.*member); });
+}
+
+}  // namespace
+
+DefaultTexts gpt_default_texts() {
+  return {.steps = by_preset(&TrainDefaults::steps),
+          .global_batch = by_preset(&TrainDefaults::global_batch),
+          .micro_batch = by_preset(&TrainDefaults::micro_batch),
+          .lr = by_preset(&TrainDefaults::lr) + "; with sgd 100 times as much",
+          .min_lr = "a tenth of --lr",
+          .warmup = by_preset(&TrainDefaults::warmup) + "; at most a tenth of --steps",
+          .beta2 = by_preset(&TrainDefaults::beta2),
+          .eval_every = by_preset(&TrainDefaults::eval_every),
+          .bucket_bytes = by_preset([](const TrainDefaults& defaults) {
+            return fmt::format("{}KiB", defaults.bucket_bytes / 1024);
+          })};
+}
+
 void add_model_options(Flags& app, ModelOptions& options) {
   const char* group = "Model";
   app.add_option("--preset", options.preset,
-                 "Named model, which sets the defaults of the flags below: nano (the default), "
-                 "micro, gpt2, gpt2-medium, gpt2-large or gpt2-xl")
+                 "Named model, which sets the defaults of the flags below (default: nano)")
+      ->one_of(models::GptConfig::preset_names())
       ->group(group);
-  app.add_option("--layers", options.layers, "Number of transformer blocks")->group(group);
-  app.add_option("--heads", options.heads, "Attention heads of each block, a divisor of --width")
+  app.add_option("--layers", options.layers,
+                 "Number of transformer blocks (default: that of --preset)")
       ->group(group);
-  app.add_option("--width", options.width, "Width of the model: the length of a token's embedding")
+  app.add_option("--heads", options.heads,
+                 "Attention heads of each block, a divisor of --width (default: that of --preset)")
       ->group(group);
-  app.add_option("--context", options.context, "Length of a sequence, in tokens")->group(group);
-  app.add_option("--vocab", options.vocab, "Size of the vocabulary; 256 for text read as bytes")
+  app.add_option("--width", options.width,
+                 "Width of the model: the length of a token's embedding (default: that of "
+                 "--preset)")
+      ->group(group);
+  app.add_option("--context", options.context,
+                 "Length of a sequence, in tokens (default: that of --preset)")
+      ->group(group);
+  app.add_option("--vocab", options.vocab,
+                 "Size of the vocabulary; 256 for text read as bytes (default: that of --preset)")
       ->group(group);
 }
 
 std::string preset_of(const ModelOptions& options) { return options.preset.value_or("nano"); }
+
+namespace {
+
+// Returns the flag with its value if it was given: "--width 130". Otherwise returns the default:
+// "the default width (128)".
+std::string flag_or_default(const std::string& name, bool given, int64_t value) {
+  return given ? fmt::format("--{} {}", name, value)
+               : fmt::format("the default {} ({})", name, value);
+}
+
+// Checks the sizes before GptConfig::validate does, whose errors do not name the flags.
+void check_size_flags(const ModelOptions& options, const models::GptConfig& config) {
+  using models::GptLimits;
+  const std::tuple<const char*, std::optional<int64_t>, int64_t> flags[] = {
+      {"--layers", options.layers, GptLimits::layers},
+      {"--heads", options.heads, GptLimits::width},
+      {"--width", options.width, GptLimits::width},
+      {"--context", options.context, GptLimits::context},
+      {"--vocab", options.vocab, GptLimits::vocab}};
+  for (const auto& [flag, value, most] : flags) {
+    if (!value) continue;
+    at_least(flag, *value, 1);
+    at_most(flag, *value, most);
+  }
+  if (config.width % config.heads == 0) return;
+  fail_input("{} is not divisible by {}",
+             flag_or_default("width", options.width.has_value(), config.width),
+             flag_or_default("heads", options.heads.has_value(), config.heads));
+}
+
+}  // namespace
 
 models::GptConfig model_config(const ModelOptions& options) {
   models::GptConfig config = models::GptConfig::preset(preset_of(options));
@@ -33,6 +121,7 @@ models::GptConfig model_config(const ModelOptions& options) {
   config.context = options.context.value_or(config.context);
   config.vocab = options.vocab.value_or(config.vocab);
   config.epsilon = options.epsilon.value_or(config.epsilon);
+  if (!options.from_file) check_size_flags(options, config);
   config.validate();
   return config;
 }
@@ -81,27 +170,44 @@ ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& 
     fail_input("{}: its model has {}, but the flags ask for {}; leave these flags out",
                weights_path, fmt::join(held, ", "), fmt::join(asked, ", "));
   }
+  if (!file.heads && options.heads) {
+    at_least("--heads", *options.heads, 1);
+    if (file.width % *options.heads != 0) {
+      fail_input("{}: its model has width {}, which is not divisible by --heads {}", weights_path,
+                 file.width, *options.heads);
+    }
+  }
   const std::string like = models::preset_like(file);
   if (!options.preset && !like.empty()) result.preset = like;
   result.epsilon = file.epsilon;
+  result.from_file = true;
   return result;
 }
 
 void add_batch_options(Flags& app, BatchOptions& options, const std::string& group,
-                       const std::string& samples) {
+                       const DefaultTexts& defaults, const std::string& samples) {
   app.add_option("--global-batch,--batch", options.global,
-                 samples + " in one optimizer step, over all ranks")
+                 fmt::format("{} in one optimizer step, over all ranks (default: {})", samples,
+                             defaults.global_batch))
       ->group(group);
   app.add_option("--micro-batch", options.micro,
-                 samples + " that a rank computes at once, a divisor of the global batch")
+                 fmt::format("{} that a rank computes at once, a divisor of the global batch "
+                             "(default: {})",
+                             samples, defaults.micro_batch))
       ->group(group);
 }
 
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults) {
   const Batch batch{.global = options.global.value_or(defaults.global_batch),
                     .micro = options.micro.value_or(defaults.micro_batch)};
-  batch.validate();
-  at_most("global batch", batch.global, int64_t{1} << 30);
+  at_least("--global-batch", batch.global, 1);
+  at_least("--micro-batch", batch.micro, 1);
+  if (batch.global % batch.micro != 0) {
+    fail_input("{} is not a multiple of {}",
+               flag_or_default("global-batch", options.global.has_value(), batch.global),
+               flag_or_default("micro-batch", options.micro.has_value(), batch.micro));
+  }
+  at_most("--global-batch", batch.global, int64_t{1} << 30);
   return batch;
 }
 
@@ -112,11 +218,12 @@ FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::s
       ->group(group);
 }
 
-void add_bucket_options(Flags& app, BucketOptions& options) {
+void add_bucket_options(Flags& app, BucketOptions& options, const DefaultTexts& defaults) {
   const char* group = "Distribution";
   app.add_bytes("--bucket-bytes", options.bytes,
                 "Size, such as 1MiB, up to which parameters share a bucket, the part of the "
-                "parameters or gradients that is sent at once")
+                "parameters or gradients that is sent at once (default: " +
+                    defaults.bucket_bytes + ")")
       ->group(group);
   app.add_option("--reduction", options.reduction,
                  "How gradients are summed: ordered gives the same bits for any number of ranks, "
@@ -206,6 +313,10 @@ void add_loss_rows_option(Flags& app, MemoryOptions& options) {
                  "differ in their bits; 0: as many as suit the device")
       ->capture_default_str()
       ->group("Memory");
+}
+
+void check_loss_rows(const MemoryOptions& options) {
+  at_least("--loss-rows", options.loss_rows, 0);
 }
 
 DType parameter_dtype(const MemoryOptions& options) {

@@ -26,24 +26,30 @@ struct ModelOptions {
   std::optional<std::string> preset;  // not given: nano
   std::optional<int64_t> layers, heads, width, context, vocab;
   std::optional<float> epsilon;  // layer norms' epsilon in config.json; no flag sets it
+  bool from_file = false;        // true: with_sizes_of has set the sizes to those of a file
 };
 void add_model_options(Flags& app, ModelOptions& options);
 /// Returns the name of the preset; "nano" if none was given.
 std::string preset_of(const ModelOptions& options);
+/// Returns the model's sizes. Throws InputError, naming the flags, if the sizes are invalid.
 models::GptConfig model_config(const ModelOptions& options);
+/// Returns the help's texts for the defaults of training a GPT, which depend on the preset.
+DefaultTexts gpt_default_texts();
 /// Returns `options` with the sizes of the model in a safetensors file of weights, so that the user
 /// need not give the sizes. Heads and epsilon come from config.json beside the file. If no preset
 /// is given, sets the preset that has these sizes, if there is one. Throws InputError if sizes in
 /// `options` differ from the file's. The message lists each size that differs. Throws InputError
-/// too if none of --heads, --preset and config.json says the number of heads.
+/// too if none of --heads, --preset and config.json says the number of heads, or if --heads does
+/// not divide the file's width.
 ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
 /// --global-batch (or --batch) and --micro-batch. The help of both flags names the unit `samples`.
+/// batch_sizes throws InputError, naming the flags, if the sizes are invalid.
 struct BatchOptions {
   std::optional<int64_t> global, micro;
 };
 void add_batch_options(Flags& app, BatchOptions& options, const std::string& group,
-                       const std::string& samples = "Sequences");
+                       const DefaultTexts& defaults, const std::string& samples = "Sequences");
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
 
 /// Adds --optimizer adamw|adam|sgd|adagrad.
@@ -54,7 +60,7 @@ struct BucketOptions {
   std::optional<int64_t> bytes;
   std::string reduction = "ordered";
 };
-void add_bucket_options(Flags& app, BucketOptions& options);
+void add_bucket_options(Flags& app, BucketOptions& options, const DefaultTexts& defaults);
 int64_t bucket_bytes(const BucketOptions& options, const TrainDefaults& defaults);
 optim::Reduction reduction(const BucketOptions& options);
 
@@ -75,6 +81,8 @@ struct MemoryOptions {
 void add_memory_options(Flags& app, MemoryOptions& options);
 void add_recompute_option(Flags& app, MemoryOptions& options);
 void add_loss_rows_option(Flags& app, MemoryOptions& options);
+/// Throws InputError, naming --loss-rows, if the number is negative.
+void check_loss_rows(const MemoryOptions& options);
 /// Adds --device cpu|cuda|auto.
 FlagOption add_device_option(Flags& app, std::string& device);
 /// Adds --device, --comm and --comm-timeout to the group "Distribution".

@@ -13,24 +13,36 @@
 namespace tessera::apps {
 namespace {
 
+std::string with_default(const std::string& help, const std::string& text) {
+  return fmt::format("{} (default: {})", help, text);
+}
+
 void add_training(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
   const char* group = "Training";
-  app.add_option("--steps", given.steps, "Number of optimizer steps of the run")->group(group);
-  add_batch_options(app, given.batch, group, flags.samples);
+  const DefaultTexts& defaults = flags.defaults;
+  app.add_option("--steps", given.steps,
+                 with_default("Number of optimizer steps of the run", defaults.steps))
+      ->group(group);
+  add_batch_options(app, given.batch, group, defaults, flags.samples);
   options.optimizer = flags.optimizer;
   add_optimizer_option(app, options.optimizer, group);
-  app.add_option("--lr", given.lr, "Learning rate after the warm-up")->group(group);
-  app.add_option("--min-lr", given.min_lr, "Learning rate at the end of the cosine decay")
+  app.add_option("--lr", given.lr, with_default("Learning rate after the warm-up", defaults.lr))
       ->group(group);
-  app.add_option("--warmup", given.warmup,
-                 "Steps at the start in which the learning rate rises linearly to --lr")
+  app.add_option("--min-lr", given.min_lr,
+                 with_default("Learning rate at the end of the cosine decay", defaults.min_lr))
+      ->group(group);
+  app.add_option(
+         "--warmup", given.warmup,
+         with_default("Steps at the start in which the learning rate rises linearly to --lr",
+                      defaults.warmup))
       ->group(group);
   app.add_option("--weight-decay", given.weight_decay, flags.decay)->group(group);
   app.add_option("--beta1", given.beta1,
                  "Decay of the first moment in adam and adamw; momentum of sgd")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--beta2", given.beta2, "Decay of the second moment in adam and adamw")
+  app.add_option("--beta2", given.beta2,
+                 with_default("Decay of the second moment in adam and adamw", defaults.beta2))
       ->group(group);
   options.clip = flags.clip;
   app.add_option("--clip", options.clip, "Largest global norm of the gradient; 0: no clipping")
@@ -42,12 +54,12 @@ void add_training(Flags& app, GivenRun& given, RunOptions& options, const RunFla
       ->group(group);
 }
 
-void add_distribution(Flags& app, GivenRun& given) {
+void add_distribution(Flags& app, GivenRun& given, const DefaultTexts& defaults) {
   const char* group = "Distribution";
   app.add_option("--stage", given.stage, "ZeRO stage: 0, 1, 2 or 3")
       ->capture_default_str()
       ->group(group);
-  add_bucket_options(app, given.buckets);
+  add_bucket_options(app, given.buckets, defaults);
   add_overlap_option(app, given.overlap);
   add_graph_option(app, given.graph);
   app.add_option("--threads", given.threads,
@@ -59,7 +71,8 @@ void add_distribution(Flags& app, GivenRun& given) {
 
 void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
   const char* group = "Output";
-  app.add_option("--eval-every", given.eval_every, "Steps between evaluations; 0: none")
+  app.add_option("--eval-every", given.eval_every,
+                 with_default("Steps between evaluations; 0: none", flags.defaults.eval_every))
       ->group(group);
   app.add_option("--save", options.save, flags.save)->compare(Compared::presence)->group(group);
   app.add_option(
@@ -185,7 +198,7 @@ void check_saves(const RunOptions& options) {
 void check_distribution(const GivenRun& given, RunOptions& options) {
   dist::check_device_options(options.devices);
   if (given.stage < 0 || given.stage > 3) {
-    fail_input("stage is {}, expected 0, 1, 2 or 3", given.stage);
+    fail_input("--stage is {}, expected 0, 1, 2 or 3", given.stage);
   }
   options.stage = static_cast<int>(given.stage);
   if (given.threads < 0 || given.threads > 4096) {
@@ -203,12 +216,15 @@ void positive(const char* flag, float value) {
 
 void within(const char* flag, float value, float minimum, float below) {
   if (value >= minimum && value < below) return;
+  if (std::isinf(below)) {
+    fail_input("{} is {}, expected a finite number of at least {}", flag, value, minimum);
+  }
   fail_input("{} is {}, expected a number from {} to below {}", flag, value, minimum, below);
 }
 
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
   add_training(app, given, options, flags);
-  add_distribution(app, given);
+  add_distribution(app, given, flags.defaults);
   add_device_options(app, options.devices);
   add_memory_options(app, options.memory);
   app.add_flag("--verify-data", options.verify_data,

@@ -89,6 +89,7 @@ struct RunFlags {
   std::string save;       // help of --save
   std::string init;       // help of --init
   float clip = 0;         // default of --clip
+  DefaultTexts defaults = {};
 };
 /// Adds --verify-data and the flags of the groups "Training", "Distribution", "Memory", "Output"
 /// and "Checkpoints".
@@ -122,7 +123,8 @@ train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
 train::TrainingRun training_run(const RunOptions& options);
 
 /// positive() and within() throw InputError, naming the flag, if the value is invalid. positive()
-/// requires a finite value above 0. within() requires a value in [minimum, below).
+/// requires a finite value above 0. within() requires a finite value in [minimum, below); `below`
+/// may be infinity.
 void positive(const char* flag, float value);
 void within(const char* flag, float value, float minimum, float below);
 

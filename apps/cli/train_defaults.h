@@ -19,6 +19,19 @@ struct TrainDefaults {
   float weight_decay = 0;
 };
 
+/// What the help says about the defaults of a training run: "2000", or "0.001, with sgd 0.1".
+struct DefaultTexts {
+  std::string steps;
+  std::string global_batch;
+  std::string micro_batch;
+  std::string lr;
+  std::string min_lr;
+  std::string warmup;
+  std::string beta2;
+  std::string eval_every;
+  std::string bucket_bytes;
+};
+
 inline TrainDefaults train_defaults(const std::string& preset) {
   // nano: nanoGPT's setting for a CPU. Training takes about a minute on two cores.
   if (preset == "nano") return {2000, 12, 6, 1e-3f, 1e-4f, 100, 0.99f, 250, int64_t{1} << 19};

@@ -57,7 +57,7 @@ differ '--seed: rank 0 has 1, rank 1 has 7' 1 "${run[@]}" : 1 "${run[@]}" --conf
 
 # If one rank cannot start, the other ranks end too.
 differ '--data is required (rank 1)' 1 "${run[@]}" : 1 "$train_gpt" "${tiny[@]}"
-differ 'stage is 7, expected 0, 1, 2 or 3 (rank 1)' 1 "${run[@]}" : 1 "${run[@]}" --stage 7
+differ '--stage is 7, expected 0, 1, 2 or 3 (rank 1)' 1 "${run[@]}" : 1 "${run[@]}" --stage 7
 differ 'nothing.txt: cannot be opened: No such file or directory (rank 1)' 1 "${run[@]}" : \
   1 "${run[@]}" --data nothing.txt
 

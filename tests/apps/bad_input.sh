@@ -65,14 +65,14 @@ train 'says 7 tokens, but 200 bytes follow' --data count.bin
 train 'validation part has 10 tokens' --data text.txt --val-data short.txt --eval-every 1
 train '--data is required'
 train 'unknown flag --foo; --help lists' "${small[@]}" --foo
-train 'layers is -1' "${small[@]}" --layers -1
-train 'context is 0' "${small[@]}" --context 0
-train 'heads is 0' "${small[@]}" --heads 0
-train 'global batch is 0' "${small[@]}" --global-batch 0
-train 'micro-batch is 0' "${small[@]}" --micro-batch 0
-train 'global batch 12 is not a multiple of the micro-batch 5' "${small[@]}" --micro-batch 5
-train 'width 18 is not divisible by 4 heads' "${small[@]}" --width 18 --heads 4
-train 'stage is 4, expected 0, 1, 2 or 3' "${small[@]}" --stage 4
+train '--layers is -1' "${small[@]}" --layers -1
+train '--context is 0' "${small[@]}" --context 0
+train '--heads is 0' "${small[@]}" --heads 0
+train '--global-batch is 0' "${small[@]}" --global-batch 0
+train '--micro-batch is 0' "${small[@]}" --micro-batch 0
+train '--global-batch 12 is not a multiple of --micro-batch 5' "${small[@]}" --micro-batch 5
+train '--width 18 is not divisible by --heads 4' "${small[@]}" --width 18 --heads 4
+train '--stage is 4, expected 0, 1, 2 or 3' "${small[@]}" --stage 4
 train "--precision is 'fp8', expected one of fp32, bf16, fp16" "${small[@]}" --precision fp8
 train 'grad-shard bf16 is for 16-bit gradients; --precision is fp32' \
   "${small[@]}" --grad-shard bf16

@@ -22,7 +22,7 @@ expect 'graph: the ranks compute on the CPU' "$train_gpt" "${run[@]}" --device c
 expect 'graph: the ranks compute on the CPU' "$TESSERA_BIN/train_resnet" --batch 2 --micro-batch 2 \
   --steps 1 --device cpu --graph on --log run.jsonl
 expect '--out is required' "$tune"
-expect 'micro-batch is 0' "$tune" --micro-batch 0 --out tuned.json
+expect '--micro-batch is 0' "$tune" --micro-batch 0 --out tuned.json
 [[ ! -e run.jsonl ]] || fail "a log of a run that was refused"
 
 # used DEVICE COMMAND...: runs the command, whose log must say that it ran on DEVICE.

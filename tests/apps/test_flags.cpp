@@ -3,6 +3,9 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
+#include <set>
+#include <sstream>
 
 #include "apps/comm_bench_options.h"
 #include "apps/generate_options.h"
@@ -81,6 +84,42 @@ const std::map<std::string, Parser>& programs() {
 }
 
 }  // namespace
+
+TEST_CASE("the help says the default of each number and size") {
+  // These flags have no default: nothing happens, or the program refuses, if they are left out.
+  const std::set<std::string> without = {"--save-every", "--lookups"};
+  for (const auto& [name, parse] : programs()) {
+    INFO(name);
+    const std::string help = parse({"--help"});
+    for (size_t at = help.find("\n  --"); at != std::string::npos;) {
+      const size_t end = help.find("\n  --", at + 1);
+      const std::string entry = help.substr(at, end - at);
+      at = end;
+      std::istringstream words(entry);
+      std::string flag, type, next;
+      words >> flag >> type >> next;
+      const bool number = type.starts_with("INT") || type.starts_with("FLOAT") || type == "BYTES";
+      if (!number || without.contains(flag)) continue;
+      INFO(entry);
+      const bool captured = type.find('=') != std::string::npos || next.starts_with("[");
+      CHECK((captured || entry.find("(default:") != std::string::npos));
+    }
+  }
+}
+
+TEST_CASE("the help has the defaults of each preset") {
+  std::string help;
+  for (const char c : programs().at("train_gpt")({"--help"})) {
+    if (c != ' ' && c != '\n') help += c;  // the help may be broken into lines anywhere
+  }
+  for (const char* text :
+       {"(default:2000fornano;5000formicro;20000forgpt2,gpt2-medium,gpt2-large,gpt2-xl)",
+        "(default:0.001fornano,micro;0.0006forgpt2;0.0003forgpt2-medium;0.00025forgpt2-large;"
+        "0.0002forgpt2-xl;withsgd100timesasmuch)",
+        "(default:512KiBfornano;4096KiBformicro,gpt2,", "(default:250)"}) {
+    CHECK_THAT(help, ContainsSubstring(text));
+  }
+}
 
 TEST_CASE("flags of every kind are read, with and without =") {
   Program program;

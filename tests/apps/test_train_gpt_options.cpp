@@ -98,17 +98,22 @@ TEST_CASE("train_gpt refuses invalid flags in one line that says what is expecte
       {{"--steps", "1.5"}, "1.5"},
       {{"--steps", "99999999999999999999"}, "expected at most"},
       {{"--steps"}, "--steps"},
-      {{"--layers", "0"}, "layers is 0, expected at least 1"},
-      {{"--heads", "-1"}, "heads is -1"},
-      {{"--context", "0"}, "context is 0"},
-      {{"--vocab", "0"}, "vocab is 0"},
-      {{"--width", "130"}, "width 130 is not divisible by 4 heads"},
-      {{"--width", "1000000000000"}, "width is 1000000000000, expected at most"},
-      {{"--global-batch", "10", "--micro-batch", "4"}, "10 is not a multiple of the micro-batch 4"},
-      {{"--global-batch", "0"}, "global batch is 0"},
-      {{"--micro-batch", "-1"}, "micro-batch is -1"},
-      {{"--stage", "4"}, "stage is 4, expected 0, 1, 2 or 3"},
-      {{"--stage", "-1"}, "stage is -1"},
+      {{"--layers", "0"}, "--layers is 0, expected at least 1"},
+      {{"--heads", "-1"}, "--heads is -1"},
+      {{"--context", "0"}, "--context is 0"},
+      {{"--vocab", "0"}, "--vocab is 0"},
+      {{"--width", "130"}, "--width 130 is not divisible by the default heads (4)"},
+      {{"--heads", "3"}, "the default width (128) is not divisible by --heads 3"},
+      {{"--width", "18", "--heads", "4"}, "--width 18 is not divisible by --heads 4"},
+      {{"--width", "1000000000000"}, "--width is 1000000000000, expected at most"},
+      {{"--global-batch", "10", "--micro-batch", "4"},
+       "--global-batch 10 is not a multiple of --micro-batch 4"},
+      {{"--global-batch", "10"},
+       "--global-batch 10 is not a multiple of the default micro-batch (6)"},
+      {{"--global-batch", "0"}, "--global-batch is 0"},
+      {{"--micro-batch", "-1"}, "--micro-batch is -1"},
+      {{"--stage", "4"}, "--stage is 4, expected 0, 1, 2 or 3"},
+      {{"--stage", "-1"}, "--stage is -1"},
       {{"--bucket-bytes", "0"}, "--bucket-bytes is '0', expected more than 0"},
       {{"--precision", "fp8"}, "--precision is 'fp8', expected one of fp32, bf16, fp16"},
       {{"--grad-shard", "bf16"}, "--grad-shard bf16 is for 16-bit gradients; --precision is fp32"},
@@ -118,15 +123,19 @@ TEST_CASE("train_gpt refuses invalid flags in one line that says what is expecte
       {{"--overlap", "maybe"}, "maybe"},
       {{"--reduction", "slow"}, "slow"},
       {{"--optimizer", "lion"}, "lion"},
-      {{"--preset", "huge"}, "expected one of nano, micro"},
+      {{"--preset", "huge"}, "--preset is 'huge', expected one of nano, micro"},
       {{"--lr", "0"}, "--lr is 0"},
       {{"--lr", "nan"}, "--lr is nan"},
       {{"--lr", "inf"}, "--lr is inf"},
       {{"--min-lr", "1"}, "--min-lr is 1, expected from 0 to the learning rate"},
-      {{"--beta1", "1"}, "--beta1 is 1"},
+      {{"--beta1", "1"}, "--beta1 is 1, expected a number from 0 to below 1"},
       {{"--beta2", "-0.1"}, "--beta2 is -0.1"},
-      {{"--clip", "-1"}, "--clip is -1"},
-      {{"--dropout", "1"}, "dropout is 1"},
+      {{"--clip", "-1"}, "--clip is -1, expected a finite number of at least 0"},
+      {{"--loss-rows", "-1"}, "--loss-rows is -1, expected at least 0"},
+      {{"--checkpoint-keep", "2"}, "--checkpoint-keep: give --checkpoint"},
+      {{"--checkpoint-async", "on"}, "--checkpoint-async: give --checkpoint"},
+      {{"--checkpoint-every", "2"}, "--checkpoint-every: give --checkpoint"},
+      {{"--dropout", "1"}, "--dropout is 1"},
       {{"--warmup", "-1"}, "--warmup is -1"},
       {{"--warmup", "9223372036854775807"}, "--warmup is 9223372036854775807, expected at most"},
       {{"--steps", "1099511627776", "--global-batch", "12000000"}, "are more than 2^62 samples"},
@@ -180,6 +189,8 @@ TEST_CASE("--init uses the sizes in its file, and names all flags that contradic
             ": no config.json beside it gives the number of attention heads; give "
             "--heads");
   CHECK(parse({"--init", path.c_str(), "--heads", "2"}).model.heads == 2);
+  CHECK(refusal({"--init", path.c_str(), "--heads", "5"}) ==
+        path + ": its model has width 12, which is not divisible by --heads 5");
 
   const std::string pickle = folder.file("pytorch_model.bin", "PK\3\4 of torch.save");
   std::filesystem::remove(path);
@@ -224,7 +235,9 @@ TEST_CASE("the size of a checkpoint's copy may be limited, even to 0") {
   CHECK(staging("0") == 0);
   CHECK(staging("512K") == 512'000);
   CHECK(staging("1MiB") == 1 << 20);
-  CHECK_THROWS_WITH(staging("-1"), ContainsSubstring("--checkpoint-staging is '-1'"));
+  CHECK(staging("0MiB") == 0);
+  CHECK_THROWS_WITH(staging("-1"),
+                    ContainsSubstring("--checkpoint-staging is '-1', expected at least 0"));
   CHECK_THROWS_WITH(parse({"--bucket-bytes", "0"}), ContainsSubstring("more than 0"));
 }
 
@@ -266,7 +279,7 @@ TEST_CASE("flags for precision and memory reach the model, the optimizer and the
   REQUIRE(plain.model.loss_chunk_rows == 0);
   REQUIRE(parse({"--loss-rows", "512"}).model.loss_chunk_rows == 512);
   REQUIRE_THROWS_WITH(parse({"--loss-rows", "-1"}),
-                      ContainsSubstring("rows of logits in a chunk are -1, expected at least 0"));
+                      ContainsSubstring("--loss-rows is -1, expected at least 0"));
   REQUIRE(zero_options(plain).grad_shard == DType::f32);
   REQUIRE(zero_options(plain).offload == optim::Offload::none);
   const TrainOptions options = parse({"--precision", "bf16", "--grad-shard", "bf16", "--recompute",

@@ -87,6 +87,11 @@ TEST_CASE("batch norms need more than one value per channel") {
 TEST_CASE("train_resnet refuses invalid flags") {
   CHECK_THROWS_WITH(parse({"--batch", "512"}, "folder", 500),
                     Catch::Contains("smaller --batch"));
+  CHECK_THROWS_WITH(parse({"--image-size", "16385"}),
+                    Catch::Contains("--image-size is 16385, expected at most 16384"));
+  CHECK_THROWS_WITH(
+      parse({"--batch", "10", "--micro-batch", "3"}),
+      Catch::Contains("--global-batch 10 is not a multiple of --micro-batch 3"));
   for (const std::vector<const char*>& arguments : std::vector<std::vector<const char*>>{
            {"--label-smoothing", "1"},
            {"--label-smoothing", "-0.1"},

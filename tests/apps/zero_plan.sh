@@ -60,7 +60,9 @@ expect '--ranks is 0' --ranks 0
 expect '--ranks is 2000000, expected at most 1000000' --ranks 2000000
 expect "--memory is '80XB', expected a quantity such as 80GB" --memory 80XB
 expect 'needs --bandwidth too' --flops 1T --ranks 2
-expect 'width 18 is not divisible by 4 heads' --width 18
+expect '--width 18 is not divisible by the default heads (4)' --width 18
+expect "--staging is '-1', expected at least 0" --staging -1
+expect '--shared-cores is for the time of a step' --shared-cores
 expect 'beyond 2^63' --layers 16384 --width 1048576 --heads 1 --ranks 1000000 --micro-batch 1 \
   --global-batch 1073741824
 expect 'no/plan.json: cannot be written' --json no/plan.json
