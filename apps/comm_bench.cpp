@@ -17,6 +17,7 @@
 #include "apps/comm_bench_options.h"
 #include "core/context.h"
 #include "core/error.h"
+#include "core/text/number_text.h"
 #include "core/text/output_file.h"
 #include "dist/bootstrap.h"
 #include "dist/device_choice.h"
@@ -56,7 +57,7 @@ std::vector<CommResult> measure(const CommOptions& options, const dist::World& w
 dist::World group_of(const dist::World& world, int64_t groups) {
   if (groups == 0) return world;
   if (world.size % groups != 0) {
-    fail_input("--groups is {}, expected a divisor of the {} ranks", groups, world.size);
+    fail_input("--groups is {}, expected a divisor of the {}", groups, counted(world.size, "rank"));
   }
   const int64_t group = world.rank * groups / world.size;
   return dist::world_of_group(
@@ -109,10 +110,11 @@ int run(int argc, char** argv, dist::World& world) {
   const int64_t wrong = wrong_in_job(results, group, world);
   if (wrong == 0) return 0;
   if (talks) {
-    std::fputs(fmt::format("error: {} elements are wrong; see the column #wrong{}\n", wrong,
-                           options.groups > 1 ? ", or they are in another group" : "")
-                   .c_str(),
-               stderr);
+    std::fputs(
+        fmt::format("error: {} {} wrong; see the column #wrong{}\n", counted(wrong, "element"),
+                    wrong == 1 ? "is" : "are", options.groups > 1 ? ", or another group" : "")
+            .c_str(),
+        stderr);
   }
   return 1;
 }

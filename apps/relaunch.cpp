@@ -18,6 +18,7 @@
 #include "apps/relaunch/rank_parent.h"
 #include "apps/relaunch_options.h"
 #include "core/error.h"
+#include "core/text/number_text.h"
 
 namespace tessera::apps {
 namespace {
@@ -55,7 +56,7 @@ class Relaunch {
         say(fmt::format("{}; {}", why, reason));
         return job.code;
       }
-      say(fmt::format("{}; starting again with {} ranks (restart {} of {})", why, ranks_,
+      say(fmt::format("{}; starting again with {} (restart {} of {})", why, counted(ranks_, "rank"),
                       restart + 1, options_.restarts));
     }
   }
@@ -109,11 +110,11 @@ class Relaunch {
     if (asked_.to_stop) return "the run was told to end";
     if (comes_again_) return "the same failure came before, in the same step, so the run ends";
     if (ranks_ < options_.min_ranks) {
-      return fmt::format("{} ranks are left, expected at least {} (--min-ranks)", ranks_,
-                         options_.min_ranks);
+      return fmt::format("{} {} left, expected at least {} (--min-ranks)", counted(ranks_, "rank"),
+                         ranks_ == 1 ? "is" : "are", options_.min_ranks);
     }
     if (restart >= options_.restarts) {
-      return fmt::format("it was started again {} times (--restarts)", restart);
+      return fmt::format("it was started again {} (--restarts)", counted(restart, "time"));
     }
     return "";
   }

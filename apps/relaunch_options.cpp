@@ -8,6 +8,7 @@
 #include "apps/console/console.h"
 #include "apps/console/flags.h"
 #include "core/error.h"
+#include "core/text/number_text.h"
 
 namespace tessera::apps {
 namespace {
@@ -90,8 +91,8 @@ RelaunchCommandLine parse_relaunch_command_line(int argc, const char* const* arg
   check_hosts(options, hosts, ranks.has_value());
   if (options.ranks == 0) fail_input("--ranks: give the number of ranks, or --hosts");
   if (options.min_ranks > options.ranks) {
-    fail_input("--min-ranks is {}, expected at most the {} ranks to begin with", min_ranks,
-               options.ranks);
+    fail_input("--min-ranks is {}, expected at most the {} to begin with", min_ranks,
+               counted(options.ranks, "rank"));
   }
   options.mpirun = words(mpirun);
   if (options.mpirun.empty()) fail_input("--mpirun is empty");

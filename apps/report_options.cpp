@@ -7,6 +7,7 @@
 #include "apps/cli/paths.h"
 #include "apps/console/flags.h"
 #include "core/error.h"
+#include "core/text/number_text.h"
 #include "train/report/report_page.h"
 
 namespace tessera::apps {
@@ -36,7 +37,8 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
     if (train::is_report_page(log)) fail_input("{} is a report; give the log of its run", log);
   }
   if (!options.names.empty() && options.names.size() != options.logs.size()) {
-    fail_input("--names has {} names for {} logs", options.names.size(), options.logs.size());
+    fail_input("--names has {} for {}", counted(std::ssize(options.names), "name"),
+               counted(std::ssize(options.logs), "log"));
   }
   const bool other_form = !options.csv.empty() || !options.tensorboard.empty();
   if (other_form && options.logs.size() > 1) {

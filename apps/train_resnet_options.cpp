@@ -5,6 +5,7 @@
 
 #include "apps/cli/command_line.h"
 #include "apps/console/flags.h"
+#include "core/text/number_text.h"
 #include "models/image/image_classifier.h"
 
 namespace tessera::apps {
@@ -184,10 +185,9 @@ void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks) 
   const std::string way = global % ranks == 0
                               ? fmt::format("give --micro-batch {}", global / ranks)
                               : fmt::format("give a --batch that is a multiple of {}", ranks);
-  fail_input(
-      "--sync-bn needs one micro-batch on each rank, but there are {} micro-batches on {} ranks: "
-      "{}",
-      options.batch.micro_batches(), ranks, way);
+  fail_input("--sync-bn needs one micro-batch on each rank, but there are {} on {}: {}",
+             counted(options.batch.micro_batches(), "micro-batch", "micro-batches"),
+             counted(ranks, "rank"), way);
 }
 
 train::TrainingRun image_training_run(const ImageTrainOptions& options) {

@@ -33,14 +33,14 @@ std::string title(const PlanOptions& options) {
       options.dtype == DType::f32 ? ""
                                   : fmt::format(", gradient sums {}", dtype_name(run.sum_dtype));
   return fmt::format(
-      "{}: {} parameters ({} layers, {} heads, width {}, context {}, vocabulary {})\n"
-      "{}{}, {}, {} rank{}, global batch {} in micro-batches of {}, so {} micro-step{}\n"
+      "{}: {} parameters ({}, {}, width {}, context {}, vocabulary {})\n"
+      "{}{}, {}, {}, global batch {} in micro-batches of {}, so {}\n"
       "buckets of {} bytes, {} reduction, overlap {}{}{}{}\n\n",
-      options.name, grouped(model_parameters(options)), m.layers, m.heads, m.width, m.context,
-      m.vocab, dtype_name(options.dtype), sums, options.optimizer, grouped(run.ranks),
-      run.ranks == 1 ? "" : "s", run.batch.global, run.batch.micro,
-      run.batch.micro_steps(run.ranks), run.batch.micro_steps(run.ranks) == 1 ? "" : "s",
-      grouped(run.bucket_bytes), train::reduction_name(run.reduction), run.overlap ? "on" : "off",
+      options.name, grouped(model_parameters(options)), counted(m.layers, "layer"),
+      counted(m.heads, "head"), m.width, m.context, m.vocab, dtype_name(options.dtype), sums,
+      options.optimizer, counted(run.ranks, "rank"), run.batch.global, run.batch.micro,
+      counted(run.batch.micro_steps(run.ranks), "micro-step"), grouped(run.bucket_bytes),
+      train::reduction_name(run.reduction), run.overlap ? "on" : "off",
       m.recompute ? ", blocks recomputed" : "", run.offload ? ", optimizer offloaded" : "",
       options.device.text());
 }

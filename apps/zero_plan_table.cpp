@@ -47,15 +47,16 @@ std::string table_plan_text(const PlanOptions& options) {
   const std::vector<train::PlannedRun> sparse = plans(options, parameter);
   const double expected = optim::expected_rows(table.rows, table.lookups, {.zipf = table.zipf});
   std::string text = fmt::format(
-      "a table of {} rows of {} {} values, {}, {} rank{}, {} micro-batches a step\n"
-      "a micro-batch looks up {} rows ({}), of which {:.0f} distinct ones are expected\n\n",
-      grouped(table.rows), table.width, dtype_name(options.dtype), options.optimizer,
-      grouped(options.run.ranks), options.run.ranks == 1 ? "" : "s",
-      grouped(options.run.batch.micro_batches()), grouped(table.lookups),
+      "a table of {} of {} {} values, {}, {}, {} a step\n"
+      "a micro-batch looks up {} ({}), of which {:.0f} distinct ones are expected\n\n",
+      counted(table.rows, "row"), table.width, dtype_name(options.dtype), options.optimizer,
+      counted(options.run.ranks, "rank"),
+      counted(options.run.batch.micro_batches(), "micro-batch", "micro-batches"),
+      counted(table.lookups, "row"),
       table.zipf == 0 ? "uniform" : fmt::format("Zipf {:.4g}", table.zipf), expected);
-  text += fmt::format("row-sparse, with room for {} distinct rows:\n\n{}\n{}\n", grouped(distinct),
-                      train::memory_table(sparse, options.ranks_per_node),
-                      train::traffic_table(sparse));
+  text += fmt::format(
+      "row-sparse, with room for {}:\n\n{}\n{}\n", counted(distinct, "distinct row"),
+      train::memory_table(sparse, options.ranks_per_node), train::traffic_table(sparse));
   text += fmt::format("dense:\n\n{}\n{}", train::memory_table(dense, options.ranks_per_node),
                       train::traffic_table(dense));
   return text;

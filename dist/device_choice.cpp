@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/cuda.h"
+#include "core/text/number_text.h"
 #include "dist/machine.h"
 
 namespace tessera::dist {
@@ -86,10 +87,10 @@ void choose_devices(World& world, const DeviceOptions& options) {
   const auto sharing = std::ranges::find_if(all, &Found::shares_one);
   if (options.comm == "nccl" && sharing != all.end()) {
     fail_input(
-        "--comm nccl: rank {} shares its GPU with another rank: its host has {} ranks and {} "
-        "GPU{}, expected a GPU for each rank; start at most {} on that host, or use --comm mpi, "
+        "--comm nccl: rank {} shares its GPU with another rank: its host has {} and {}, "
+        "expected a GPU for each rank; start at most {} on that host, or use --comm mpi, "
         "with which ranks may share a GPU",
-        sharing - all.begin(), sharing->ranks, sharing->devices, sharing->devices == 1 ? "" : "s",
+        sharing - all.begin(), counted(sharing->ranks, "rank"), counted(sharing->devices, "GPU"),
         sharing->devices);
   }
   const int index = world.local_rank % own;

@@ -88,7 +88,10 @@ int verify_checkpoints(const CheckpointToolOptions& options) {
     ++damaged;
     if (first.empty()) first = why;
   }
-  if (damaged > 0) fail("{} of {} checkpoints are not whole: {}", damaged, steps.size(), first);
+  if (damaged > 0) {
+    fail("{} of {} {} not whole: {}", damaged, counted(std::ssize(steps), "checkpoint"),
+         damaged == 1 ? "is" : "are", first);
+  }
   return 0;
 }
 
@@ -108,8 +111,9 @@ int export_checkpoint(const CheckpointToolOptions& options) {
 int import_weights(const CheckpointToolOptions& options) {
   const train::ImportedCheckpoint imported = train::import_checkpoint(options.import);
   const train::Manifest& manifest = imported.manifest;
-  fmt::print("{}: {} tensors of {}, {} bytes, digest {}\n", imported.path, manifest.tensors.size(),
-             manifest.imported, grouped(total_bytes(manifest)), manifest.digest.text());
+  fmt::print("{}: {} of {}, {} bytes, digest {}\n", imported.path,
+             counted(std::ssize(manifest.tensors), "tensor"), manifest.imported,
+             grouped(total_bytes(manifest)), manifest.digest.text());
   return 0;
 }
 

@@ -24,8 +24,8 @@ std::string place_of(int64_t element, const Shape& shape) {
 void print_tensors(const train::CheckpointDifference& difference) {
   if (!difference.tensors.empty()) fmt::print("tensors that differ\n");
   for (const train::TensorDifference& tensor : difference.tensors) {
-    fmt::print("  {}: {} of {} elements, the first at {}: {} and {}\n", plain(tensor.path),
-               grouped(tensor.different), grouped(tensor.shape.elements()),
+    fmt::print("  {}: {} of {}, the first at {}: {} and {}\n", plain(tensor.path),
+               grouped(tensor.different), counted(tensor.shape.elements(), "element"),
                place_of(tensor.first, tensor.shape), tensor.a, tensor.b);
   }
   if (!difference.forms.empty()) fmt::print("tensors of another dtype or shape\n");
@@ -56,7 +56,8 @@ int diff_checkpoints(const CheckpointToolOptions& options) {
   }
   const size_t others = difference.tensors.size() + difference.forms.size() +
                         difference.only_a.size() + difference.only_b.size();
-  fmt::print("{} tensors are equal, {} differ\n", difference.same, others);
+  fmt::print("{} {} equal, {} {}\n", counted(difference.same, "tensor"),
+             difference.same == 1 ? "is" : "are", others, others == 1 ? "differs" : "differ");
   return difference.equal() ? 0 : 1;
 }
 

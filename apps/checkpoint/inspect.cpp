@@ -35,8 +35,7 @@ std::string layout_text(const Manifest& manifest) {
   if (!manifest.imported.empty()) {
     return "imported from " + nn::printable(manifest.imported);
   }
-  return fmt::format("{} {}, stage {}", manifest.layout.ranks,
-                     manifest.layout.ranks == 1 ? "rank" : "ranks", manifest.layout.stage);
+  return fmt::format("{}, stage {}", counted(manifest.layout.ranks, "rank"), manifest.layout.stage);
 }
 
 std::vector<int64_t> ranges_of_tensors(const Manifest& manifest) {

@@ -7,6 +7,7 @@
 
 #include "apps/comm_bench/comm_bandwidth.h"
 #include "core/cuda.h"
+#include "core/text/number_text.h"
 #include "core/version.h"
 #include "train/report/run_log.h"
 #include "train/report/table.h"
@@ -50,13 +51,12 @@ std::string comm_title(const CommOptions& options, const dist::World& world) {
   const std::string name =
       device.is_cpu() ? "" : fmt::format(" ({})", cuda::device_name(device.index));
   std::string text = fmt::format(
-      "# {} rank{}, device {}{}, communicator {}{}, {}\n"
-      "# time: the median of {} calls after {}, each as long as on the slowest rank\n"
+      "# {}, device {}{}, communicator {}{}, {}\n"
+      "# time: the median of {} after {}, each as long as on the slowest rank\n"
       "# size: rounded up to whole pieces, a multiple of {} bytes\n",
-      world.size, world.size == 1 ? "" : "s", dist::device_type_name(device), name,
-      world.communicator->name(),
-      options.groups == 0 ? "" : fmt::format(", the first of {} groups", options.groups),
-      dtype_name(options.dtype), options.iterations, options.warmup,
+      counted(world.size, "rank"), dist::device_type_name(device), name, world.communicator->name(),
+      options.groups == 0 ? "" : fmt::format(", the first of {}", counted(options.groups, "group")),
+      dtype_name(options.dtype), counted(options.iterations, "call"), options.warmup,
       world.size * dtype_size(options.dtype));
   if (options.without_all_reduce) {
     text += "# all_reduce is left out: it sums only f32\n";

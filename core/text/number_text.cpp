@@ -13,4 +13,13 @@ std::string grouped(int64_t number) {
   return text;
 }
 
+std::string counted(int64_t number, std::string_view noun, std::string_view plural) {
+  std::string text = grouped(number) + ' ';
+  if (number == 1 || plural.empty()) {
+    text += noun;
+    return number == 1 ? text : text + 's';
+  }
+  return text.append(plural);
+}
+
 }  // namespace tessera

@@ -225,9 +225,9 @@ void set_size(ImageData& data, int64_t size, const std::string& path) {
 
 std::string ImageData::description() const {
   const auto& [height, width, channels] = transform.shape;
-  return fmt::format("{} images of {} x {} x {} in {} classes to train on, {} to validate",
-                     grouped(train->size()), height, width, channels, classes(),
-                     grouped(validation->size()));
+  return fmt::format("{} of {} x {} x {} in {} to train on, {} to validate",
+                     counted(train->size(), "image"), height, width, channels,
+                     counted(classes(), "class", "classes"), grouped(validation->size()));
 }
 
 ImageData open_image_data(const ImageDataOptions& options) {

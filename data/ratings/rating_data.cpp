@@ -34,10 +34,11 @@ void check_parts(const RatingData& data, const RatingSplit& split, const std::st
 }  // namespace
 
 std::string RatingData::description() const {
-  std::string text = fmt::format(
-      "{} {} of {} items by {} users: {} to train on, {} to validate",
-      grouped(train.size() + validation.size()), has_ratings ? "ratings" : "interactions",
-      grouped(items()), grouped(users()), grouped(train.size()), grouped(validation.size()));
+  std::string text =
+      fmt::format("{} of {} by {}: {} to train on, {} to validate",
+                  counted(train.size() + validation.size(), has_ratings ? "rating" : "interaction"),
+                  counted(items(), "item"), counted(users(), "user"), grouped(train.size()),
+                  grouped(validation.size()));
   if (dropped > 0) {
     text += fmt::format("; {} more dropped, because a later one has the same user and item",
                         grouped(dropped));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/text/number_text.h"
 
 namespace tessera::dist {
 
@@ -13,7 +14,7 @@ std::string CallHeader::text() const {
   std::string who;
   if (collective == Collective::broadcast) who = fmt::format(" from rank {}", ranks);
   if (collective == Collective::exchange || collective == Collective::reduce_scatter) {
-    who = fmt::format(" from {} rank{}", ranks, ranks == 1 ? "" : "s");
+    who = " from " + counted(ranks, "rank");
   }
   return fmt::format("{} of {} (call {}, {} bytes of {}{})", collective_name(collective),
                      call().text(), number, bytes, dtype_name(dtype), who);

@@ -57,8 +57,8 @@ refused "tensors[$name.step'][2] = struct.pack('<f', 9)" \
   "tensors[$name.step'][2] = struct.pack('<f', 9)"
 tool import out counts --moments counts.safetensors --step 4
 "$checkpoint" diff counts a/step-000000004 > tool.log && fail "another count"
-says '^  h.0.ln_1.weight/updates: 1 of 1 elements, the first at \[\]: 9 and 4$'
-says '^111 tensors are equal, 1 differ$'
+says '^  h.0.ln_1.weight/updates: 1 of 1 element, the first at \[\]: 9 and 4$'
+says '^111 tensors are equal, 1 differs$'
 "$python" edit.py resnet-moments.safetensors uncounted.safetensors \
   'tensors = {n: t for n, t in tensors.items() if not n.endswith(".step")}'
 fails 2 'has no step; give the number of finished steps' \

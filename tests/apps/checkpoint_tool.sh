@@ -55,7 +55,7 @@ status=0
 [[ $status == 1 ]] || fail "exit code $status of a diff across steps"
 number='-?[0-9.e-]+'
 says "^  wte.weight/value: 4,096 of 4,096 elements, the first at \[0, 0\]: $number and $number\$"
-says '^  ln_f.bias/updates: 1 of 1 elements, the first at \[\]: 4 and 8$'
+says '^  ln_f.bias/updates: 1 of 1 element, the first at \[\]: 4 and 8$'
 says '^  step: 4 and 8$'
 
 # export writes exactly the file that --save writes at that step.
@@ -90,7 +90,7 @@ grep -q 'imported/step-000000004 was imported from model.safetensors, which fixe
 tool import out zero --step 3
 "$checkpoint" diff zero a/step-000000004 > tool.log && fail "zeros are no moments"
 says '^28 tensors are equal, 84 differ$'
-says '^  wte.weight/updates: 1 of 1 elements, the first at \[\]: 0 and 4$'
+says '^  wte.weight/updates: 1 of 1 element, the first at \[\]: 0 and 4$'
 expect 'of model.safetensors, the origin of zero/step-000000003: model.heads is 4 instead of 2; ' \
   "$train_gpt" "${full[@]}" --heads 4 --checkpoint zero
 alone "${full[@]}" --steps 4 --lr 0.5 --seed 7 --checkpoint zero
@@ -211,7 +211,7 @@ cp -r a damaged
 printf x | dd of="$(ls damaged/step-000000008/shard-*)" bs=1 seek=20000 conv=notrunc 2> dd.log
 tool inspect damaged/step-000000008
 shard=damaged/step-000000008/shard-00001-of-00001.safetensors
-fails 1 "1 of 2 checkpoints are not whole: $shard: elements .* of \"[a-z0-9_./]+\" were changed" \
+fails 1 "1 of 2 checkpoints is not whole: $shard: elements .* of \"[a-z0-9_./]+\" were changed" \
   verify damaged
 says '^damaged/step-000000008: not whole$'
 says '^damaged/step-000000004: whole'

@@ -174,7 +174,7 @@ ended 1 'relaunch: rank [01] has ended with an error; a restart would fail in th
   -n 2 -- "$train_gpt" "${run[@]}" --steps 20 --lr 1e38 --warmup 0 --clip 0 --checkpoint y
 ended 3 'relaunch: rank [01] ended with exit code 3; a restart would fail in the same way' \
   -n 2 -- sh -c 'exit 3'
-ended 137 'rank [0-9]+ was killed by SIGKILL in step 1; 1 ranks are left, expected at least 2' \
+ended 137 'rank [0-9]+ was killed by SIGKILL in step 1; 1 rank is left, expected at least 2' \
   -n 2 --min-ranks 2 -- sh -c 'kill -KILL $$'
 ended 137 'it was started again 0 times' -n 2 --restarts 0 -- sh -c 'kill -KILL $$'
 # Rank 1 is killed by the same signal in step 6 of the first job and in step 6 of the restarted job.

@@ -131,7 +131,7 @@ exec 9>&-
 expect 'a log is required' "$report"
 expect 'none.jsonl: No such file' "$report" none.jsonl
 expect 'text.txt: not the log of a run' "$report" text.txt
-expect 'names has 1 names for 2 logs' "$report" run.jsonl plain.jsonl --names one
+expect 'names has 1 name for 2 logs' "$report" run.jsonl plain.jsonl --names one
 expect 'is for one run, but 2 logs' "$report" run.jsonl plain.jsonl --csv x.csv
 expect 'would be overwritten' "$report" run.jsonl --out run.jsonl
 expect 'would be overwritten' "$report" run.jsonl --csv ./run.jsonl

@@ -88,7 +88,7 @@ TEST_CASE("RecBole's .inter files are read") {
   REQUIRE(data.train.values == std::vector<float>{1, 1});
   REQUIRE(data.train.times.empty());
   REQUIRE(data.description() ==
-          "2 interactions of 2 items by 1 users: 2 to train on, 0 to validate");
+          "2 interactions of 2 items by 1 user: 2 to train on, 0 to validate");
 }
 
 TEST_CASE("columns name the fields, and the first line has the separator") {

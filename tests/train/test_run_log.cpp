@@ -132,6 +132,11 @@ TEST_CASE("numbers and durations are formatted for people") {
   REQUIRE(grouped(1000) == "1,000");
   REQUIRE(grouped(1234567) == "1,234,567");
   REQUIRE(grouped(-123456) == "-123,456");
+  REQUIRE(counted(1, "rank") == "1 rank");
+  REQUIRE(counted(0, "rank") == "0 ranks");
+  REQUIRE(counted(1234, "step") == "1,234 steps");
+  REQUIRE(counted(1, "class", "classes") == "1 class");
+  REQUIRE(counted(2, "class", "classes") == "2 classes");
   REQUIRE(duration_text(0) == "0:00");
   REQUIRE(duration_text(65.4) == "1:05");
   REQUIRE(duration_text(3723) == "1:02:03");

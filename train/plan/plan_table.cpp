@@ -121,14 +121,13 @@ std::string plan_table(const PlanHeading& heading, const TrainingRun& run, const
   const Batch& batch = run.loop.batch;
   return fmt::format(
       "{}: {} parameters, {}, {}, global batch {} in micro-batches of {}, buckets of {} bytes,\n"
-      "{} reduction, overlap {}{}; this run: {} rank{}, stage {}\n\n"
+      "{} reduction, overlap {}{}; this run: {}, stage {}\n\n"
       "Memory of rank 0, in bytes\n{}\n"
       "Traffic that rank 0 sends in one step, in bytes\n{}",
       heading.model_name, grouped(heading.parameters), precision_name(heading.dtype),
       heading.optimizer, batch.global, batch.micro, grouped(run.zero.bucket_bytes),
       reduction_name(run.zero.reduction), run.zero.overlap ? "on" : "off", place.device.text(),
-      place.ranks, place.ranks == 1 ? "" : "s", run.zero.stage, memory_table(runs),
-      traffic_table(runs));
+      counted(place.ranks, "rank"), run.zero.stage, memory_table(runs), traffic_table(runs));
 }
 
 }  // namespace tessera::train

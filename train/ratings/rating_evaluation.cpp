@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/text/number_text.h"
 #include "models/kernel_workspace.h"
 #include "train/ratings/scoring.h"
 
@@ -127,8 +128,8 @@ RankingTask::RankingTask(const data::Histories& training, const data::Ratings& v
           user, count);
     }
     if (training_.others(user) - count < options_.sampled) {
-      fail_input("user number {} has {} items left to sample from, expected at least {}", user,
-                 training_.others(user) - count, options_.sampled);
+      fail_input("user number {} has {} left to sample from, expected at least {}", user,
+                 counted(training_.others(user) - count, "item"), options_.sampled);
     }
   }
 }

@@ -10,8 +10,6 @@
 namespace tessera::train {
 namespace {
 
-const char* plural(int count) { return count == 1 ? "" : "s"; }
-
 void announce_device(const TrainingRun& run, DType dtype, Device device) {
   if (!device.is_cpu()) {
     spdlog::info("on {}", cuda::device_name(device.index));
@@ -44,15 +42,16 @@ void announce_run(const TrainingRun& run, const std::string& model_name, const n
   const int threads = thread_count();
   const DType dtype = parameter_dtype(model);
   const Batch& batch = run.loop.batch;
-  spdlog::info("{}: {} parameters in {}, stage {}, {} rank{} x {} thread{} ({}, {} reduction)",
-               model_name, grouped(model.parameter_count()), precision_name(dtype), run.zero.stage,
-               world.size, plural(world.size), threads, plural(threads), world.communicator->name(),
+  spdlog::info("{}: {} parameters in {}, stage {}, {} x {} ({}, {} reduction)", model_name,
+               grouped(model.parameter_count()), precision_name(dtype), run.zero.stage,
+               counted(world.size, "rank"), counted(threads, "thread"), world.communicator->name(),
                reduction_name(run.zero.reduction));
   announce_device(run, dtype, world.communicator->device());
   if (batch.micro_batches() % world.size != 0) {
     const int64_t even = even_micro_batch(batch, world.size);
-    spdlog::warn("{} micro-batches on {} ranks: some ranks will idle{}", batch.micro_batches(),
-                 world.size,
+    spdlog::warn("{} on {}: some ranks will idle{}",
+                 counted(batch.micro_batches(), "micro-batch", "micro-batches"),
+                 counted(world.size, "rank"),
                  even > 0 ? fmt::format("; micro-batches of {} divide evenly", even) : "");
   }
 }

@@ -93,10 +93,9 @@ std::string RankReport::table() const {
   text += row("all at once", std::nullopt, peak_total);
   text += row("process (VmHWM)", std::nullopt, process_peak);
   text += '\n';
-  const auto plural = [](int64_t number) { return number == 1 ? "" : "s"; };
   std::string others = count.skipped > 0 ? fmt::format(", {} skipped", count.skipped) : "";
-  if (count.saves > 0) others += fmt::format(", {} save{}", count.saves, plural(count.saves));
-  text += heading(fmt::format("sent, {} step{}{}", count.steps, plural(count.steps), others));
+  if (count.saves > 0) others += ", " + counted(count.saves, "save");
+  text += heading(fmt::format("sent, {}{}", counted(count.steps, "step"), others));
   for (const Traffic& t : traffic) text += row(t.purpose, t.planned, t.sent);
   if (!count.rows.empty()) {
     text += fmt::format("\n{:<26} {:>12} {:>12} {:>12} {:>12} {:>12}\n", "rows of", "looked up",
