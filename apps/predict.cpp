@@ -11,6 +11,7 @@
 #include "apps/predict_options.h"
 #include "core/autograd.h"
 #include "core/context.h"
+#include "core/text/number_text.h"
 #include "data/images/augment.h"
 #include "data/images/formats/image_file.h"
 #include "dist/device_choice.h"
@@ -58,7 +59,8 @@ void print_guesses(const std::string& path, std::span<const float> logits,
                    const models::ImageModel& model, int64_t top) {
   for (const float logit : logits) {
     if (!std::isfinite(logit)) {
-      fail("{}: the model gives a class the score {}, expected a finite number", path, logit);
+      fail("{}: the model gives a class the score {}, expected a finite number", path,
+           without_nan_sign(logit));
     }
   }
   const float largest = *std::max_element(logits.begin(), logits.end());

@@ -14,6 +14,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/recommend_options.h"
 #include "core/context.h"
+#include "core/text/number_text.h"
 #include "data/ratings/item_titles.h"
 #include "dist/device_choice.h"
 #include "models/recommender/recommender_file.h"
@@ -40,7 +41,7 @@ std::vector<int32_t> best_items(std::span<const float> scores, const data::Histo
     const float score = scores[static_cast<size_t>(item)];
     if (!std::isfinite(score)) {
       fail("{}: the model gives an item the score {}, expected a finite number", options.model,
-           score);
+           without_nan_sign(score));
     }
     if (options.all || !histories.has(user, item)) items.push_back(item);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/text/number_text.h"
 #include "data/tokens/token_data.h"
 
 namespace tessera::train {
@@ -83,7 +84,7 @@ float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange&
     }
   }
   model.train();
-  return static_cast<float>(sum / static_cast<double>(windows.count()));
+  return without_nan_sign(static_cast<float>(sum / static_cast<double>(windows.count())));
 }
 
 float evaluate(models::Gpt& model, const data::TokenRange& range, EvaluationOptions options,

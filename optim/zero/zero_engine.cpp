@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/autograd.h"
+#include "core/text/number_text.h"
 #include "core/text/step_number.h"
 #include "core/trace.h"
 #include "optim/kernels/step_end.h"
@@ -244,12 +245,12 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
       launched.update_counts;  // undoes the counts of this step and of later, skipped steps
   values_.stop_skipping();
   if (!std::isfinite(values.loss)) {
-    throw NonFiniteError(
-        fmt::format("step {}: the loss is not finite ({})", step_number(failed), values.loss),
-        values.non_finite);
+    throw NonFiniteError(fmt::format("step {}: the loss is not finite ({})", step_number(failed),
+                                     without_nan_sign(values.loss)),
+                         values.non_finite);
   }
   throw NonFiniteError(fmt::format("step {}: the gradient norm is not finite ({}), the loss is {}",
-                                   step_number(failed), values.norm, values.loss),
+                                   step_number(failed), without_nan_sign(values.norm), values.loss),
                        -1);
 }
 

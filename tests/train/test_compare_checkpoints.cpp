@@ -86,6 +86,10 @@ TEST_CASE("bits are compared: 0 and -0 differ, and equal NaNs are equal") {
   REQUIRE(nans.tensors.size() == 1);
   CHECK(nans.tensors[0].a == "nan (0x7fc00000)");
   CHECK(nans.tensors[0].b == "nan (0x7fc00001)");
+  const CheckpointDifference signs = compare(nan, -nan);
+  REQUIRE(signs.tensors.size() == 1);
+  CHECK(signs.tensors[0].a == "nan (0x7fc00000)");
+  CHECK(signs.tensors[0].b == "nan (0xffc00000)");
 }
 
 TEST_CASE("tensors that only one has, or that differ in shape or dtype, are named") {

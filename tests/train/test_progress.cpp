@@ -1,6 +1,7 @@
 #include "train/report/progress.h"
 
 #include <cstdlib>
+#include <limits>
 #include <sstream>
 
 #include <spdlog/spdlog.h>
@@ -45,6 +46,17 @@ TEST_CASE("in a pipe, progress prints a line every tenth of the way and after lo
   CHECK(lines_of(100, std::chrono::hours(1)) == 11);
   CHECK(lines_of(5, std::chrono::hours(1)) == 5);
   CHECK(lines_of(100, std::chrono::seconds(0)) == 100);
+}
+
+TEST_CASE("a NaN is printed without sign") {
+  const float nan = -std::numeric_limits<float>::quiet_NaN();
+  const std::string text = said([&] {
+    set_up_messages(true);
+    Progress progress(1, true, "tokens");
+    progress.step({.step = 0, .loss = nan, .grad_norm = nan});
+  });
+  set_up_messages(false);
+  CHECK(text.find("loss nan  norm nan") != std::string::npos);
 }
 
 TEST_CASE("quiet messages leave only warnings and errors") {

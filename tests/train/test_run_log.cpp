@@ -137,6 +137,9 @@ TEST_CASE("numbers and durations are formatted for people") {
   REQUIRE(counted(1234, "step") == "1,234 steps");
   REQUIRE(counted(1, "class", "classes") == "1 class");
   REQUIRE(counted(2, "class", "classes") == "2 classes");
+  REQUIRE(fmt::format("{}", without_nan_sign(-std::nanf(""))) == "nan");
+  REQUIRE(fmt::format("{:.3f}", without_nan_sign(-std::nan(""))) == "nan");
+  REQUIRE(without_nan_sign(-1.5) == -1.5);
   REQUIRE(duration_text(0) == "0:00");
   REQUIRE(duration_text(65.4) == "1:05");
   REQUIRE(duration_text(3723) == "1:02:03");

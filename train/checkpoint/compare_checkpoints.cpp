@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/text/number_text.h"
 
 namespace tessera::train {
 namespace {
@@ -22,7 +23,7 @@ std::string number(const std::byte* at) {
   if constexpr (std::is_integral_v<T>) {
     return fmt::format("{}", value);
   } else {
-    return fmt::format("{}", float(value));
+    return fmt::format("{}", without_nan_sign(float(value)));
   }
 }
 

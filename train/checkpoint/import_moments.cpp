@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/text/number_text.h"
 #include "models/gpt/gpt_weights.h"
 #include "nn/weights_file.h"
 #include "optim/rules/update_rule.h"
@@ -130,7 +131,7 @@ ImportedTensor moment(const std::shared_ptr<const StateFile>& state,
     for (size_t i = 0; i < out.size(); ++i) {
       if (std::isfinite(out[i]) && (!is_square || out[i] >= 0)) continue;
       fail_input("{}: tensor {}: element {} is {}", state->path(), nn::printable(entry.name),
-                 begin + static_cast<int64_t>(i), out[i]);
+                 begin + static_cast<int64_t>(i), without_nan_sign(out[i]));
     }
   };
   return tensor;

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/text/input_file.h"
+#include "core/text/number_text.h"
 #include "models/gpt/gpt_config_file.h"
 #include "models/gpt/gpt_metadata.h"
 #include "models/gpt/gpt_sizes.h"
@@ -94,7 +95,7 @@ std::set<std::string> check_description(ImportedWeights& weights,
 void check_statistics(const std::string& where, std::span<const float> values, bool variance) {
   for (const float value : values) {
     if (!std::isfinite(value) || (variance && value < 0)) {
-      fail_input("{} has the value {}, expected a finite number{}", where, value,
+      fail_input("{} has the value {}, expected a finite number{}", where, without_nan_sign(value),
                  variance ? " of at least 0" : "");
     }
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/ops.h"
+#include "core/text/number_text.h"
 #include "train/images/evaluation_pass.h"
 
 namespace tessera::train {
@@ -62,7 +63,9 @@ ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::I
   for (size_t i = 0; i < results.size(); ++i) {
     sum[i % counted] += static_cast<double>(results[i]);
   }
-  const auto share = [&](size_t i) { return static_cast<float>(sum[i] / images); };
+  const auto share = [&](size_t i) {
+    return without_nan_sign(static_cast<float>(sum[i] / images));
+  };
   return {.loss = share(0), .top1 = share(1), .top5 = share(2)};
 }
 

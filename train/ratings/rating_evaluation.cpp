@@ -110,8 +110,8 @@ RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories&
     distances += sums[i + 1];
   }
   const auto count = static_cast<double>(validation.size());
-  return {.rmse = static_cast<float>(std::sqrt(squares / count)),
-          .mae = static_cast<float>(distances / count)};
+  return {.rmse = without_nan_sign(static_cast<float>(std::sqrt(squares / count))),
+          .mae = without_nan_sign(static_cast<float>(distances / count))};
 }
 
 RankingTask::RankingTask(const data::Histories& training, const data::Ratings& validation,

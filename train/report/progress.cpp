@@ -17,6 +17,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/memory.h"
+#include "core/text/number_text.h"
 #include "core/text/step_number.h"
 
 namespace tessera::train {
@@ -79,7 +80,8 @@ std::string outcome(const StepLine& step) {
     return fmt::format("skipped, gradients overflow at a loss scale of {:.0f}",
                        step.loss_scale.value_or(1));
   }
-  return fmt::format("loss {:.4f}  norm {:.3f}  lr {:.2e}", step.loss, step.grad_norm, step.lr);
+  return fmt::format("loss {:.4f}  norm {:.3f}  lr {:.2e}", without_nan_sign(step.loss),
+                     without_nan_sign(step.grad_norm), step.lr);
 }
 
 }  // namespace
@@ -175,9 +177,9 @@ void Progress::rewrite_line(const StepLine& step, const std::string& left) {
   const std::string speed = fmt::format("  {:.0f} {}/s", step.samples_per_s, unit_);
   const std::string memory = "  " + memory_text(peak);
   const std::string end = fmt::format("  {} left", left);
-  const std::string choices[] = {percent + outcome(step) + speed + memory + end,
-                                 percent + outcome(step) + speed + end,
-                                 percent + fmt::format("loss {:.4f}", step.loss) + end};
+  const std::string choices[] = {
+      percent + outcome(step) + speed + memory + end, percent + outcome(step) + speed + end,
+      percent + fmt::format("loss {:.4f}", without_nan_sign(step.loss)) + end};
   const int64_t columns = terminal_columns() - 1 - std::ssize(before);
   constexpr int64_t least_bar = 5;
   std::string after = choices[0];
