@@ -137,6 +137,7 @@ Examples:
   if (!help.empty()) return help;
   required(import.weights, "import FILE DIR");
   required(import.folder, "import FILE DIR");
+  check_outside_checkpoints("DIR", import.folder);
   if (import.step) {
     at_least("--step", *import.step, 0);
     at_most("--step", *import.step, int64_t{1} << 40);

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "apps/cli/paths.h"
 #include "core/error.h"
 #include "core/text/number_text.h"
 #include "dist/communicator.h"
@@ -101,7 +100,6 @@ int export_checkpoint(const CheckpointToolOptions& options) {
     fail_input("{} is in the checkpoint {}, expected another folder", options.other,
                checkpoint->folder());
   }
-  check_outside_checkpoints("the output", options.other);
   train::export_weights(*checkpoint, options.other);
   fmt::print("{}: the weights of {}, after step {}\n", options.other, checkpoint->folder(),
              checkpoint->manifest().step);

@@ -131,16 +131,39 @@ void check_step_folders(const GivenSaves& saves) {
       beside, saves.checkpoints);
 }
 
+// True if the writer of a folder of checkpoints locks the file `name`. An empty file with the name
+// of a lock counts as one: it may be that of a run that has not written a checkpoint yet.
+bool is_lock(const fs::path& name) {
+  if (name.filename() != train::lock_name) return false;
+  std::error_code error;
+  const bool is_empty = fs::is_regular_file(name, error) && fs::file_size(name, error) == 0;
+  return is_empty || !train::checkpoint_steps(name.parent_path().string()).empty();
+}
+
+// Refuses an output that is the lock of the folder of --checkpoint. The folder need not exist.
+void check_own_lock(const GivenPath& output, const std::string& checkpoints) {
+  if (checkpoints.empty()) return;
+  if (!same_file(output.path, (fs::path(checkpoints) / train::lock_name).string())) return;
+  fail_input("{} {} is the lock of the folder of --checkpoint; give another name", output.flag,
+             output.path);
+}
+
 }  // namespace
 
 void check_outside_checkpoints(const std::string& flag, const std::string& path) {
-  const fs::path folder = future_name(path).parent_path();
+  const fs::path name = future_name(path);
   std::error_code error;
-  const bool is_checkpoint = train::names_checkpoint(folder.string()) &&
-                             fs::exists(folder / train::manifest_name, error);
-  if (!is_checkpoint) return;
-  fail_input("{} {} is in the checkpoint {}, which would be damaged; give a path outside of it",
-             flag, path, folder.string());
+  for (fs::path folder = name; folder.has_relative_path(); folder = folder.parent_path()) {
+    const bool is_checkpoint = train::names_checkpoint(folder.string()) &&
+                               fs::exists(folder / train::manifest_name, error);
+    if (!is_checkpoint) continue;
+    fail_input("{} {} is {}the checkpoint {}, which would be damaged; give a path outside of it",
+               flag, path, folder == name ? "" : "in ", folder.string());
+  }
+  if (is_lock(name)) {
+    fail_input("{} {} is the lock of the checkpoints in {}; give another name", flag, path,
+               name.parent_path().string());
+  }
 }
 
 void check_paths(const GivenPaths& given) {
@@ -155,6 +178,7 @@ void check_paths(const GivenPaths& given) {
     if (path.empty()) continue;
     check_streams(paths.outputs[i]);
     check_outside_checkpoints(flag, path);
+    check_own_lock(paths.outputs[i], given.saves.checkpoints);
     for (const auto& [input_flag, input, unused] : paths.inputs) {
       const bool replaces = may_replace != nullptr && std::string_view(may_replace) == input_flag;
       if (input.empty() || replaces) continue;

@@ -74,7 +74,14 @@ for output in "--save manifest.json" "--trace manifest.json" "--csv new.csv" "--
   expect 'is in the checkpoint .*, which would be damaged' "$train_gpt" "${run[@]}" \
     "${output% *}" "elsewhere/step-000000012/${output#* }"
 done
+expect 'checkpoint .* is the checkpoint .*, which would be damaged' "$train_gpt" "${run[@]}" \
+  --checkpoint elsewhere/step-000000012
 [[ $(cat elsewhere/step-000000012/* | sha256sum) == "$before" ]] || fail "a checkpoint was damaged"
+# No output may replace the lock of a folder of checkpoints, whether the folder exists or not.
+expect 'elsewhere/lock is the lock of the checkpoints' "$train_gpt" "${run[@]}" \
+  --trace elsewhere/lock
+expect 'is the lock of the folder of --checkpoint' "$train_gpt" "${run[@]}" --checkpoint not-yet \
+  --log not-yet/lock
 
 # wait_for PATTERN FILE: waits until FILE has a line with PATTERN.
 wait_for() {

@@ -19,6 +19,11 @@ tool export resnet resnet-2.safetensors
 fails 2 'checkpoint import FILE DIR' import out
 fails 2 'nowhere' import nowhere new
 fails 2 'text.txt: ' import text.txt new
+for folder in a/step-000000008 ./a/step-000000008/ a/step-000000008/new; do
+  fails 2 "DIR $folder is .*the checkpoint .*/a/step-000000008, which would be damaged" \
+    import out "$folder"
+done
+[[ $(find a/step-000000008 | wc -l) == 3 ]] || fail "$(find a/step-000000008)"
 fails 2 'is in out, where the checkpoint is to be written' import out/model.safetensors out
 fails 2 'a: it has a checkpoint of step 4 already' import out a --step 4
 fails 2 'a/step-000000008 is there, and a run would go on from it' import out a --step 5

@@ -247,6 +247,17 @@ fails 2 'nowhere: there is no such folder' diff a nowhere
 fails 2 'half: it has no checkpoints' export half x.safetensors
 fails 2 'is in the checkpoint' export a a/step-000000008/x.safetensors
 fails 2 'is in the checkpoint .*, which would be damaged' export a a/step-000000004/manifest.json
+mkdir a/step-000000004/deeper
+fails 2 'is in the checkpoint .*/a/step-000000004,' export b a/step-000000004/deeper/x.safetensors
+rmdir a/step-000000004/deeper
+# A folder's lock is not replaced, even if no checkpoint has been written there yet.
+mkdir locked
+touch locked/lock
+for folder in a b locked; do
+  inode=$(stat -c %i "$folder/lock")
+  fails 2 "FILE $folder/lock is the lock of the checkpoints in .*/$folder" export b "$folder/lock"
+  [[ ! -s $folder/lock && $(stat -c %i "$folder/lock") == "$inode" ]] || fail "$folder/lock changed"
+done
 fails 2 'none/x.safetensors' export a none/x.safetensors
 fails 2 'half: cannot be written' export a half
 mkdir other

@@ -38,6 +38,8 @@ struct CheckpointInfo {
   std::map<std::string, std::string> weights = {};    // see Manifest
 };
 
+/// The name of the file, in a folder of checkpoints, that the folder's writer locks.
+inline constexpr const char* lock_name = "lock";
 /// Returns "step-000000100" for step 100.
 std::string checkpoint_name(int64_t step);
 /// True if the last part of a path is the name of a checkpoint, such as "step-000000100".

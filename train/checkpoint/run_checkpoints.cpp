@@ -63,7 +63,7 @@ CheckpointFolder::CheckpointFolder(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail_input("{}: cannot be made: {}", folder, error.message());
-  const std::string path = (fs::path(folder) / "lock").string();
+  const std::string path = (fs::path(folder) / lock_name).string();
   lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (lock_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
   // The system releases the lock when this process ends, even if it is killed. On file systems
