@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "apps/console/console.h"
+#include "apps/console/flag_value.h"
 #include "apps/console/flags.h"
 #include "core/error.h"
 #include "core/text/number_text.h"
@@ -18,6 +19,21 @@ std::vector<std::string> words(const std::string& text) {
   std::vector<std::string> list;
   for (std::string word; stream >> word;) list.push_back(word);
   return list;
+}
+
+// Refuses a program before the --, and a command line without --. relaunch would take the program's
+// flags for its own. A flag with neither a value in the same word nor a letter after its short name
+// takes the next word as its value.
+void check_program_place(std::span<const char* const> own) {
+  bool is_value = true;  // the first word is the name relaunch
+  for (const std::string_view word : own) {
+    const bool is_flag = word.starts_with("-");
+    if (!is_flag && !is_value) {
+      fail_input("{}: write -- before the program to run: relaunch -n 4 -- train_gpt ...",
+                 quoted(std::string(word)));
+    }
+    is_value = is_flag && (word.starts_with("--") ? word.find('=') == std::string_view::npos : word.size() == 2);
+  }
 }
 
 void check_hosts(RelaunchOptions& options, const std::string& hosts, bool ranks_given) {
@@ -75,7 +91,9 @@ RelaunchCommandLine parse_relaunch_command_line(int argc, const char* const* arg
       ->capture_default_str();
   app.add_option("--mpirun", mpirun, "Launcher of the ranks, with its own arguments")
       ->capture_default_str();
-  result.help = app.parse(static_cast<int>(dashes - arguments.begin()), argv);
+  const auto own = static_cast<size_t>(dashes - arguments.begin());
+  check_program_place(arguments.first(own));
+  result.help = app.parse(static_cast<int>(own), argv);
   if (!result.help.empty()) return result;
 
   constexpr int64_t most = 1 << 20;

@@ -204,5 +204,7 @@ ends 143
 expect 'would go back to this start, expected latest' \
   "$relaunch" -n 2 -- "$train_gpt" --resume x/step-000000001
 expect 'nosuch: cannot be started' "$relaunch" -n 2 --mpirun nosuch -- "$train_gpt" --checkpoint x
+expect "'mpirun': write -- before the program to run: relaunch -n 4 -- train_gpt" \
+  "$relaunch" mpirun -n 2 "$train_gpt" --checkpoint x
 expect 'the program to run is missing' "$relaunch" -n 2
 ended 2 'nosuch: cannot be started' -n 2 -- nosuch --checkpoint x

@@ -256,7 +256,11 @@ TEST_CASE("relaunch reads its command line, and refuses invalid flags") {
   CHECK(options.command == std::vector<std::string>{"train", "-n", "7"});
   CHECK(parse({"-n", "3", "--min-ranks", "2", "--restarts", "0", "--", "x"}).min_ranks == 2);
 
-  CHECK(refusal({"-n", "2", "train"}).find("unexpected argument") == 0);
+  for (const std::vector<const char*>& own :
+       {std::vector<const char*>{"train"}, {"-n", "2", "train"}, {"-n2", "train", "--data", "x"},
+        {"--ranks=2", "train"}, {"--mpirun", "mpirun -v", "train", "--", "--data"}}) {
+    CHECK(refusal(own).find("'train': write -- before the program to run: relaunch -n 4 --") == 0);
+  }
   CHECK(refusal({"-n", "2"}).find("the program to run is missing") == 0);
   CHECK(refusal({"--", "x"}).find("--ranks: give the number") == 0);
   CHECK(refusal({"-n", "0", "--", "x"}).find("--ranks is 0") == 0);
