@@ -32,7 +32,9 @@ void check_program_place(std::span<const char* const> own) {
       fail_input("{}: write -- before the program to run: relaunch -n 4 -- train_gpt ...",
                  quoted(std::string(word)));
     }
-    is_value = is_flag && (word.starts_with("--") ? word.find('=') == std::string_view::npos : word.size() == 2);
+    const bool has_own_value =
+        word.starts_with("--") ? word.find('=') != word.npos : word.size() > 2;
+    is_value = is_flag && !has_own_value;
   }
 }
 

@@ -29,7 +29,9 @@ void add_data(Flags& app, RecommenderTrainOptions& options, Given& given) {
       ->group(group);
   app.add_option(
          "--columns", options.columns,
-         "Fields of a line of --data: user,item,rating,time in any order, with - for other fields")
+         "Columns of --data: user, item, rating and time, in the order of the file, with - for "
+         "others, such as user,item,rating,-; rating and time may be missing; header:user,item,... "
+         "if the first line has names")
       ->group(group);
   app.add_option(
          "--split", given.split,

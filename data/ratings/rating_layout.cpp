@@ -89,7 +89,15 @@ RatingLayout inter_layout(const TextLines& lines, std::string_view header) {
 RatingLayout csv_layout(const TextLines& lines, std::string_view header) {
   RatingLayout layout{.format = "csv", .separator = ",", .fields = {}, .has_header = true};
   FieldSplitter splitter(layout.separator);
-  for (const std::string_view text : splitter.split(header, lines)) {
+  const auto texts = splitter.split(header, lines);
+  if (std::ranges::none_of(texts, [](auto text) { return field_called(text).has_value(); })) {
+    lines.refuse(
+        "is not a header such as userId,movieId,rating,timestamp: {}; name the columns, for "
+        "example columns = user,item,rating,time, or columns = header:user,item,rating,time if "
+        "the line has other names",
+        excerpt(header));
+  }
+  for (const std::string_view text : texts) {
     const auto field = field_called(text);
     if (!field) {
       lines.refuse(

@@ -225,7 +225,11 @@ TEST_CASE("invalid headers are refused") {
   CHECK_THAT(
       csv("userId,movieId,score"),
       ContainsSubstring("a.csv, line 1: the header has the column 'score', expected userId"));
-  CHECK_THAT(csv("1,2,3"), ContainsSubstring("line 1: the header has the column '1'"));
+  for (const char* first : {"1,2,3", "u1,i5,4.5,881250949", "uid,iid,stars"}) {
+    CHECK_THAT(csv(first), ContainsSubstring("a.csv, line 1: is not a header such as userId,") &&
+                               ContainsSubstring(first) &&
+                               ContainsSubstring("name the columns, for example columns = user,"));
+  }
   CHECK_THAT(csv("userId,rating,time"), EndsWith("line 1: the header has no column item"));
   CHECK_THAT(csv("userId,user_id,movieId"), EndsWith("the header has the column user 2 times"));
   CHECK_THAT(refusal("a.csv", "userId,movieId\n"), EndsWith("a.csv: has a header and no ratings"));

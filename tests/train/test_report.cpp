@@ -125,7 +125,11 @@ TEST_CASE("a file that is not a log is refused, and the error names it") {
     return [path = log_of(folder, text)] { read_history(path); };
   };
   CHECK_THROWS_WITH(read("")(), ContainsSubstring("run.jsonl: not the log of a run"));
-  CHECK_THROWS_WITH(read("text\n")(), ContainsSubstring("its first line is not a header"));
+  for (const char* other : {"text\n", "1,2.5\n2,2.4\n", "step,loss\n1,2.5\n"}) {
+    CHECK_THROWS_WITH(read(other)(),
+                      ContainsSubstring("its first line is not a header, {\"type\":\"header\"") &&
+                          ContainsSubstring("give the FILE.jsonl that --log"));
+  }
   CHECK_THROWS_WITH(read("{\"type\":\"step\"}\n")(), ContainsSubstring("not a header"));
   CHECK_THROWS_WITH(read(header + "[1]\n")(), ContainsSubstring("line 2 is not a line of a log"));
   CHECK_THROWS_WITH(read(header + "{\"type\":3}\n")(), ContainsSubstring("line 2"));

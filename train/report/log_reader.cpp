@@ -50,7 +50,10 @@ void read_log(const std::string& path,
     const auto type = json.is_object() ? json.find("type") : json.end();
     const bool is_line = json.is_object() && type != json.end() && type->is_string();
     if (number == 1 && (!is_line || *type != "header")) {
-      fail_input("{}: not the log of a run: its first line is not a header", path);
+      fail_input(
+          "{}: not the log of a run: its first line is not a header, {{\"type\":\"header\",...}}; "
+          "give the FILE.jsonl that --log of the run has written",
+          path);
     }
     if (!is_line) fail_input("{}: line {} is not a line of a log", path, number);
     try {
