@@ -129,7 +129,13 @@ grep -q 'Memory of rank 0' stdout.log || fail "no plan"
 [[ ! -e plan.jsonl ]] || fail "a plan wrote a log"
 grep -q 'nothing is written for .*--log' stderr.log || fail "$(cat stderr.log)"
 
+must_work "$train_gpt" --help
+[[ $(tr -s '[:space:]' ' ' < stdout.log) == *"Columns of --data: user, item, rating and time, in"* ]] ||
+  fail "$(cat stdout.log)"
 expect 'nothing.*: ' "$train_gpt" --data nothing
+printf 'u1,i1,3\nu2,i1,4\n' > bare.csv
+expect "bare.csv, line 1: is not a header .*: 'u1,i1,3'; name the columns" "$train_gpt" \
+  --data bare.csv
 printf '1\t2\t3\n1\t3\tnan\n' > bad.data
 expect 'bad.data.*line 2' mpirun -n 2 "$train_gpt" --data bad.data --columns user,item,rating
 printf 'a\tb\nc\td\n' > chosen.data
