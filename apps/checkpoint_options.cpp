@@ -44,6 +44,9 @@ std::string parse_inspect(int argc, const char* const* argv, CheckpointToolOptio
   app.add_option("dir,--dir", options.path, "A folder of checkpoints, or one checkpoint");
   app.add_flag("--json", options.json, "Print JSON, for scripts");
   app.add_examples(R"(
+Files are called complete if their sizes and headers are right. Only verify reads the tensors, and
+finds elements that were changed.
+
 Examples:
   checkpoint inspect runs/a                          each checkpoint of the run, newest first
   checkpoint inspect runs/a/step-000000500 --json    everything in its manifest

@@ -54,7 +54,7 @@ ordered_json settings_json(const dist::Settings& settings) {
 
 ordered_json summary_json(const std::string& path, const Manifest& manifest) {
   ordered_json json = {{"path", path},
-                       {"whole", true},
+                       {"files_complete", true},
                        {"version", manifest.version},
                        {"step", manifest.step},
                        {"skipped", manifest.skipped},
@@ -172,16 +172,19 @@ ordered_json folder_json(const std::vector<Listed>& list) {
     json.push_back(
         one.manifest
             ? summary_json(one.path, *one.manifest)
-            : ordered_json{
-                  {"path", one.path}, {"whole", false}, {"step", one.step}, {"why", one.why}});
+            : ordered_json{{"path", one.path},
+                           {"files_complete", false},
+                           {"step", one.step},
+                           {"why", one.why}});
   }
   return {{"checkpoints", json}};
 }
 
-void print_folder(const std::vector<Listed>& list) {
-  std::vector<std::vector<std::string>> rows{{"step", "whole", "digest", "bytes", "layout"}};
+// Says "complete" rather than "whole", because changed elements of tensors are not noticed here.
+void print_folder(const std::string& folder, const std::vector<Listed>& list) {
+  std::vector<std::vector<std::string>> rows{{"step", "files", "digest", "bytes", "layout"}};
   for (const Listed& one : list) {
-    rows.push_back({std::to_string(one.step), one.manifest ? "yes" : "no"});
+    rows.push_back({std::to_string(one.step), one.manifest ? "complete" : "damaged"});
     if (!one.manifest) continue;
     rows.back().push_back(one.manifest->digest.text());
     rows.back().push_back(grouped(total_bytes(*one.manifest)));
@@ -191,6 +194,10 @@ void print_folder(const std::vector<Listed>& list) {
   for (const Listed& one : list) {
     if (!one.manifest) fmt::print("{} is not whole: {}\n", one.path, one.why);
   }
+  fmt::print(
+      "\"complete\" means that sizes and headers of all files are right; checkpoint verify {} also "
+      "checks the digests of all tensors\n",
+      plain(folder));
 }
 
 }  // namespace
@@ -209,7 +216,7 @@ int inspect_checkpoints(const CheckpointToolOptions& options) {
   if (options.json) {
     fmt::print("{}", text_of(folder_json(list)));
   } else {
-    print_folder(list);
+    print_folder(options.path, list);
   }
   return 0;
 }

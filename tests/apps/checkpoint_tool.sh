@@ -21,7 +21,7 @@ alone "${full[@]}" --steps 5 --resume-changed steps --checkpoint middle --log mi
   --save half/model.safetensors
 
 tool inspect a
-says '^ +8 +yes +[0-9a-f]{32} +[0-9,]+ +1 rank, stage [0-3]$'
+says '^ +8 +complete +[0-9a-f]{32} +[0-9,]+ +1 rank, stage [0-3]$'
 [[ $(grep -cE '[0-9a-f]{32}' tool.log) == 2 ]] || fail "$(cat tool.log)"
 tool inspect b/step-000000008
 says '^  layout +3 ranks, stage 3$'
@@ -35,7 +35,7 @@ tool inspect b/step-000000008 --json
 "$python" - << 'PYTHON'
 import json
 listed = json.load(open("folder.json"))["checkpoints"]
-assert [c["step"] for c in listed] == [8, 4] and all(c["whole"] for c in listed)
+assert [c["step"] for c in listed] == [8, 4] and all(c["files_complete"] for c in listed)
 one = json.load(open("tool.log"))
 assert one["digest"] == listed[0]["digest"] and one["step"] == 8 and one["skipped"] == 0
 assert one["layout"]["ranks"] == 3 and len(one["files"]) == 3 and one["run"]["lr"] == "0.001"
@@ -210,6 +210,11 @@ rm -r large kept written
 cp -r a damaged
 printf x | dd of="$(ls damaged/step-000000008/shard-*)" bs=1 seek=20000 conv=notrunc 2> dd.log
 tool inspect damaged/step-000000008
+# inspect does not read tensors, and must not say more than it has checked.
+tool inspect damaged
+says '^  8 +complete +[0-9a-f]{32}'
+says 'sizes and headers of all files are right; checkpoint verify damaged also checks the digests'
+! grep -qw whole tool.log || fail "$(cat tool.log)"
 shard=damaged/step-000000008/shard-00001-of-00001.safetensors
 fails 1 "1 of 2 checkpoints is not whole: $shard: elements .* of \"[a-z0-9_./]+\" were changed" \
   verify damaged
@@ -224,7 +229,7 @@ grep -q 'damaged/step-000000008 is passed over' stderr.log || fail "$(cat stderr
 says 'the weights of damaged/step-000000004, after step 4'
 truncate -s 1000 damaged/step-000000004/shard-*
 tool inspect damaged
-says '^  4 +no$'
+says '^  4 +damaged$'
 says '^damaged/step-000000004 is not whole: .*it has 1000 bytes, the manifest says [0-9]+$'
 rm damaged/step-000000004/manifest.json
 fails 1 'manifest.json' verify damaged/step-000000004

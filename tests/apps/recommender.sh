@@ -130,7 +130,7 @@ grep -q 'Memory of rank 0' stdout.log || fail "no plan"
 grep -q 'nothing is written for .*--log' stderr.log || fail "$(cat stderr.log)"
 
 must_work "$train_gpt" --help
-[[ $(tr -s '[:space:]' ' ' < stdout.log) == *"Columns of --data: user, item, rating and time, in"* ]] ||
+[[ $(tr -s '[:space:]' ' ' < stdout.log) == *"Columns of --data: user, item, rating and time"* ]] ||
   fail "$(cat stdout.log)"
 expect 'nothing.*: ' "$train_gpt" --data nothing
 printf 'u1,i1,3\nu2,i1,4\n' > bare.csv
