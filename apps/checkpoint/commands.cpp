@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/text/number_text.h"
+#include "core/text/output_file.h"
 #include "dist/communicator.h"
 #include "nn/safetensors.h"
 #include "train/checkpoint/checkpoint.h"
@@ -95,6 +96,7 @@ int verify_checkpoints(const CheckpointToolOptions& options) {
 }
 
 int export_checkpoint(const CheckpointToolOptions& options) {
+  check_writable(options.other);  // before all of the checkpoint is read
   const auto checkpoint = open_whole_checkpoint(options.path);
   if (train::is_path_within(options.other, checkpoint->folder())) {
     fail_input("{} is in the checkpoint {}, expected another folder", options.other,

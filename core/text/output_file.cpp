@@ -91,6 +91,15 @@ void fail_beyond_file_size_limit() {
   });
 }
 
+std::string why_not_made(const std::string& path, int error) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  if (error == ENOENT && !folder.empty() && !std::filesystem::exists(folder, ignored)) {
+    return fmt::format("the folder {} does not exist", folder.string());
+  }
+  return std::strerror(error);
+}
+
 OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   fail_beyond_file_size_limit();
   const std::string host = host_name();
@@ -112,7 +121,7 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
 bool OutputFile::open_temporary() {
   const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   descriptor_ = ::open(temporary_.c_str(), flags, 0666);
-  if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
+  if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, why_not_made(path_, errno));
   struct stat status {};
   const bool locked = lock(descriptor_);
   // EWOULDBLOCK: another process has the lock. Any other error means that the file system has no

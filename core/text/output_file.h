@@ -47,6 +47,10 @@ class OutputFile {
 /// the course and the programs in bench/ and emulated/.
 void fail_beyond_file_size_limit();
 
+/// Returns the reason why no file can be made at `path`, for an error message. `error` is the errno
+/// of the attempt. If the folder of the file is missing, the reason names the folder.
+std::string why_not_made(const std::string& path, int error);
+
 /// Throws InputError if no OutputFile can be written to `path`. With this check a program fails
 /// before it computes anything.
 inline void check_writable(const std::string& path) { OutputFile file(path); }

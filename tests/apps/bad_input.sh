@@ -97,9 +97,11 @@ train 'has width 16, but the flags ask for --width 32; leave' \
 train 'has heads 2, width 16, but the flags ask for --heads 4, --width 32; leave' \
   "${small[@]}" --heads 4 --width 32 --init saved/model.safetensors
 
-train 'no/m.safetensors: cannot be written: No such file' "${small[@]}" --save no/m.safetensors
+train 'no/m.safetensors: cannot be written: the folder no does not exist' \
+  "${small[@]}" --save no/m.safetensors
 train 'not a regular file' "${small[@]}" --save saved
-expect 'no/run.jsonl: cannot be written' "$train_gpt" "${small[@]}" --log no/run.jsonl
+expect 'no/run.jsonl: cannot be written: the folder no does not exist' "$train_gpt" \
+  "${small[@]}" --log no/run.jsonl
 expect 'no/trace.json: cannot be written' "$train_gpt" "${small[@]}" --trace no/trace.json
 if [[ $(id -u) != 0 ]]; then
   mkdir -m 555 locked

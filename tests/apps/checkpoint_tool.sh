@@ -263,7 +263,10 @@ for folder in a b locked; do
   fails 2 "FILE $folder/lock is the lock of the checkpoints in .*/$folder" export b "$folder/lock"
   [[ ! -s $folder/lock && $(stat -c %i "$folder/lock") == "$inode" ]] || fail "$folder/lock changed"
 done
-fails 2 'none/x.safetensors' export a none/x.safetensors
+fails 2 'none/x.safetensors: cannot be written: the folder none does not exist' \
+  export a none/x.safetensors
+# Outputs are checked before the checkpoint is read.
+fails 2 'none/x.safetensors: cannot be written' export damaged none/x.safetensors
 fails 2 'half: cannot be written' export a half
 mkdir other
 echo '{"model_type": "bert"}' > other/config.json

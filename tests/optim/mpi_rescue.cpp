@@ -84,8 +84,8 @@ TEST_CASE("weights that cannot be written to their path are rescued elsewhere", 
     if (world.rank == 0) {
       const std::string rescued = only_file(folder.path("working"));
       CHECK(text == folder.path("no/w.safetensors") +
-                        ": cannot be written: No such file or directory; the weights are in " +
-                        rescued + " instead");
+                        ": cannot be written: the folder " + folder.path("no") +
+                        " does not exist; the weights are in " + rescued + " instead");
       CHECK(std::filesystem::path(rescued).filename() == "w.safetensors");
       CHECK(bytes_of(rescued) == bytes_of(expected));
     }

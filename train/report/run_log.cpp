@@ -43,7 +43,7 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
         path);
   }
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
+  if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path, why_not_made(path, errno));
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) return;
   try {
     // The system releases the lock when this process ends, even if it is killed. On file systems
