@@ -208,6 +208,15 @@ for stage in 0 1 2 3; do
       fail "no wait: $(cat limited.jsonl)"
   done
 done
+# Steps do not wait for a slow disk. So checkpoints are skipped, and the user is told.
+must_work env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/slow/step-" FAULT_DELAY_MS=10 \
+  "$train_gpt" "${run[@]}" --checkpoint-every 1 --checkpoint "$work/slow" --log slow.jsonl
+skips=$(grep -c '"type":"checkpoint",.*"skipped":true,"writing":' slow.jsonl) ||
+  fail "no checkpoint was skipped: $(cat slow.jsonl)"
+grep -q 'the checkpoint of step 2 is skipped, because that of step 1 is' stderr.log ||
+  fail "$(cat stderr.log)"
+[[ $(grep -c ' is skipped' stderr.log) == 1 ]] || fail "$(cat stderr.log)"
+grep -qE "$skips of the run's checkpoints (was|were) skipped" stderr.log || fail "$(cat stderr.log)"
 ! grep -q wait_ms all.jsonl || fail "a wait for a whole copy: $(cat all.jsonl)"
 alone --plan "${few[@]}" --checkpoint all
 grep -q 'checkpoint besides' stdout.log || fail "$(cat stdout.log)"

@@ -118,14 +118,7 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   // A request that came too late for this step's notes is answered in the same way.
   asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
-  if (phase_ != Phase::idle) {
-    log_.write(JsonObject()
-                   .add("type", "checkpoint")
-                   .add("step", done)
-                   .add("skipped", true)
-                   .add("writing", writing_.step));
-    return;
-  }
+  if (phase_ != Phase::idle) return skip(done, (notes & save_note) != 0);
   info_.step = done;
   info_.skipped = skipped;
   start(info_);
@@ -133,9 +126,28 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   while (phase_ != Phase::idle) advance();
 }
 
+void RunCheckpoints::skip(int64_t done, bool asked_for) {
+  log_.write(JsonObject()
+                 .add("type", "checkpoint")
+                 .add("step", done)
+                 .add("skipped", true)
+                 .add("writing", writing_.step));
+  ++not_written_;
+  // On a slow disk many checkpoints are skipped, so only the first one is reported at once, and
+  // those that somebody waits for.
+  if (not_written_ > 1 && !asked_for) return;
+  spdlog::warn(
+      "the checkpoint of step {} is skipped, because that of step {} is still being written{}",
+      done, writing_.step, asked_for ? "" : "; others like it are counted when the run ends");
+}
+
 std::string RunCheckpoints::finish(int64_t done, int64_t skipped) {
   // Completes a checkpoint that is still being written.
   while (phase_ != Phase::idle) advance();
+  if (not_written_ > 0) {
+    spdlog::info("{} of the run's checkpoints {} skipped, because another one was being written",
+                 not_written_, not_written_ == 1 ? "was" : "were");
+  }
   // This step may be saved already: by after_step, or by the earlier run that this run resumes.
   if (saved_step_ != done) {
     info_.step = done;

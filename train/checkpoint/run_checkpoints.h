@@ -68,8 +68,9 @@ class RunCheckpoints {
 
   /// Must be called after each step. If saves() is true, the caller must first get the results of
   /// all launched steps. If a checkpoint is due while another one is being written, the new one is
-  /// skipped, and the log says so. If a checkpoint cannot be written, the run continues with a
-  /// warning, and earlier checkpoints are kept. Collective.
+  /// skipped, and the log says so. The user is warned of the first one, and of each one that a
+  /// signal has asked for; finish() prints their number. If a checkpoint cannot be written, the run
+  /// continues with a warning, and earlier checkpoints are kept. Collective.
   void after_step(int64_t done, int64_t skipped, uint8_t notes);
   /// Waits until the thread has read all state that is not in the copy. Returns the time waited in
   /// nanoseconds. If the options limit the copy, this must be called before each change of the
@@ -84,6 +85,7 @@ class RunCheckpoints {
   enum class Phase : uint8_t { idle, shards, manifest };
 
   void start(const CheckpointInfo& info);
+  void skip(int64_t done, bool asked_for);
   std::vector<optim::StatePiece> pieces_to_write();
   /// Waits for this rank's thread. Then starts the checkpoint's next phase, or concludes the
   /// checkpoint after a failure or the last phase. Collective.
@@ -110,6 +112,7 @@ class RunCheckpoints {
   std::string shard_;                  // shard_text of the shard that the thread wrote
   std::string digest_;                 // rank 0: digest of the manifest that the thread wrote
   std::string why_;                    // why the thread failed; empty if it did not
+  int64_t not_written_ = 0;            // checkpoints that were skipped
   int64_t saved_step_ = -1;            // step of the last whole checkpoint
   std::string failure_;                // why the last checkpoint failed; empty if it did not
 };
