@@ -40,10 +40,12 @@ class Shape {
     return extents_[static_cast<size_t>(index)];
   }
 
-  /// Returns the number of elements. Throws for more than max_elements, because sizes in bytes
-  /// could then overflow. Also throws if the product of the extents before an extent of 0 is above
-  /// max_elements.
+  /// Returns the number of elements, which is 0 if any extent is 0. Throws for more than
+  /// max_elements, because sizes in bytes could then overflow.
   int64_t elements() const {
+    for (const int64_t extent : *this) {
+      if (extent == 0) return 0;
+    }
     int64_t product = 1;
     for (const int64_t extent : *this) {
       const bool overflow = __builtin_mul_overflow(product, extent, &product);

@@ -30,6 +30,10 @@ TEST_CASE("shapes know their extents") {
   CHECK_FALSE(shape == Shape{2, 12});
   CHECK_FALSE(Shape{1} == Shape{});
   CHECK(Shape{3, 0, 5}.elements() == 0);
+  const int64_t large = int64_t{1} << 60;
+  CHECK(Shape{large, 0}.elements() == 0);
+  CHECK(Shape{0, large}.elements() == 0);
+  CHECK(Shape{large, large, 0}.elements() == 0);
 }
 
 TEST_CASE("invalid shapes are errors") {
