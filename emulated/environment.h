@@ -10,8 +10,8 @@ namespace emulated {
 int number_of(const char* variable, int initial, int least, int most);
 
 /// Reads a seed; returns 0 if the variable is not set or is empty. Throws std::invalid_argument for
-/// anything but a number that is at least 0. The message contains `meanings`, a text that explains
-/// the seeds.
+/// anything but a number of digits only, up to 2^64 - 1. The message contains `meanings`, a text
+/// that explains the seeds.
 uint64_t seed_of(const char* variable, const char* meanings);
 
 }  // namespace emulated
