@@ -12,15 +12,27 @@
 namespace tessera::nn {
 namespace {
 
-// Refuses a finite weight that would become infinity in f16.
-void check_fits_f16(const std::string& path, const std::string& name, int64_t begin,
-                    std::span<const float> values) {
-  constexpr float becomes_infinity = 65520;
+/// The range of a 16-bit dtype.
+struct Range {
+  float largest;           // the largest finite value
+  float becomes_infinity;  // from here on, values are rounded to infinity: a tie rounds up
+  const char* wider;       // precisions that hold larger values
+};
+constexpr Range f16_range{65504, 65520, "fp32 or bf16"};
+constexpr Range bf16_range{0x1.FEp127f, 0x1.FFp127f, "fp32"};
+
+// Refuses a finite weight that would become infinity in the parameter's dtype.
+void check_fits(const std::string& path, const NamedParameter& named, int64_t begin,
+                std::span<const float> values) {
+  const DType dtype = named.parameter.dtype();
+  if (dtype != DType::f16 && dtype != DType::bf16) return;
+  const Range& range = dtype == DType::f16 ? f16_range : bf16_range;
   for (size_t i = 0; i < values.size(); ++i) {
     const float size = std::abs(values[i]);
-    if (size >= becomes_infinity && std::isfinite(size)) {
-      fail_input("{}: tensor {}: element {} is {}, but f16 holds at most 65504; use fp32 or bf16",
-                 path, name, begin + static_cast<int64_t>(i), values[i]);
+    if (size >= range.becomes_infinity && std::isfinite(size)) {
+      fail_input("{}: tensor {}: element {} is {}, but {} holds at most {}; use {}", path,
+                 named.name, begin + static_cast<int64_t>(i), values[i], dtype_name(dtype),
+                 range.largest, range.wider);
     }
   }
 }
@@ -56,7 +68,7 @@ void check_weights(const std::string& path, const SafetensorsEntry& entry, const
 void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
                   const NamedParameter& named, int64_t begin, std::span<float> out) {
   file.read_as_f32(entry, begin, out);
-  if (named.parameter.dtype() == DType::f16) check_fits_f16(file.path(), named.name, begin, out);
+  check_fits(file.path(), named, begin, out);
 }
 
 void load_parameter(const NamedParameter& named, const ParameterSource& source) {

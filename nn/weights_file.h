@@ -99,7 +99,7 @@ inline constexpr const char* batches_suffix = ".num_batches_tracked";
 void check_weights(const std::string& path, const SafetensorsEntry& entry, const Shape& shape);
 
 /// Reads elements [begin, begin + out.size()) of a parameter into `out`. Throws InputError for a
-/// finite weight that would become infinity in an f16 parameter.
+/// finite weight that would become infinity in a 16-bit parameter.
 void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
                   const NamedParameter& named, int64_t begin, std::span<float> out);
 

@@ -37,7 +37,7 @@ class GptWeights {
 
   /// Overwrites the model's parameters, rounding to their dtype. A parameter without memory gets
   /// memory first. Throws if a parameter belongs to an optimizer. load() and read() throw
-  /// InputError for a finite weight that would become infinity in an f16 parameter.
+  /// InputError for a finite weight that would become infinity in a 16-bit parameter.
   void load() const;
 
   /// Reads elements [begin, begin + out.size()) of a parameter into `out`.

@@ -159,7 +159,7 @@ TEST_CASE_METHOD(Saved, "parts of parameters are read from files of any precisio
   }
 }
 
-TEST_CASE_METHOD(Saved, "a weight that f16 cannot hold is refused where parameters are f16") {
+TEST_CASE_METHOD(Saved, "a weight that a 16-bit parameter cannot hold is refused") {
   const std::string path = folder.path("model.safetensors");
   const auto load_with = [&](float weight, DType dtype) {
     model.named_parameters()[3].parameter.tensor().data<float>()[4] = weight;
@@ -174,6 +174,13 @@ TEST_CASE_METHOD(Saved, "a weight that f16 cannot hold is refused where paramete
   load_with(65519.0f, DType::f16);  // rounded to 65504
   load_with(std::numeric_limits<float>::infinity(), DType::f16);
   load_with(1e30f, DType::bf16);
+  constexpr float tie = 0x1.FFp127f;  // halfway between bf16's largest value and 2^128
+  CHECK_THAT(test::message_of<InputError>([&] { load_with(-tie, DType::bf16); }),
+             ContainsSubstring("h.0.ln_1.bias: element 4 is -3.39") &&
+                 ContainsSubstring("but bf16 holds at most 3.3895314e+38; use fp32"));
+  load_with(std::nextafter(tie, 0.0f), DType::bf16);  // rounded to the largest value
+  load_with(-std::numeric_limits<float>::infinity(), DType::bf16);
+  load_with(tie, DType::f32);
 }
 
 TEST_CASE_METHOD(Saved, "names without a prefix, a tied head and old buffers are accepted") {
