@@ -91,6 +91,10 @@ void GptConfig::validate() const {
   if (!(epsilon > 0 && epsilon <= 1)) {
     fail_input("the norms' epsilon is {}, expected above 0 and at most 1", epsilon);
   }
+  if (!std::isfinite(initializer_range) || initializer_range < 0) {
+    fail_input("initializer_range is {}, expected a finite number of at least 0",
+               initializer_range);
+  }
 }
 
 Gpt::Gpt(const GptConfig& config)

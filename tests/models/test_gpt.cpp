@@ -160,6 +160,12 @@ TEST_CASE("invalid configurations are errors that say why") {
         "the norms' epsilon is -1, expected above 0 and at most 1");
   CHECK(message(with([](auto& c) { c.epsilon = NAN; })) ==
         "the norms' epsilon is nan, expected above 0 and at most 1");
+  CHECK(message(with([](auto& c) { c.initializer_range = -0.02f; })) ==
+        "initializer_range is -0.02, expected a finite number of at least 0");
+  for (const float range : {NAN, INFINITY, -INFINITY}) {
+    CHECK(message(with([range](auto& c) { c.initializer_range = range; }))
+              .ends_with("expected a finite number of at least 0"));
+  }
   CHECK(message({}) == "layers is 0, expected at least 1");
   CHECK_THROWS_AS(GptConfig::preset("gpt3"), InputError);
   CHECK_THROWS_WITH(GptConfig::preset("gpt3"),
