@@ -23,6 +23,7 @@
 
 #include "core/error.h"
 #include "tests/hostile/readers.h"
+#include "tests/support/image_files.h"
 #include "tests/support/temporary_folder.h"
 
 namespace tessera::hostile {
@@ -56,8 +57,9 @@ Case make_case(const Options& options, const Reader& reader, int64_t number) {
   if (number > 0) {
     result.what = mutate(result.files, random);
   } else {
+    // mutate() compresses files of form gzip, which variants have uncompressed.
     for (HostileFile& file : result.files) {
-      if (file.form == Form::gzip) file.form = Form::plain;
+      if (file.form == Form::gzip) file.bytes = test::gzipped(file.bytes);
     }
   }
   return result;
