@@ -33,19 +33,31 @@ auto checked(const char* text, Call&& call) {
 }
 #define TESSERA_ONEDNN(...) checked(#__VA_ARGS__, [&] { return __VA_ARGS__; })
 
-/// Makes the CPU engine. Without AVX-512, first fixes malloc's mmap threshold (the size from which
-/// malloc maps a block directly), unless the user has set it. The reason: without AVX-512, oneDNN
-/// allocates packed operands with malloc in each product, even if it is given a scratchpad. When
-/// such a large block is freed, glibc raises the threshold. Later blocks then come from the heap,
-/// which becomes fragmented and takes ten times as much memory.
+/// Makes the CPU engine. Without AVX-512, first sets two parameters of glibc's malloc, except those
+/// that the user has set. The reason: without AVX-512, oneDNN allocates packed operands with malloc
+/// in each product, even if it is given a scratchpad.
 inline dnnl::engine make_engine() {
 #ifdef __GLIBC__
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto avx512 = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
   const char* const tunables = std::getenv("GLIBC_TUNABLES");
-  const bool is_chosen = std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr ||
-                         (tunables && std::strstr(tunables, "malloc.mmap_threshold") != nullptr);
-  if ((isa & avx512) != avx512 && !is_chosen) mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  const auto is_chosen = [&](const char* variable, const char* tunable) {
+    return std::getenv(variable) != nullptr ||
+           (tunables && std::strstr(tunables, tunable) != nullptr);
+  };
+  if ((isa & avx512) != avx512) {
+    // Blocks of 1 MiB and more are mapped directly. Without a fixed threshold, glibc raises it when
+    // such a block is freed. Later blocks then come from malloc's heap, which becomes fragmented
+    // and takes ten times as much memory.
+    if (!is_chosen("MALLOC_MMAP_THRESHOLD_", "malloc.mmap_threshold")) {
+      mallopt(M_MMAP_THRESHOLD, 1 << 20);
+    }
+    // Up to 4 MiB at the end of malloc's heap stay with the process. By default, glibc hands back
+    // more than 128 KiB, and the next product would fault the same pages in again.
+    if (!is_chosen("MALLOC_TRIM_THRESHOLD_", "malloc.trim_threshold")) {
+      mallopt(M_TRIM_THRESHOLD, 4 << 20);
+    }
+  }
 #endif
   return TESSERA_ONEDNN(dnnl::engine(dnnl::engine::kind::cpu, 0));
 }

@@ -3,8 +3,9 @@
 # large blocks (core/memory.cpp), hold at most 5/4 of the ledger's peak plus a huge page each. All
 # other memory (code, libraries, generated kernels, malloc) takes 20 to 50 MiB on Debian 12
 # (docs/memory.md, "A process"), and must stay below 64 MiB. Stage 3 with recomputation holds far
-# less than plain data parallelism. The last two runs are as on CPUs without bf16 instructions:
-# ledger and plan must count the f32 copies of operands.
+# less than plain data parallelism. The last runs are as on CPUs without bf16 instructions: ledger
+# and plan must count the f32 copies of operands. With AVX2 alone, steps must not hand memory back
+# that the next step needs.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 micro=(--preset micro --steps 3 --global-batch 8 --micro-batch 4 --eval-every 0)
 
@@ -45,3 +46,16 @@ check widened.jsonl 200 400
 export ONEDNN_MAX_CPU_ISA=AVX2
 measure packed.jsonl 2 --precision bf16 --stage 3 --recompute
 check packed.jsonl 100 160
+
+# faults STEPS: how many pages a run of two threads faults in.
+faults() {
+  python3 - "$train_gpt" --data text.txt --threads 2 --steps "$1" --eval-every 0 << 'PYTHON'
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt)
+PYTHON
+}
+few=$(faults 10) many=$(faults 30)
+echo "page faults of 10 steps: $few, of 30 steps: $many"
+# With malloc's default trim threshold, each step of nano faults in several hundred pages.
+((many - few < 20 * 50)) || fail "20 steps fault in $((many - few)) pages"
