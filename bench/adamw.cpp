@@ -2,11 +2,11 @@
 //
 //   bench_adamw --parameters 124439808 --threads 1
 //
-// A pass of AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter. The limit is the
-// fastest of these copy loops: plain, memcpy and, in a build for AVX-512, non-temporal stores. A
-// copy moves 8 bytes an element. With the default of --parameters, all buffers are larger than the
-// caches. Passes and copies are timed alternately, after a warm-up round. Prints medians as one
-// JSON object.
+// A pass of AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter. Its bandwidth is
+// compared with that of the fastest of these copy loops: plain, memcpy and, in a build for AVX-512,
+// non-temporal stores. A copy counts as 8 bytes an element. With the default of --parameters, all
+// buffers are larger than the caches. Passes and copies are timed alternately, after a warm-up
+// round. Prints medians as one JSON object.
 #include <algorithm>
 #include <chrono>
 #include <cstring>

@@ -5,9 +5,9 @@
 //
 // On the CPU, memory comes from heaps (core/heap.h). A heap keeps freed memory for later blocks,
 // because the first touch of fresh pages costs more than most kernels (docs/memory.md). A heap
-// holds at most about 1.25 times the peak bytes of its blocks. On CUDA, memory comes from the
-// device's stream-ordered pool: a block belongs to the stream on which it was allocated, and is
-// freed in that stream's order.
+// holds at most about 1.25 times the peak bytes of its blocks, plus 2 MiB. On CUDA, memory comes
+// from the device's stream-ordered pool: a block belongs to the stream on which it was allocated,
+// and is freed in that stream's order.
 #pragma once
 
 #include <array>
@@ -93,7 +93,7 @@ std::shared_ptr<Storage> allocate(int64_t bytes, Category category, Device devic
 
 /// Allocates pinned host memory, which GPUs copy from and to directly (cuda::allocate_pinned).
 /// Freed pinned memory is not cached, so use this for long-lived tensors only. Throws if there is
-/// not enough memory. Always throws in a build without CUDA.
+/// not enough memory. In a build without CUDA, throws unless `bytes` is 0.
 std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 
 /// Wraps memory that was allocated elsewhere on `device`, and counts it in the device's ledger.
@@ -101,10 +101,10 @@ std::shared_ptr<Storage> allocate_pinned(int64_t bytes, Category category);
 std::shared_ptr<Storage> adopt(std::shared_ptr<void> memory, int64_t bytes, Category category,
                                Device device);
 
-/// Returns the peak bytes of all pages, free pages included, that a device in host memory has held.
-/// The device has one heap for small blocks and one for large blocks, and the result adds their two
-/// peaks. Each peak is at most about 1.25 times the peak bytes of the heap's blocks, plus a huge
-/// page.
+/// Returns how many bytes of pages the heaps of a CPU device have held at most, free pages
+/// included. The device has one heap for small blocks and one for large blocks, and the result adds
+/// their two peaks. Each peak is at most about 1.25 times the peak bytes of the heap's blocks, plus
+/// a huge page.
 int64_t peak_held_bytes(Device device = {});
 
 /// Hands free memory back to the system; for tests and for measurements of a process's size.

@@ -30,9 +30,9 @@ struct SaveOptions {
 /// master weights. Rank 0 writes the file, which appears complete or not at all. One bucket or one
 /// row-sparse table at a time is gathered into memory of Category::communication. The plan includes
 /// the memory and traffic of saves during a run (train/weight_saves.h), but not of a save at the
-/// end of the run. Therefore such a save must come after report_run has measured: after the call,
-/// or in its `before_tables`. If `path` cannot be written, tries other places, as save_parameters
-/// does. Collective.
+/// end of the run. Make such a save after report_run (train/step_loop.h) has returned, or in the
+/// function `before_tables` that report_run calls once it has measured. If `path` cannot be
+/// written, tries other places, as save_parameters does. Collective.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 

@@ -77,8 +77,8 @@ __device__ void share_plain(float* square, const float (&c)[R][R]) {
   }
 }
 
-/// c (16 R, D) += weights b, with the weights that share_plain wrote. Only the first `tokens` rows
-/// of b are read, because all rows after them are zero.
+/// Adds the product of `weights`, as share_plain wrote them, and the tile `b` to c (16 R, D). Only
+/// the first `tokens` rows of b are read, because all rows after them are zero.
 template <int R, int J>
 __device__ void add_plain(float (&c)[R][J], const float* weights, const float* b, int tokens,
                           int head) {

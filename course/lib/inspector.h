@@ -23,7 +23,8 @@ class Inspector {
   DataParallel& trainer_;
 };
 
-/// Counts the bytes of host memory, by category, that were allocated after this object was made.
+/// Measures, by category, how many more bytes of host memory are in use than when this object was
+/// made: now, and at the peak since then. The constructor resets the ledger's peaks.
 class MemoryUse {
  public:
   MemoryUse() {

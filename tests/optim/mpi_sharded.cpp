@@ -22,10 +22,11 @@ int64_t padded(int64_t blocks) {
   return (blocks + ranks - 1) / ranks * ranks * 256;
 }
 
-// The numbers of elements in the buckets of the tiny GPT of width 20, derived by hand. The token
-// table has 37 x 20 elements, the position table 8 x 20. Each layer has two norms (20 and 20 each),
-// and weights with biases: 20 x 60 and 60, 20 x 20 and 20, 20 x 80 and 80, 80 x 20 and 20. The last
-// layer's bucket also has the final norm.
+// The numbers of elements in the buckets of the tiny GPT of width 20, derived by hand. Each
+// parameter takes whole blocks of 256 elements. The token table has 37 x 20 elements (3 blocks),
+// the position table 8 x 20 (1 block). Each layer has two norms of 20 and 20 (4 blocks), and
+// weights with biases: 20 x 60 and 60 (5 + 1), 20 x 20 and 20 (2 + 1), 20 x 80 and 80 (7 + 1), 80 x
+// 20 and 20 (7 + 1). The last layer's bucket also has the final norm (2 blocks).
 struct TinyBlocks {
   int64_t embeddings = padded(3) + padded(1);  // the tied table has a bucket of its own
   int64_t layer = padded(4 + (5 + 1) + (2 + 1) + (7 + 1) + (7 + 1));
@@ -131,7 +132,7 @@ TEST_CASE("stage 3: evaluation gathers each block once, and holds no more than t
   // The 7 calls are a gather for each of two buckets of embeddings and four of layers, and the
   // barrier. Without the embeddings there are 5 calls.
   evaluate(blocks.embeddings + layers, 7);
-  evaluate(layers, 5);  // the embeddings stay gathered until the next step
+  evaluate(layers, 5);  // the embeddings stay gathered until synchronize()
   CHECK(memory.peak(Category::parameters) ==
         4 * (blocks.embeddings + blocks.layer + blocks.last_layer));
   optimizer.synchronize();
@@ -169,6 +170,7 @@ TEST_CASE("stage 3: if ranks read parameters in different orders, the error name
                  ContainsSubstring(" all_gather of parameters, bucket 1 (call ") &&
                  ContainsSubstring("read them in the same order"));
   // Layers without gradients form another group, whose buckets are numbered from 0 again.
+  // A group's number is the index of its first parameter: 2 for 1.weight.
   LayeredModel frozen({.layers = 2});
   frozen.layer(1).weight.set_trainable(false);
   frozen.layer(1).bias.set_trainable(false);

@@ -1,5 +1,5 @@
-// Checks whether a path is inside a folder. Imports and exports use this check to keep other files
-// out of the folders of checkpoints.
+// Checks whether a path is inside a folder. An import uses this check to refuse input files in the
+// folder that it writes to. Programs use it to refuse outputs inside a checkpoint.
 #pragma once
 
 #include <filesystem>

@@ -1,7 +1,7 @@
-// The copy of a rank's state from which an asynchronous checkpoint is written. The copy is as large
-// as CheckpointOptions::staging allows. The thread that writes the checkpoint reads the remaining
-// state in place while the next step's forward and backward run. The next step's update waits for
-// the reads.
+// The copy of a rank's state from which an asynchronous checkpoint is written. The copy holds as
+// much of the state as CheckpointOptions::staging allows. The thread that writes the checkpoint
+// reads the rest of the state in place while the next step's forward and backward run. The next
+// step's update waits for the reads.
 //
 // Some state is always copied, even beyond the limit: numbers of updates, the loss scaler's state,
 // running statistics of batch norms and, with offload, state that stays in GPU memory, because the
@@ -21,8 +21,8 @@ class StateCopy {
  public:
   /// An empty copy, for no pieces.
   StateCopy() = default;
-  /// Allocates memory (Category::checkpoint) for pieces of these sizes. Throws InputError on a GPU
-  /// without offload if the limit is below the size of the rank's state.
+  /// Chooses the pieces to copy, and allocates memory (Category::checkpoint) for them. Throws
+  /// InputError on a GPU without offload if the limit is below the size of the rank's state.
   StateCopy(const CheckpointOptions& options, const std::vector<optim::StatePiece>& pieces,
             optim::Offload offload);
 

@@ -48,12 +48,14 @@ TEST_CASE("cross_entropy's gradient can have another dtype than the logits") {
 }
 
 TEST_CASE("cross_entropy neither reads nor writes the padding behind a row") {
-  // The widths are a vocabulary and the stride of the logits. The cases cover rows shorter and
-  // longer than one read of a warp, vector accesses with and without a remainder, and odd strides.
+  // The widths are a vocabulary and the stride of the logits. On CUDA, a warp reads a row of at
+  // most 1024 elements, and a block a longer one. Some rows are whole vectors, some leave a
+  // remainder, and odd strides allow no vector accesses.
   using Widths = std::pair<int64_t, int64_t>;
   const auto [vocabulary, stride] =
       GENERATE(Widths{65, 128}, Widths{61, 64}, Widths{7, 9}, Widths{1, 64}, Widths{1025, 1088},
-               Widths{3001, 3008}, Widths{9217, 9280}, Widths{1030, 1031});
+               Widths{3001, 3008}, Widths{9217, 9280}, Widths{1030, 1031}, Widths{1000, 1024},
+               Widths{3200, 3264});
   const DType dtype = GENERATE(from_range(float_dtypes()));
   CAPTURE(vocabulary, stride, dtype_name(dtype));
   const int64_t rows = 5;

@@ -72,7 +72,7 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 
 TEST_CASE("add_block_sums: the same bits for any ranks and buckets", "[step_end]") {
   // The cases:
-  //   more blocks than one partial sum adds up (1024), and parameters without blocks;
+  //   more blocks than the 1024 of one partial sum, and parameters without blocks;
   //   a single block;
   //   no parameters.
   const std::vector<int64_t> parameters =
