@@ -46,16 +46,16 @@ inline dnnl::engine make_engine() {
            (tunables && std::strstr(tunables, tunable) != nullptr);
   };
   if ((isa & avx512) != avx512) {
-    // Blocks of 1 MiB and more are mapped directly. Without a fixed threshold, glibc raises it when
-    // such a block is freed. Later blocks then come from malloc's heap, which becomes fragmented
-    // and takes ten times as much memory.
+    // Packed operands take up to 7.6 MiB (GPT-2's vocabulary). They come from malloc's heap, and up
+    // to 16 MiB at the end of the heap stay with the process. By default, glibc maps larger blocks
+    // directly, and hands back more than 128 KiB at the end of the heap. The next product would
+    // then fault the same pages in again. glibc also raises both thresholds when a mapped block is
+    // freed, up to 64 MiB, so that the memory held would depend on the order of the products.
     if (!is_chosen("MALLOC_MMAP_THRESHOLD_", "malloc.mmap_threshold")) {
-      mallopt(M_MMAP_THRESHOLD, 1 << 20);
+      mallopt(M_MMAP_THRESHOLD, 8 << 20);
     }
-    // Up to 4 MiB at the end of malloc's heap stay with the process. By default, glibc hands back
-    // more than 128 KiB, and the next product would fault the same pages in again.
     if (!is_chosen("MALLOC_TRIM_THRESHOLD_", "malloc.trim_threshold")) {
-      mallopt(M_TRIM_THRESHOLD, 4 << 20);
+      mallopt(M_TRIM_THRESHOLD, 16 << 20);
     }
   }
 #endif
