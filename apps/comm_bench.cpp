@@ -12,6 +12,7 @@
 
 #include "apps/cli/agreement.h"
 #include "apps/cli/command_line.h"
+#include "apps/cli/paths.h"
 #include "apps/comm_bench/comm_measure.h"
 #include "apps/comm_bench/comm_report.h"
 #include "apps/comm_bench_options.h"
@@ -101,7 +102,10 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   set_thread_count(dist::threads_per_rank(0, world.local_size));
   const bool to_file = !options.json.empty() && options.json != "-";
-  if (talks && to_file) check_writable(options.json);
+  if (talks && to_file) {
+    check_outside_checkpoints("--json", options.json);
+    check_writable(options.json);
+  }
 
   const dist::World group = group_of(world, options.groups);
   const std::vector<CommResult> results =

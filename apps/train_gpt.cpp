@@ -327,7 +327,7 @@ int run(int argc, char** argv, dist::World& world) {
   const auto [options, help, flags] = parse_command_line(argc, argv);
   check_command_lines(world, "train_gpt", flags, options.devices);
   if (!help.empty() || options.plan) {
-    if (options.plan) warn_of_plan(options);
+    if (help.empty()) warn_of_plan(options);
     if (world.rank == 0) fmt::print("{}", help.empty() ? plan_text(options, world) : help);
     return 0;
   }

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "apps/cli/command_line.h"
+#include "apps/cli/paths.h"
 #include "apps/tune_options.h"
 #include "core/cuda.h"
 #include "core/product_tuning.h"
@@ -45,6 +46,7 @@ int run(int argc, char** argv, dist::World& world) {
     fail_input("tune measures on one rank, but was started on {} ranks", world.size);
   }
   dist::choose_devices(world, {.device = "cuda", .comm = "mpi"});
+  check_outside_checkpoints("--out", options.out);
   check_writable(options.out);
   const train::TunedFor here{cuda::device_name(default_device().index),
                              cuda::product_library_version()};

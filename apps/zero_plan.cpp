@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "apps/cli/command_line.h"
+#include "apps/cli/paths.h"
 #include "apps/zero_plan_options.h"
 #include "apps/zero_plan_report.h"
 #include "apps/zero_plan_table.h"
@@ -30,7 +31,10 @@ void run(const PlanOptions& options) {
     return;
   }
   const bool to_file = !options.json.empty() && options.json != "-";
-  if (to_file) check_writable(options.json);
+  if (to_file) {
+    check_outside_checkpoints("--json", options.json);
+    check_writable(options.json);
+  }
   set_thread_count(
       dist::threads_per_rank(options.threads, static_cast<int>(options.ranks_per_node)));
   const std::vector<train::StagePlan> plans = train::plan_stages(options);

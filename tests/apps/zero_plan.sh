@@ -66,4 +66,8 @@ expect '--shared-cores is for the time of a step' --shared-cores
 expect 'beyond 2^63' --layers 16384 --width 1048576 --heads 1 --ranks 1000000 --micro-batch 1 \
   --global-batch 1073741824
 expect 'no/plan.json: cannot be written' --json no/plan.json
+mkdir -p run/step-000000001
+touch run/step-000000001/manifest.json
+expect '--json run/step-000000001/manifest.json is in the checkpoint' \
+  --json run/step-000000001/manifest.json
 [[ -z $(find . -name '*.tmp*') ]] || fail "files were left behind"

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include <spdlog/spdlog.h>
 
@@ -135,7 +136,7 @@ void RunCheckpoints::skip(int64_t done, bool asked_for) {
   ++not_written_;
   // On a slow disk many checkpoints are skipped, so only the first one is reported at once, and
   // those that somebody waits for.
-  if (not_written_ > 1 && !asked_for) return;
+  if (!asked_for && std::exchange(warned_, true)) return;
   spdlog::warn(
       "the checkpoint of step {} is skipped, because that of step {} is still being written{}",
       done, writing_.step, asked_for ? "" : "; others like it are counted when the run ends");

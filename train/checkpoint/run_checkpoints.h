@@ -113,6 +113,7 @@ class RunCheckpoints {
   std::string digest_;                 // rank 0: digest of the manifest that the thread wrote
   std::string why_;                    // why the thread failed; empty if it did not
   int64_t not_written_ = 0;            // checkpoints that were skipped
+  bool warned_ = false;                // of one that was skipped without being asked for
   int64_t saved_step_ = -1;            // step of the last whole checkpoint
   std::string failure_;                // why the last checkpoint failed; empty if it did not
 };
