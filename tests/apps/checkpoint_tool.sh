@@ -113,7 +113,7 @@ cp out/model.safetensors epsilon
 sed 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 1e-06/' out/config.json \
   > epsilon/config.json
 tool import epsilon/model.safetensors kept
-expect 'model.epsilon is nothing, but 1e-06 in model.safetensors' "$train_gpt" "${full[@]}" \
+expect 'model.epsilon is nothing instead of 1e-06' "$train_gpt" "${full[@]}" \
   --checkpoint kept
 alone --data text.txt --init epsilon --global-batch 12 --micro-batch 2 --threads 1 --steps 2 \
   --eval-every 0 --checkpoint kept

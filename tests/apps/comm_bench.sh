@@ -62,7 +62,7 @@ grep -q '^# 2 ranks, device cpu, communicator mpi, f32$' stdout.log || fail "$(c
 # With --groups, several groups are measured at the same time.
 must_work mpirun -n 3 "$comm_bench" "${sizes[@]}" "${few[@]}" --groups 1 --json comm.json
 check 3 f32
-grep -q 'communicator mpi, the first of 1 groups, f32$' stdout.log || fail "$(cat stdout.log)"
+grep -q 'communicator mpi, the first of 1 group, f32$' stdout.log || fail "$(cat stdout.log)"
 must_work mpirun -n 4 "$comm_bench" "${sizes[@]}" "${few[@]}" --groups 2 --json comm.json
 check 2 f32
 expect '--groups is 2, expected a divisor of the 3 ranks' mpirun -n 3 "$comm_bench" --groups 2
@@ -110,6 +110,10 @@ expect 'all_reduce sums only f32, --dtype is bf16' \
 expect '--comm nccl: NCCL connects only GPUs, but --device is cpu' \
   "$comm_bench" --device cpu --comm nccl
 expect 'no/comm.json: cannot be written' "$comm_bench" --max-bytes 2k --json no/comm.json
+mkdir -p run/step-000000001
+touch run/step-000000001/manifest.json
+expect '--json run/step-000000001/comm.json is in the checkpoint' \
+  "$comm_bench" --max-bytes 2k --json run/step-000000001/comm.json
 expect '--factor is 1, expected at least 2' mpirun -n 3 "$comm_bench" --factor 1
 expect 'no/comm.json: cannot be written' mpirun -n 3 "$comm_bench" --json no/comm.json
 [[ -z $(find . -name '*.tmp*') ]] || fail "files were left behind"
