@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A process uses little more memory than the memory ledger counts. Its two heaps, for small and for
 # large blocks (core/memory.cpp), hold at most 5/4 of the ledger's peak plus a huge page each. All
-# other memory (code, libraries, generated kernels, malloc) takes 20 to 50 MiB on Debian 12
-# (docs/memory.md, "A process"), and must stay below 64 MiB. Stage 3 with recomputation holds far
+# other memory (code, libraries, generated kernels, malloc) takes 20 to 60 MiB on Debian 12
+# (docs/memory.md, "A process"), and must stay below 72 MiB. Stage 3 with recomputation holds far
 # less than plain data parallelism. The last runs are as on CPUs without bf16 instructions: ledger
 # and plan must count the f32 copies of operands. With AVX2 alone, steps must not hand memory back
 # that the next step needs.
@@ -14,7 +14,7 @@ micro=(--preset micro --steps 3 --global-batch 8 --micro-batch 4 --eval-every 0)
 check() {
   python3 - "$@" << 'PYTHON'
 import json, sys
-allowed = 64 << 20
+allowed = 72 << 20
 least, most = (int(mebibytes) << 20 for mebibytes in sys.argv[2:])
 for rank in [json.loads(line) for line in open(sys.argv[1])][-1]["ranks"]:
     peak, heap = rank["peak_total"], rank["heap_peak"]
