@@ -118,13 +118,23 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
-// Refuses --save-every if its saves would be in the folder of --checkpoint. Saves and checkpoints
-// are both in folders named step-..., so the removal of old checkpoints would remove saves too.
+// Refuses --save-every if its saves would be in the folder of --checkpoint, or beside checkpoints
+// of another run. Saves and checkpoints are both in folders named step-..., so the removal of old
+// checkpoints would remove saves too.
 void check_step_folders(const GivenSaves& saves) {
-  if (saves.every == 0 || saves.file.empty() || saves.checkpoints.empty()) return;
+  if (saves.every == 0 || saves.file.empty()) return;
   const fs::path parent = fs::path(saves.file).parent_path();
   const std::string beside = parent.empty() ? "." : parent.string();
-  if (!same_file(beside, saves.checkpoints)) return;
+  for (const int64_t step : train::checkpoint_steps(beside)) {
+    const fs::path folder = fs::path(beside) / train::checkpoint_name(step);
+    std::error_code error;
+    if (!fs::exists(folder / train::manifest_name, error)) continue;
+    fail_input(
+        "--save-every writes folders step-... in {}, and {} there is a checkpoint; give --save "
+        "another folder",
+        beside, folder.filename().string());
+  }
+  if (saves.checkpoints.empty() || !same_file(beside, saves.checkpoints)) return;
   fail_input(
       "--save-every writes folders step-... in {}, and --checkpoint {} writes folders of the same "
       "names there; give one of them another folder",
@@ -140,12 +150,21 @@ bool is_lock(const fs::path& name) {
   return is_empty || !train::checkpoint_steps(name.parent_path().string()).empty();
 }
 
-// Refuses an output that is the lock of the folder of --checkpoint. The folder need not exist.
-void check_own_lock(const GivenPath& output, const std::string& checkpoints) {
+// Refuses an output that is the lock of the folder of --checkpoint, or is where --checkpoint may
+// write a checkpoint. The folder need not exist.
+void check_own_folder(const GivenPath& output, const std::string& checkpoints) {
   if (checkpoints.empty()) return;
-  if (!same_file(output.path, (fs::path(checkpoints) / train::lock_name).string())) return;
-  fail_input("{} {} is the lock of the folder of --checkpoint; give another name", output.flag,
-             output.path);
+  if (same_file(output.path, (fs::path(checkpoints) / train::lock_name).string())) {
+    fail_input("{} {} is the lock of the folder of --checkpoint; give another name", output.flag,
+               output.path);
+  }
+  fs::path folder = future_name(output.path);
+  for (; folder.has_relative_path(); folder = folder.parent_path()) {
+    if (!train::names_checkpoint(folder.string())) continue;
+    if (!same_file(folder.parent_path().string(), checkpoints)) continue;
+    fail_input("{} {} is where --checkpoint writes a checkpoint; give another name", output.flag,
+               output.path);
+  }
 }
 
 }  // namespace
@@ -154,6 +173,11 @@ void check_outside_checkpoints(const std::string& flag, const std::string& path)
   const fs::path name = future_name(path);
   std::error_code error;
   for (fs::path folder = name; folder.has_relative_path(); folder = folder.parent_path()) {
+    if (train::names_partial_checkpoint(folder.string())) {
+      fail_input("{} {} would be removed as an unfinished checkpoint, because of the name {}; give "
+                 "another path",
+                 flag, path, folder.filename().string());
+    }
     const bool is_checkpoint = train::names_checkpoint(folder.string()) &&
                                fs::exists(folder / train::manifest_name, error);
     if (!is_checkpoint) continue;
@@ -178,7 +202,7 @@ void check_paths(const GivenPaths& given) {
     if (path.empty()) continue;
     check_streams(paths.outputs[i]);
     check_outside_checkpoints(flag, path);
-    check_own_lock(paths.outputs[i], given.saves.checkpoints);
+    check_own_folder(paths.outputs[i], given.saves.checkpoints);
     for (const auto& [input_flag, input, unused] : paths.inputs) {
       const bool replaces = may_replace != nullptr && std::string_view(may_replace) == input_flag;
       if (input.empty() || replaces) continue;

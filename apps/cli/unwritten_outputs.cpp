@@ -45,6 +45,9 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed) {
         "{} {} is not written, because no step is left; the program report makes it from the log",
         flag, path);
   }
+  if (!options.trace.empty()) {
+    spdlog::warn("--trace {} is not written, because no step is left", options.trace);
+  }
   if (!options.save.empty()) {
     spdlog::warn(
         "--save {0} is not written, because no step is left; `checkpoint export {1} {0}` writes it",

@@ -82,6 +82,15 @@ expect 'elsewhere/lock is the lock of the checkpoints' "$train_gpt" "${run[@]}" 
   --trace elsewhere/lock
 expect 'is the lock of the folder of --checkpoint' "$train_gpt" "${run[@]}" --checkpoint not-yet \
   --log not-yet/lock
+# Outputs are not written where writers of checkpoints would remove or replace them.
+for output in --csv --tensorboard; do
+  expect 'would be removed as an unfinished checkpoint, because of the name step-9.partial' \
+    "$train_gpt" "${run[@]}" $output elsewhere/step-9.partial/out
+  expect 'is where --checkpoint writes a checkpoint' "$train_gpt" "${run[@]}" \
+    --checkpoint not-yet $output not-yet/step-000000007/out
+done
+expect 'step-000000012 there is a checkpoint; give --save another folder' "$train_gpt" "${run[@]}" \
+  --save elsewhere/model.safetensors --save-every 5
 
 # wait_for PATTERN FILE: waits until FILE has a line with PATTERN.
 wait_for() {
@@ -177,7 +186,9 @@ expect 'there is no such setting' "$train_gpt" "${run[@]}" --steps 20 --resume-c
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --checkpoint-every 2
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --resume latest
 expect 'there is no checkpoint to resume from' "$train_gpt" "${run[@]}" --resume-changed lr
-expect 'manifest.json' "$train_gpt" "${run[@]}" --resume nowhere
+expect 'nowhere: there is no such folder' "$train_gpt" "${run[@]}" --resume nowhere
+expect 'off is a folder of checkpoints; name one of them, such as off/step-0000000' \
+  "$train_gpt" "${run[@]}" --resume off
 expect 'cannot be made' "$train_gpt" "${run[@]}" --checkpoint text.txt/run
 mkdir pictures
 expect '--checkpoint pictures is what --data reads' "$train_resnet" --data pictures \

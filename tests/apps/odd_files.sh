@@ -17,6 +17,7 @@ for flag in --data --val-data --init; do
   refuses 'pipe: is not a regular file' "${run[@]}" "$flag" pipe
 done
 refuses 'pipe: is not a regular file' "${run[@]}" --config pipe
+refuses 'pipe: not a regular file, expected a log' "$TESSERA_BIN/report" pipe --out page.html
 for flag in --save --trace; do
   refuses 'pipe: cannot be written: it exists and is not a regular file' "${run[@]}" "$flag" pipe
 done

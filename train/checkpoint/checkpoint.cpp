@@ -78,6 +78,17 @@ std::string verify_together(const std::string& path, const dist::World& world,
   return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);
 }
 
+// Returns why there is no checkpoint at `path`, or an empty text if there may be one.
+std::string why_no_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return path + ": there is no such folder";
+  if (fs::exists(fs::path(path) / manifest_name, error)) return "";
+  const std::vector<int64_t> steps = checkpoint_steps(path);
+  if (steps.empty()) return "";
+  return fmt::format("{} is a folder of checkpoints; name one of them, such as {}", path,
+                     (fs::path(path) / checkpoint_name(steps.front())).string());
+}
+
 }  // namespace
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:09}", name_begin, step); }
@@ -86,6 +97,11 @@ bool names_checkpoint(const std::string& path) {
   fs::path whole = fs::path(path).lexically_normal();
   if (!whole.has_filename()) whole = whole.parent_path();  // a path like "step-000000100/"
   return step_of_name(whole.filename().string()) >= 0;
+}
+
+bool names_partial_checkpoint(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  return name.starts_with(name_begin) && name.ends_with(partial_end);
 }
 
 std::vector<int64_t> checkpoint_steps(const std::string& folder) {
@@ -203,8 +219,7 @@ void remove_partial_checkpoints(const std::string& folder) {
   std::vector<fs::path> left;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name.starts_with(name_begin) && name.ends_with(partial_end)) left.push_back(entry->path());
+    if (names_partial_checkpoint(entry->path().string())) left.push_back(entry->path());
   }
   // Folders are removed after the loop, because removals would disturb the listing.
   for (const fs::path& path : left) {
@@ -267,8 +282,9 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path,
                                                   const dist::World& world) {
   std::unique_ptr<CheckpointReader> reader;
   const std::string why = verify_together(path, world, reader);
-  if (!why.empty()) fail_input("{}", why);
-  return reader;
+  if (why.empty()) return reader;
+  const std::string plainer = why_no_checkpoint(path);
+  fail_input("{}", plainer.empty() ? why : plainer);
 }
 
 std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,

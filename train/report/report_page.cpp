@@ -61,6 +61,9 @@ void write_report_page(const std::vector<ReportedRun>& runs, const std::string& 
 }
 
 bool is_report_page(const std::string& path) {
+  // To open a pipe would wait for a writer.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
   std::string begin(page_begin.size(), '\0');
   std::ifstream file(path, std::ios::binary);
   return file.read(begin.data(), std::ssize(begin)) && begin == page_begin;

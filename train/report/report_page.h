@@ -17,7 +17,7 @@ struct ReportedRun {
 /// InputError as read_history does, and if `path` cannot be written.
 void write_report_page(const std::vector<ReportedRun>& runs, const std::string& path);
 
-/// Returns true if the file begins like a page that write_report_page has written.
+/// Returns true if the file is a regular file that begins like a page of write_report_page.
 bool is_report_page(const std::string& path);
 
 }  // namespace tessera::train
