@@ -153,7 +153,7 @@ must_work "$TESSERA_BIN/predict" resnet-2.safetensors grey.png
 tool import resnet-2.safetensors resnet-zero --optimizer sgd
 tool export resnet-zero resnet-back.safetensors
 cmp resnet-2.safetensors resnet-back.safetensors
-expect 'model.name is resnet32, but resnet20 in resnet-2.safetensors' "$train_resnet" \
+expect 'model.name is resnet32 instead of resnet20' "$train_resnet" \
   --batch 12 --micro-batch 4 --steps 5 --model resnet32 --checkpoint resnet-zero
 others "$train_recommender" recommender --batch 60 --micro-batch 12 --factors 10 --threads 1
 # The exported weights equal the saved ones, except for ids and histories, which checkpoints do not
