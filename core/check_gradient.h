@@ -39,7 +39,9 @@ struct GradientCheckOptions {
   float step = 0.03125f;  // the error of the differences is about step^4 + 1e-7 / step
   double tolerance = 1e-3;
   DType dtype = DType::f32;
-  int roundings = 2;  // roundings to `dtype` between input and gradient; each widens the tolerance
+  /// The number of roundings to a 16-bit `dtype` between input and gradient. Each of them widens
+  /// the tolerance. With f32 the number has no effect.
+  int roundings = 2;
 };
 
 /// Checks the gradients at `inputs`, which are f32 and on any device. The operation is called once

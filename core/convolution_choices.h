@@ -1,6 +1,6 @@
-// Chooses the cuDNN algorithm of each convolution on CUDA. The choice is made once, when the
-// convolution is first computed, or when the size of its workspace is first queried. The choice is
-// the first of cuDNN's proposals
+// Chooses a cuDNN algorithm for each pass of a convolution on CUDA. The choice is made once, when
+// the pass is first computed, or when the size of its workspace is first queried. The choice is the
+// first of cuDNN's proposals
 //  - whose additions have a fixed order,
 //  - that cuDNN accepts with a math type that does not round the inputs, and
 //  - that takes at most 512 MiB of workspace.
@@ -32,9 +32,9 @@ int64_t convolution_library_version();
 /// Returns all choices for the device that this process has made or taken over so far.
 std::vector<ConvolutionChoice> convolution_choices(int device);
 
-/// From now on, each convolution in `choices` uses the algorithm of its entry. Throws and changes
-/// nothing if cuDNN refuses an algorithm, or if an algorithm's workspace is too large. Always
-/// throws in a build without cuDNN.
+/// From now on, each pass in `choices` uses the algorithm of its entry, even if another one was
+/// chosen before. Throws and changes nothing if cuDNN refuses an algorithm, or if an algorithm's
+/// workspace is too large. Always throws in a build without cuDNN.
 void use_convolution_choices(int device, const std::vector<ConvolutionChoice>& choices);
 
 }  // namespace tessera::cuda

@@ -6,7 +6,7 @@
 // the operation itself then throws. On CUDA, the next synchronisation throws (core/cuda/fault.h).
 //
 // In shapes, B is the batch, T tokens, C channels, V the vocabulary and H heads. (..., C) has any
-// number of leading dimensions, and R is their product.
+// number of leading dimensions.
 #pragma once
 
 #include <cstdint>

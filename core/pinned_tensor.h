@@ -1,4 +1,5 @@
-// Tensors in pinned host memory. Copies between a GPU and pinned memory do not make the host wait.
+// Tensors in pinned host memory. Copies between a GPU and pinned memory need not make the host wait
+// (cuda::copy).
 #pragma once
 
 #include "core/memory.h"
@@ -6,7 +7,8 @@
 
 namespace tessera {
 
-/// Returns an uninitialised tensor in pinned memory. Throws in a build without CUDA.
+/// Returns an uninitialised tensor in pinned memory. In a build without CUDA, throws unless the
+/// tensor is empty.
 inline Tensor pinned_tensor(const Shape& shape, DType dtype, Category category) {
   Tensor result = Tensor::unallocated(shape, dtype);
   result.attach(allocate_pinned(result.bytes(), category), 0);

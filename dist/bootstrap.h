@@ -9,8 +9,8 @@
 //   }
 //
 // If the body throws, `run` prints the error with rank and step (without the rank for an InputError
-// of rank 0), and ends the job on every rank by MPI_Abort. The exit code is 2 for InputError and 1
-// for any other error.
+// of rank 0), and ends the job on every rank (under mpirun by MPI_Abort). The exit code is 2 for
+// InputError and 1 for any other error.
 #pragma once
 
 #include <cstdint>
@@ -30,17 +30,18 @@ struct World {
   int local_size = 1;
   /// Time limit of collectives in seconds; dist::choose_devices sets it.
   double comm_timeout_s = default_comm_timeout_s;
-  /// Says how the ranks' GPUs or GPU libraries differ; empty if they are equal. If they differ, the
-  /// same work may give different bits on different ranks. Set by dist::choose_devices.
+  /// Says how the ranks' GPUs or GPU libraries differ; empty if they are equal, or if the ranks
+  /// compute on the CPU. If they differ, the same work may give different bits on different ranks.
+  /// Set by dist::choose_devices.
   std::string difference = {};
 };
 
 /// Initialises MPI if the program was started by mpirun (or a PMI/PMIx launcher). Throws InputError
 /// if the launcher has started several processes but MPI connects none of them. After this call:
-///  - on SIGTERM a rank prints its last finished step. If the program has set a handler before
-///    init, this handler runs next. Otherwise the rank ends;
-///  - on SIGINT (Ctrl-C) a rank prints its last finished step, and then ends. If the program has
-///    its own handler of SIGINT, only that handler runs;
+///  - on SIGTERM a rank prints its last finished step if it has begun a step. If the program has
+///    set a handler before init, this handler runs next. Without such a handler the rank ends;
+///  - on SIGINT (Ctrl-C) a rank prints its last finished step if it has begun a step, and then
+///    ends. If the program has its own handler of SIGINT, only that handler runs;
 ///  - a program that ignores one of these signals keeps ignoring it;
 ///  - if MPI is initialised, MPI_COMM_WORLD returns errors, and TESSERA_MPI throws them.
 World init(int& argc, char**& argv);

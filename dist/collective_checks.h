@@ -1,4 +1,5 @@
-// Checks of a call's arguments that every communicator makes, on the caller's thread.
+// Checks of a collective call's arguments. Every communicator makes these checks on the caller's
+// thread.
 #pragma once
 
 #include <vector>

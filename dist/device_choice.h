@@ -14,7 +14,8 @@ namespace tessera::dist {
 
 struct DeviceOptions {
   std::string device = "auto";  // cpu, cuda, or auto: CUDA if every rank has a usable GPU
-  std::string comm = "auto";    // nccl, mpi, or auto: NCCL if every rank has a GPU of its own
+  /// nccl, mpi, or auto: NCCL if the job computes on GPUs and every rank has a GPU of its own.
+  std::string comm = "auto";
   /// Time limit of a collective: see Communicator::set_timeout and NcclOptions.
   double timeout_s = default_comm_timeout_s;
 };
@@ -22,9 +23,9 @@ struct DeviceOptions {
 /// Throws InputError if an option has a value that is not allowed.
 void check_device_options(const DeviceOptions& options);
 
-/// A rank takes the GPU whose index is its local rank, modulo the number of GPUs on its host. So
-/// ranks share GPUs if there are too few. Sharing works over MPI but not over NCCL. Sets the
-/// default device, and replaces the world's communicator unless the job computes on CPUs.
+/// In a job on GPUs, a rank takes the GPU whose index is its local rank, modulo the number of GPUs
+/// on its host. So ranks share GPUs if there are too few. Sharing works over MPI but not over NCCL.
+/// Sets the default device, and replaces the world's communicator unless the job computes on CPUs.
 /// Collective; call it before anything is allocated with the communicator. Throws InputError on
 /// every rank if the devices or the communicator asked for are not available.
 void choose_devices(World& world, const DeviceOptions& options);

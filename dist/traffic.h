@@ -20,7 +20,7 @@ enum class Traffic : uint8_t {
   losses,
   flags,
   statistics,
-  saves,  // weights that are saved during a run
+  saves,  // weights that are gathered to be saved
   headers,
   other,
 };

@@ -25,8 +25,8 @@ struct BestEvaluation {
   bool operator==(const BestEvaluation&) const = default;
 };
 
-/// True if a score is better than the best so far. If the values are equal, the lower tie is
-/// better. If the ties are equal too, the earlier evaluation stays the best.
+/// True if a score is valid and better than the best so far. If the values are equal, the lower tie
+/// is better. If the ties are equal too, the earlier evaluation stays the best.
 inline bool is_better(const Score& score, const BestEvaluation& best) {
   if (!score.valid()) return false;
   if (score.value == best.value) return score.tie < best.tie;

@@ -49,8 +49,8 @@ struct LoopOptions {
   int64_t steps = 0;
   Batch batch;
   int64_t eval_every = 0;  // steps between evaluations, with one more at the end; 0: none
-  /// Steps between log lines with the norm of each parameter's gradient; 0: none. On a GPU such a
-  /// step waits for the gradient.
+  /// Steps between log lines with the norm of each parameter's gradient; 0: none. On a GPU the host
+  /// waits for the gradient in a step with such a line.
   int64_t norms_every = 0;
   bool timeline = false;  // true: log the events of one step (train/report/timeline.h)
   CheckpointOptions checkpoints = {};

@@ -10,7 +10,8 @@ namespace tessera::apps {
 /// without --report) with the extension .jsonl: run.jsonl for --report run.html.
 void imply_log(RunOptions& options);
 
-/// Checks a file that exists at the path of the log. Throws InputError in these cases:
+/// Checks a file that exists at the path of the log and is not empty. Throws InputError in these
+/// cases:
 ///
 ///   - imply_log chose the path, and the file is not the log of an earlier run whose report (or
 ///     table, without --report) had the same file name;

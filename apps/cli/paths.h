@@ -36,14 +36,15 @@ struct GivenPaths {
 ///   - an output is an input that it may not replace, a data file in an input folder, or another
 ///     output;
 ///   - an output is the file that standard output or error is redirected to;
-///   - an output is a checkpoint or in one, which would then not be whole;
+///   - an output is a checkpoint or in a checkpoint, which the output would damage;
 ///   - an output is the lock of a folder of checkpoints, or has the name of an unfinished
 ///     checkpoint, or is where --checkpoint may write one;
 ///   - a save during the run would replace an input or another output;
 ///   - the saves of --save-every would be in the folder of --checkpoint or beside a checkpoint.
 ///
 /// Existing files are compared by device and inode, so that two links to one file count as equal.
-/// Files that do not exist yet are compared by name. Opens no file.
+/// Files that do not exist yet are compared by name. Devices such as /dev/null may be named more
+/// than once. Opens no file.
 void check_paths(const GivenPaths& paths);
 /// Throws InputError if `path`, a file or folder that need not exist, is a checkpoint, is anywhere
 /// in a checkpoint or in a folder with the name of an unfinished one, or is the lock of a folder of

@@ -14,11 +14,12 @@ namespace tessera::apps {
 /// that imply_log chose does not count.
 std::vector<std::string> output_flags(const RunOptions& options);
 
-/// Warns of all outputs, because --plan writes none.
+/// Warns of all outputs that the command asks for, because --plan writes none.
 void warn_of_plan(const RunOptions& options);
 
-/// Returns true if all steps of the run are done. Then says so, and warns of the outputs that are
-/// not written. With --eval-only returns false.
+/// Returns true if all steps of the run are done. Then says so, and warns if --report, --csv,
+/// --tensorboard, --trace or --save was given, because their files are not written. With
+/// --eval-only returns false.
 bool nothing_left(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

@@ -1,4 +1,4 @@
-// A file of flags, which --config names:
+// A file of flags. The flag --config names the file:
 //
 //   # a comment, on a line of its own or after a value
 //   steps = 500

@@ -16,7 +16,7 @@ std::string parse_text(const std::string& what, const std::string& text);  // re
 int64_t parse_integer(const std::string& what, const std::string& text,
                       int64_t least = std::numeric_limits<int64_t>::min(),
                       int64_t greatest = std::numeric_limits<int64_t>::max());
-bool parse_bool(const std::string& what, const std::string& text);  // true or false
+bool parse_bool(const std::string& what, const std::string& text);  // "true" or "false"
 /// Parses a finite number. Refuses values that overflow the type or underflow to 0.
 template <class T>  // float, double
 T parse_float(const std::string& what, const std::string& text);

@@ -7,8 +7,9 @@
 
 namespace tessera::apps {
 
-/// Runs a command as this process's rank. This process ends as the command does, with the same exit
-/// code or by the same signal, so that mpirun notices no difference.
+/// Runs a command as this process's rank. Returns the command's exit code, with which the caller
+/// must exit. If a signal ended the command, ends this process by the same signal. So mpirun
+/// notices no difference.
 int run_as_rank(const std::vector<std::string>& command);
 
 }  // namespace tessera::apps

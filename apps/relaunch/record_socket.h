@@ -39,8 +39,8 @@ class RecordSender {
   RecordSender(const RecordSender&) = delete;
   RecordSender& operator=(const RecordSender&) = delete;
 
-  /// Returns true if relaunch has the text, or if no relaunch on this host listens. Returns false
-  /// if relaunch has not made room for the text within half a second.
+  /// Returns true if the text is in relaunch's queue, or if no relaunch on this host listens.
+  /// Returns false if the queue had no room for the text within half a second.
   bool send(const std::string& text) const;
 
  private:

@@ -40,8 +40,8 @@ struct Verdict {
   int64_t step = 0;      // for stalled
 };
 
-/// Judges a job by the first of these cases that applies. If several ranks failed or timed out,
-/// only the rank that reported first counts:
+/// Judges a job by the first of these cases that applies. If several ranks failed or timed out and
+/// mpirun did not crash, only the rank that reported first counts:
 ///
 ///   mpirun ended with exit code 0            finished
 ///   a signal killed ranks                    the first killed rank is lost
@@ -53,9 +53,16 @@ struct Verdict {
 ///   a rank failed, but not by bad input,     the silent ranks are lost
 ///     and mpirun hung and ranks fell silent
 ///   a rank failed in any other case          failed
-///   a rank timed out in a collective         the ranks it waited for are lost; stalled if unknown
+///   a rank timed out in a collective         the ranks it waited for are lost, and the silent
+///                                              ranks if mpirun hung; stalled if there are none
 ///   ranks fell silent                        the silent ranks are lost
 ///   none of these                            failed
+///
+/// A rank is silent if it reported nothing after its start, although other ranks did. Of the ranks
+/// that a rank waited for, those that timed out too are not lost. If some of the others were
+/// stopped, only the stopped ranks are lost. If none was stopped, but some did not wait themselves,
+/// only those that did not wait are lost. If mpirun has not crashed and it is unknown for whom the
+/// rank waited, all stopped ranks are lost.
 ///
 /// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun breaks the
 /// ranks' connections. So any error that a rank reports then, except for bad input, is taken for a

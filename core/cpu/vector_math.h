@@ -1,11 +1,11 @@
-// exp, log and tanh for vectorised loops. The functions are inline and branch-free. They consist of
-// additions, multiplications and at most one division. So the compiler vectorises loops around them
-// without -ffast-math. A vector lane and a scalar call give the same bits, which do not depend on
-// the C library.
+// exp, log and tanh for vectorised loops. The functions are inline and branch-free, and their
+// arithmetic is additions, multiplications and at most one division. So the compiler vectorises
+// loops around them without -ffast-math. A vector lane and a scalar call give the same bits, which
+// do not depend on the C library.
 //
 // log is within one unit in the last place, exp within 1.02, tanh within 2.5. NaN stays NaN. exp
-// overflows to infinity and underflows through the subnormals to zero; tanh saturates at one; log
-// of zero is -infinity, and log of a negative number is NaN.
+// overflows to infinity and underflows through the subnormals to zero; tanh saturates at -1 and 1;
+// log of zero is -infinity, and log of a negative number is NaN.
 #pragma once
 
 #include <bit>

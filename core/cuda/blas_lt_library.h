@@ -87,7 +87,8 @@ class Library {
   ///  - needs better aligned addresses than the shape has.
   Algorithm checked(const ProductShape& shape, const AlgorithmBytes& bytes) const;
 
-  /// Stores an algorithm for each shape in `algorithms`. Later products of the shape use it.
+  /// Stores an algorithm for each shape in `algorithms`. Later products of a shape use the shape's
+  /// algorithm.
   void use(const std::map<ProductShape, Algorithm>& algorithms);
   /// Returns the shapes of all products that have a stored algorithm.
   std::vector<ProductShape> shapes();

@@ -1,11 +1,11 @@
 // Convolutions by cuDNN. Only core/cuda/cudnn_conv.cpp calls cuDNN. Images are (N, H, W, C), and
 // filters have their channels last too: (O, kh, kw, C / groups).
 //
-// A pass with given sizes and dtype always uses one algorithm (core/convolution_choices.h).
-// According to cuDNN, the algorithm adds in a fixed order. So results have the same bits in every
-// call, and on every rank with the same version of cuDNN, kind of GPU and choice of algorithm. Sums
-// are f32, without TF32. The result is rounded; for odd sizes, cuDNN may also round before it adds
-// the bias.
+// A pass with given sizes and dtype always uses one algorithm, unless use_convolution_choices
+// replaces it (core/convolution_choices.h). According to cuDNN, the algorithm adds in a fixed
+// order. So results have the same bits in every call with this algorithm, and on every rank with
+// the same version of cuDNN, kind of GPU and choice of algorithm. Sums are f32, without TF32. The
+// result is rounded; for odd sizes, cuDNN may also round before it adds the bias.
 #pragma once
 
 #include <cstdint>

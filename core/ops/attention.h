@@ -2,8 +2,8 @@
 // D; k and v have G heads, each shared by H / G neighbouring heads of q.
 //
 // Workspace on the CPU: a Scratch for each thread (attention_scratch.h). The CUDA launchers process
-// R = min(T, 256) queries of one sequence at a time. They need this workspace, besides the
-// workspace of products (core/product.h):
+// at most R = min(T, 256) queries of one sequence at a time. Besides the workspace of products
+// (core/product.h), the CUDA launchers need this workspace:
 //   forward    scores (H, R, S) in f32 and, for 16-bit types, also in that type; (H, R, D) in f32
 //   backward   the forward's (H, R, S) twice, for the scores and for their gradient; (H, R, D),
 //              (H, R) and two (G, S, D) in f32

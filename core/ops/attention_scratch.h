@@ -179,9 +179,10 @@ int64_t product_floats(const Sizes& s, bool backward) {
   return (bytes + 63) / 64 * 64 / dtype_size(DType::f32);
 }
 
-/// The workspace of one thread. Scores, the softmax and all sums are f32; a product takes its
-/// operands in T. If T is f32, `probabilities` shares the memory of `scores`, and `dscores` shares
-/// the memory of `gradient`. This works because each value is read before it is overwritten.
+/// The workspace of one thread. S is the number of keys of a sequence. Scores, the softmax and all
+/// sums are f32; a product takes its operands in T. If T is f32, `probabilities` shares the memory
+/// of `scores`, and `dscores` shares the memory of `gradient`. This works because each value is
+/// read before it is overwritten.
 template <class T>
 struct Scratch {
   float* scores;     // (tile_rows, keys)

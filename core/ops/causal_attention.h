@@ -1,5 +1,5 @@
-// The launchers of causal_attention, and the tile sizes that it shares with attention on the CPU.
-// In shapes, B is the batch, T tokens, C channels and H heads.
+// The launchers of causal_attention, and the tile sizes of causal_attention and attention
+// (core/ops/attention.h) on the CPU. In shapes, B is the batch, T tokens, C channels and H heads.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ struct Conv2dSizes {
 /// if x, weight and the options do not fit each other.
 Conv2dSizes conv2d_sizes(const Shape& x, const Shape& weight, const Conv2dOptions& options);
 
-/// Selects the result that one library call computes: y, dx or dweight.
+/// Selects the result that one pass of a convolution computes: y, dx or dweight.
 enum class Conv2dPass : uint8_t { forward, input_gradient, weight_gradient };
 
 /// The tensors of conv2d_backward, whose comment says which of them may be undefined.

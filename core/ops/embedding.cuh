@@ -44,7 +44,7 @@ struct Positions {
   __device__ bool known(int32_t token) const { return token >= 0 && token < vocabulary; }
 };
 
-// The sort uses `ends` (V + 1), where ends[0] stays 0. For token v,
+// The sort uses `ends` (V + 1), where V is the vocabulary. ends[0] stays 0. For token v,
 //   1. count_tokens_kernel sets ends[v + 1] to the number of positions of v;
 //   2. scan_counts_kernel sets ends[v + 1] to the index in `order` where these positions begin;
 //   3. place_positions_kernel writes the positions, and moves ends[v + 1] to their end.

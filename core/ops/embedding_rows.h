@@ -76,9 +76,9 @@ void sum_rows(const T* from, int64_t channels, RowCount rows, RowOf&& row_of, Wr
   }
 }
 
-/// Splits `count` segments into one contiguous range per thread, with about equal work, and calls
-/// body(begin, end) for each range. Segment i has start[i + 1] - start[i] rows to read and one row
-/// to write, each at `cost_per_row`.
+/// Splits `count` segments among the threads, into contiguous ranges with about equal work, and
+/// calls body(begin, end) for each range. Segment i has start[i + 1] - start[i] rows to read and
+/// one row to write, each at `cost_per_row`.
 template <class Body>
 void parallel_segments(const int32_t* start, int64_t count, int64_t cost_per_row, Body&& body) {
   // Returns the first segment with at least `done` rows of work before it.

@@ -11,7 +11,7 @@ namespace tessera {
 /// maximum; the pixels of a window, with those in the padding, are numbered row by row from 0.
 TESSERA_KERNEL(max_pool_forward, const Tensor& y, const Tensor& places, const Tensor& x,
                const PoolOptions& options)
-/// dx of a pixel = the sum of dy over the windows whose index in `places` is that of the pixel.
+/// dx of a pixel = the sum of dy over the windows for which `places` names this pixel.
 TESSERA_KERNEL(max_pool_backward, const Tensor& dx, const Tensor& dy, const Tensor& places,
                const PoolOptions& options)
 

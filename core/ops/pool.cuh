@@ -1,5 +1,5 @@
 // The division of work in the kernels of max_pool and avg_pool: a thread writes n neighbouring
-// channels of a pixel, and a block writes a part of a row of pixels.
+// channels of a pixel, and a block writes at most one row of pixels.
 #pragma once
 
 #include "core/ops/pool.h"

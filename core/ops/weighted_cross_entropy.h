@@ -1,5 +1,5 @@
 // The launchers that only cross_entropy with class weights or an ignored target uses. Its other
-// launchers are in cross_entropy.h.
+// launchers are in cross_entropy.h. There are R rows of logits; V is the number of classes.
 #pragma once
 
 #include <cstdint>

@@ -36,8 +36,8 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// True if a directory entry has this name, even if it is an unreadable file or a broken link. A
-/// caller that then opens the entry gets an error, and does not treat the file as missing.
+/// True if `path` names a directory entry, even an unreadable file or a broken link. A caller that
+/// then opens the entry gets an error, and does not treat the file as missing.
 bool has_name(const std::string& path);
 
 }  // namespace tessera

@@ -4,9 +4,10 @@
 //   const nlohmann::json config = read_json_file("config.json", {.bytes = 1 << 20});
 //   const int64_t layers = json_integer("config.json: n_layer", config.at("n_layer"));
 //
-// A text that is too long, is nested too deep or has too many values is refused with InputError. No
-// memory is allocated for values beyond the limit. An object that has a name twice is refused too,
-// because JSON readers differ in which of the two values they use.
+// A text that is too long, is nested too deep or has too many values is refused with InputError.
+// Parsing stops at the first value beyond a limit, so no memory is allocated for later values. An
+// object that has a name twice is refused too, because JSON readers differ in which of the two
+// values they use.
 #pragma once
 
 #include <cstdint>

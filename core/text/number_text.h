@@ -16,8 +16,8 @@ std::string grouped(int64_t number);
 /// whose plural does not end in a mere s needs `plural`: "classes".
 std::string counted(int64_t number, std::string_view noun, std::string_view plural = "");
 
-/// Returns the value. For any NaN, returns a NaN without sign, because fmt prints "-nan" for
-/// others. The sign of a NaN has no meaning: it depends on the processor's instructions.
+/// Returns the value. For any NaN, returns a NaN without sign, because fmt prints "-nan" for a NaN
+/// with a sign. The sign of a NaN has no meaning: it depends on the processor's instructions.
 template <std::floating_point T>
 T without_nan_sign(T value) {
   return std::isnan(value) ? std::numeric_limits<T>::quiet_NaN() : value;

@@ -43,7 +43,7 @@ void weight_gradient(const Tensor& dweight, const Tensor& x, const Tensor& dy);
 /// db = the sum of dy's rows.
 void bias_gradient(const Tensor& dbias, const Tensor& dy);
 
-/// The operation's name. Pass it to record(), because the check looks for this name.
+/// The operation's name. Pass it to record(), because the lesson's check looks for this name.
 inline constexpr const char* operation = "my linear";
 
 /// Returns y = x W + b, and records the gradient. Every input may be a parameter that has memory

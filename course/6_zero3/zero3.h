@@ -25,7 +25,7 @@ class Zero3 : public Zero2 {
     std::vector<int> buckets;
     bool tied = false;              // stays gathered from its first use to the end of backward
     int readers = 0;                // number of uses of its parameters that have not ended
-    std::vector<dist::Work> works;  // the calls of its gather; empty if it is not gathered
+    std::vector<dist::Work> works;  // the calls that gather the unit; empty if it is not gathered
   };
   /// The units that a forward or a backward reads, in order. The first micro-step records the
   /// order. Later micro-steps use it to gather ahead.

@@ -49,8 +49,8 @@ Make maker(const Training& training) {
   };
 }
 
-/// Likely causes of an error in this lesson. require_order adds them to its messages. An empty text
-/// adds nothing.
+/// A lesson's likely causes of a race and of a call without a wait. require_order adds the texts to
+/// its messages. An empty text adds nothing.
 struct Hints {
   std::string race;
   std::string unwaited;

@@ -43,7 +43,7 @@ class TextLines {
   bool next(std::string_view& line);
 
   const std::string& path() const { return file_.path(); }
-  int64_t number() const { return number_; }  // number of the last line read, from 1
+  int64_t number() const { return number_; }  // number of the last line read, from 1; 0: none yet
 
   /// Throws InputError. The message begins with the file and the number of the last line read.
   template <class... Args>

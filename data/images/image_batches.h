@@ -55,6 +55,7 @@ class ImageBatches {
 /// The micro-batches that one rank reads in a run. An epoch visits each image at most once, in an
 /// order that depends on (seed, epoch). The last images of this order are left out if they do not
 /// fill a step.
+///
 /// The images of a micro-batch and their augmentation do not depend on the rank. For a given set,
 /// transform and batch size, they depend only on the seed, the step and the index of the
 /// micro-batch in the step.

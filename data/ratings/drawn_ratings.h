@@ -12,11 +12,12 @@
 // numbers. The ratings are neither rounded nor clamped, so the noise's deviation is the RMSE of the
 // best prediction.
 //
-// Some users are more active and some items more popular than others. The n users are put in a
-// random order, and the user at place r = 0, 1, 2, ... gets a share of the ratings in proportion to
-// 1 / (r + 1 + n / 20). Items get shares in the same way. Each user has at least one rating if
-// there are enough ratings. A user rates an item at most once, and rates at most three quarters of
-// all items, but may always rate one item.
+// Some users are more active and some items more popular than others. Each user first gets one
+// rating if there are enough ratings. Then the n users are put in a random order, and the user at
+// place r = 0, 1, 2, ... gets a share of the other ratings in proportion to 1 / (r + 1 + n / 20).
+// A user rates at most three quarters of all items, but may always rate one item. Ratings beyond
+// this limit go to other users. The items are put in a random order too. A user's items are drawn
+// without repetition, with probabilities that depend on the place in the same way.
 //
 // Every number depends only on the options and on its user, item or pair. All numbers are computed
 // in integers or by correctly rounded operations. So every machine draws the same ratings.

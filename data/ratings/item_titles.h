@@ -17,13 +17,14 @@ namespace tessera::data {
 ///
 /// If a file of the first two formats is not UTF-8, it is read as Latin-1, which MovieLens uses.
 /// Throws InputError
+///  - for a file that TextLines refuses (data/files/text_lines.h),
 ///  - for an empty file, or a header without titles below it,
 ///  - for any other format,
-///  - in the last two formats, for a line that is not UTF-8,
+///  - in the last two formats, for a line below the header that is not UTF-8,
 ///  - for a line that has more or fewer fields than the first line,
 ///  - for an item without an id,
 ///  - for an id that occurs twice.
-/// The message has the file and, unless the file has no titles, the line.
+/// The message has the file and, if the error is in a line, the line's number.
 std::map<std::string, std::string> read_item_titles(const std::string& path);
 
 }  // namespace tessera::data

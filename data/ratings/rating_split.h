@@ -14,9 +14,9 @@ struct RatingSplit {
   enum class Kind { fold, last, time, none };
 
   Kind kind = Kind::none;
-  int64_t fold = 0;  // k, from 1
-  int64_t folds = 0;
-  double fraction = 0.0;  // F: the latest fraction of all ratings is held out
+  int64_t fold = 0;       // k in fold:k/K, from 1
+  int64_t folds = 0;      // K in fold:k/K
+  double fraction = 0.0;  // F in time:F: the latest fraction of all ratings is held out
 };
 
 /// Parses RatingDataOptions::split. Throws InputError if the text is malformed.
@@ -27,8 +27,8 @@ RatingSplit parse_rating_split(const std::string& text);
 /// dropped ratings.
 int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items);
 
-/// Returns the place of rating `index` in a random permutation of `count` ratings, which the seed
-/// determines.
+/// Returns the place of rating `index` in a random permutation of `count` ratings. The seed
+/// determines the permutation.
 uint64_t place_of_rating(uint64_t index, uint64_t count, uint64_t seed);
 
 /// Removes the ratings to validate from `ratings` and returns them; both parts keep their order.

@@ -38,7 +38,7 @@ class MpiTransport {
 
   /// Makes a transfer in flight throw. May be called from any thread.
   void stop() { channel_.stop.store(true, std::memory_order_relaxed); }
-  /// A transfer throws if nothing moves for this long. May be called from any thread.
+  /// A transfer throws if nothing moves for `seconds` seconds. May be called from any thread.
   void set_timeout(double seconds);
   double timeout_s() const { return static_cast<double>(channel_.timeout_ns) / 1e9; }
 
@@ -107,7 +107,7 @@ class MpiTransport {
   bool agreed_ = false;
   int64_t header_bytes_sent_ = 0;
   int64_t chunk_bytes_ = 0;
-  std::shared_ptr<Storage> staging_;  // two chunks for each peer, then one chunk for `share`
+  std::shared_ptr<Storage> staging_;  // two chunks for each other rank, then one for `share`
 };
 
 }  // namespace tessera::dist

@@ -27,9 +27,9 @@ namespace tessera::dist {
 
 class Pairwise {
  public:
-  /// Creates the transfers of one call. `headers` describes the call, and receives the peers'
-  /// headers. Functions that wait throw soon after channel.stop is set. They also throw if no data
-  /// has moved for the channel's timeout.
+  /// Creates one round of transfers of a call, which may have several rounds. `headers` describes
+  /// the call, and receives the peers' headers. Functions that wait throw soon after channel.stop
+  /// is set. They also throw if no data has moved for the channel's timeout.
   Pairwise(const Channel& channel, CallHeaders& headers);
   /// If finish() has not returned, MPI may read and write the memory of the transfers until the
   /// process ends. The caller must keep this memory (dist/mpi/kept_memory.h).
@@ -37,9 +37,9 @@ class Pairwise {
   Pairwise(const Pairwise&) = delete;
   Pairwise& operator=(const Pairwise&) = delete;
 
-  /// Exchanges headers with these peers, or with all peers. To be called for the first transfers of
-  /// a call; later transfers of the call need no headers. After the exchange, functions that wait
-  /// throw if one of the peers makes a different call.
+  /// Exchanges headers with these peers, or with all peers. Only the first round of a call
+  /// exchanges headers. After the exchange, functions that wait throw if one of the peers makes a
+  /// different call.
   void exchange_headers(std::span<const int> peers);
   void exchange_headers();
 

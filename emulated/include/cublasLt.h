@@ -16,7 +16,8 @@
 //   - the pointer that an epilogue needs is not null;
 //   - the workspace has the required size and alignment.
 // The emulation is stricter than the library:
-//   - an algorithm may be used only with the types, layouts and epilogue it was proposed for;
+//   - an algorithm may be used only with the types, layouts, transposes and epilogue for which it
+//     was proposed;
 //   - an algorithm needs the alignment that it was proposed for. A call with a less aligned address
 //     returns CUBLAS_STATUS_NOT_SUPPORTED. A GPU's algorithm needs at most 16 bytes;
 //   - the result D must not overlap A or B. D may be C if C and D have the same layout;

@@ -1,10 +1,10 @@
 // cuDNN on the CPU: the calls that Tessera uses, with the real header's names, values and
 // signatures.
 //
-// A call computes its convolution before it returns. On a captured stream, each launch of the graph
-// computes the convolution. On a deferred stream, the convolution is computed later
-// (emulated/deferred.h). Sums are f32, and each result is rounded once. cudnnGetLastErrorString
-// explains the calling thread's last failure.
+// A call computes its convolution before it returns, with two exceptions. On a captured stream,
+// each launch of the graph computes the convolution. On a deferred stream, the convolution is
+// computed later (emulated/deferred.h). Sums are f32, and each result is rounded once.
+// cudnnGetLastErrorString explains the calling thread's last failure.
 //
 // These demands of the library's documentation are checked:
 //   - descriptors were set, and their shapes and dtypes fit each other;

@@ -18,7 +18,9 @@ namespace tessera::models {
 
 struct ResNetConfig {
   std::vector<int64_t> blocks;  // blocks in each stage; all stages but the first halve the image
-  int64_t width = 0;            // channels of the first stage; doubles in each later stage
+  /// Channels of the first stage; doubles in each later stage. A bottleneck's result
+  /// has nn::Bottleneck::expansion times as many channels.
+  int64_t width = 0;
   bool bottleneck = false;
   /// If true, the first convolution is 3x3 with stride 1. Otherwise it is 7x7 with stride 2, and a
   /// max pool follows.

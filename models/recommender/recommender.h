@@ -65,9 +65,10 @@ struct RecommenderInput {
 struct Scores {
   Tensor scores;  // (B, K): ratings or logits
   /// `rows` and `squares` are for the L2 penalty of recommender_loss. `rows` holds table rows that
-  /// score() has copied out of their tables. `squares`, f32 [], is the sum of the squares of both
-  /// sides' rows in ops::row_products, which copies no table rows. `squares` is undefined if the
-  /// input is not penalized or if the model does not use row_products.
+  /// score() has copied out of their tables. `squares`, f32 [], is the sum of squares that
+  /// ops::row_products computes (RowProducts::squares); row_products copies no table rows.
+  /// `squares` is undefined if the input is not penalized or if the model does not use
+  /// row_products.
   std::vector<Tensor> rows;
   Tensor squares = {};
   bool penalized = false;  // copied from RecommenderInput
@@ -90,8 +91,8 @@ std::unique_ptr<Recommender> recommender(const RecommenderConfig& config);
 
 /// A table with a row for each user or item. The row's index is the number of the user or item. In
 /// each step an optimizer updates all rows of a dense table, and sends all of them if there are
-/// several processes. For a row-sparse table, the optimizer updates and sends only the rows that
-/// were looked up.
+/// several processes. For a row-sparse table, the optimizer by default updates and sends only the
+/// rows that were looked up (ZeroOptions::update_all_rows).
 using RecommenderTable = nn::Embedding;
 
 /// Returns the options of a row-sparse table, of which a micro-batch looks up at most `distinct`

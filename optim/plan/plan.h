@@ -89,8 +89,8 @@ struct Plan {
 
   /// Returns the bytes that optimizer and communicator hold on the device, without checkpoints.
   int64_t memory() const { return parameters + gradients + optimizer_state + communication; }
-  /// Returns memory() plus activations and workspace, as far as they are known. This is an upper
-  /// bound, because the categories need not peak at the same time.
+  /// Returns memory() plus activations and workspace, as far as they are known. If both are known,
+  /// this is an upper bound, because the categories need not peak at the same time.
   int64_t peak() const { return memory() + activations.value_or(0) + workspace.value_or(0); }
   /// Bytes that the whole run sends for rows of row-sparse tables, from the numbers of rows that
   /// the run has counted. plan() leaves them 0.

@@ -40,8 +40,8 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
 /// weights, then, if the table is trained, each state tensor.
 std::vector<int64_t> table_pieces(const PlanInput& input, const PlanParameter& table, int64_t rank);
 
-/// Numbers of collectives that a rank starts for a table: in each micro-step, in each step, and in
-/// each step with an update.
+/// Numbers of collectives that a rank starts for a table, if there are several ranks: in each
+/// micro-step, in each step, and in each step with an update.
 struct TableCalls {
   int64_t micro_step = 0;
   int64_t step = 0;

@@ -12,10 +12,11 @@ using Schedule = std::function<float(int64_t)>;
 /// Factor 1 in every step.
 Schedule constant_schedule();
 
-/// Rises linearly over `warmup` steps to 1, then falls as half a cosine to `minimum` at `steps`
-/// (Loshchilov and Hutter, arXiv:1608.03983, without restarts). Step s of the warm-up has factor
-/// (s + 1) / (warmup + 1), as in nanoGPT. If `steps` <= `warmup`, the factor is `minimum` right
-/// after the warm-up. Throws unless 0 <= warmup, 0 <= steps and 0 <= minimum <= 1.
+/// Rises linearly over `warmup` steps to 1, then falls as half a cosine to `minimum` at step
+/// `steps` (Loshchilov and Hutter, arXiv:1608.03983, without restarts), and stays there. Step s of
+/// the warm-up has factor (s + 1) / (warmup + 1), as in nanoGPT. If `steps` <= `warmup`, the
+/// factor is `minimum` right after the warm-up. Throws unless 0 <= warmup, 0 <= steps and
+/// 0 <= minimum <= 1.
 Schedule warmup_cosine(int64_t warmup, int64_t steps, float minimum);
 
 /// The 1cycle policy (Smith and Topin, arXiv:1708.07120) with the defaults of

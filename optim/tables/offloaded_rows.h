@@ -30,8 +30,8 @@ struct TouchedRows {
 
 class OffloadedRows {
  public:
-  /// `rows`: the number of rows that this rank may have to update. A chunk has as many rows as
-  /// fit into `bucket_bytes` of f32 sums, and at least one.
+  /// `rows`: the number of rows that this rank may have to update. A chunk has at most as many rows
+  /// as fit into `bucket_bytes` of f32 sums, but at least one.
   OffloadedRows(const TableInfo& info, dist::Communicator& communicator, int64_t rows,
                 int64_t bucket_bytes);
 

@@ -6,8 +6,8 @@
 namespace tessera::optim {
 
 /// Counts of one rank, summed over all steps since the optimizer was made. Evaluations are not
-/// counted. From these counts optim/plan/plan_tables.h computes the exact number of bytes that
-/// steps have sent. For a frozen table, only `asked` and `served` are counted.
+/// counted. From these counts optim/plan/plan_tables.h computes the exact number of bytes that the
+/// rank has sent for the table's rows. For a frozen table, only `asked` and `served` are counted.
 struct RowCounts {
   int64_t looked_up = 0;  // distinct rows of each micro-batch of this rank, summed
   int64_t sent = 0;       // gradient rows that this rank sent to other ranks

@@ -33,8 +33,9 @@ class TableUpdate {
   void update(TableGradients& gradients, TableValues& values, const std::vector<int64_t>& counts,
               int64_t most, const UpdateHyper& hyper, const StepScalars* scalars);
 
-  /// The rows that this rank updates, and their f32 weights: the master weights if there are any.
+  /// The rows that this rank may update: all rows at stage 0, else the rows that it owns.
   dist::Range range() const { return everything_ ? dist::Range{0, info_.rows()} : info_.own(); }
+  /// The f32 weights of the rows of range(): the master weights if there are any, else the values.
   Tensor weights(const TableValues& values) const;
   bool has_masters() const { return masters_.defined(); }
   /// The state of the rows of range(). Each tensor is [rows, C], or [rows] for a rule with one

@@ -2,9 +2,9 @@
 // its parameters. A ReductionPolicy sends the gradient to the owners of its shards.
 //
 // The reducer (optim/zero/reducer.h) opens a bucket when the first gradient of its parameters is
-// written. The reducer sends the bucket when all gradients of this bucket and of earlier buckets
-// are complete, and then passes ReductionPolicy::Sent::left to sent(). The memory may be reused
-// when this work is done.
+// written. The reducer sends the bucket when all gradients of this bucket, and of all buckets
+// before it in the order of collectives, are complete. The reducer then passes
+// ReductionPolicy::Sent::left to sent(). The memory may be reused when this work is done.
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ class FullGradients : public GradientPolicy {
 };
 
 /// Stages 2 and 3: a ring of memory. Buckets are placed at its two ends in turn, so that one bucket
-/// is in flight while the next one fills. The ring is as large as the largest pair of buckets that
+/// is in flight while the next one fills. The ring has room for the largest pair of buckets that
 /// follow each other. Both buckets of a pair fill at the same time if they hold the weight and the
 /// bias of one operation.
 ///
@@ -62,8 +62,8 @@ class FullGradients : public GradientPolicy {
 ///
 /// The bucket of a tied parameter opens first and closes last, so it has memory outside the ring.
 /// Any other bucket gets a slot outside the ring only if buckets that still fill leave no room for
-/// it in the ring. This happens in the first micro-step if the model does not complete its buckets
-/// in reverse order of registration. Afterwards the ring follows the order of the model.
+/// it in the ring. This can happen in the first micro-step if the model does not complete its
+/// buckets in reverse order of registration. Afterwards the ring follows the order of the model.
 class RingGradients : public GradientPolicy {
  public:
   RingGradients(const Partition& partition, dist::Communicator& communicator);

@@ -47,14 +47,15 @@ class Reducer {
   /// Adds frozen parameters: they have no gradient, but forward and backward read their values.
   void add_frozen(StagedPartition& partition);
   void remove_frozen(StagedPartition& partition);
-  /// Adds a row-sparse table, which may be frozen. Its gradient is sent when backward is over.
+  /// Adds a row-sparse table, which may be frozen. If the table is trainable, its gradient is sent
+  /// when backward is over.
   void add_table(Table& table) { tables_.push_back(&table); }
   void remove_table(const Table& table) { std::erase(tables_, &table); }
   /// Records that a backward has completed a table's gradient. `number` is the table's index among
   /// the optimizer's trainable parameters.
   void note_completed_table(int64_t number) { reached_.push_back(number); }
   /// Forgets everything learned from earlier micro-steps: the order of buckets, and the log. Called
-  /// after partitions were added, because later micro-steps differ from earlier ones.
+  /// after parameters were added, because later micro-steps differ from earlier ones.
   virtual void forget();
 
   virtual void begin(const MicroStep& micro_step);
@@ -65,7 +66,8 @@ class Reducer {
   /// Replaces forward and backward if this rank has no data.
   void skip();
 
-  /// Waits until the step's gradient sums of this rank's shards are complete.
+  /// Waits until the step's gradient sums of this rank's shards are complete. Table::finish waits
+  /// for the sums of a row-sparse table.
   void finish();
 
  protected:

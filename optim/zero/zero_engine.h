@@ -49,7 +49,8 @@ class ZeroEngine {
   void backward(const Tensor& loss);
   /// Replaces forward and backward on a rank without data.
   void skip();
-  /// Runs forward and backward of `loss`. With options.graph, runs them as a CUDA graph.
+  /// Runs forward and backward of `loss`. With options.graph, runs them as a CUDA graph, except in
+  /// the first micro-step (optim/zero/graphs.h).
   void run_micro_step(const std::function<Tensor()>& loss);
 
   /// Ends the step, and returns the launch's number for ready() and result(). Throws if
@@ -76,7 +77,7 @@ class ZeroEngine {
     const TrainablePartition* partition;
     int parameter;
   };
-  /// Finds a trainable parameter; throws for an unknown name.
+  /// Finds a trainable dense parameter; throws for any other name.
   Place find(const std::string& name) const;
   const std::vector<std::unique_ptr<TrainablePartition>>& trainable() const { return trainable_; }
   const std::vector<std::unique_ptr<Table>>& tables() const { return tables_; }
@@ -95,10 +96,11 @@ class ZeroEngine {
   std::vector<int64_t> parameter_events() const;
   void restore(const StateSource& source);
 
-  /// Sets notes that are sent to the other ranks with the current step. If called between two
-  /// steps, the notes are sent with the next step.
+  /// Sets notes that reduce() sends to the other ranks in the current step. If called between two
+  /// steps, or after the current step's reduce(), the notes are sent in the next step.
   void set_notes(uint8_t notes) { notes_ = notes; }
-  /// The notes of all ranks in the step that was launched last.
+  /// The bits set in any rank's notes of the step that was launched last. Must be called before the
+  /// next step begins.
   uint8_t last_notes() const { return record_.notes(); }
 
   const StepState& state() const { return state_; }

@@ -38,7 +38,7 @@ struct CheckpointInfo {
   std::map<std::string, std::string> weights = {};    // see Manifest
 };
 
-/// The name of the file, in a folder of checkpoints, that the folder's writer locks.
+/// In a folder of checkpoints, the name of the file that the folder's writer locks.
 inline constexpr const char* lock_name = "lock";
 /// Returns "step-000000100" for step 100.
 std::string checkpoint_name(int64_t step);

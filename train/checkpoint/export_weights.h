@@ -1,5 +1,6 @@
 // Writes the weights in a checkpoint as a safetensors file. The file equals the one that the
-// training program would have saved at that step.
+// training program would have saved at that step, except that a recommender's file lacks the ids
+// and histories, which a checkpoint does not hold.
 //
 //   const train::CheckpointReader checkpoint("run/step-000000100");
 //   checkpoint.verify();
@@ -8,8 +9,8 @@
 // The manifest describes the model (Manifest::weights). The file of a GPT has the tensor names of
 // Hugging Face's transformers, and a config.json is written beside it. The file of an image
 // classifier has torchvision's names and a description of the model. Other models keep their
-// parameters' names. All weights are F32. Tensors are read and written in pieces, so that a large
-// tensor is never in memory as a whole.
+// parameters' names. Weights and running statistics are F32, and numbers of batches are I64.
+// Tensors are read and written in pieces, so that a large tensor is never in memory as a whole.
 #pragma once
 
 #include <string>

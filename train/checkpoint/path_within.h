@@ -1,5 +1,5 @@
-// Checks whether a path is inside a folder. An import uses this check to refuse input files in the
-// folder that it writes to. Programs use it to refuse outputs inside a checkpoint.
+// Checks whether a path is inside a folder. An import of weights refuses input files in the folder
+// that it writes to. An export refuses an output inside the checkpoint that it reads.
 #pragma once
 
 #include <filesystem>

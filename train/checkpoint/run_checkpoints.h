@@ -1,7 +1,7 @@
 // Writes checkpoints during a run, at intervals (CheckpointOptions::every) and on a signal.
 //
 // With `async`, a thread on each rank writes the rank's shard from a copy of its state, so no step
-// waits for the disk. The phases are:
+// waits for the disk unless the copy is limited. The phases are:
 //   1. While its thread writes, a rank sends a busy note to all ranks in each step
 //      (ZeroOptimizer::set_notes).
 //   2. After the first step without a busy note, all shards have been written. Rank 0's thread then
@@ -9,7 +9,7 @@
 //   3. After the next step without a busy note, every rank learns the result.
 // All ranks see the same notes, so they change phase after the same step. Without `async`, all
 // three phases run between two steps. If the copy is limited (CheckpointOptions::staging), the next
-// update waits until the thread has read the rest of the state.
+// update waits until the thread has read the state that is not in the copy.
 //
 //   SIGUSR1            save after the current step, and continue the run
 //   SIGUSR2, SIGTERM   save after the current step, and end the run
@@ -31,7 +31,7 @@ namespace tessera::train {
 /// Claims a folder of checkpoints for one writer until destruction. Makes the folder if it is
 /// missing, and removes unfinished checkpoints of earlier writers, as remove_partial_checkpoints
 /// does. Throws InputError if another process has claimed the folder, or if the folder cannot be
-/// written.
+/// written. On a file system without locks, other processes are not noticed.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(const std::string& folder);
@@ -47,7 +47,8 @@ class RunCheckpoints {
  public:
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
   /// (CheckpointFolder). Checkpoints record the settings, metadata and best evaluation of `info`.
-  /// Handles SIGUSR1, SIGUSR2 and SIGTERM until destruction, and allocates the copy.
+  /// Handles SIGUSR1, SIGUSR2 and SIGTERM until destruction, and allocates the copy if the options
+  /// ask for one.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
@@ -68,9 +69,10 @@ class RunCheckpoints {
 
   /// Must be called after each step. If saves() is true, the caller must first get the results of
   /// all launched steps. If a checkpoint is due while another one is being written, the new one is
-  /// skipped, and the log says so. The user is warned of the first one, and of each one that a
-  /// signal has asked for; finish() prints their number. If a checkpoint cannot be written, the run
-  /// continues with a warning, and earlier checkpoints are kept. Collective.
+  /// skipped, and the log says so. The user is warned of each skipped checkpoint that a signal has
+  /// asked for, and of the first of the others; finish() prints the number of all. If a checkpoint
+  /// cannot be written, the run continues with a warning, and earlier checkpoints are kept.
+  /// Collective.
   void after_step(int64_t done, int64_t skipped, uint8_t notes);
   /// Waits until the thread has read all state that is not in the copy. Returns the time waited in
   /// nanoseconds. If the options limit the copy, this must be called before each change of the
@@ -113,7 +115,7 @@ class RunCheckpoints {
   std::string digest_;                 // rank 0: digest of the manifest that the thread wrote
   std::string why_;                    // why the thread failed; empty if it did not
   int64_t not_written_ = 0;            // checkpoints that were skipped
-  bool warned_ = false;                // of one that was skipped without being asked for
+  bool warned_ = false;                // true: warned of a skip that no signal had asked for
   int64_t saved_step_ = -1;            // step of the last whole checkpoint
   std::string failure_;                // why the last checkpoint failed; empty if it did not
 };

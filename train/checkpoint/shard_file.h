@@ -17,8 +17,9 @@ struct WrittenShard {
 };
 
 /// Writes pieces, which must be in host memory, to a file in `folder`, and computes their digests.
-/// First reads the pieces that are not copies. Then calls `views_read` if it is not null, and reads
-/// the copies. The file is on the disk when the function returns. `tensors` must be the result of
+/// First reads the pieces that are views of the optimizer's memory (StatePiece::is_copy is false).
+/// Then calls `views_read` if it is not null, and reads the pieces that are copies. The file is on
+/// the disk when the function returns. `tensors` must be the result of
 /// ZeroOptimizer::state_tensors(). Throws if the file cannot be written.
 WrittenShard write_shard(const std::string& folder, const std::string& name,
                          const std::vector<optim::StatePiece>& pieces,

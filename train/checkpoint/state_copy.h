@@ -1,11 +1,11 @@
-// The copy of a rank's state from which an asynchronous checkpoint is written. The copy holds as
-// much of the state as CheckpointOptions::staging allows. The thread that writes the checkpoint
-// reads the rest of the state in place while the next step's forward and backward run. The next
-// step's update waits for the reads.
+// The copy of a rank's state from which an asynchronous checkpoint is written. The copy holds whole
+// pieces of the state, the largest first, of at most CheckpointOptions::staging bytes together, or
+// all pieces if no limit is set. The thread that writes the checkpoint reads the other pieces in
+// place while the next step's forward and backward run. The next step's update waits for the reads.
 //
-// Some state is always copied, even beyond the limit: numbers of updates, the loss scaler's state,
+// Some state is always copied, even beyond this limit: numbers of updates, the loss scaler's state,
 // running statistics of batch norms and, with offload, state that stays in GPU memory, because the
-// thread cannot read it there. Without offload all state of a GPU is there, so a limit below the
+// thread cannot read GPU memory. Without offload all state of a GPU is there, so a limit below the
 // state's size is refused.
 #pragma once
 

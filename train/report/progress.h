@@ -1,6 +1,6 @@
 // Prints the progress of a run to stderr. On a terminal, rewrites one line in each step, with a
 // bar, the loss, the speed, the peak memory and the time left. In piped output, prints a line after
-// the first step and after each tenth of the run, and at least one line per minute. A skipped step
+// step 1 and after each tenth of the run, and usually at least one line per minute. A skipped step
 // always has a separate line.
 #pragma once
 
@@ -30,7 +30,7 @@ class Progress {
   void rewrite_line(const StepLine& step, const std::string& left);
 
   int64_t steps_;
-  int64_t first_ = -1;  // the first step that was shown; a resumed run does not begin with step 0
+  int64_t first_ = -1;  // the first step, which is above 0 in a resumed run; -1 before this step
   std::string unit_;    // unit of the speed, such as "tokens"
   bool shows_;
   bool terminal_;

@@ -46,9 +46,9 @@ class RunLog {
     followers_.push_back(std::move(follower));
   }
 
-  /// Appends a line. If writing fails, for instance on a full disk, the whole line is left out of
-  /// the log and the run continues. Only the first failure prints a warning. Later calls still try
-  /// to write their lines.
+  /// Appends a line. If writing fails, for instance on a full disk, a regular file keeps no part of
+  /// the line, and the run continues. Only the first failure prints a warning. Later calls still
+  /// try to write their lines.
   void write(const JsonObject& line);
 
  private:

@@ -4,7 +4,7 @@
 //   histograms  gradient_norms: the norms of all parameters' gradients
 //               gradient_norms/attn.c_attn.weight, ...: the norms of one kind of parameter, a value
 //               for each layer
-//   text        run: the header's settings
+//   text        run: the settings in the lines of the header and of resumes
 #pragma once
 
 #include <cstdint>
