@@ -1,7 +1,8 @@
 // Collectives and point-to-point transfers between the ranks of a job or of a group. Every call
-// except barrier and split is asynchronous and returns Work to wait for. Calls run in the order in
-// which they were made. All ranks must make the same collectives in the same order; only two ranks
-// take part in a transfer.
+// except barrier and split returns Work to wait for, because the call may still be running. Calls
+// run in the order in which they were made, except that all_gather_host over NCCL does not wait for
+// earlier calls. All ranks must make the same collectives in the same order; only two ranks take
+// part in a transfer.
 //
 //   Work work = communicator.all_gather(bucket, {Traffic::parameters, 3});
 //   ... compute ...
@@ -143,7 +144,8 @@ class Communicator {
   virtual Work all_gather(const Tensor& buffer, Call call) = 0;
 
   /// all_gather of a buffer in host memory, whatever device() is, for values that the host knows.
-  /// Over NCCL it waits neither for the GPU nor for earlier calls, and is done when it returns.
+  /// Over NCCL this call waits neither for the GPU nor for earlier calls, and is done when it
+  /// returns.
   virtual Work all_gather_host(const Tensor& buffer, Call call) { return all_gather(buffer, call); }
 
   /// Replaces `buffer` (f32 or i64) with its sum over ranks, added in rank order.

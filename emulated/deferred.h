@@ -60,7 +60,8 @@ cudaError_t wait_for_stream(cudaStream_t stream);
 cudaError_t wait_for_device(int device);
 
 /// The queued work of a stream. Work that is left when the stream is destroyed still runs. The work
-/// of a null stream and the work of a stream that waits for it run in the order of the calls.
+/// of a null stream and the work of each stream that waits for the null stream run in the order of
+/// the calls.
 class Queue;
 std::shared_ptr<Queue> new_queue(int device, bool is_null, bool waits_for_null_stream);
 /// The queue of an existing stream, or of the current device's null stream (emulated/streams.cpp).

@@ -162,7 +162,7 @@ class ZeroOptimizer {
 
   /// Replaces forward and backward if this rank has no data for the current micro-batch. The rank
   /// takes part in the collective calls and contributes nothing: the step's loss and gradient are
-  /// the means over the micro-batches that had data.
+  /// the means over the micro-batches that had data. Throws with options.sync_batch_norm.
   ///
   /// At stage 3 the rank gathers parameters in the order of its last micro-batch with data. A rank
   /// that has had no data uses the order of the run that restore_state resumed. With several ranks,

@@ -13,13 +13,14 @@ namespace tessera::train {
 
 struct EvaluationOptions {
   int64_t context = 0;    // tokens per window
-  int64_t batches = 0;    // number of batches; 0: the whole range, in windows without overlap
+  int64_t batches = 0;    // number of batches; 0: all windows that fit without overlap
   int64_t sequences = 1;  // windows per batch
 };
 
-/// The windows of an evaluation, evenly spread over the range. Evaluations of a range with equal
-/// options use the same windows. The starts of the windows are computed rather than stored, because
-/// a long range has many windows.
+/// The windows of an evaluation: evenly spread over the range, or one after the other from the
+/// range's beginning if `batches` is 0. Evaluations of a range with equal options use the same
+/// windows. The starts of the windows are computed rather than stored, because a long range has
+/// many windows.
 class EvaluationWindows {
  public:
   /// Throws InputError if the range is too short for one window, and Error for invalid options.

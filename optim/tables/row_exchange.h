@@ -1,8 +1,8 @@
 // Exchanges rows of a row-sparse table between the ranks that use them and the ranks that own them.
-// First, the hosts of all ranks exchange counts: how many rows each rank sends to each owner, or
-// requests from it. Then the ranks send row numbers to the owners. Last, gradients are sent to the
-// owners, or parameter values are sent by the owners. In a step, the bytes of counts and of row
-// numbers are added to Traffic::rows. RowGather gets the counts from its caller, and sends rows
+// First, all ranks exchange counts, in host memory: how many rows each rank sends to each owner, or
+// requests from that owner. Then the ranks send row numbers to the owners. Last, gradients are sent
+// to the owners, or parameter values are sent by the owners. In a step, the bytes of counts and of
+// row numbers are added to Traffic::rows. RowGather gets the counts from its caller, and sends rows
 // from their owners to all ranks.
 #pragma once
 

@@ -39,7 +39,7 @@ class TableValues {
   void end_backward();
   /// True from begin_forward() to end_backward().
   bool running() const { return phase_ != Phase::evaluation; }
-  /// Looks up rows, as Leaf::look_up describes. Collective at stage 3 in an evaluation, and in a
+  /// Looks up rows, as Leaf::look_up describes. At stage 3, collective in an evaluation and in a
   /// forward whose rows were not prefetched. Throws InputError for more than n distinct rows in a
   /// micro-batch, and for an index outside the table. An evaluation checks indices only if it
   /// fetches rows (stage 3 with several ranks).
