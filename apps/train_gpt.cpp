@@ -150,8 +150,7 @@ class Run {
     check_destinations();
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
     choose_algorithms(options, resumed, world);
-    has_steps_ = go_on();
-    if (!has_steps_) return;
+    if (!go_on()) return;
     // The checks precede begin_run, so that a refused run does not change an older log. begin_run
     // starts counting memory and traffic, so it precedes the input and the optimizer.
     files_ = run_files(options, resumed, world);
@@ -165,7 +164,7 @@ class Run {
   }
 
   void train() {
-    if (!has_steps_) return;
+    if (!optimizer_) return;  // the checkpoint has all steps of the run
     announce();
     if (options_.eval_only) return evaluate_only();
     train::StepLoop loop(
@@ -213,8 +212,7 @@ class Run {
     run_settings_.push_back({"data", tokens_setting("", options_.data, file, false).value});
     resumed_.check(run_settings_);
     if (nothing_left(options_, resumed_)) return false;
-    resumed_.announce_differences(bits_settings("train_gpt", world_));
-    resumed_.place(training_.loop);
+    resumed_.place(training_.loop, bits_settings("train_gpt", world_));
     return true;
   }
 
@@ -295,7 +293,6 @@ class Run {
   const TrainOptions& options_;
   const Resumed& resumed_;
   dist::Settings run_settings_;
-  bool has_steps_ = true;  // false: the checkpoint has all steps of the run
   dist::World& world_;
   bool prints_;  // true only on rank 0
   train::TrainingRun training_;

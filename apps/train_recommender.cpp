@@ -166,8 +166,7 @@ class Run {
         model_(task.build(options)) {
     set_thread_count(resumed.threads(options.threads, world));
     check_inputs(world, options, {});
-    has_steps_ = go_on();
-    if (!has_steps_) return;
+    if (!go_on()) return;
     std::unique_ptr<nn::WeightsFile> weights;
     const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty()) {
@@ -188,7 +187,7 @@ class Run {
   }
 
   void train() {
-    if (!has_steps_) return;
+    if (!optimizer_) return;  // the checkpoint has all steps of the run
     announce();
     if (options_.eval_only) return evaluate_only();
     train::StepLoop loop(
@@ -237,8 +236,7 @@ class Run {
     run_settings_.push_back({"data", fmt::format("{:016x}", digest_of_ratings(task_.data))});
     resumed_.check(run_settings_);
     if (nothing_left(options_, resumed_)) return false;
-    resumed_.announce_differences(bits_settings("train_recommender", world_));
-    resumed_.place(training_.loop);
+    resumed_.place(training_.loop, bits_settings("train_recommender", world_));
     return true;
   }
 
@@ -336,7 +334,6 @@ class Run {
   const RecommenderTrainOptions& options_;
   const Resumed& resumed_;
   dist::Settings run_settings_;
-  bool has_steps_ = true;  // false: the checkpoint has all steps of the run
   dist::World& world_;
   train::TrainingRun training_;
   const Task& task_;

@@ -196,7 +196,7 @@ TrainDefaults defaults_for(const RecommenderTrainOptions& options) {
           .weight_decay = 0};
 }
 
-// What the help says about the values of defaults_for.
+// Returns the help's texts for the defaults that defaults_for chooses.
 DefaultTexts default_texts() {
   return {.steps = "those of --epochs",
           .global_batch = "1024",

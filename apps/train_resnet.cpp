@@ -112,8 +112,7 @@ class Run {
                                         .first_step = resumed.step(),
                                         .ranks = world.size,
                                         .rank = world.rank});
-    has_steps_ = go_on();
-    if (!has_steps_) return;
+    if (!go_on()) return;
     // The checks precede begin_run, so that a refused run does not change an older log. begin_run
     // starts counting memory and traffic, so it precedes the input and the optimizer.
     files_ = run_files(options, resumed, world);
@@ -130,7 +129,7 @@ class Run {
   }
 
   void train() {
-    if (!has_steps_) return;
+    if (!optimizer_) return;  // the checkpoint has all steps of the run
     announce();
     if (options_.eval_only) return evaluate_only();
     train::StepLoop loop(training_.loop, world_, *optimizer_, *log_,
@@ -173,8 +172,7 @@ class Run {
     run_settings_.push_back({"data", fmt::format("{:016x}", data::digest_of_images(data_, false))});
     resumed_.check(run_settings_);
     if (nothing_left(options_, resumed_)) return false;
-    resumed_.announce_differences(bits_settings("train_resnet", world_));
-    resumed_.place(training_.loop);
+    resumed_.place(training_.loop, bits_settings("train_resnet", world_));
     return true;
   }
 
@@ -278,7 +276,6 @@ class Run {
   const ImageTrainOptions& options_;
   const Resumed& resumed_;
   dist::Settings run_settings_;
-  bool has_steps_ = true;  // false: the checkpoint has all steps of the run
   dist::World& world_;
   train::TrainingRun training_;
   const data::ImageData& data_;

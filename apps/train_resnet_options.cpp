@@ -85,7 +85,7 @@ TrainDefaults defaults_for(const ImageTrainOptions& options) {
   return defaults;
 }
 
-// What the help says about the values of defaults_for.
+// Returns the help's texts for the defaults that defaults_for chooses.
 DefaultTexts default_texts() {
   return {.steps = "those of --epochs",
           .global_batch = "128",

@@ -145,14 +145,13 @@ void add_machine(Flags& app, Given& given) {
 
 std::optional<optim::MachineRates> machine_rates(const Given& given) {
   if (given.flops.empty()) {
-    for (const auto& [flag, text] :
-         {std::pair{"--bandwidth", &given.bandwidth}, std::pair{"--latency", &given.latency},
-          std::pair{"--node-bandwidth", &given.node_bandwidth},
-          std::pair{"--memory-bandwidth", &given.memory_bandwidth}}) {
-      if (!text->empty()) fail_input("{} is for the time of a step, which needs --flops too", flag);
-    }
-    if (given.shared_cores) {
-      fail_input("--shared-cores is for the time of a step, which needs --flops too");
+    for (const auto& [flag, is_given] :
+         {std::pair{"--bandwidth", !given.bandwidth.empty()},
+          std::pair{"--latency", !given.latency.empty()},
+          std::pair{"--node-bandwidth", !given.node_bandwidth.empty()},
+          std::pair{"--memory-bandwidth", !given.memory_bandwidth.empty()},
+          std::pair{"--shared-cores", given.shared_cores}}) {
+      if (is_given) fail_input("{} is for the time of a step, which needs --flops too", flag);
     }
     return std::nullopt;
   }

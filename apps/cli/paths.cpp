@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/text/output_file.h"
 #include "train/checkpoint/checkpoint.h"
 
 namespace tessera::apps {
@@ -118,6 +119,19 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
+bool is_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  return train::names_checkpoint(folder.string()) &&
+         fs::exists(folder / train::manifest_name, error);
+}
+
+// Returns the path and the folders that contain it, up to the root, which is left out.
+std::vector<fs::path> with_parents(const fs::path& path) {
+  std::vector<fs::path> paths;
+  for (fs::path at = path; at.has_relative_path(); at = at.parent_path()) paths.push_back(at);
+  return paths;
+}
+
 // Refuses --save-every if its saves would be in the folder of --checkpoint, or beside checkpoints
 // of another run. Saves and checkpoints are both in folders named step-..., so the removal of old
 // checkpoints would remove saves too.
@@ -127,8 +141,7 @@ void check_step_folders(const GivenSaves& saves) {
   const std::string beside = parent.empty() ? "." : parent.string();
   for (const int64_t step : train::checkpoint_steps(beside)) {
     const fs::path folder = fs::path(beside) / train::checkpoint_name(step);
-    std::error_code error;
-    if (!fs::exists(folder / train::manifest_name, error)) continue;
+    if (!is_checkpoint(folder)) continue;
     fail_input(
         "--save-every writes folders step-... in {}, and {} there is a checkpoint; give --save "
         "another folder",
@@ -158,8 +171,7 @@ void check_own_folder(const GivenPath& output, const std::string& checkpoints) {
     fail_input("{} {} is the lock of the folder of --checkpoint; give another name", output.flag,
                output.path);
   }
-  fs::path folder = future_name(output.path);
-  for (; folder.has_relative_path(); folder = folder.parent_path()) {
+  for (const fs::path& folder : with_parents(future_name(output.path))) {
     if (!train::names_checkpoint(folder.string())) continue;
     if (!same_file(folder.parent_path().string(), checkpoints)) continue;
     fail_input("{} {} is where --checkpoint writes a checkpoint; give another name", output.flag,
@@ -171,16 +183,13 @@ void check_own_folder(const GivenPath& output, const std::string& checkpoints) {
 
 void check_outside_checkpoints(const std::string& flag, const std::string& path) {
   const fs::path name = future_name(path);
-  std::error_code error;
-  for (fs::path folder = name; folder.has_relative_path(); folder = folder.parent_path()) {
+  for (const fs::path& folder : with_parents(name)) {
     if (train::names_partial_checkpoint(folder.string())) {
       fail_input("{} {} would be removed as an unfinished checkpoint, because of the name {}; give "
                  "another path",
                  flag, path, folder.filename().string());
     }
-    const bool is_checkpoint = train::names_checkpoint(folder.string()) &&
-                               fs::exists(folder / train::manifest_name, error);
-    if (!is_checkpoint) continue;
+    if (!is_checkpoint(folder)) continue;
     fail_input("{} {} is {}the checkpoint {}, which would be damaged; give a path outside of it",
                flag, path, folder == name ? "" : "in ", folder.string());
   }
@@ -188,6 +197,11 @@ void check_outside_checkpoints(const std::string& flag, const std::string& path)
     fail_input("{} {} is the lock of the checkpoints in {}; give another name", flag, path,
                name.parent_path().string());
   }
+}
+
+void check_output(const std::string& flag, const std::string& path) {
+  check_outside_checkpoints(flag, path);
+  check_writable(path);
 }
 
 void check_paths(const GivenPaths& given) {

@@ -50,5 +50,8 @@ void check_paths(const GivenPaths& paths);
 /// in a checkpoint or in a folder with the name of an unfinished one, or is the lock of a folder of
 /// checkpoints. `flag` names the output in the error.
 void check_outside_checkpoints(const std::string& flag, const std::string& path);
+/// Throws InputError as check_outside_checkpoints does, or if no file can be written to `path`. For
+/// programs with a single output.
+void check_output(const std::string& flag, const std::string& path);
 
 }  // namespace tessera::apps

@@ -240,6 +240,7 @@ void Resumed::check(const dist::Settings& run) const {
   }
 }
 
+// Warns of settings that may change the run's bits, or says what an imported checkpoint fixes.
 void Resumed::announce_differences(const dist::Settings& bits) const {
   if (!found()) return;
   const train::Manifest& manifest = checkpoint_->manifest();
@@ -273,7 +274,8 @@ void Resumed::check_log(const std::string& path, const nlohmann::json& header) c
   }
 }
 
-void Resumed::place(train::LoopOptions& loop) const {
+void Resumed::place(train::LoopOptions& loop, const dist::Settings& bits) const {
+  announce_differences(bits);
   loop.checkpoints = flags_.options;
   loop.first_step = step();
   loop.skipped = skipped();

@@ -87,16 +87,15 @@ class Resumed {
   /// With --eval-only, compares only the settings that the checkpoint's tensors depend on. For an
   /// imported checkpoint, compares only the settings that the import recorded.
   void check(const dist::Settings& run) const;
-  /// Warns of each setting in `bits` that differs from the checkpoint's. With --eval-only does not
-  /// warn. For an imported checkpoint, lists the settings that the import recorded instead.
-  void announce_differences(const dist::Settings& bits) const;
   /// Throws InputError if the log at `path` belongs to another model than the checkpoint. `header`
   /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.
   void check_log(const std::string& path, const nlohmann::json& header) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
   /// far. The best evaluation is dropped if --resume-changed names any setting other than "steps"
-  /// and "epochs".
-  void place(train::LoopOptions& loop) const;
+  /// and "epochs". Tells the user where the run goes on, and of each setting in `bits` that differs
+  /// from the checkpoint's; with --eval-only not of these settings. For an imported checkpoint,
+  /// lists the settings that the import recorded instead.
+  void place(train::LoopOptions& loop, const dist::Settings& bits) const;
   /// Returns the checkpoint's step, or nullopt if the run starts from the beginning. RunLog removes
   /// the log's lines of later steps, because those steps run again.
   std::optional<int64_t> log_step() const { return found() ? std::optional(step()) : std::nullopt; }
@@ -110,6 +109,7 @@ class Resumed {
 
  private:
   void check_no_later_steps() const;
+  void announce_differences(const dist::Settings& bits) const;
 
   const CheckpointFlags& flags_;
   std::unique_ptr<train::CheckpointFolder> claimed_;  // null unless rank 0 claimed the folder

@@ -19,7 +19,7 @@ struct TrainDefaults {
   float weight_decay = 0;
 };
 
-/// What the help says about the defaults of a training run: "2000", or "0.001, with sgd 0.1".
+/// The help's texts for the defaults of a training run, such as "2000" or "0.001; with sgd 0.1".
 struct DefaultTexts {
   std::string steps;
   std::string global_batch;
