@@ -202,7 +202,8 @@ void record(const char* name, std::span<Tensor> outputs, std::initializer_list<T
             MultiBackward backward);
 
 /// While the object lives, collects inputs of all operations on this thread, recorded or not.
-/// Collects only trainable parameters and tensors with history, each once.
+/// Collects only trainable parameters and tensors with history, each once. Collects nothing while a
+/// later collector lives.
 class InputCollector {
  public:
   InputCollector();

@@ -74,14 +74,14 @@ uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_vie
 
 /// Dropout's masks depend on the layer, the element and this state: a seed, a step, and the first
 /// sample of a forward. A ZeroOptimizer, or your own loop over micro-batches, sets the state. Each
-/// thread has its own state. Dropout throws until the thread's state is set, because a state that
-/// never changes would give every step the same masks.
+/// thread has its own state. Dropout with a probability above 0 throws until the thread's state is
+/// set, because a state that never changes would give every step the same masks.
 struct DropoutState {
   static constexpr int64_t not_set = -1;
 
   uint64_t seed = 0;
   int64_t step = not_set;
-  int64_t first_sample = 0;  // index of the tensor's row 0 in the step's global batch
+  int64_t first_sample = 0;  // index in the step's global batch of row 0 of dropout's input
 
   bool is_set() const { return step != not_set; }
   bool operator==(const DropoutState&) const = default;
@@ -103,8 +103,8 @@ constexpr DropoutDraws dropout_draws(const DropoutState& state) {
              philox_key(state.seed));
   return {{words[0], words[1]}, static_cast<uint32_t>(state.first_sample)};
 }
-/// Largest number of samples in a step. first_sample plus a tensor's rows must not exceed this
-/// limit.
+/// Largest number of samples in a step. first_sample plus the number of rows of dropout's input
+/// must not exceed this limit.
 inline constexpr int64_t dropout_sample_limit = int64_t{1} << 32;
 
 }  // namespace tessera

@@ -17,8 +17,8 @@
 
 namespace tessera::trace {
 
-/// A layer and the layer that contains it. There is one Layer for each path of names. Layers are
-/// never freed, so that a node may outlive its model.
+/// A layer and the layer that contains it. There is one Layer for each path of names from an
+/// outermost layer to an inner one. Layers are never freed, so that a node may outlive its model.
 struct Layer {
   std::string name;
   const Layer* parent = nullptr;

@@ -27,9 +27,10 @@ using Settings = std::vector<Setting>;
 /// difference. Sends an 8-byte digest to every rank, and the lists themselves only if the digests
 /// differ. The digest has the same size for any list, so ranks with different lists cannot block
 /// each other.
-/// Collective; does nothing in a job of one rank. Call it as soon as the list is known, and before
-/// train::begin_run. begin_run resets the traffic ledger, so a run's traffic does not include this
-/// check.
+///
+/// Collective; does nothing in a job of one rank. Call check_agreement as soon as the settings are
+/// known, and before train::begin_run. begin_run resets the traffic ledger, so a run's traffic does
+/// not include this check.
 void check_agreement(const World& world, const Settings& own);
 
 /// Returns the first difference from rank 0, such as "--seed: rank 0 has 1, ranks 2, 3 have 7";

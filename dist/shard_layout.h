@@ -1,5 +1,5 @@
-// Computes which rank owns which parameters. This is pure arithmetic, without devices or
-// communication.
+// Computes which rank owns which elements of the parameters. This is pure arithmetic, without
+// devices or communication.
 //
 // Parameters are packed into buckets in reverse order of registration, because backward completes
 // their gradients in this order. Each bucket is padded and cut into equal shards, one for each
@@ -14,8 +14,9 @@
 //  - A bucket closes at a parameter boundary. A parameter larger than a bucket gets its own bucket.
 //  - A shared (tied) parameter gets a bucket of its own. Its gradient gets contributions from early
 //    in backward until late, so it would delay other gradients in its bucket.
-//  - A bucket closes where LayoutParameter::block changes. So the parameters of one block of the
-//    model can be gathered without those of its neighbours.
+//  - A bucket closes where the parameters' block of the model, such as a layer, changes
+//    (LayoutParameter::block). So the parameters of one layer can be gathered without those of its
+//    neighbours.
 #pragma once
 
 #include <cstdint>

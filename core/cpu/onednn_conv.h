@@ -1,7 +1,8 @@
 // Convolutions by oneDNN, as direct sums. Images are (N, H, W, C), weights (O, C / groups, kh, kw)
-// as torch stores them. oneDNN is 2 to 4 times as fast if it may choose the weight's layout. If it
-// chooses another layout, every call first copies the weight to that layout, in the workspace. The
-// gradient of the weight is computed in oneDNN's layout, and then copied to the caller's layout.
+// as torch stores them. oneDNN is 2 to 4 times as fast if it may choose the weight's layout. If
+// oneDNN chooses another layout, each call that reads the weight first copies the weight to that
+// layout, in the workspace. A call that computes the weight's gradient does so in oneDNN's layout,
+// and then copies the gradient to the caller's layout.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ void convolve(const ConvArgs& args, const ConvMemory& memory);
 /// Bytes of workspace that convolve needs with the calling thread's number of threads.
 int64_t conv_workspace_bytes(const ConvArgs& args);
 
-/// The number of convolutions whose primitives the calling thread keeps, at most most_primitives.
+/// The number of convolutions whose primitives the calling thread keeps, at most most_primitives
+/// (core/cpu/onednn.h).
 int64_t kept_convolutions();
 
 }  // namespace tessera::cpu::onednn

@@ -13,7 +13,7 @@ namespace course {
 using namespace tessera;
 
 struct Event {
-  std::string kind;            // the name of a call, such as "all_gather"; "wait" (for a call);
+  std::string kind;            // a communicator's call, such as "all_gather"; "wait" (for a call);
                                // "use", "done" or "complete" (of a parameter); or "update"
   std::string parameter = {};  // set for use, done and complete
   dist::Traffic purpose = dist::Traffic::other;  // set for a call or wait
@@ -45,7 +45,7 @@ class Events {
 
 /// Sets the list to which note() adds events. With nullptr, note() does nothing.
 void note_into(Events* events);
-/// Adds an event without a bucket, such as "update", to the list of the running trial, if any.
+/// Adds an event without a bucket, such as "update", to the list that note_into() has set.
 void note(const std::string& kind);
 
 /// Adds hooks that record events: "use" before a parameter is read, "done" when the reading has

@@ -43,7 +43,8 @@ struct ImageData {
 };
 
 /// Throws InputError
-///  - if none of the formats above is found (the message names the files looked for),
+///  - if a path is given that is not a folder,
+///  - if the folder has none of the formats above (the message names the files looked for),
 ///  - if a format's files are incomplete, or a file is malformed (JPEG and PNG files are not
 ///    checked here: ImageSet::read throws for them),
 ///  - if image_size is out of range,

@@ -1,6 +1,6 @@
-// Provides the samples of a micro-batch to training. All micro-batches are loaded into one buffer,
-// because a CUDA graph needs a fixed address (core/cuda.h). On a GPU, the copy of the samples runs
-// while the host continues.
+// Provides the samples of a micro-batch to training. Each micro-batch overwrites the previous one
+// in the same memory, because a CUDA graph needs fixed addresses (core/cuda.h). On a GPU, the copy
+// of the samples runs while the host continues.
 //
 //   RatingInput input(batches);
 //   input.load(micro);
@@ -25,8 +25,8 @@ class RatingInput {
   /// CPU.
   static int64_t host_bytes(const RatingBatchSizes& sizes, Device device);
 
-  /// Loads a micro-batch's samples. On a GPU this launches a copy, which the stream runs
-  /// after the kernels that read the previous samples.
+  /// Loads a micro-batch's samples. On a GPU, load() launches a copy, which the stream runs after
+  /// the kernels that read the previous samples.
   void load(const MicroBatch& micro);
 
   const RatingBatch& batch() const { return input_; }

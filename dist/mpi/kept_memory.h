@@ -1,5 +1,5 @@
 // Memory that must never be reused. A transfer in flight cannot be cancelled reliably: after a
-// failure MPI may still read and write its buffers, at a time that the peer decides.
+// failure MPI may still read and write the transfer's buffers, at a time that the peer decides.
 #pragma once
 
 #include <memory>

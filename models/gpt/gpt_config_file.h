@@ -8,7 +8,7 @@
 
 namespace tessera::models {
 
-/// Returns the path of config.json in the folder of `path`.
+/// Returns the path of config.json in the folder that contains the file `path`.
 std::string config_path_beside(const std::string& path);
 
 /// True if the file exists and describes a model of type gpt2. Throws InputError for a file that is

@@ -51,7 +51,7 @@ struct Manifest {
   std::optional<BestEvaluation> best = std::nullopt;  // nullopt: no best weights were saved
   BlockDigest digest = {};  // digest of all state: the sum of the ranges' digests
   CheckpointLayout layout = {};
-  dist::Settings run = {};   // settings that must not change when the run resumes
+  dist::Settings run = {};   // settings that define the run; a resume changes one only on request
   dist::Settings bits = {};  // may change when the run resumes, but then the results' bits change
   /// The metadata that the training program writes when it saves the weights to a file.
   /// export_weights writes the same metadata. Empty if the writer of the checkpoint gave none. An
@@ -76,8 +76,8 @@ std::string manifest_text(const Manifest& manifest);
 std::string with_checksum(const std::string& members);
 
 /// Parses a manifest, and checks every value because the text may be wrong or hostile. The ranges
-/// must cover each tensor exactly once and be inside their files. Throws an InputError that begins
-/// with `where` if the text is not a valid manifest.
+/// must cover each element of each tensor exactly once, and be inside their files. Throws an
+/// InputError that begins with `where` if the text is not a valid manifest.
 Manifest parse_manifest(const std::string& where, const std::string& text);
 
 inline constexpr const char* manifest_name = "manifest.json";

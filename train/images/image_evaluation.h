@@ -31,9 +31,9 @@ ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::I
                                 const data::ImageTransformOptions& transform,
                                 const EvaluationWork& work, const dist::World& world);
 
-/// Returns the number of classes that rank before the target in a row of logits: classes with a
+/// Returns the number of classes that come before the target in a row of logits: classes with a
 /// larger logit, and classes with an equal logit and a lower index. A class whose logit is NaN
-/// ranks before the target. If the target's logit is NaN, all other classes rank before the target.
+/// comes before the target. If the target's logit is NaN, all other classes come before the target.
 int64_t place_of_target(std::span<const float> logits, int32_t target);
 
 }  // namespace tessera::train
