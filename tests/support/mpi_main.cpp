@@ -1,7 +1,8 @@
 // The main function of test programs that run under mpirun. Every rank runs the same cases in the
 // same order. Rank 0 always prints its report. Another rank prints its report only if a case failed
 // on it. The exit status is the largest status of all ranks.
-#define CATCH_CONFIG_RUNNER
+#define CATCH_CONFIG_EXTERNAL_INTERFACES  // for the listener below
+#include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/run_cases.h"
 

@@ -1,5 +1,4 @@
 // The main function of test programs without MPI.
-#define CATCH_CONFIG_RUNNER
 #include "tests/support/devices.h"
 #include "tests/support/run_cases.h"
 
