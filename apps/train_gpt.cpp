@@ -181,7 +181,7 @@ class Run {
          .evaluate = [this](int64_t done) { return evaluation(done); },
          .open_weights =
              [this](const std::string& path, int64_t) {
-               models::check_gpt_destination(path);
+               models::check_gpt_destination(path, model_.config());
                return open_weights(path);
              },
          .run = run_settings_,
@@ -264,16 +264,16 @@ class Run {
   }
 
   // Throws before the run begins if a save could not be written, or would replace a config.json
-  // that is not a GPT-2's. --save-best also must not replace the config.json of a GPT whose sizes
-  // or epsilon differ.
+  // that is not a GPT-2's or that other weights need. --save-best also must not replace the
+  // config.json of a GPT whose sizes or epsilon differ.
   void check_destinations() const {
     if (world_.rank != 0 || options_.save.empty()) return;
-    models::check_gpt_destination(options_.save);
+    models::check_gpt_destination(options_.save, model_.config());
     if (!options_.save_best) return;
     const std::string best = train::best_weights_path(options_.save);
     std::error_code error;
     if (!std::filesystem::exists(std::filesystem::path(best).parent_path(), error)) return;
-    models::check_gpt_destination(best);
+    models::check_gpt_destination(best, model_.config());
     models::check_gpt_config_beside(best, model_);
   }
 

@@ -48,7 +48,10 @@ bool is_gpt_config(const std::string& config_path) {
 }
 
 GptConfig read_gpt_config(const std::string& config_path) {
-  if (!has_name(config_path)) fail_input("{}: there is no such file", config_path);
+  if (!has_name(config_path)) {
+    fail_input("{}: there is no such file, expected one with the sizes of the weights beside it",
+               config_path);
+  }
   const json config = read_json_file(config_path, limits);
   if (!config.is_object()) fail_input("{}: is not a JSON object", config_path);
   check_setting(config_path, config, "model_type", {"gpt2"});

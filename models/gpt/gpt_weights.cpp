@@ -45,6 +45,30 @@ void check_config(const std::string& path, const GptConfig& model) {
   check_same(path, "layer_norm_epsilon", file.epsilon, model.epsilon);
 }
 
+// True if the file has the tensors of a GPT-2, under either of their names.
+bool has_gpt_weights(const std::string& path) {
+  try {
+    const nn::SafetensorsReader reader(path);
+    return nn::has_tensor(reader, table_name) ||
+           nn::has_tensor(reader, std::string(prefix) + std::string(table_name));
+  } catch (const InputError&) {
+    return false;
+  }
+}
+
+// Returns the name of a GPT's weights in the folder of `path` other than `path` itself, or "".
+std::string other_weights_beside(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(path).parent_path();
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, error)) {
+    const fs::path name = entry.path().filename();
+    if (name.extension() != ".safetensors" || name == fs::path(path).filename()) continue;
+    if (has_gpt_weights(entry.path().string())) return name.string();
+  }
+  return "";
+}
+
 std::vector<nn::SafetensorsSpec> specs_of(const Gpt& model) {
   std::vector<nn::SafetensorsSpec> specs;
   for (const nn::NamedParameter& named : model.named_parameters()) {
@@ -145,7 +169,7 @@ void check_gpt_config_beside(const std::string& path, const Gpt& model) {
   check_config(config_path_beside(path), model.config());
 }
 
-void check_gpt_destination(const std::string& path) {
+void check_gpt_destination(const std::string& path, const GptConfig& config) {
   const std::string config_path = config_path_beside(path);
   if (path == config_path) fail_input("{}: a weights file cannot be called config.json", path);
   check_writable(path);
@@ -162,6 +186,15 @@ void check_gpt_destination(const std::string& path) {
     fail_input("{}: already exists and does not describe a GPT-2; write the weights to another "
                "folder",
                config_path);
+  }
+  const std::string other = other_weights_beside(path);
+  if (other.empty()) return;
+  try {
+    check_config(config_path, config);
+  } catch (const InputError& different) {
+    fail_input("{}: {} would be left without its sizes, because the new ones differ ({}); write "
+               "the weights to another folder",
+               config_path, other, different.what());
   }
 }
 

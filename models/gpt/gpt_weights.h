@@ -86,8 +86,9 @@ std::string_view without_gpt_prefix(std::string_view name);
 /// renames would leave the new config.json beside the old weights.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
-/// Throws InputError if GptWriter could not write to `path`, or if GptWriter would replace a
-/// config.json that is not a GPT-2's.
-void check_gpt_destination(const std::string& path);
+/// Throws InputError if GptWriter could not write a model of this configuration to `path`, or if
+/// GptWriter would replace a config.json that is not a GPT-2's, or one with other sizes beside the
+/// weights of another GPT, which could then no longer be read.
+void check_gpt_destination(const std::string& path, const GptConfig& config);
 
 }  // namespace tessera::models

@@ -41,8 +41,7 @@ std::vector<T> read_list(const nn::SafetensorsReader& file, const char* name) {
   return values;
 }
 
-std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char* name,
-                                  int64_t count) {
+std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char* name) {
   const std::vector<uint8_t> text = read_list<uint8_t>(file, name);
   std::vector<std::string> ids;
   auto begin = text.begin();
@@ -52,6 +51,12 @@ std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char*
     if (end == text.end()) break;
     begin = end + 1;
   }
+  return ids;
+}
+
+std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char* name,
+                                  int64_t count) {
+  std::vector<std::string> ids = read_ids(file, name);
   if (std::ssize(ids) != count) {
     fail_input("{}: tensor {} has {} ids, expected {}", file.path(), name, ids.size(), count);
   }
@@ -159,6 +164,22 @@ RecommenderFile read_recommender_file(const std::string& path) {
                file.history_begins.size(), file.config.users + 1);
   }
   return file;
+}
+
+void check_same_ids(const std::string& path, const std::vector<std::string>& users,
+                    const std::vector<std::string>& items) {
+  const nn::SafetensorsReader reader(path);
+  const auto check = [&](const char* what, const char* name, const std::vector<std::string>& data) {
+    if (!nn::has_tensor(reader, name)) return;
+    const std::vector<std::string> file = read_ids(reader, name);
+    if (file.size() != data.size()) return;
+    const auto [a, b] = std::ranges::mismatch(file, data);
+    if (a == file.end()) return;
+    fail_input("{}: {} {} has the id {}, but {} in the data, so the weights belong to other ids",
+               path, what, a - file.begin() + 1, nn::printable(*a), nn::printable(*b));
+  };
+  check("user", user_ids, users);
+  check("item", item_ids, items);
 }
 
 }  // namespace tessera::models

@@ -43,5 +43,10 @@ RecommenderFile parse_recommender(const std::string& where,
                                   const nn::SafetensorsMetadata& metadata);
 /// Reads the whole description. Throws InputError if train_recommender did not write the file.
 RecommenderFile read_recommender_file(const std::string& path);
+/// Throws InputError if the file of weights has ids of users or items, and they differ from the
+/// given ids: the file's rows would then belong to others. Lists of different lengths are not
+/// compared, because the shapes of the weights show such a difference.
+void check_same_ids(const std::string& path, const std::vector<std::string>& users,
+                    const std::vector<std::string>& items);
 
 }  // namespace tessera::models

@@ -53,8 +53,9 @@ losses() { grep -E '"type":"(step|eval)"' "$1" | sed -E 's/,"(tokens|images)_per
 as_first() {
   if [[ ! -e $1.txt ]]; then
     losses run.jsonl > "$1.txt"
-    cp run.safetensors "$1.safetensors"
+    mkdir -p kept  # train_gpt saves no other model beside weights that need the config.json there
+    cp run.safetensors "kept/$1.safetensors"
   fi
   losses run.jsonl | diff "$1.txt" - || fail "other losses: $1, $2"
-  cmp run.safetensors "$1.safetensors" || fail "other weights: $1, $2"
+  cmp run.safetensors "kept/$1.safetensors" || fail "other weights: $1, $2"
 }

@@ -157,6 +157,10 @@ expect 'eval-every' "$train_gpt" --data u.data --split none --eval-every 5 --bat
 expect 'widths 5, 3' "$train_gpt" --model neumf --hidden 5,3
 expect 'shape is' "$train_gpt" --data u.data --batch 60 --micro-batch 12 --factors 9 \
   --init model.safetensors
+# Weights are not given to users and items of other ids.
+sed 's/^u/v/' u.data > others.data
+expect 'model.safetensors: user 1 has the id "u[0-9]*", but "v[0-9]*" in the data' "$train_gpt" \
+  --data others.data --batch 60 --micro-batch 12 --split none --factors 8 --init model.safetensors
 expect 'no user' "$recommend" model.safetensors --user nobody
 expect 'required' "$recommend" model.safetensors
 cp text.txt text.safetensors

@@ -14,15 +14,16 @@ must_be_as_planned() {
 # same NAME RANKS ARGUMENT...: trains. The results must equal those of the first run of this NAME.
 same() {
   local name=$1 n=$2 what="$1, $2 ranks, ${*:3}"
-  ranks "$n" "${run[@]}" "${@:3}" --sample 12 --log run.jsonl --save saved.safetensors
+  mkdir -p "$name"
+  ranks "$n" "${run[@]}" "${@:3}" --sample 12 --log run.jsonl --save "$name/saved.safetensors"
   must_be_as_planned "$n" "$what"
   if [[ ! -e $name.txt ]]; then
     { losses run.jsonl && sampled; } > "$name.txt"
-    mv saved.safetensors "$name.safetensors"
+    mv "$name/saved.safetensors" "$name/first.safetensors"
     mv run.jsonl "$name.jsonl"
   else
     { losses run.jsonl && sampled; } | diff "$name.txt" - || fail "other results: $what"
-    cmp "$name.safetensors" saved.safetensors || fail "other weights: $what"
+    cmp "$name/first.safetensors" "$name/saved.safetensors" || fail "other weights: $what"
   fi
 }
 
@@ -50,8 +51,9 @@ done
 same fp32 2 --offload optimizer
 grep -q "offload: a CPU's optimizer state is on the host anyway" stderr.log ||
   fail "offload is not explained: $(cat stderr.log)"
-cmp -s fp32.safetensors bf16.safetensors && fail "bf16 trained as fp32 does"
-cmp -s bf16.safetensors bf16_sums.safetensors && fail "sums in bf16 have the bits of sums in fp32"
+cmp -s fp32/first.safetensors bf16/first.safetensors && fail "bf16 trained as fp32 does"
+cmp -s bf16/first.safetensors bf16_sums/first.safetensors &&
+  fail "sums in bf16 have the bits of sums in fp32"
 
 python3 - << 'PYTHON'
 import json
@@ -80,11 +82,12 @@ still=(--optimizer sgd --lr 1e-37 --steps 1 --eval-every 0 --clip 0)
 for precision in fp32 bf16; do
   for stage in 0 3; do
     ranks 3 --data text.txt "${still[@]}" --precision "$precision" --stage "$stage" \
-      --init bf16.safetensors --save again.safetensors
-    cmp bf16.safetensors again.safetensors || fail "$precision, stage $stage changed the weights"
+      --init bf16/first.safetensors --save bf16/again.safetensors
+    cmp bf16/first.safetensors bf16/again.safetensors ||
+      fail "$precision, stage $stage changed the weights"
   done
 done
-"$generate" bf16.safetensors --prompt 'int ' --tokens 10 > generated.txt
+"$generate" bf16/first.safetensors --prompt 'int ' --tokens 10 > generated.txt
 [[ $(wc -c < generated.txt) == 15 ]] || fail "$(cat generated.txt)"
 
 # Trains in fp16 with weights so large that gradients overflow. Every rank must skip the step and
@@ -92,16 +95,16 @@ done
 # that only an update needs.
 python3 - << 'PYTHON'
 import json, struct
-data = bytearray(open("fp16.safetensors", "rb").read())
+data = bytearray(open("fp16/first.safetensors", "rb").read())
 length = struct.unpack("<Q", data[:8])[0]
 entry = json.loads(data[8:8 + length])["transformer.ln_f.weight"]
 begin, end = (8 + length + offset for offset in entry["data_offsets"])
 data[begin:end] = struct.pack("<128f", *[5.0] * 128)
-open("large.safetensors", "wb").write(data)
+open("fp16/large.safetensors", "wb").write(data)
 PYTHON
 for stage in 0 1 2 3; do
   ranks 3 --data text.txt --steps 6 --eval-every 0 --precision fp16 --stage "$stage" \
-    --init large.safetensors --log skip.jsonl
+    --init fp16/large.safetensors --log skip.jsonl
   must_be_as_planned 3 "skipped steps at stage $stage"
   grep -q 'skipped, gradients overflow at a loss scale of 65536' stderr.log ||
     fail "no step was skipped: $(cat stderr.log)"

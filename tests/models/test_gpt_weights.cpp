@@ -314,15 +314,29 @@ TEST_CASE_METHOD(Saved, "config.json is read within the limits of a GPT, and bef
 TEST_CASE("weights do not replace another program's config.json") {
   const TemporaryFolder folder;
   const std::string path = folder.path("model.safetensors");
-  check_gpt_destination(path);
+  check_gpt_destination(path, GptConfig());
   folder.file("config.json", R"({"name": "a web page"})");
-  REQUIRE_THAT(test::message_of<InputError>([&] { check_gpt_destination(path); }),
+  REQUIRE_THAT(test::message_of<InputError>([&] { check_gpt_destination(path, GptConfig()); }),
                ContainsSubstring("does not describe a GPT-2"));
   folder.file("config.json", R"({"model_type": "gpt2"})");
-  check_gpt_destination(path);
-  REQUIRE_THROWS_AS(check_gpt_destination(folder.path("config.json")), InputError);
-  REQUIRE_THROWS_AS(check_gpt_destination(folder.path("no/model.safetensors")), InputError);
+  check_gpt_destination(path, GptConfig());
+  REQUIRE_THROWS_AS(check_gpt_destination(folder.path("config.json"), GptConfig()), InputError);
+  REQUIRE_THROWS_AS(check_gpt_destination(folder.path("no/model.safetensors"), GptConfig()),
+                    InputError);
   REQUIRE(folder.entries() == 1);
+}
+
+TEST_CASE_METHOD(Saved, "weights do not replace a config.json that other weights need") {
+  const std::string path = folder.path("model.safetensors");
+  save(model, path);
+  GptConfig larger = tiny;
+  ++larger.layers;
+  check_gpt_destination(path, larger);  // replaces both files
+  check_gpt_destination(folder.path("again.safetensors"), tiny);
+  REQUIRE_THAT(test::message_of<InputError>(
+                   [&] { check_gpt_destination(folder.path("larger.safetensors"), larger); }),
+               ContainsSubstring("model.safetensors would be left without its sizes") &&
+                   ContainsSubstring("n_layer is 2, the model's is 3"));
 }
 
 TEST_CASE("a model saved by transformers has the logits of transformers") {

@@ -129,7 +129,7 @@ void export_gpt(const CheckpointReader& checkpoint, const models::Gpt& gpt, cons
                 const std::string& path) {
   // This call only checks the tensors. GptWriter determines their order in the file.
   model_weights(checkpoint, gpt, weights);
-  models::check_gpt_destination(path);
+  models::check_gpt_destination(path, gpt.config());
   models::GptWriter writer(path, gpt);
   for (const nn::NamedParameter& named : gpt.named_parameters()) {
     copy_pieces(
