@@ -56,7 +56,7 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
       ->capture_default_str();
   add_device_option(app, options.device);
   app.add_option("--threads", options.threads,
-                 "CPU threads (default: OMP_NUM_THREADS, else all cores)");
+                 "CPU threads; 0: OMP_NUM_THREADS, else all cores (default: 0)");
   result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (seed < 0) fail_input("--seed is {}, expected at least 0", seed);

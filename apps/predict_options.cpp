@@ -18,7 +18,8 @@ PredictCommandLine parse_predict_command_line(int argc, const char* const* argv)
   app.add_option("--top", options.top, "How many of the likeliest classes to print for each image")
       ->capture_default_str();
   add_device_option(app, options.device);
-  app.add_option("--threads", threads, "CPU threads (default: OMP_NUM_THREADS, else all cores)");
+  app.add_option("--threads", threads,
+                 "CPU threads; 0: OMP_NUM_THREADS, else all cores (default: 0)");
   result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (options.model.empty() || options.images.empty()) {

@@ -23,7 +23,8 @@ RecommendCommandLine parse_recommend_command_line(int argc, const char* const* a
       "Print the items' titles from FILE: u.item, movies.dat, movies.csv or RecBole's .item");
   app.add_flag("--all", options.all, "Also recommend items that the user has in the training data");
   add_device_option(app, options.device);
-  app.add_option("--threads", threads, "CPU threads (default: OMP_NUM_THREADS, else all cores)");
+  app.add_option("--threads", threads,
+                 "CPU threads; 0: OMP_NUM_THREADS, else all cores (default: 0)");
   result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (options.model.empty() || options.users.empty()) {

@@ -84,4 +84,19 @@ std::string refusal_of(const std::vector<ChangedSetting>& refused,
       all, fmt::join(fixed, ", "), fixed.size() == 1 ? "value" : "values");
 }
 
+std::string unknown_setting(const std::string& name, const std::vector<std::string>& known,
+                            const dist::Settings& run) {
+  const std::string begin = fmt::format("--resume-changed {}: there is no such setting", name);
+  const std::string of_model = "model." + name;
+  if (std::ranges::find(known, of_model) != known.end()) {
+    return fmt::format("{}, expected {}", begin, of_model);
+  }
+  std::vector<std::string> free;
+  for (const std::string& other : known) {
+    const std::string value = setting_value(run, other);
+    if (!must_agree({other, value, value}, run)) free.push_back(other);
+  }
+  return fmt::format("{}, expected one of {}", begin, fmt::join(free, ", "));
+}
+
 }  // namespace tessera::apps

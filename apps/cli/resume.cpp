@@ -41,9 +41,11 @@ bool shapes_weights(const std::string& name) {
   return name.starts_with("model.") || name == "optimizer" || name == "precision";
 }
 
-// Returns the name that a flag has in the header: "--global-batch" becomes "global_batch".
+// Returns the name that a flag has in the header: "--global-batch" becomes "global_batch". Blanks
+// around the flag are left out.
 std::string member_name(std::string name) {
-  name.erase(0, name.find_first_not_of('-'));
+  name.erase(0, name.find_first_not_of("- "));
+  name.erase(name.find_last_not_of(' ') + 1);
   std::ranges::replace(name, '-', '_');
   return name;
 }
@@ -56,12 +58,8 @@ void check_flags_of_checkpoints(const CheckpointFlags& flags) {
         "on; give --checkpoint, and --checkpoint-async on");
   }
   if (flags.options.wanted()) return;
-  const std::pair<const char*, bool> of_checkpoints[] = {
-      {"--checkpoint-every", flags.options.every > 0},
-      {"--checkpoint-keep", flags.keep.has_value()},
-      {"--checkpoint-async", flags.async.has_value()}};
-  for (const auto& [flag, given] : of_checkpoints) {
-    if (given) fail_input("{}: give --checkpoint, the folder to save in", flag);
+  for (const char* const flag : flags_of_writing(flags)) {
+    fail_input("{}: give --checkpoint, the folder to save in", flag);
   }
 }
 
@@ -101,6 +99,18 @@ void add_checkpoint_options(Flags& app, CheckpointFlags& flags) {
                  "Settings that may differ from those of the saved run, such as lr,steps")
       ->list(',')
       ->group(group);
+}
+
+std::vector<const char*> flags_of_writing(const CheckpointFlags& flags) {
+  const std::pair<const char*, bool> all[] = {{"--checkpoint-every", flags.options.every > 0},
+                                              {"--checkpoint-keep", flags.keep.has_value()},
+                                              {"--checkpoint-async", flags.async.has_value()},
+                                              {"--checkpoint-staging", flags.staging.has_value()}};
+  std::vector<const char*> given;
+  for (const auto& [flag, is_given] : all) {
+    if (is_given) given.push_back(flag);
+  }
+  return given;
 }
 
 void fill_checkpoints(CheckpointFlags& flags) {
@@ -217,8 +227,7 @@ void Resumed::check(const dist::Settings& run) const {
   const std::vector<std::string> known = setting_names(run, manifest.run);
   for (const std::string& name : flags_.changed) {
     if (std::ranges::find(known, name) == known.end()) {
-      fail_input("--resume-changed {}: there is no such setting, expected one of {}", name,
-                 fmt::join(known, ", "));
+      fail_input("{}", unknown_setting(name, known, run));
     }
   }
   const bool imported = !manifest.imported.empty();

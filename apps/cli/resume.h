@@ -33,6 +33,8 @@ struct CheckpointFlags {
   bool only_weights = false;       // --eval-only: evaluate the checkpoint, do not train
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
+/// Returns the given flags that say how checkpoints are written: "--checkpoint-every", ...
+std::vector<const char*> flags_of_writing(const CheckpointFlags& flags);
 /// Fills in the defaults and checks the flags. Throws InputError.
 void fill_checkpoints(CheckpointFlags& flags);
 

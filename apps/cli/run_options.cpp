@@ -168,7 +168,8 @@ void check_eval_only(const RunOptions& options) {
         "--eval-only: give the weights to evaluate by exactly one of --init, --checkpoint (its "
         "newest checkpoint is evaluated), or --resume with a checkpoint's folder");
   }
-  const std::vector<std::string> outputs = output_flags(options);
+  std::vector<std::string> outputs = output_flags(options);
+  for (const char* const flag : flags_of_writing(options.checkpoints)) outputs.emplace_back(flag);
   if (!outputs.empty()) {
     fail_input("--eval-only writes no file; leave out {}", fmt::join(outputs, ", "));
   }

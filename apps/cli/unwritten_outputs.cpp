@@ -1,5 +1,6 @@
 #include "apps/cli/unwritten_outputs.h"
 
+#include <filesystem>
 #include <utility>
 
 #include <spdlog/spdlog.h>
@@ -44,6 +45,11 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed) {
     spdlog::warn(
         "{} {} is not written, because no step is left; the program report makes it from the log",
         flag, path);
+  }
+  std::error_code error;
+  const bool asks_for_log = !options.log.empty() && !options.log_implied;
+  if (asks_for_log && !std::filesystem::exists(options.log, error)) {
+    spdlog::warn("--log {} is not written, because no step is left", options.log);
   }
   if (!options.trace.empty()) {
     spdlog::warn("--trace {} is not written, because no step is left", options.trace);

@@ -18,8 +18,8 @@ std::vector<std::string> output_flags(const RunOptions& options);
 void warn_of_plan(const RunOptions& options);
 
 /// Returns true if all steps of the run are done. Then says so, and warns if --report, --csv,
-/// --tensorboard, --trace or --save was given, because their files are not written. With
-/// --eval-only returns false.
+/// --tensorboard, --trace or --save was given, or --log with a file that does not exist, because
+/// their files are not written. With --eval-only returns false.
 bool nothing_left(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

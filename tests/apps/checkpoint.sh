@@ -65,9 +65,11 @@ like_whole off.jsonl "from a folder that was named"
 ranks 2 "${run[@]}" --checkpoint elsewhere --log off.jsonl
 grep -q 'all 12 steps are done' stderr.log || fail "$(cat stderr.log)"
 like_whole off.jsonl "nothing left to do"
-ranks 2 "${run[@]}" --checkpoint elsewhere --save late.safetensors --quiet
-grep -q -- '--save late.safetensors is not written, because no step is left' stderr.log ||
-  fail "$(cat stderr.log)"
+ranks 2 "${run[@]}" --checkpoint elsewhere --save late.safetensors --log late.jsonl --quiet
+for output in "--save late.safetensors" "--log late.jsonl"; do
+  grep -q -- "$output is not written, because no step is left" stderr.log ||
+    fail "$(cat stderr.log)"
+done
 # No output may damage a checkpoint, whether the run reads it or not.
 before=$(cat elsewhere/step-000000012/* | sha256sum)
 for output in "--save manifest.json" "--trace manifest.json" "--csv new.csv" "--report new.html"; do
@@ -167,7 +169,7 @@ grep -q -- '; give the same values, another folder, or --resume-changed steps,wa
 expect 'data is .* bytes with digest' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --data "$TESSERA_SOURCE_DIR/README.md" --checkpoint on
 cp -r on more
-alone "${run[@]}" --steps 14 --resume-changed steps,warmup --checkpoint more --log more.jsonl
+alone "${run[@]}" --steps 14 --resume-changed 'steps, warmup' --checkpoint more --log more.jsonl
 [[ $(digest more.jsonl 14) != '' ]] || fail "$(cat more.jsonl)"
 expect 'loss_rows is 64 instead of nothing' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --loss-rows 64 --checkpoint on
@@ -182,6 +184,8 @@ expect 'lr is 0.5 instead of 0.001, min_lr is .*, clip is 2 instead of 1; ' \
   "$train_gpt" "${run[@]}" --lr 0.5 --clip 2 --checkpoint on
 # Flags and folders that make no sense are refused.
 expect 'there is no such setting' "$train_gpt" "${run[@]}" --steps 20 --resume-changed stpes \
+  --checkpoint on
+expect 'no such setting, expected model.layers' "$train_gpt" "${run[@]}" --resume-changed layers \
   --checkpoint on
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --checkpoint-every 2
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --resume latest

@@ -103,7 +103,8 @@ alone "${full[@]}" --steps 1 --optimizer sgd --beta1 0 --checkpoint plain
 status=0
 "$train_gpt" "${full[@]}" --resume plain/step-000000000 > stdout.log 2> stderr.log || status=$?
 [[ $status == 2 ]] || fail "exit code $status: AdamW went on from the state of SGD"
-grep -q 'it has no .*/exp_avg, which the run has' stderr.log || fail "$(cat stderr.log)"
+grep -q 'it has no .*/exp_avg, which the run has; expected the optimizer and' stderr.log ||
+  fail "$(cat stderr.log)"
 
 # Without flags for sizes, a run takes the sizes of the weights file. No tensor shows the epsilon of
 # the norms, so the import records it. A run with another epsilon is refused, with an error that
@@ -166,6 +167,9 @@ tool import recommender.safetensors recommender-ids --optimizer adam
 tool inspect recommender-ids --json
 expect 'it has no tensor "ids.users"' "$TESSERA_BIN/recommend" recommender-exported.safetensors \
   --user u1
+# A run can begin with them.
+must_work "$train_recommender" --batch 60 --micro-batch 12 --factors 10 --threads 1 --steps 1 \
+  --init recommender-exported.safetensors
 
 # The tool's memory stays far below the model's size. The model has 256 MiB of weights, in a sparse
 # file that reads as zeros.

@@ -41,6 +41,16 @@ TEST_CASE("the error has all settings that differ, in the order of the run") {
   CHECK(refusal({{"lr", "0.5"}}, {{"lr", "1"}}, {"steps"}).ends_with("--resume-changed steps,lr"));
 }
 
+TEST_CASE("the error about an unknown setting has the settings that can change") {
+  const std::vector<std::string> known = {"model.layers", "optimizer", "lr", "table_optimizer"};
+  const dist::Settings run = {
+      {"model.layers", "2"}, {"optimizer", "adam"}, {"lr", "1"}, {"table_optimizer", "same"}};
+  CHECK(unknown_setting("layers", known, run) ==
+        "--resume-changed layers: there is no such setting, expected model.layers");
+  CHECK(unknown_setting("rate", known, run) ==
+        "--resume-changed rate: there is no such setting, expected one of optimizer, lr");
+}
+
 TEST_CASE("--resume-changed is not proposed for settings on which the tensors depend") {
   CHECK(refusal({{"model.width", "32"}, {"lr", "0.5"}}, {{"model.width", "16"}, {"lr", "1"}}) ==
         "model.width is 32 instead of 16, lr is 0.5 instead of 1; give another folder, or the same "

@@ -23,6 +23,12 @@ Manifest read_manifest(const std::string& folder) {
   return parse_manifest(path, read_text_file(path, most_bytes));
 }
 
+// True for tensors that do not depend on the optimizer and the precision of a run.
+bool is_of_weights(const std::string& kind) {
+  return kind == optim::value_kind || kind == optim::running_mean_kind ||
+         kind == optim::running_variance_kind;
+}
+
 }  // namespace
 
 CheckpointReader::CheckpointReader(const std::string& folder)
@@ -112,7 +118,10 @@ void CheckpointReader::check_tensors(const std::vector<optim::StateTensor>& expe
   for (const optim::StateTensor& wanted : expected) {
     const auto found = by_path_.find(wanted.path());
     if (found == by_path_.end()) {
-      fail_input("{}: it has no {}, which the run has", folder_, wanted.path());
+      fail_input("{}: it has no {}, which the run has{}", folder_, wanted.path(),
+                 is_of_weights(wanted.kind)
+                     ? ""
+                     : "; expected the optimizer and precision that the checkpoint has state of");
     }
     // Float dtypes may differ, because read() converts to f32.
     const optim::StateTensor& there = manifest_.tensors[found->second];
