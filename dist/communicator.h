@@ -125,7 +125,8 @@ class Communicator {
   /// The device on which allocate() allocates and the ranks compute.
   virtual Device device() const { return {}; }
 
-  /// Allocates memory of device() that the transport can use directly; for long-lived flat buffers.
+  /// Allocates memory of device() that the transport can use directly. On a GPU this is slow, so it
+  /// is for long-lived buffers.
   virtual std::shared_ptr<Storage> allocate(int64_t bytes, Category category) = 0;
 
   /// The transport of the ordered reduction. Sends piece r of `input` to rank r, and passes the

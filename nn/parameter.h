@@ -94,9 +94,9 @@ class Parameter {
   Leaf& leaf() const { return *tensor().leaf(); }
   /// Returns the gradient from the last backward that reached the parameter. Returns an undefined
   /// tensor if no backward has reached the parameter. Under an optimizer, the gradient is a view of
-  /// the parameter's bucket; the gradient of a row-sparse table has only the rows that the
-  /// micro-batch looked up. The optimizer may overwrite the gradient in its step, and with the
-  /// gradients of later buckets or micro-batches.
+  /// the parameter's bucket until the bucket is sent, and then undefined: call
+  /// ZeroOptimizer::gradient instead. The gradient of a row-sparse table has only the rows that the
+  /// micro-batch looked up, and the optimizer may overwrite it.
   const Tensor& gradient() const { return leaf().gradient; }
 
   bool same(const Parameter& other) const { return state_ == other.state_; }

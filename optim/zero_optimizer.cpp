@@ -234,8 +234,7 @@ Tensor ZeroOptimizer::gradient(const std::string& name) {
   const auto [staged, parameter] = engine_->find(name);
   const Partition& partition = staged->partition();
   const dist::ParameterSlot& slot = partition.layout().slot(parameter);
-  const Tensor whole = gather_bucket(partition, slot.bucket,
-                                     partition.shard_of(partition.accumulator(), slot.bucket),
+  const Tensor whole = gather_bucket(partition, slot.bucket, partition.sums().of(slot.bucket),
                                      partition.own_range(slot.bucket), engine_->communicator());
   const Tensor sum = whole.flat(slot.offset, slot.offset + slot.elements);
   Tensor result = Tensor::empty(partition.parameter(parameter).named.parameter.shape(), DType::f32,
@@ -268,7 +267,7 @@ Ownership ZeroOptimizer::ownership() const {
     group.dtype = partition.dtype();
     group.trainable = partition.trainable();
     if (group.trainable) {
-      group.sum_bytes = dtype_size(partition.accumulator().dtype());
+      group.sum_bytes = dtype_size(partition.sums().dtype());
       const bool has_masters = all_have_masters || group.dtype != DType::f32;
       group.state_bytes = f32_bytes * (std::ssize(engine_->rule().state_names()) + has_masters);
     }

@@ -8,17 +8,24 @@
 #include "dist/fold.h"
 
 namespace tessera::optim {
+namespace {
+
+std::vector<int64_t> sizes_of_buckets(const Partition& partition) {
+  std::vector<int64_t> sizes;
+  for (const dist::Bucket& bucket : partition.layout().buckets()) sizes.push_back(bucket.elements);
+  return sizes;
+}
+
+}  // namespace
 
 FullGradients::FullGradients(const Partition& partition, dist::Communicator& communicator)
-    : partition_(partition),
-      flat_(flat_buffer(communicator, partition.layout().flat_elements(), partition.dtype(),
-                        Category::gradients)),
+    : memory_(communicator, sizes_of_buckets(partition), partition.dtype()),
       works_(static_cast<size_t>(partition.buckets())) {}
 
 Tensor FullGradients::open(int bucket) {
   // The communicator may still send the previous micro-step's gradient from this memory.
   works_[static_cast<size_t>(bucket)].wait();
-  return partition_.bucket_of(flat_, bucket);
+  return memory_.take(bucket);
 }
 
 void FullGradients::sent(int bucket, const dist::Work& work) {
@@ -27,6 +34,11 @@ void FullGradients::sent(int bucket, const dist::Work& work) {
 
 void FullGradients::wait_for_all() {
   for (dist::Work& work : works_) std::exchange(work, {}).wait();
+}
+
+void FullGradients::end_step() {
+  wait_for_all();
+  memory_.free();
 }
 
 RingGradients::RingGradients(const Partition& partition, dist::Communicator& communicator)
@@ -151,8 +163,7 @@ void GradientsInSums::begin(const MicroStep& micro_step) {
 }
 
 Tensor GradientsInSums::open(int bucket) {
-  // The previous step's sums may be overwritten, because that step's update has already read them.
-  return first_ ? partition_.shard_of(partition_.accumulator(), bucket) : later_->open(bucket);
+  return first_ ? partition_.sums().take(bucket) : later_->open(bucket);
 }
 
 void GradientsInSums::sent(int bucket, const dist::Work& work) {
@@ -163,6 +174,10 @@ void GradientsInSums::wait_for_all() {
   if (later_) later_->wait_for_all();
 }
 
+void GradientsInSums::end_step() {
+  if (later_) later_->end_step();
+}
+
 void GradientsInSums::follow(const std::vector<int>& order) {
   order_ = order;
   if (later_) later_->follow(order);
@@ -170,7 +185,7 @@ void GradientsInSums::follow(const std::vector<int>& order) {
 
 ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
                                              const MicroStep& micro_step) {
-  const Tensor sum = partition_.shard_of(partition_.accumulator(), bucket);
+  const Tensor sum = partition_.sums().take(bucket);
   // Elements below `begun` already have a contribution in this step, so the next contribution is
   // added to them. The first contribution of a step overwrites the previous step's sum.
   int64_t begun = micro_step.index == 0 ? 0 : sum.elements();
@@ -207,7 +222,7 @@ ReductionPolicy::Sent FastReduction::send(int bucket, const Tensor& gradient,
 
 dist::Work FastReduction::reduce_scatter(int bucket, const Tensor& gradient,
                                          const MicroStep& micro_step) {
-  const Tensor sum = partition_.shard_of(partition_.accumulator(), bucket);
+  const Tensor sum = partition_.sums().take(bucket);
   const auto contributors = static_cast<int>(micro_step.contributors);
   const dist::Call call = partition_.call(dist::Traffic::gradients, bucket);
   const bool first = micro_step.index == 0;
@@ -228,8 +243,8 @@ void LocalSums::begin(const MicroStep& micro_step) {
   // A step with one micro-step needs no local sums. The first step with several micro-steps
   // allocates the sums, which are kept for the rest of the run.
   if (micro_step.count == 1 || sums_.defined()) return;
-  sums_ = flat_buffer(communicator_, partition_.layout().flat_elements(),
-                      partition_.accumulator().dtype(), Category::gradients);
+  sums_ = flat_buffer(communicator_, partition_.layout().flat_elements(), partition_.sums().dtype(),
+                      Category::gradients);
 }
 
 ReductionPolicy::Sent LocalSums::send(int bucket, const Tensor& gradient,

@@ -33,22 +33,24 @@ class GradientPolicy {
   virtual void sent(int bucket, const dist::Work& work) = 0;
   /// Waits until all memory is free.
   virtual void wait_for_all() = 0;
+  /// Called at the end of a step. Until the next open() no bucket needs memory.
+  virtual void end_step() {}
   /// Announces the order in which buckets are completed from now on. Called between micro-steps.
   virtual void follow(const std::vector<int>&) {}
 };
 
-/// Stages 0 and 1: a buffer as large as the partition, with a place for every bucket.
+/// Stages 0 and 1: every bucket has its own memory until the end of the step.
 class FullGradients : public GradientPolicy {
  public:
   FullGradients(const Partition& partition, dist::Communicator& communicator);
   Tensor open(int bucket) override;
   void sent(int bucket, const dist::Work& work) override;
   void wait_for_all() override;
-  const Tensor& flat() const { return flat_; }
+  void end_step() override;
+  BucketMemory& memory() { return memory_; }
 
  private:
-  const Partition& partition_;
-  Tensor flat_;
+  BucketMemory memory_;
   std::vector<dist::Work> works_;
 };
 
@@ -132,6 +134,7 @@ class GradientsInSums : public GradientPolicy {
   Tensor open(int bucket) override;
   void sent(int bucket, const dist::Work& work) override;
   void wait_for_all() override;
+  void end_step() override;
   void follow(const std::vector<int>& order) override;
 
  private:

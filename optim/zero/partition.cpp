@@ -32,10 +32,16 @@ std::vector<dist::LayoutParameter> layout_list(const std::vector<PlacedParameter
 
 }  // namespace
 
-Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
-                   Category category) {
+Tensor uninitialised_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
+                            Category category) {
   Tensor flat = Tensor::unallocated({elements}, dtype);
   flat.attach(communicator.allocate(flat.bytes(), category), 0);
+  return flat;
+}
+
+Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
+                   Category category) {
+  Tensor flat = uninitialised_buffer(communicator, elements, dtype, category);
   // Gaps and padding are zeroed too, because norms and updates read whole blocks.
   if (elements > 0) kernels::fill(current_context(flat.device()), flat, 0.0f);
   return flat;
@@ -54,8 +60,9 @@ Partition::Partition(std::vector<PlacedParameter> parameters, dist::Communicator
                           sharded_ ? layout_.shard_elements() : layout_.flat_elements(), dtype_,
                           Category::parameters)) {
   if (!trainable_) return;
-  accumulator_ = flat_buffer(communicator, layout_.shard_elements(), options.sum_dtype,
-                             Category::gradients);
+  std::vector<int64_t> shards;
+  for (const dist::Bucket& bucket : layout_.buckets()) shards.push_back(bucket.shard_elements);
+  sums_ = std::make_unique<BucketMemory>(communicator, shards, options.sum_dtype);
 }
 
 int64_t Partition::first_registration(int index) const {
@@ -151,14 +158,18 @@ std::vector<UpdateSegment> Partition::segments(int index, const dist::Range& ran
   return list;
 }
 
+void Partition::clear_views_of_gradients(int index) const {
+  for (const int p : bucket(index).parameters) parameter(p).named.parameter.leaf().gradient = {};
+}
+
 void Partition::clear_gaps(const Tensor& gradient, int index) const {
   const auto clear = [&gradient](int64_t begin, int64_t end) {
     if (begin < end) {
       kernels::fill(current_context(gradient.device()), gradient.flat(begin, end), 0.0f);
     }
   };
-  // The ring of stages 2 and 3 reuses memory, so gaps may hold values of another bucket. The
-  // gradient norm would include these values.
+  // The memory of a bucket was used before, for another bucket or for activations, so gaps may hold
+  // any values. The gradient norm would include these values.
   int64_t covered = 0;
   for (const int p : bucket(index).parameters) {
     const dist::ParameterSlot& slot = layout_.slot(p);

@@ -2,6 +2,7 @@
 // the memory of the values, and this rank's shard of the gradient sum.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "nn/parameter_source.h"
 #include "optim/kernels/update.h"
 #include "optim/rules/update_rule.h"
+#include "optim/zero/bucket_memory.h"
 
 namespace tessera::optim {
 
@@ -19,6 +21,9 @@ namespace tessera::optim {
 /// stay zero, because norms and updates read whole blocks.
 Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
                    Category category);
+/// Allocates a flat buffer with arbitrary contents from the communicator.
+Tensor uninitialised_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
+                            Category category);
 
 /// A parameter with its group and its index in the optimizer.
 struct PlacedParameter {
@@ -76,8 +81,8 @@ class Partition {
   dist::Range held_range(int bucket) const;
   /// The values of held_range(bucket).
   Tensor held_values(int bucket) const;
-  /// The gradient sum of this rank's shards, [shard_elements]. Undefined for frozen parameters.
-  const Tensor& accumulator() const { return accumulator_; }
+  /// The step's gradient sum of this rank's shard of each bucket. Not for frozen parameters.
+  BucketMemory& sums() const { return *sums_; }
 
   /// Makes the parameters views of the flat buffer. If values are sharded, leaves the parameters
   /// without memory instead.
@@ -105,6 +110,8 @@ class Partition {
   /// update.
   std::vector<UpdateSegment> segments(int bucket, const dist::Range& range,
                                       std::span<const int> hyper_of) const;
+  /// Leaves the parameters of a bucket without a gradient.
+  void clear_views_of_gradients(int bucket) const;
   /// Zeroes the elements of a bucket's gradient that belong to no parameter.
   void clear_gaps(const Tensor& gradient, int bucket) const;
   /// Describes a bucket's shards for the trace, at most 16: "rank 0 [0, 512), rank 1 [512, 1024)".
@@ -118,7 +125,7 @@ class Partition {
   int rank_;
   dist::ShardLayout layout_;
   Tensor values_;  // all parameters, or if sharded_ this rank's shards
-  Tensor accumulator_;
+  std::unique_ptr<BucketMemory> sums_;  // null for frozen parameters
 };
 
 }  // namespace tessera::optim

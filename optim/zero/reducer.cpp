@@ -369,15 +369,16 @@ void Reducer::send_complete() {
 }
 
 void Reducer::send(PartitionBuckets& part, int index) {
+  const Partition& partition = part.partition.partition();
   if (trace::enabled()) {
     const int64_t now = trace::now_ns();
-    const Partition& partition = part.partition.partition();
     trace::record({"ready", trace::Track::buckets, now, now, partition.owner_ranges(index),
                    partition.place(index, trace::Station::ready)});
   }
   Bucket& bucket = part.bucket(index);
   // From here on the memory belongs to the reduction, until sent.left is done.
   const Tensor gradient = std::exchange(bucket.gradient, {});
+  partition.clear_views_of_gradients(index);  // they would keep the memory from being freed
   const ReductionPolicy::Sent sent = part.partition.reduction().send(index, gradient, micro_step_);
   part.partition.gradients().sent(index, sent.left);
   bucket.arrived = sent.arrived;

@@ -47,7 +47,7 @@ std::unique_ptr<UpdatePlace> update_place(const Partition& partition, Device dev
       device, UpdateOnHost::Crossing{
                   .buckets = partition.buckets(),
                   .largest = options.stage == 0 ? largest : largest / partition.layout().ranks(),
-                  .sums = partition.accumulator().dtype(),
+                  .sums = partition.sums().dtype(),
                   .values = partition.dtype()});
 }
 
@@ -177,7 +177,7 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
   const bool in_sums = gradients_in_sums({.ranks = communicator_->size(),
                                           .device = communicator_->device(),
                                           .gradients = partition_.dtype(),
-                                          .sums = partition_.accumulator().dtype(),
+                                          .sums = partition_.sums().dtype(),
                                           .reduction = options.reduction,
                                           .no_sync = options.no_sync});
   if (in_sums) {
@@ -190,7 +190,7 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
     // If sums and gradients have the same dtype, sums are gathered into the memory of the
     // gradients. This memory is free at that time.
     updates_ = std::make_unique<ReplicatedUpdate>(partition_, *communicator_, rule,
-                                                  std::move(place), full->flat());
+                                                  std::move(place), full->memory());
     gradients_ = std::move(full);
   } else {
     gradients_ = own_gradients(options.stage);
@@ -255,6 +255,11 @@ void TrainablePartition::update(int bucket, const UpdateChoice& choice) {
                            partition_.place(bucket, trace::Station::update),
                            [&] { return partition_.owner_ranges(bucket); });
   updates_->update(bucket, choice);
+}
+
+void TrainablePartition::end_step() {
+  gradients_->end_step();
+  partition_.sums().free();
 }
 
 void TrainablePartition::gather(int bucket) {

@@ -88,6 +88,10 @@ class TrainablePartition : public StagedPartition {
   /// at the end of a step, when the gradient sums are complete at their owners.
   void update_and_gather(const UpdateChoice& choice);
 
+  /// Frees memory of gradients that is not kept from step to step (optim/zero/bucket_memory.h).
+  /// Called after the update, or after a step without an update.
+  void end_step();
+
   /// Zeroes the update rule's state.
   void reset_state() { updates_->reset_state(); }
   /// Copies the optimizer state on this rank into `result`, by parameter.

@@ -75,14 +75,14 @@ void UpdatePolicy::update(int bucket, const UpdateChoice& choice) {
 
 ReplicatedUpdate::ReplicatedUpdate(const Partition& partition, dist::Communicator& communicator,
                                    UpdateRule rule, std::unique_ptr<UpdatePlace> place,
-                                   const Tensor& gradients)
+                                   BucketMemory& gradients)
     : UpdatePolicy(partition, std::move(rule), std::move(place),
                    partition.layout().flat_elements()),
       communicator_(communicator),
       gathered_(static_cast<size_t>(partition.buckets())) {
-  const DType dtype = partition.accumulator().dtype();
+  const DType dtype = partition.sums().dtype();
   if (gradients.dtype() == dtype) {
-    gradients_ = gradients;
+    gradients_ = &gradients;
     return;
   }
   // Sums of another dtype than the gradients do not fit into the gradient buffer. They get slots
@@ -98,7 +98,7 @@ Tensor ReplicatedUpdate::range_of(const Tensor& flat, int bucket) const {
 }
 
 Tensor ReplicatedUpdate::target(int bucket) const {
-  if (gradients_.defined()) return partition_.bucket_of(gradients_, bucket);
+  if (gradients_ != nullptr) return gradients_->of(bucket);
   const Tensor& slot = slots_[static_cast<size_t>(bucket) % slots_.size()];
   return slot.flat(0, partition_.bucket(bucket).elements);
 }
@@ -108,7 +108,7 @@ void ReplicatedUpdate::gather(int bucket) {
   const dist::Range own = partition_.own_range(bucket);
   // Each rank has only the sum of its shard. The all-gather fills in the sums of other shards.
   kernels::copy(current_context(whole.device()), whole.flat(own.begin, own.end),
-                partition_.shard_of(partition_.accumulator(), bucket));
+                partition_.sums().of(bucket));
   gathered_[static_cast<size_t>(bucket)] =
       communicator_.all_gather(whole, partition_.call(dist::Traffic::gradients, bucket));
 }
@@ -116,8 +116,8 @@ void ReplicatedUpdate::gather(int bucket) {
 void ReplicatedUpdate::prepare(int bucket) {
   // Buckets are updated from the last to the first. If there are slots, each slot takes one of the
   // last buckets now; sums() starts the other gathers as slots become free.
-  const bool room = gradients_.defined() ||
-                    bucket >= partition_.buckets() - static_cast<int>(slots_.size());
+  const bool room =
+      gradients_ != nullptr || bucket >= partition_.buckets() - static_cast<int>(slots_.size());
   if (room) gather(bucket);
 }
 
@@ -141,7 +141,7 @@ Tensor ShardedUpdate::range_of(const Tensor& flat, int bucket) const {
 }
 
 Tensor ShardedUpdate::sums(int bucket) {
-  return partition_.shard_of(partition_.accumulator(), bucket);
+  return partition_.sums().of(bucket);
 }
 
 }  // namespace tessera::optim

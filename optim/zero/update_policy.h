@@ -82,9 +82,10 @@ class UpdatePolicy {
 /// Stage 0: the summed gradients are gathered, and every rank updates everything.
 class ReplicatedUpdate : public UpdatePolicy {
  public:
-  /// `gradients`: the flat gradient buffer. The sums are gathered into it if the dtypes are equal.
+  /// The sums are gathered into `gradients`, the memory of the step's gradients, if the dtypes are
+  /// equal. `gradients` must then outlive this object.
   ReplicatedUpdate(const Partition& partition, dist::Communicator& communicator, UpdateRule rule,
-                   std::unique_ptr<UpdatePlace> place, const Tensor& gradients);
+                   std::unique_ptr<UpdatePlace> place, BucketMemory& gradients);
   void prepare(int bucket) override;
   dist::Range range(int bucket) const override { return partition_.whole_range(bucket); }
 
@@ -100,7 +101,7 @@ class ReplicatedUpdate : public UpdatePolicy {
   static constexpr int slot_count = 2;
 
   dist::Communicator& communicator_;
-  Tensor gradients_;           // [flat_elements], or undefined if the sums have another dtype
+  BucketMemory* gradients_ = nullptr;  // null if the sums have another dtype
   std::vector<Tensor> slots_;  // for sums of another dtype, each as large as the largest bucket
   std::vector<dist::Work> gathered_;
 };

@@ -158,6 +158,7 @@ int64_t ZeroEngine::launch_end() {
   } else if (!launched.report.skipped) {
     update_and_gather(launched.reached, 1.0f, values_.scalars());  // scalars stay on the device
   }
+  for (const auto& partition : trainable_) partition->end_step();
   for (const auto& table : tables_) table->updated();
   launched.report.exposed_ns = dist::waited_ns() - waited_before_ns_;
   launched_.push_back(std::move(launched));

@@ -274,7 +274,7 @@ TEST_CASE("add_param_group: if one rank is out of memory, nothing changes on any
           CHECK(optimizer.options().groups.empty());
           for (int c = 0; c < category_count; ++c) CHECK(use.current(Category(c)) == 0);
         }
-        if (failures > 0) CHECK((failed > 6 && failed < failures));
+        if (failures > 0) CHECK((failed > 4 && failed < failures));
         if (failures == 0) optimizer.add_param_group(later, {.learning_rate = 5e-3f});
         for (int64_t step = 1; step < 3; ++step) train_step(optimizer, training, step, result);
         result.weights = weights_of(optimizer);

@@ -22,6 +22,8 @@ class MemoryUse {
     ledger_.reset_peaks();
   }
 
+  /// Lowers every peak to the current bytes.
+  void reset_peaks() { ledger_.reset_peaks(); }
   int64_t current(Category category) const { return ledger_.current(category) - before(category); }
   int64_t peak(Category category) const { return ledger_.peak(category) - before(category); }
 

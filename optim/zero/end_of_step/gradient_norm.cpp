@@ -127,11 +127,12 @@ void GradientNorm::compute(StepScalars* scalars) {
   double* own = sums() + communicator_->rank() * per_rank_;
   const Context context = current_context(communicator_->device());
   for (const Partition* partition : partitions_) {
-    const Tensor& gradients = partition->accumulator();
-    const int64_t blocks = gradients.elements() / dist::block_elements;
-    if (blocks == 0) continue;
-    kernels::block_square_sums(context, std::span(own, static_cast<size_t>(blocks)), gradients);
-    own += blocks;
+    for (const Tensor& gradients : partition->sums().all()) {
+      const int64_t blocks = gradients.elements() / dist::block_elements;
+      if (blocks == 0) continue;
+      kernels::block_square_sums(context, std::span(own, static_cast<size_t>(blocks)), gradients);
+      own += blocks;
+    }
   }
   const Tensor dense = sums_.flat(0, per_rank_ * communicator_->size() * f64_bytes);
   communicator_->all_gather(dense, {dist::Traffic::norms, -1}).wait();
