@@ -175,8 +175,11 @@ class Convolution {
     for (const int64_t tiles : {round_, tiles_ % round_}) {
       for (const int64_t share : {positions / threads_, (positions - 1) / threads_ + 1}) {
         if (tiles == 0) continue;
-        const ProductArgs product = product_of(0, share, tiles, false);
-        scratch_bytes_ = std::max(scratch_bytes_, gemm_workspace_bytes(product, {.threads = 1}));
+        for (const bool accumulate : {false, true}) {
+          if (accumulate && !accumulates()) continue;
+          const ProductArgs product = product_of(0, share, tiles, accumulate);
+          scratch_bytes_ = std::max(scratch_bytes_, gemm_workspace_bytes(product, {.threads = 1}));
+        }
       }
     }
     constexpr int64_t line_bytes = 4 * cache_line;
@@ -224,6 +227,11 @@ class Convolution {
     }
   }
 
+  /// True if later rounds add to the results of the first one. Such products may need more scratch.
+  bool accumulates() const {
+    return args_.pass == Conv2dPass::weight_gradient && round_ < tiles_;
+  }
+
   /// Returns the products of positions [begin, end) for a round of `tiles` tiles.
   ProductArgs product_of(int64_t begin, int64_t end, int64_t tiles, bool accumulate) const {
     const auto at = [begin](const Matrices& m) {
@@ -259,7 +267,7 @@ class Convolution {
 
   /// Multiplies the matrices of a round. Each thread takes a share of the positions.
   void multiply(const Round& round) const {
-    const bool accumulate = args_.pass == Conv2dPass::weight_gradient && round.first > 0;
+    const bool accumulate = accumulates() && round.first > 0;
     const auto share = [&](int64_t thread) {
       const int64_t begin = positions * thread / threads_;
       const int64_t end = positions * (thread + 1) / threads_;
