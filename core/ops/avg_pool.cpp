@@ -20,6 +20,8 @@ Shape checked_pool_shape(std::string_view operation, const Tensor& x, const Pool
     TESSERA_CHECK(padding >= 0 && 2 * padding <= kernel,
                   "{}: the {} of the padding is {}, expected 0 to half of the kernel's {}",
                   operation, axis, padding, kernel);
+    TESSERA_CHECK(pixels > 0, "{}: x has shape {}, expected images of at least 1 x 1 pixels",
+                  operation, x.shape());
     TESSERA_CHECK(pixels + 2 * padding >= kernel,
                   "{}: the {} of the kernel is {}, expected at most {}, that of x {} with its "
                   "padding",

@@ -94,6 +94,9 @@ TEST_CASE("max_pool refuses invalid arguments", "[max_pool]") {
   const Tensor x = random_tensor({2, 8, 9, 3}, 1);
   CHECK_THROWS_WITH(ops::max_pool(random_tensor({2, 8, 9}, 1), {.kernel = 2}),
                     "max_pool: x has shape [2, 8, 9], expected (N, H, W, C)");
+  CHECK_THROWS_WITH(
+      ops::max_pool(random_tensor({1, 0, 2, 1}, 1), {.kernel = 2, .stride = 2, .padding = 1}),
+      "max_pool: x has shape [1, 0, 2, 1], expected images of at least 1 x 1 pixels");
   CHECK_THROWS_WITH(ops::max_pool(x, {.kernel = {3, 0}}),
                     "max_pool: the width of the kernel is 0 and of the stride 1, expected at "
                     "least 1");
