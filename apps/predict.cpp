@@ -73,10 +73,10 @@ void print_guesses(const std::string& path, std::span<const float> logits,
   order.resize(std::min(order.size(), static_cast<size_t>(top)));
   fmt::print("{}\n", path);
   for (const size_t guess : order) {
-    const std::string name = nn::printable(model.class_names[guess]);  // with quotes
+    std::string name = nn::printable(model.class_names[guess]);  // "name", or "beginning"...
+    name.erase(name.rfind('"'), 1).erase(0, 1);
     fmt::print("{:8.2f} %  {}\n",
-               100 * std::exp(static_cast<double>(logits[guess] - largest)) / sum,
-               name.substr(1, name.size() - 2));
+               100 * std::exp(static_cast<double>(logits[guess] - largest)) / sum, name);
   }
 }
 

@@ -133,9 +133,11 @@ void ImageTransform::place_as(const std::vector<T>& table, const ImageView& imag
                               const Augmentation& at, T* out) const {
   const auto [height, width, channels] = image.shape;
   // Columns [begin, end) of the result come from the image, in order or mirrored. All other columns
-  // are padding.
-  const int64_t begin = std::max<int64_t>(0, at.mirrored ? at.left : -at.left);
-  const int64_t end = width - std::max<int64_t>(0, at.mirrored ? -at.left : at.left);
+  // are padding. An image that is narrower than the padding may lie outside of the result, and then
+  // there are no such columns.
+  const int64_t begin = std::clamp<int64_t>(at.mirrored ? at.left : -at.left, 0, width);
+  const int64_t end =
+      std::max(begin, width - std::max<int64_t>(0, at.mirrored ? -at.left : at.left));
   const int64_t first = at.mirrored ? width - 1 + at.left - begin : begin + at.left;
   const int64_t step = at.mirrored ? -channels : channels;
   for (int64_t y = 0; y < height; ++y, out += width * channels) {
@@ -144,9 +146,10 @@ void ImageTransform::place_as(const std::vector<T>& table, const ImageView& imag
       std::fill_n(out, width * channels, T{0});
       continue;
     }
-    const uint8_t* pixel = image.pixels + (from * width + first) * channels;
     std::fill_n(out, begin * channels, T{0});
     std::fill(out + end * channels, out + width * channels, T{0});
+    if (begin == end) continue;
+    const uint8_t* pixel = image.pixels + (from * width + first) * channels;
     for (int64_t x = begin; x < end; ++x, pixel += step) {
       for (int64_t c = 0; c < channels; ++c) {
         out[x * channels + c] = table[static_cast<size_t>(c * 256 + pixel[c])];

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "data/files/text_fields.h"
+
 namespace tessera::data {
 namespace {
 
@@ -43,8 +45,7 @@ int32_t IdTable::add(std::string_view id, const TextLines& lines) {
     lines.refuse("has a {} of {} bytes, expected at most {}: {}", name_, id.size(), most_id_bytes,
                  excerpt(id));
   }
-  const auto is_control = [](char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7F; };
-  if (std::ranges::any_of(id, is_control)) {
+  if (has_control_character(id)) {
     lines.refuse("has a {} with a control character: {}", name_, excerpt(id));
   }
   if (ids_.size() == size_t{std::numeric_limits<int32_t>::max()}) {

@@ -105,6 +105,9 @@ std::map<std::string, std::string> read_item_titles(const std::string& path) {
     }
     const std::string_view id = fields[layout.id];
     if (id.empty()) lines.refuse("has an empty item");
+    for (const std::string_view text : {id, fields[layout.title]}) {
+      if (has_control_character(text)) lines.refuse("has a control character: {}", excerpt(text));
+    }
     if (!titles.emplace(id, fields[layout.title]).second) {
       lines.refuse("has the item {} a second time", excerpt(id));
     }

@@ -116,7 +116,11 @@ std::string separator_of(const TextLines& lines, std::string_view line, size_t c
   for (const char* separator : {"\t", "::", ";", ",", "|", " "}) {
     FieldSplitter splitter(separator);
     if (line.find(separator) == line.npos) continue;
-    if (splitter.split(line, lines).size() == columns) return separator;
+    try {
+      if (splitter.split(line, lines).size() == columns) return separator;
+    } catch (const InputError&) {
+      // The line's quotes do not fit this separator, but they may fit a later one.
+    }
   }
   lines.refuse(
       "does not have {} fields, one for each column, separated by tabs, '::', ';', ',', '|' or "

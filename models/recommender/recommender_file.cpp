@@ -57,6 +57,13 @@ std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char*
 std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char* name,
                                   int64_t count) {
   std::vector<std::string> ids = read_ids(file, name);
+  // As in the data from which train_recommender takes ids. `recommend` prints them.
+  const auto is_control = [](char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7F; };
+  for (const std::string& id : ids) {
+    if (std::ranges::none_of(id, is_control)) continue;
+    fail_input("{}: tensor {} has an id with a control character: {}", file.path(), name,
+               nn::printable(id));
+  }
   if (std::ssize(ids) != count) {
     fail_input("{}: tensor {} has {} ids, expected {}", file.path(), name, ids.size(), count);
   }

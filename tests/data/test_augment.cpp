@@ -71,6 +71,32 @@ TEST_CASE("a training image is a crop of the padded image, mirrored or not") {
   for (size_t i = 0; i < out.size(); ++i) REQUIRE(out[i] == Catch::Approx(pixels[i]));
 }
 
+TEST_CASE("crops of images that are narrower than the padding stay in their memory") {
+  for (const data::ImageShape& shape :
+       {data::ImageShape{1, 1, 1}, data::ImageShape{2, 3, 3}, data::ImageShape{3, 3, 1}}) {
+    const auto pixels = counting(shape);
+    const data::ImageTransform transform(plain(shape));
+    data::ImageMemory memory;
+    constexpr int64_t guard = 64;
+    for (int64_t sample = 0; sample < 500; ++sample) {
+      std::vector<float> out(static_cast<size_t>(shape.elements() + 2 * guard), 7.0f);
+      transform.train({shape, pixels.data()}, 3, sample, memory, out.data() + guard);
+      REQUIRE(std::all_of(out.begin(), out.begin() + guard, [](float v) { return v == 7; }));
+      REQUIRE(std::all_of(out.end() - guard, out.end(), [](float v) { return v == 7; }));
+      const data::Augmentation drawn = transform.draw(shape, 3, sample);
+      for (int64_t i = 0; i < shape.elements(); ++i) {
+        const int64_t x = i / shape.channels % shape.width;
+        const int64_t row = i / shape.channels / shape.width + drawn.top;
+        const int64_t column = (drawn.mirrored ? shape.width - 1 - x : x) + drawn.left;
+        const bool there = row >= 0 && row < shape.height && column >= 0 && column < shape.width;
+        const int64_t from = (row * shape.width + column) * shape.channels + i % shape.channels;
+        const float expected = there ? pixels[static_cast<size_t>(from)] : 0.0f;
+        REQUIRE(std::abs(out[static_cast<size_t>(guard + i)] - expected) <= 1e-4f);
+      }
+    }
+  }
+}
+
 TEST_CASE("an augmentation is a function of seed, epoch and sample") {
   const data::ImageShape shape{32, 32, 3};
   const auto places = [&](uint64_t seed, int64_t epoch, bool resizes) {

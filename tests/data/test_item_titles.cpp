@@ -48,6 +48,8 @@ TEST_CASE("invalid files of titles are refused, with the line") {
              EndsWith("movies.csv, line 3: is not UTF-8: '2,b\\xe9'"));
   CHECK_THAT(refusal("u.item", "1|a|x\n2|b\n"),
              EndsWith("u.item, line 2: has 2 fields separated by '|', expected 3"));
+  CHECK_THAT(refusal("u.item", "1|a\n2|b\x1b[2J\n"),
+             EndsWith("u.item, line 2: has a control character: 'b\\x1b[2J'"));
   CHECK_THAT(refusal("u.item", "1|a\n1|b\n"), EndsWith("line 2: has the item '1' a second time"));
   CHECK_THAT(refusal("u.item", "1|a\n|b\n"), EndsWith("line 2: has an empty item"));
   CHECK_THAT(refusal("movies.csv", "movieId,name\n1,a\n"),
