@@ -49,8 +49,8 @@ void ZeroOptimizer::check(const nn::Module& model, const UpdateRule& rule, const
                           const ZeroOptions& options) {
   check_options(options);
   check_equal_ranks(options, world);
-  check_groups(rule, options.groups);
-  if (options.table_rule) check_groups(*options.table_rule, options.groups);
+  check_groups("optimizer", rule, options.groups);
+  if (options.table_rule) check_groups("table_rule", *options.table_rule, options.groups);
   check_graph(options, model.named_parameters(), *world.communicator);
   check_tables(options, rule, model.named_parameters());
 }
@@ -93,8 +93,10 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
     TESSERA_CHECK(!taken.contains(named.name),
                   "add_param_group: the name '{}' is taken, expected a new name", named.name);
   }
-  check_groups(engine_->rule(), {group});
-  if (options_.table_rule) check_groups(*options_.table_rule, {group});
+  std::vector<GroupOptions> all = options_.groups;
+  all.push_back(group);
+  check_groups("optimizer", engine_->rule(), all);
+  if (options_.table_rule) check_groups("table_rule", *options_.table_rule, all);
   check_graph(options_, parameters, engine_->communicator());
   check_tables(options_, engine_->rule(), parameters);
   const ValuesBefore before(parameters);

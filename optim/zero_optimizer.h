@@ -212,7 +212,8 @@ class ZeroOptimizer {
 
   /// Adds the parameters of another module as a new group with hyper-parameters `group`. Throws
   /// unless called between steps. If the call throws, on one rank or on all, optimizer and module
-  /// are as before on every rank. On the CPU, gradients get memory in the next step. Collective.
+  /// are as before on every rank. On the CPU, gradient sums, and at stages 0 and 1 gradients, get
+  /// memory only in the next step. Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
 
   /// Returns which rank owns which elements of which parameter. The same on every rank.

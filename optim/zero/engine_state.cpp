@@ -123,7 +123,10 @@ void ZeroEngine::restore(const StateSource& source) {
   }
   const auto read_count = [&](const std::string& name, int64_t number) {
     const int64_t count = source.count(state_path(name, updates_kind));
-    if (count < 0) fail_input("{} has {} updates, expected at least 0", name, count);
+    constexpr int64_t most = int64_t{1} << 62;  // later steps add to the count
+    if (count < 0 || count > most) {
+      fail_input("{} has {} updates, expected 0 to 2^62", name, count);
+    }
     update_counts_[static_cast<size_t>(number)] = count;
   };
   for (const auto& partition : trainable_) {

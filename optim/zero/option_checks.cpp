@@ -9,9 +9,9 @@ namespace tessera::optim {
 namespace {
 
 // Throws for hyper-parameters outside their valid range.
-void check_hyper(const UpdateHyper& hyper, size_t group) {
-  const auto check = [group](const char* what, float value, float below) {
-    TESSERA_CHECK(value >= 0 && value < below, "optimizer: group {} has {} {}, expected in [0, {})",
+void check_hyper(const std::string& whose, const UpdateHyper& hyper, size_t group) {
+  const auto check = [&whose, group](const char* what, float value, float below) {
+    TESSERA_CHECK(value >= 0 && value < below, "{}: group {} has {} {}, expected in [0, {})", whose,
                   group, what, value, below);
   };
   constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -21,14 +21,15 @@ void check_hyper(const UpdateHyper& hyper, size_t group) {
   check("an epsilon of", hyper.epsilon, infinity);
   check("a weight decay of", hyper.weight_decay, infinity);
   TESSERA_CHECK(!hyper.nesterov || hyper.beta1 > 0,
-                "optimizer: group {} has Nesterov momentum without momentum", group);
+                "{}: group {} has Nesterov momentum without momentum", whose, group);
 }
 
 }  // namespace
 
-void check_groups(const UpdateRule& rule, const std::vector<GroupOptions>& groups) {
-  check_hyper(rule.hyper(1, {}), 0);
-  for (size_t i = 0; i < groups.size(); ++i) check_hyper(rule.hyper(1, groups[i]), i + 1);
+void check_groups(const std::string& whose, const UpdateRule& rule,
+                  const std::vector<GroupOptions>& groups) {
+  check_hyper(whose, rule.hyper(1, {}), 0);
+  for (size_t i = 0; i < groups.size(); ++i) check_hyper(whose, rule.hyper(1, groups[i]), i + 1);
 }
 
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters) {

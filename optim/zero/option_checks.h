@@ -1,6 +1,7 @@
 // Checks the options of a ZeroOptimizer before anything is allocated.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "dist/bootstrap.h"
@@ -9,8 +10,10 @@
 
 namespace tessera::optim {
 
-/// Throws Error for hyper-parameters outside their valid range, in the rule or in a group.
-void check_groups(const UpdateRule& rule, const std::vector<GroupOptions>& groups);
+/// Throws Error for hyper-parameters outside their valid range, in the rule (group 0) or in a group
+/// (numbered from 1). The error begins with `whose`: "optimizer", or "table_rule" for its rule.
+void check_groups(const std::string& whose, const UpdateRule& rule,
+                  const std::vector<GroupOptions>& groups);
 /// Throws Error if a parameter already has an optimizer, because a second optimizer would replace
 /// the hooks of the first.
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters);

@@ -193,8 +193,14 @@ TEST_CASE("add_param_group: duplicate names and invalid hyper-parameters are ref
       explicit Renamed(LayeredModel& inner) { add("other", inner); }
     } renamed(other);
     CHECK_THROWS_WITH(optimizer.add_param_group(renamed, {.learning_rate = -1.0f}),
-                      ContainsSubstring("a learning rate of -1"));
+                      ContainsSubstring("group 1 has a learning rate of -1"));
     optimizer.add_param_group(renamed, {});
+    LayeredModel third;
+    struct RenamedAgain : nn::Module {
+      explicit RenamedAgain(LayeredModel& inner) { add("third", inner); }
+    } again(third);
+    CHECK_THROWS_WITH(optimizer.add_param_group(again, {.learning_rate = -1.0f}),
+                      ContainsSubstring("group 2 has a learning rate of -1"));
     CHECK(weights_of(optimizer).count("other.2.bias") == 1);
   }
 }

@@ -185,6 +185,10 @@ TEST_CASE("invalid hyper-parameters are refused when they are given") {
   refused(optim::Adam{.epsilon = std::nanf("")}, "epsilon of nan");
   refused(optim::Sgd{.nesterov = true}, "Nesterov momentum without momentum");
   refused(optim::AdamW{}, "group 1 has a weight decay of -0.5", {.weight_decay = -0.5f});
+  refused(optim::Sgd{}, "a group has momentum 0.9, but the rule has no momentum", {.beta1 = 0.9f});
+  CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, world,
+                                         {.table_rule = optim::Sgd{.learning_rate = -1}}),
+                    ContainsSubstring("table_rule: group 0 has a learning rate of -1"));
 }
 
 TEST_CASE("invalid options are refused, and the error names them") {
