@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "apps/console/config_file.h"
+#include "apps/console/edit_distance.h"
 #include "apps/console/flag_value.h"
 #include "core/error.h"
 #include "core/version.h"
@@ -22,6 +23,7 @@ struct Flag {
   std::vector<std::string> allowed;  // empty: any
   char delimiter = 0;
   bool many = false;   // a list; takes several arguments, unless it has a delimiter
+  bool takes_several() const { return many && delimiter == 0; }
   bool given = false;  // by an argument, or in the file of --config
   Compared compared = Compared::value;
   std::function<void(const std::string& what, const std::string& text)> assign;
@@ -81,27 +83,6 @@ std::vector<std::string> split(const std::string& text, char delimiter) {
   return parts;
 }
 
-// Edit distance: the least number of steps that turn `a` into `b`. A step inserts, deletes or
-// replaces a letter, or swaps two neighbouring letters.
-int64_t edits(const std::string& a, const std::string& b) {
-  const size_t width = b.size() + 1;
-  std::vector<int64_t> table((a.size() + 1) * width);
-  const auto at = [&](size_t i, size_t j) -> int64_t& { return table[i * width + j]; };
-  for (size_t i = 0; i <= a.size(); ++i) {
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        at(i, j) = static_cast<int64_t>(i + j);
-        continue;
-      }
-      const int64_t replaced = at(i - 1, j - 1) + (a[i - 1] == b[j - 1] ? 0 : 1);
-      at(i, j) = std::min({at(i - 1, j) + 1, at(i, j - 1) + 1, replaced});
-      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped) at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
-    }
-  }
-  return table.back();
-}
-
 std::string in_words(const std::string& value) { return value.empty() ? "nothing" : value; }
 std::string in_words(bool value) { return value ? "on" : "off"; }
 template <class T>
@@ -119,6 +100,12 @@ std::string in_words(const std::vector<T>& values) {
 
 // Does nothing, because CLI11 keeps the texts, and Flags converts them after parsing.
 bool keep_texts(const CLI::results_t&) { return true; }
+
+// CLI11 reads [a,b] as two values of a flag that takes several.
+void refuse_brackets(const std::string& value) {
+  if (!value.starts_with('[') || !value.ends_with(']')) return;
+  fail_input("{} is in brackets; give a file of this name as ./{}", quoted(value), value);
+}
 
 }  // namespace
 
@@ -257,7 +244,7 @@ std::string Flags::nearest(const std::string& name) const {
   for (const auto& flag : flags_) {
     for (const std::string& other : flag->names) {
       if (!other.starts_with("--")) continue;
-      const int64_t distance = edits(name, other);
+      const int64_t distance = edit_distance(name, other);
       if (distance > least || (distance == least && !best.empty())) continue;
       least = distance;
       best = other;
@@ -275,10 +262,10 @@ void Flags::check_names(const std::vector<std::string>& arguments) const {
     if (argument.empty()) fail_input("an argument is empty, expected a value");
     const size_t equals = argument.find('=');
     const std::string value = argument.substr(argument[0] == '-' ? equals + 1 : 0);
-    if (value.starts_with('[') && value.ends_with(']')) {
-      fail_input("{} is in brackets; give a file of this name as ./{}", quoted(value), value);
+    if (argument[0] != '-' || argument == "-") {
+      refuse_brackets(value);
+      continue;
     }
-    if (argument[0] != '-' || argument == "-") continue;
     if (argument == "--") {
       fail_input("-- is not accepted alone; give a value that begins with - as --NAME=VALUE");
     }
@@ -292,6 +279,7 @@ void Flags::check_names(const std::vector<std::string>& arguments) const {
       fail_input("unknown flag {}; {}", one_line(name),
                  near.empty() ? "--help lists all flags" : "did you mean " + near + "?");
     }
+    if (equals != std::string::npos && flag->takes_several()) refuse_brackets(value);
     if (equals == argument.size() - 1) flag->assign(name, "");  // throws, unless "" is valid
     if (equals != std::string::npos && flag->type.empty()) parse_bool(name, value);
     if (equals != std::string::npos || flag->type.empty()) continue;
@@ -301,6 +289,7 @@ void Flags::check_names(const std::vector<std::string>& arguments) const {
       fail_input("{} has no value; a value that begins with -- is given as {}=VALUE", name, name);
     }
     if (arguments[i].empty()) flag->assign(name, "");
+    if (flag->takes_several()) refuse_brackets(arguments[i]);
   }
 }
 
@@ -376,7 +365,7 @@ std::string Flags::parse(int argc, const char* const* argv) {
   for (const auto& flag : flags_) {
     if (flag->option->count() == 0) continue;
     const std::vector<std::string>& texts = flag->option->results();
-    const bool all = flag->many && flag->delimiter == 0;
+    const bool all = flag->takes_several();
     if (!all && !flag->positional_name.empty()) check_given_once(*flag, arguments);
     assign(*flag, flag->name(), all ? texts : std::vector{texts.back()});
   }

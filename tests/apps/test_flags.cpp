@@ -233,6 +233,7 @@ TEST_CASE("an argument is never dropped or split") {
   CHECK_THAT(refusal({"a", "[b,c]"}),
              Equals("'[b,c]' is in brackets; give a file of this name as ./[b,c]"));
   CHECK_THAT(refusal({"--files=[b]"}), ContainsSubstring("'[b]' is in brackets"));
+  CHECK_THAT(refusal({"--files", "[b]"}), ContainsSubstring("'[b]' is in brackets"));
   CHECK_THAT(refusal({"--flag={}"}), Equals("--flag is '{}', expected true or false"));
   CHECK_THAT(refusal({"--files", "a", "--", "--text"}),
              Equals("-- is not accepted alone; give a value that begins with - as --NAME=VALUE"));
