@@ -171,14 +171,16 @@ class StagedCommunicator : public Communicator {
   /// `input`; chunks of other ranks are copied to the GPU.
   Receive on_device(const Tensor& input, Receive receive) {
     const int64_t own = input.elements() / size() * rank();
-    return [this, input, own, receive = std::move(receive)](int source, int64_t begin,
-                                                            const Tensor& chunk) {
-      const cuda::StreamScope scope(device_.index, stream_);
-      if (source == rank()) {
+    // Holds copies, because it may still run while this object is destroyed after an exception.
+    return [input, own, rank = rank(), index = device_.index, stream = stream_,
+            memory = chunk_.storage(), receive = std::move(receive)](int source, int64_t begin,
+                                                                     const Tensor& chunk) {
+      const cuda::StreamScope scope(index, stream);
+      if (source == rank) {
         return receive(source, begin, input.flat(own + begin, own + begin + chunk.elements()));
       }
       Tensor there = Tensor::unallocated(chunk.shape(), chunk.dtype());
-      there.attach(chunk_.storage(), 0);
+      there.attach(memory, 0);
       there.copy_from(chunk);
       receive(source, begin, there);
     };

@@ -94,7 +94,9 @@ class RunningJob {
 
   void read_output() {
     std::array<char, 1 << 16> bytes{};
-    while (open_) {
+    // While mpirun runs, signals and records get their turn even if output never ceases.
+    constexpr int most_reads = 16;
+    for (int reads = 0; open_ && (reads < most_reads || !alive_); ++reads) {
       const ssize_t count = ::read(output_, bytes.data(), bytes.size());
       if (count > 0) {
         filter_.feed({bytes.data(), static_cast<size_t>(count)});

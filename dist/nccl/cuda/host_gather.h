@@ -51,9 +51,10 @@ class HostGather {
       TESSERA_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer,
                                  static_cast<int>(piece_bytes), MPI_BYTE, comm_, &request));
       Backoff backoff;
-      for (int done = 0; !done; backoff.pause()) {
+      for (int done = 0;; backoff.pause()) {
         TESSERA_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-        if (!done && static_cast<double>(backoff.slept_ns()) > 1e9 * timeout_s) {
+        if (done != 0) return;
+        if (static_cast<double>(backoff.slept_ns()) > 1e9 * timeout_s) {
           throw StalledError(
               fmt::format("all_gather of {} has not finished in {} s (--comm-timeout): a rank has "
                           "not made this call (stopped, hanging, or computing)",
