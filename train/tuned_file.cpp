@@ -73,15 +73,15 @@ class Fields {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       if (value == dtype_name(dtype)) return dtype;
     }
-    fail_input("{}: {} is '{}', expected f32, bf16 or f16", where_, name, value);
+    fail_input("{}: {} is {}, expected f32, bf16 or f16", where_, name, json_excerpt(at(name)));
   }
   cuda::AlgorithmBytes algorithm() const {
     const std::string digits = text("algorithm");
     cuda::AlgorithmBytes result;
     const bool is_hex = digits.find_first_not_of("0123456789abcdef") == std::string::npos;
     if (!is_hex || digits.size() != 16 * result.size()) {
-      fail_input("{}: algorithm is '{}', expected {} hexadecimal digits", where_, digits,
-                 16 * result.size());
+      fail_input("{}: algorithm is {}, expected {} hexadecimal digits", where_,
+                 json_excerpt(at("algorithm")), 16 * result.size());
     }
     for (size_t i = 0; i < result.size(); ++i) {
       result[i] = std::stoull(digits.substr(16 * i, 16), nullptr, 16);

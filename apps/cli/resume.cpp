@@ -183,6 +183,17 @@ bool Resumed::finished(int64_t steps) const {
 }
 
 Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags_(flags) {
+  // The paths may differ between hosts, but not what is found there.
+  const bool is_path = flags.resume != "latest" && flags.resume != "never";
+  dist::check_agreement(world, {{"--resume", is_path ? "a folder" : flags.resume}});
+  open(world);
+  const std::string opened =
+      found() ? fmt::format("step {}, digest {}", step(), manifest().digest.text()) : "none";
+  dist::check_agreement(world, {{"the checkpoint to resume from", opened}});
+}
+
+void Resumed::open(const dist::World& world) {
+  const CheckpointFlags& flags = flags_;
   if (flags.options.wanted() && !flags.only_weights && world.rank == 0) {
     claimed_ = std::make_unique<train::CheckpointFolder>(flags.options.folder);
   }
@@ -312,7 +323,8 @@ JsonObject Resumed::first_line(const train::RunLog& log, JsonObject header,
                                const optim::ZeroOptimizer& optimizer) const {
   header.add("layout", train::layout_json(optimizer.ownership()));
   if (log.empty() || !found()) return header;
-  const nlohmann::json json = parse_json("header", header.text());
+  // Not parse_json, whose limits are for files of others: a header with many buckets is long.
+  const auto json = nlohmann::ordered_json::parse(header.text());
   JsonObject line;
   line.add("type", "resume")
       .add("step", step())

@@ -65,6 +65,9 @@ class Resumed {
   /// step of the checkpoint DIR. In these two cases, except with --eval-only, throws InputError if
   /// the folder of --checkpoint has a checkpoint of a later step. The next start would resume from
   /// that later checkpoint.
+  ///
+  /// Throws InputError if ranks find different checkpoints, for instance in folders that are not
+  /// shared.
   Resumed(const CheckpointFlags& flags, const dist::World& world);
 
   bool found() const { return checkpoint_ != nullptr; }
@@ -110,6 +113,7 @@ class Resumed {
                         const optim::ZeroOptimizer& optimizer) const;
 
  private:
+  void open(const dist::World& world);
   void check_no_later_steps() const;
   void announce_differences(const dist::Settings& bits) const;
 

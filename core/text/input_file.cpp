@@ -14,7 +14,14 @@ namespace tessera {
 // Without O_NONBLOCK, opening a pipe would wait for a writer.
 InputFile::InputFile(const std::string& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  if (descriptor_ < 0) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
+  if (descriptor_ < 0) {
+    const int why = errno;
+    const std::string text = fmt::format("{}: cannot be opened: {}", path, std::strerror(why));
+    for (const int other : {EMFILE, ENFILE, ENOMEM, EIO, ESTALE}) {
+      if (why == other) fail("{}", text);
+    }
+    fail_input("{}", text);
+  }
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor_);

@@ -13,7 +13,8 @@ namespace tessera {
 
 class InputFile {
  public:
-  /// Throws InputError if the file cannot be opened or is not a regular file.
+  /// Throws InputError if the file cannot be opened or is not a regular file. Throws Error if the
+  /// reason is not the file: too many open files, no memory, or a failing disk.
   explicit InputFile(const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;

@@ -52,6 +52,16 @@ for name in save trace val-data; do
   differ "--$name: rank 0 has none, rank 1 has a value" 1 "${run[@]}" : \
     1 "${run[@]}" "--$name" text.txt.2
 done
+# Ranks may name a checkpoint by different paths, but must find the same one.
+must_work "${run[@]}" --checkpoint saved --checkpoint-every 2 --checkpoint-async off
+cp -r saved/step-000000003 step-000000003
+resumed=("${run[@]}" --steps 4 --resume-changed steps)
+agree 1 "${resumed[@]}" --resume saved/step-000000003 : \
+  1 "${resumed[@]}" --resume step-000000003
+differ 'the checkpoint to resume from: rank 0 has step 2, digest ' \
+  1 "${resumed[@]}" --resume saved/step-000000002 : 1 "${resumed[@]}" --resume step-000000003
+differ '--resume: rank 0 has a folder, rank 1 has never' \
+  1 "${run[@]}" --resume step-000000003 : 1 "${run[@]}" --resume never
 echo 'seed = 7' > seed.ini
 differ '--seed: rank 0 has 1, rank 1 has 7' 1 "${run[@]}" : 1 "${run[@]}" --config seed.ini
 

@@ -56,7 +56,7 @@ for step in -1 1.5 nan inf; do
     'h.0.ln_1.weight.step" is .*expected a whole number'
 done
 refused "tensors[$name.step'][2] = struct.pack('<f', 9)" \
-  'h.0.ln_1.weight has 9; give the number of finished steps'
+  '"h.0.ln_1.weight" has 9; give the number of finished steps'
 [[ ! -e new/step-000000004 ]] || fail "a checkpoint of what was refused"
 "$python" edit.py moments.safetensors counts.safetensors \
   "tensors[$name.step'][2] = struct.pack('<f', 9)"

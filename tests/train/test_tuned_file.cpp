@@ -86,12 +86,12 @@ TEST_CASE("an impossible product is refused") {
   refused("product 1: k is -1, expected a whole number from 1 to 2147483647", with("k", -1));
   refused("product 1: m is 1.5, expected a whole number", with("m", 1.5));
   refused("product 1: n is 18446744073709551615, expected", with("n", ~uint64_t{0}));
-  refused("product 1: dtype is 'f64', expected f32, bf16 or f16", with("dtype", "f64"));
+  refused("product 1: dtype is \"f64\", expected f32, bf16 or f16", with("dtype", "f64"));
   refused("product 1: a: expected an object", with("a", 3));
   refused("product 1: a: stride is 0", in_a("stride", 0));
   refused("product 1: a: transposed is 1, expected true or false", in_a("transposed", 1));
   refused("product 1: a: alignment is 1, expected", in_a("alignment", 1));
   refused("product 1: a: alignment is 48, expected a power of two", in_a("alignment", 48));
-  refused("product 1: algorithm is 'xyz', expected 128 hexadecimal", with("algorithm", "xyz"));
+  refused("product 1: algorithm is \"xyz\", expected 128 hexadecimal", with("algorithm", "xyz"));
   refused("product 1: algorithm is 3, expected a text", with("algorithm", 3));
 }

@@ -60,22 +60,32 @@ std::string first_failure(const std::vector<std::string>& texts) {
   return "";
 }
 
+// Returns `own` of the lowest rank on which it is not empty. Often all ranks have the same reason,
+// such as a damaged manifest or a missing file. Collective.
+std::string first_reason(const std::string& own, const dist::World& world) {
+  const std::vector<std::string> all = dist::gather_text(*world.communicator, own);
+  const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
+  return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);
+}
+
 // Returns the reason why a checkpoint is not whole, or an empty text for a whole checkpoint. Every
-// rank verifies its share of the bytes. Collective.
+// rank verifies its share of the bytes. Throws if a rank cannot read them, which says nothing about
+// the checkpoint: a run that passed over it would later remove it. Collective.
 std::string verify_together(const std::string& path, const dist::World& world,
                             std::unique_ptr<CheckpointReader>& reader) {
-  std::string why;
+  std::string damage;
+  std::string failure;
   try {
     reader = std::make_unique<CheckpointReader>(path);
     reader->verify(world.rank, world.size);
+  } catch (const InputError& error) {
+    damage = error.what();
   } catch (const std::exception& error) {
-    why = error.what();
+    failure = error.what();
   }
-  // Only the lowest rank that failed reports its reason. Often all ranks have the same reason, such
-  // as a damaged manifest or a missing file.
-  const std::vector<std::string> all = dist::gather_text(*world.communicator, why);
-  const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
-  return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);
+  failure = first_reason(failure, world);
+  if (!failure.empty()) fail("{}: cannot be checked: {}", path, failure);
+  return first_reason(damage, world);
 }
 
 // Returns why there is no checkpoint at `path`, or an empty text if there may be one.
@@ -164,6 +174,12 @@ void add_shards(Manifest& manifest, std::vector<WrittenShard> shards) {
 
 void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   const fs::path partial = partial_folder(folder, manifest.step);
+  for (const CheckpointFile& file : manifest.files) {
+    std::error_code error;
+    if (fs::exists(partial / file.name, error)) continue;
+    fail("{}: is not there, although a rank has written it; all ranks must share the folder {}",
+         (partial / file.name).string(), folder);
+  }
   const std::string text = manifest_text(manifest);
   const std::string path = (partial / manifest_name).string();
   // Throws if the text is not a valid manifest. A later run must be able to read every committed
@@ -202,8 +218,10 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) 
   int64_t kept = 0;
   // The steps are listed newest first, so the first `keep` steps up to `newest` stay.
   for (const int64_t step : checkpoint_steps(folder)) {
-    if (step <= newest && kept++ < keep) continue;
     const fs::path old = fs::path(folder) / checkpoint_name(step);
+    // Weights of --save-every are in folders of the same names. Only checkpoints have a manifest.
+    if (!fs::exists(old / manifest_name)) continue;
+    if (step <= newest && kept++ < keep) continue;
     // Without `old`, what is left of a checkpoint that it replaced would get its name back.
     fs::remove_all(old.string() + replaced_end);
     // Renames the folder before removing it. A folder whose removal is interrupted is then not

@@ -1,6 +1,10 @@
 #include "train/checkpoint/checkpoint_reader.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "core/digest.h"
@@ -17,9 +21,16 @@ std::string in_folder(const std::string& folder, const std::string& name) {
   return (std::filesystem::path(folder) / name).string();
 }
 
+// A file that this process may not read is not damaged, so it is no InputError.
+void check_permission(const std::string& path) {
+  if (::access(path.c_str(), R_OK) == 0 || errno != EACCES) return;
+  fail("{}: cannot be read: {}", path, std::strerror(EACCES));
+}
+
 Manifest read_manifest(const std::string& folder) {
   constexpr int64_t most_bytes = int64_t{1} << 28;
   const std::string path = in_folder(folder, manifest_name);
+  check_permission(path);
   return parse_manifest(path, read_text_file(path, most_bytes));
 }
 
@@ -43,22 +54,37 @@ CheckpointReader::CheckpointReader(const std::string& folder)
       ++next;
     }
   }
-  open_files();
+  files_.resize(manifest_.files.size());
+  check_files();
+}
+
+const InputFile& CheckpointReader::file(size_t index) const {
+  if (files_[index] == nullptr) {
+    if (open_.size() == most_open) {
+      files_[open_.front()].reset();
+      open_.pop_front();
+    }
+    const std::string path = in_folder(folder_, manifest_.files[index].name);
+    check_permission(path);
+    files_[index] = std::make_unique<InputFile>(path);
+    open_.push_back(index);
+  }
+  return *files_[index];
 }
 
 // Checks sizes and headers only. verify() reads the tensors.
-void CheckpointReader::open_files() {
-  for (const CheckpointFile& expected : manifest_.files) {
-    const std::string path = in_folder(folder_, expected.name);
-    files_.push_back(std::make_unique<InputFile>(path));
-    const InputFile& file = *files_.back();
+void CheckpointReader::check_files() const {
+  for (size_t i = 0; i < manifest_.files.size(); ++i) {
+    const CheckpointFile& expected = manifest_.files[i];
+    const InputFile& file = this->file(i);
     if (file.size() != expected.bytes) {
-      fail_input("{}: it has {} bytes, the manifest says {}", path, file.size(), expected.bytes);
+      fail_input("{}: it has {} bytes, the manifest says {}", file.path(), file.size(),
+                 expected.bytes);
     }
     std::string header(static_cast<size_t>(expected.header_bytes), '\0');
     file.read_at(0, header.data(), header.size());
     if (xxh3(header) != expected.header) {
-      fail_input("{}: its header was changed since it was written", path);
+      fail_input("{}: its header was changed since it was written", file.path());
     }
   }
 }
@@ -94,7 +120,7 @@ void CheckpointReader::verify_range(const CheckpointRange& range,
   constexpr int64_t most_bytes = int64_t{1} << 20;
   constexpr int64_t ahead = int64_t{16} << 20;  // each read prefetches bytes this far ahead of it
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
-  const InputFile& file = *files_[static_cast<size_t>(range.file)];
+  const InputFile& file = this->file(static_cast<size_t>(range.file));
   const int64_t element = dtype_size(of.dtype);
   // Each read begins at a block, because the digest of a range is the sum of its blocks' digests.
   const int64_t piece = most_bytes / element / digest_block * digest_block;
@@ -167,8 +193,8 @@ void CheckpointReader::read_bytes(const std::string& path, int64_t begin,
   for (auto range = after; begin < end; ++range) {
     const int64_t last = std::min(end, range->end);
     const auto bytes = static_cast<size_t>((last - begin) * element);
-    files_[static_cast<size_t>(range->file)]->read_at(
-        range->offset + (begin - range->begin) * element, out.data(), bytes);
+    file(static_cast<size_t>(range->file))
+        .read_at(range->offset + (begin - range->begin) * element, out.data(), bytes);
     out = out.subspan(bytes);
     begin = last;
   }

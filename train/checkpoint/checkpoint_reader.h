@@ -5,6 +5,7 @@
 //   optimizer.restore_state(checkpoint);
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,7 +19,8 @@ namespace tessera::train {
 class CheckpointReader : public optim::StateSource {
  public:
   /// Reads the manifest, and checks the size and header of every file. Throws InputError if the
-  /// folder has no valid manifest, or if a file is missing or does not match the manifest.
+  /// folder has no valid manifest, or if a file is missing or does not match the manifest. Throws
+  /// Error if a file cannot be read for another reason, such as missing permission.
   explicit CheckpointReader(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
@@ -41,14 +43,20 @@ class CheckpointReader : public optim::StateSource {
 
  private:
   const optim::StateTensor& tensor(const std::string& path) const;
-  void open_files();
+  /// Opens a file of the manifest, unless it is open.
+  const InputFile& file(size_t index) const;
+  void check_files() const;
   void verify_range(const CheckpointRange& range, std::vector<std::byte>& buffer) const;
 
   std::string folder_;
   Manifest manifest_;
   std::map<std::string, size_t> by_path_;  // path -> index in the manifest's tensors
   std::vector<size_t> first_range_;        // per tensor: index of its first range in the manifest
-  std::vector<std::unique_ptr<InputFile>> files_;
+  // At most `most_open` files are open at a time, because a process may have only 1,024. Those that
+  // were opened last stay open.
+  static constexpr size_t most_open = 256;
+  mutable std::vector<std::unique_ptr<InputFile>> files_;  // null: not open
+  mutable std::deque<size_t> open_;                        // indices of files_ in order of opening
 };
 
 }  // namespace tessera::train

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "nn/safetensors.h"
 #include "optim/rules/update_rule.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/imported_tensor.h"
@@ -72,12 +73,13 @@ int64_t finished_step(const ImportOptions& options, const ImportedWeights& weigh
     const std::string& name = weights.values[i].of.name;
     if (!own) {
       fail_input("{}: {} has no step; give the number of finished steps with --step",
-                 options.moments, name);
+                 options.moments, nn::printable(name));
     }
     if (own != common) {
       fail_input(
           "{}: {} has {} updates, but {} has {}; give the number of finished steps with --step",
-          options.moments, weights.values.front().of.name, *common, name, *own);
+          options.moments, nn::printable(weights.values.front().of.name), *common,
+          nn::printable(name), *own);
     }
   }
   return *common;
@@ -97,7 +99,7 @@ std::vector<ImportedTensor> update_counts(const ImportOptions& options,
     if (count == 0 && !options.moments.empty() && !moments.updates[i]) {
       fail_input(
           "{}: {} has momentum, but the step is 0; give the number of finished steps with --step",
-          options.moments, name);
+          options.moments, nn::printable(name));
     }
     counts.push_back({.of = {name, optim::updates_kind, DType::i64, {}}, .count = count});
   }

@@ -115,11 +115,13 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   // notes, and call advance() after the first step whose notes report no busy thread.
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
-  // Clears this rank's request to save, because a checkpoint or a line of the log answers it below.
-  // A request that came too late for this step's notes is answered in the same way.
-  asked &= static_cast<uint8_t>(~save_note);
+  const bool asked_for = (notes & save_note) != 0;
+  // This rank's request to save is answered below, by a checkpoint or by a message that it is
+  // skipped. A checkpoint also answers a request that came too late for this step's notes. If there
+  // is only the message, the next step's notes carry such a request.
+  if (phase_ == Phase::idle || asked_for) asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
-  if (phase_ != Phase::idle) return skip(done, (notes & save_note) != 0);
+  if (phase_ != Phase::idle) return skip(done, asked_for);
   info_.step = done;
   info_.skipped = skipped;
   start(info_);
