@@ -171,6 +171,12 @@ expect 'data is .* bytes with digest' "$train_gpt" "${run[@]}" --steps 20 \
 cp -r on more
 alone "${run[@]}" --steps 14 --resume-changed 'steps, warmup' --checkpoint more --log more.jsonl
 [[ $(digest more.jsonl 14) != '' ]] || fail "$(cat more.jsonl)"
+# Weights that --save-every wrote have the name of a checkpoint, and are not removed as an old one.
+mkdir -p beside/step-000000001
+echo weights > beside/step-000000001/model.safetensors
+alone "${run[@]}" --steps 14 --resume-changed steps,warmup --resume on/step-000000012 \
+  --checkpoint beside --checkpoint-every 1 --checkpoint-keep 1 --checkpoint-async off
+[[ $(ls beside) == $'lock\nstep-000000001\nstep-000000014' ]] || fail "kept: $(ls beside)"
 expect 'loss_rows is 64 instead of nothing' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --loss-rows 64 --checkpoint on
 # --resume-changed is not proposed, and is refused, for settings on which the tensors depend.

@@ -171,6 +171,14 @@ expect 'it has no tensor "ids.users"' "$TESSERA_BIN/recommend" recommender-expor
 must_work "$train_recommender" --batch 60 --micro-batch 12 --factors 10 --threads 1 --steps 1 \
   --init recommender-exported.safetensors
 
+# A checkpoint may have more files than a process may have open.
+mkdir wide
+alone --data text.txt --layers 1 --heads 2 --width 96 --context 16 --global-batch 2 \
+  --micro-batch 2 --steps 1 --eval-every 0 --save wide/model.safetensors
+tool import wide/model.safetensors many --shard-bytes 2048
+[[ $(ls many/step-000000000 | wc -l) -gt 400 ]] || fail "few files: $(ls many/step-000000000)"
+(ulimit -n 300 && "$checkpoint" verify many) > tool.log 2>&1 || fail "$(cat tool.log)"
+
 # The tool's memory stays far below the model's size. The model has 256 MiB of weights, in a sparse
 # file that reads as zeros.
 mkdir large
