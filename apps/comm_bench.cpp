@@ -102,7 +102,7 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   set_thread_count(dist::threads_per_rank(0, world.local_size));
   const bool to_file = !options.json.empty() && options.json != "-";
-  if (talks && to_file) check_output("--json", options.json);
+  if (talks && to_file) check_output_path("--json", options.json);
 
   const dist::World group = group_of(world, options.groups);
   const std::vector<CommResult> results =

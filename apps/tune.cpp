@@ -46,7 +46,7 @@ int run(int argc, char** argv, dist::World& world) {
     fail_input("tune measures on one rank, but was started on {} ranks", world.size);
   }
   dist::choose_devices(world, {.device = "cuda", .comm = "mpi"});
-  check_output("--out", options.out);
+  check_output_path("--out", options.out);
   const train::TunedFor here{cuda::device_name(default_device().index),
                              cuda::product_library_version()};
   fmt::print("{}, cuBLASLt {}\n", here.device, here.library);

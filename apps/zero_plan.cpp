@@ -31,7 +31,7 @@ void run(const PlanOptions& options) {
     return;
   }
   const bool to_file = !options.json.empty() && options.json != "-";
-  if (to_file) check_output("--json", options.json);
+  if (to_file) check_output_path("--json", options.json);
   set_thread_count(
       dist::threads_per_rank(options.threads, static_cast<int>(options.ranks_per_node)));
   const std::vector<train::StagePlan> plans = train::plan_stages(options);

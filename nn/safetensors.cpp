@@ -211,10 +211,6 @@ const SafetensorsEntry& SafetensorsReader::entry(std::string_view name) const {
   fail_input("{}: it has no tensor {}", path(), printable(name));
 }
 
-bool has_tensor(const SafetensorsReader& file, std::string_view name) {
-  return std::ranges::find(file.entries(), name, &SafetensorsEntry::name) != file.entries().end();
-}
-
 void SafetensorsReader::check_dtype(const SafetensorsEntry& entry, DType dtype) const {
   if (entry.dtype != safetensors_dtype(dtype)) {
     fail_input("{}: tensor {}: dtype is {}, expected {}", path(), printable(entry.name),

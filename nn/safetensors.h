@@ -77,9 +77,6 @@ class SafetensorsReader {
   std::map<std::string, std::string> metadata_;
 };
 
-/// True if the file has a tensor of this name.
-bool has_tensor(const SafetensorsReader& file, std::string_view name);
-
 /// A tensor that a SafetensorsWriter will write.
 struct SafetensorsSpec {
   std::string name;

@@ -199,7 +199,7 @@ void check_outside_checkpoints(const std::string& flag, const std::string& path)
   }
 }
 
-void check_output(const std::string& flag, const std::string& path) {
+void check_output_path(const std::string& flag, const std::string& path) {
   check_outside_checkpoints(flag, path);
   check_writable(path);
 }

@@ -52,6 +52,6 @@ void check_paths(const GivenPaths& paths);
 void check_outside_checkpoints(const std::string& flag, const std::string& path);
 /// Throws InputError as check_outside_checkpoints does, or if no file can be written to `path`. For
 /// programs with a single output.
-void check_output(const std::string& flag, const std::string& path);
+void check_output_path(const std::string& flag, const std::string& path);
 
 }  // namespace tessera::apps

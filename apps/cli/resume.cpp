@@ -58,7 +58,7 @@ void check_flags_of_checkpoints(const CheckpointFlags& flags) {
         "on; give --checkpoint, and --checkpoint-async on");
   }
   if (flags.options.wanted()) return;
-  for (const char* const flag : flags_of_writing(flags)) {
+  for (const std::string& flag : flags_of_writing(flags)) {
     fail_input("{}: give --checkpoint, the folder to save in", flag);
   }
 }
@@ -101,16 +101,11 @@ void add_checkpoint_options(Flags& app, CheckpointFlags& flags) {
       ->group(group);
 }
 
-std::vector<const char*> flags_of_writing(const CheckpointFlags& flags) {
-  const std::pair<const char*, bool> all[] = {{"--checkpoint-every", flags.options.every > 0},
-                                              {"--checkpoint-keep", flags.keep.has_value()},
-                                              {"--checkpoint-async", flags.async.has_value()},
-                                              {"--checkpoint-staging", flags.staging.has_value()}};
-  std::vector<const char*> given;
-  for (const auto& [flag, is_given] : all) {
-    if (is_given) given.push_back(flag);
-  }
-  return given;
+std::vector<std::string> flags_of_writing(const CheckpointFlags& flags) {
+  return given_flags({{"--checkpoint-every", flags.options.every > 0},
+                      {"--checkpoint-keep", flags.keep.has_value()},
+                      {"--checkpoint-async", flags.async.has_value()},
+                      {"--checkpoint-staging", flags.staging.has_value()}});
 }
 
 void fill_checkpoints(CheckpointFlags& flags) {
@@ -193,22 +188,21 @@ Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags
 }
 
 void Resumed::open(const dist::World& world) {
-  const CheckpointFlags& flags = flags_;
-  if (flags.options.wanted() && !flags.only_weights && world.rank == 0) {
-    claimed_ = std::make_unique<train::CheckpointFolder>(flags.options.folder);
-  }
-  if (flags.resume == "latest") {
-    checkpoint_ = train::find_checkpoint(flags.options.folder, world);
-    if (flags.only_weights && !found()) {
-      fail_input("--eval-only: {} has no checkpoint", flags.options.folder);
+  const std::string& folder = flags_.options.folder;
+  const bool writes = flags_.options.wanted() && !flags_.only_weights;
+  if (writes && world.rank == 0) claimed_ = std::make_unique<train::CheckpointFolder>(folder);
+  if (flags_.resume == "latest") {
+    checkpoint_ = train::find_checkpoint(folder, world);
+    if (flags_.only_weights && !found()) {
+      fail_input("--eval-only: {} has no checkpoint", folder);
     }
     return;
   }
   // All ranks wait until rank 0 has claimed the folder. A checkpoint whose replacement was
   // interrupted has a temporary name until then (remove_partial_checkpoints).
   world.communicator->barrier();
-  if (flags.resume != "never") checkpoint_ = train::open_checkpoint(flags.resume, world);
-  if (flags.options.wanted() && !flags.only_weights) check_no_later_steps();
+  if (flags_.resume != "never") checkpoint_ = train::open_checkpoint(flags_.resume, world);
+  if (writes) check_no_later_steps();
 }
 
 // Throws InputError if the folder has a checkpoint of a later step than the step this run starts

@@ -34,7 +34,7 @@ struct CheckpointFlags {
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
 /// Returns the given flags that say how checkpoints are written: "--checkpoint-every", ...
-std::vector<const char*> flags_of_writing(const CheckpointFlags& flags);
+std::vector<std::string> flags_of_writing(const CheckpointFlags& flags);
 /// Fills in the defaults and checks the flags. Throws InputError.
 void fill_checkpoints(CheckpointFlags& flags);
 

@@ -169,7 +169,7 @@ void check_eval_only(const RunOptions& options) {
         "newest checkpoint is evaluated), or --resume with a checkpoint's folder");
   }
   std::vector<std::string> outputs = output_flags(options);
-  for (const char* const flag : flags_of_writing(options.checkpoints)) outputs.emplace_back(flag);
+  std::ranges::copy(flags_of_writing(options.checkpoints), std::back_inserter(outputs));
   if (!outputs.empty()) {
     fail_input("--eval-only writes no file; leave out {}", fmt::join(outputs, ", "));
   }

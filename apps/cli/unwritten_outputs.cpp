@@ -5,25 +5,20 @@
 
 #include <spdlog/spdlog.h>
 
+#include "apps/console/console.h"
 #include "core/error.h"
 
 namespace tessera::apps {
 
 std::vector<std::string> output_flags(const RunOptions& options) {
-  const std::pair<const char*, bool> outputs[] = {
-      {"--log", !options.log.empty() && !options.log_implied},
-      {"--trace", !options.trace.empty()},
-      {"--report", !options.report.empty()},
-      {"--csv", !options.csv.empty()},
-      {"--save", !options.save.empty()},
-      {"--tensorboard", !options.tensorboard.empty()},
-      {"--save-every", options.save_every.has_value()},
-      {"--save-best", options.save_best}};
-  std::vector<std::string> flags;
-  for (const auto& [flag, given] : outputs) {
-    if (given) flags.emplace_back(flag);
-  }
-  return flags;
+  return given_flags({{"--log", !options.log.empty() && !options.log_implied},
+                      {"--trace", !options.trace.empty()},
+                      {"--report", !options.report.empty()},
+                      {"--csv", !options.csv.empty()},
+                      {"--save", !options.save.empty()},
+                      {"--tensorboard", !options.tensorboard.empty()},
+                      {"--save-every", options.save_every.has_value()},
+                      {"--save-best", options.save_best}});
 }
 
 void warn_of_plan(const RunOptions& options) {

@@ -14,6 +14,14 @@
 
 namespace tessera::apps {
 
+std::vector<std::string> given_flags(std::initializer_list<std::pair<const char*, bool>> flags) {
+  std::vector<std::string> given;
+  for (const auto& [flag, is_given] : flags) {
+    if (is_given) given.emplace_back(flag);
+  }
+  return given;
+}
+
 void at_least(const char* flag, int64_t value, int64_t minimum) {
   if (value < minimum) fail_input("{} is {}, expected at least {}", flag, value, minimum);
 }

@@ -5,12 +5,18 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera::apps {
 
 /// at_least() and at_most() throw InputError, naming the flag, if the value is out of range.
 void at_least(const char* flag, int64_t value, int64_t minimum);
 void at_most(const char* flag, int64_t value, int64_t maximum);
+/// Returns the flags whose second member is true, in their order.
+std::vector<std::string> given_flags(std::initializer_list<std::pair<const char*, bool>> flags);
 
 /// Flushes standard output. Throws Error if printed text was lost, for instance on a full disk.
 /// run_alone, run_tool and run_job call it at the end.

@@ -1,7 +1,6 @@
 #include "data/files/text_fields.h"
 
 #include <algorithm>
-#include <cstdint>
 
 namespace tessera::data {
 
@@ -10,11 +9,6 @@ std::string_view trimmed(std::string_view text) {
   while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
   return text;
-}
-
-bool has_control_character(std::string_view text) {
-  return std::ranges::any_of(
-      text, [](char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7F; });
 }
 
 std::string name_of_separator(std::string_view separator) {

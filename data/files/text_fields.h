@@ -43,10 +43,6 @@ class FieldSplitter {
 /// Returns `text` without spaces and tabs at either end.
 std::string_view trimmed(std::string_view text);
 
-/// True if the text has a character that a terminal may obey instead of printing it: 0x00 to 0x1F,
-/// or 0x7F.
-bool has_control_character(std::string_view text);
-
 /// Returns the name of a separator for error messages, such as "tabs" or "'::'".
 std::string name_of_separator(std::string_view separator);
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "data/files/text_fields.h"
+#include "core/text/control_character.h"
 
 namespace tessera::data {
 namespace {

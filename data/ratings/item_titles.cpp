@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/text/control_character.h"
 #include "data/files/text_fields.h"
 #include "data/files/text_lines.h"
 

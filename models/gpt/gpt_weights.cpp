@@ -45,12 +45,9 @@ void check_config(const std::string& path, const GptConfig& model) {
   check_same(path, "layer_norm_epsilon", file.epsilon, model.epsilon);
 }
 
-// True if the file has the tensors of a GPT-2, under either of their names.
-bool has_gpt_weights(const std::string& path) {
+bool is_gpt_file(const std::string& path) {
   try {
-    const nn::SafetensorsReader reader(path);
-    return nn::has_tensor(reader, table_name) ||
-           nn::has_tensor(reader, std::string(prefix) + std::string(table_name));
+    return has_gpt_tensors(nn::SafetensorsReader(path));
   } catch (const InputError&) {
     return false;
   }
@@ -64,7 +61,7 @@ std::string other_weights_beside(const std::string& path) {
   for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, error)) {
     const fs::path name = entry.path().filename();
     if (name.extension() != ".safetensors" || name == fs::path(path).filename()) continue;
-    if (has_gpt_weights(entry.path().string())) return name.string();
+    if (is_gpt_file(entry.path().string())) return name.string();
   }
   return "";
 }
@@ -81,6 +78,15 @@ std::vector<nn::SafetensorsSpec> specs_of(const Gpt& model) {
 
 std::string_view without_gpt_prefix(std::string_view name) {
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
+
+bool has_gpt_tensors(const nn::SafetensorsReader& file) {
+  const auto has = [&](std::string_view name) {
+    return std::ranges::any_of(file.entries(), [&](const nn::SafetensorsEntry& entry) {
+      return without_gpt_prefix(entry.name) == name;
+    });
+  };
+  return has(table_name) && has("wpe.weight") && has("ln_f.weight");
 }
 
 GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) {
@@ -187,11 +193,11 @@ void check_gpt_destination(const std::string& path, const GptConfig& config) {
                "folder",
                config_path);
   }
-  const std::string other = other_weights_beside(path);
-  if (other.empty()) return;
   try {
     check_config(config_path, config);
   } catch (const InputError& different) {
+    const std::string other = other_weights_beside(path);
+    if (other.empty()) return;
     fail_input("{}: {} would be left without its sizes, because the new ones differ ({}); write "
                "the weights to another folder",
                config_path, other, different.what());

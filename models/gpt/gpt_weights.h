@@ -80,6 +80,8 @@ class GptWriter {
 
 /// Returns a tensor's name without the prefix "transformer.".
 std::string_view without_gpt_prefix(std::string_view name);
+/// True if the file has a GPT-2's embeddings and last norm, with or without the prefix.
+bool has_gpt_tensors(const nn::SafetensorsReader& file);
 
 /// Throws InputError if config.json beside `path` describes a GPT whose sizes or epsilon differ
 /// from the model's. If GptWriter replaced the files of such a GPT, a crash between its two

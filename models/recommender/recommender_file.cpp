@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/text/control_character.h"
 #include "core/text/json_read.h"
 
 namespace tessera::models {
@@ -58,9 +59,8 @@ std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char*
                                   int64_t count) {
   std::vector<std::string> ids = read_ids(file, name);
   // As in the data from which train_recommender takes ids. `recommend` prints them.
-  const auto is_control = [](char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7F; };
   for (const std::string& id : ids) {
-    if (std::ranges::none_of(id, is_control)) continue;
+    if (!has_control_character(id)) continue;
     fail_input("{}: tensor {} has an id with a control character: {}", file.path(), name,
                nn::printable(id));
   }
@@ -177,7 +177,8 @@ void check_same_ids(const std::string& path, const std::vector<std::string>& use
                     const std::vector<std::string>& items) {
   const nn::SafetensorsReader reader(path);
   const auto check = [&](const char* what, const char* name, const std::vector<std::string>& data) {
-    if (!nn::has_tensor(reader, name)) return;
+    const auto found = std::ranges::find(reader.entries(), name, &nn::SafetensorsEntry::name);
+    if (found == reader.entries().end()) return;
     const std::vector<std::string> file = read_ids(reader, name);
     if (file.size() != data.size()) return;
     const auto [a, b] = std::ranges::mismatch(file, data);

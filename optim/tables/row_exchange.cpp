@@ -9,9 +9,7 @@ namespace tessera::optim {
 
 Tensor row_buffer(dist::Communicator& communicator, int64_t rows, int64_t width, DType dtype,
                   Category category) {
-  Tensor buffer = Tensor::unallocated({rows, width}, dtype);
-  buffer.attach(communicator.allocate(buffer.bytes(), category), 0);
-  return buffer;
+  return uninitialised_buffer(communicator, {rows, width}, dtype, category);
 }
 
 std::vector<int64_t> in_elements(std::vector<int64_t> rows, int64_t columns) {

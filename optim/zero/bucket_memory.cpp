@@ -29,7 +29,7 @@ Tensor BucketMemory::take(int bucket) {
   if (!buckets_[b].defined()) {
     // Zeros in all of the memory would cost time in every step. They are not needed, because who
     // writes a bucket also writes its gaps (Partition::clear_gaps).
-    buckets_[b] = uninitialised_buffer(communicator_, elements_[b], dtype_, Category::gradients);
+    buckets_[b] = uninitialised_buffer(communicator_, {elements_[b]}, dtype_, Category::gradients);
   }
   return buckets_[b];
 }

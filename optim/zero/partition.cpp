@@ -32,16 +32,16 @@ std::vector<dist::LayoutParameter> layout_list(const std::vector<PlacedParameter
 
 }  // namespace
 
-Tensor uninitialised_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
+Tensor uninitialised_buffer(dist::Communicator& communicator, const Shape& shape, DType dtype,
                             Category category) {
-  Tensor flat = Tensor::unallocated({elements}, dtype);
-  flat.attach(communicator.allocate(flat.bytes(), category), 0);
-  return flat;
+  Tensor buffer = Tensor::unallocated(shape, dtype);
+  buffer.attach(communicator.allocate(buffer.bytes(), category), 0);
+  return buffer;
 }
 
 Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
                    Category category) {
-  Tensor flat = uninitialised_buffer(communicator, elements, dtype, category);
+  const Tensor flat = uninitialised_buffer(communicator, {elements}, dtype, category);
   // Gaps and padding are zeroed too, because norms and updates read whole blocks.
   if (elements > 0) kernels::fill(current_context(flat.device()), flat, 0.0f);
   return flat;

@@ -21,8 +21,8 @@ namespace tessera::optim {
 /// stay zero, because norms and updates read whole blocks.
 Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
                    Category category);
-/// Allocates a flat buffer with arbitrary contents from the communicator.
-Tensor uninitialised_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
+/// Allocates a buffer with arbitrary contents from the communicator.
+Tensor uninitialised_buffer(dist::Communicator& communicator, const Shape& shape, DType dtype,
                             Category category);
 
 /// A parameter with its group and its index in the optimizer.

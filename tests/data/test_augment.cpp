@@ -38,6 +38,16 @@ std::vector<int> resized(const data::ImageShape& shape, const std::vector<uint8_
   return {out.begin(), out.end()};
 }
 
+// Returns channel c of the pixel that is at (y, x) after the augmentation, 0 in the padding.
+float expected_pixel(const data::ImageShape& shape, const std::vector<uint8_t>& pixels,
+                     const data::Augmentation& drawn, int64_t y, int64_t x, int64_t c) {
+  const int64_t row = y + drawn.top;
+  const int64_t column = (drawn.mirrored ? shape.width - 1 - x : x) + drawn.left;
+  const bool there = row >= 0 && row < shape.height && column >= 0 && column < shape.width;
+  if (!there) return 0;
+  return pixels[static_cast<size_t>((row * shape.width + column) * shape.channels + c)];
+}
+
 }  // namespace
 
 TEST_CASE("a training image is a crop of the padded image, mirrored or not") {
@@ -55,12 +65,8 @@ TEST_CASE("a training image is a crop of the padded image, mirrored or not") {
     size_t i = 0;
     for (int64_t y = 0; y < 5; ++y) {
       for (int64_t x = 0; x < 7; ++x) {
-        const int64_t row = y + drawn.top;
-        const int64_t column = (drawn.mirrored ? 6 - x : x) + drawn.left;
-        const bool there = row >= 0 && row < 5 && column >= 0 && column < 7;
         for (int64_t c = 0; c < 3; ++c, ++i) {
-          const float expected =
-              there ? pixels[static_cast<size_t>((row * 7 + column) * 3 + c)] : 0.0f;
+          const float expected = expected_pixel(shape, pixels, drawn, y, x, c);
           if (std::abs(out[i] - expected) > 1e-4f) REQUIRE(out[i] == expected);
         }
       }
@@ -85,12 +91,9 @@ TEST_CASE("crops of images that are narrower than the padding stay in their memo
       REQUIRE(std::all_of(out.end() - guard, out.end(), [](float v) { return v == 7; }));
       const data::Augmentation drawn = transform.draw(shape, 3, sample);
       for (int64_t i = 0; i < shape.elements(); ++i) {
-        const int64_t x = i / shape.channels % shape.width;
-        const int64_t row = i / shape.channels / shape.width + drawn.top;
-        const int64_t column = (drawn.mirrored ? shape.width - 1 - x : x) + drawn.left;
-        const bool there = row >= 0 && row < shape.height && column >= 0 && column < shape.width;
-        const int64_t from = (row * shape.width + column) * shape.channels + i % shape.channels;
-        const float expected = there ? pixels[static_cast<size_t>(from)] : 0.0f;
+        const int64_t pixel = i / shape.channels;
+        const float expected = expected_pixel(shape, pixels, drawn, pixel / shape.width,
+                                              pixel % shape.width, i % shape.channels);
         REQUIRE(std::abs(out[static_cast<size_t>(guard + i)] - expected) <= 1e-4f);
       }
     }

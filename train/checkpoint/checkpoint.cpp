@@ -51,15 +51,6 @@ int64_t step_of_name(const std::string& name) {
   return step;
 }
 
-// `texts` has one text per rank. Returns the first text that is not empty, as "rank N: text", or an
-// empty text if all texts are empty.
-std::string first_failure(const std::vector<std::string>& texts) {
-  for (size_t rank = 0; rank < texts.size(); ++rank) {
-    if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
-  }
-  return "";
-}
-
 // Returns `own` of the lowest rank on which it is not empty. Often all ranks have the same reason,
 // such as a damaged manifest or a missing file. Collective.
 std::string first_reason(const std::string& own, const dist::World& world) {
@@ -100,6 +91,13 @@ std::string why_no_checkpoint(const std::string& path) {
 }
 
 }  // namespace
+
+std::string first_failure(const std::vector<std::string>& texts) {
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
+  }
+  return "";
+}
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:09}", name_begin, step); }
 

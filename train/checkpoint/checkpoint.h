@@ -51,6 +51,10 @@ bool names_partial_checkpoint(const std::string& path);
 /// folder does not exist. Throws InputError if the folder cannot be read.
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
 
+/// `texts` has one text per rank. Returns the first text that is not empty, as "rank N: text", or
+/// an empty text if all texts are empty.
+std::string first_failure(const std::vector<std::string>& texts);
+
 /// Writes a checkpoint and returns its digest. Must be called between steps. If a rank cannot
 /// write, throws on every rank, with the reason of the lowest rank that failed. In this case, no
 /// file under the temporary name remains, and checkpoints of earlier steps are unchanged.

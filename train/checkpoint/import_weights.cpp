@@ -27,15 +27,6 @@ ImportedTensor value_of(const std::string& name, const Shape& shape) {
   return {.of = {name, optim::value_kind, DType::f32, shape}};
 }
 
-bool has_gpt_tensors(const nn::SafetensorsReader& file) {
-  const auto has = [&](const char* name) {
-    return std::ranges::any_of(file.entries(), [&](const nn::SafetensorsEntry& entry) {
-      return models::without_gpt_prefix(entry.name) == name;
-    });
-  };
-  return has("wte.weight") && has("wpe.weight") && has("ln_f.weight");
-}
-
 // Returns the settings of train_gpt that follow from the file. Without the number of heads and the
 // norms' epsilon, a run with other values could resume, because the tensors' shapes do not show
 // them. The default epsilon is left out, because train_gpt leaves it out, too.
@@ -197,7 +188,7 @@ class Sorter {
 ImportedWeights open_imported_weights(const std::string& path) {
   ImportedWeights weights{.path = models::gpt_weights_path(path)};
   const auto file = std::make_shared<const nn::SafetensorsReader>(weights.path);
-  if (has_gpt_tensors(*file)) {
+  if (models::has_gpt_tensors(*file)) {
     add_gpt(weights);
   } else {
     const std::set<std::string> others = check_description(weights, file->metadata());

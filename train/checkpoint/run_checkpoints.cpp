@@ -212,15 +212,9 @@ void RunCheckpoints::advance() {
   // The thread may still be writing in two cases: finish() has called advance(), or `async` is
   // false. join() then waits for the disk.
   join();
-  const auto first_of = [this] {
-    const std::vector<std::string> all = dist::gather_text(*world_.communicator, why_);
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      if (!all[rank].empty()) return fmt::format("rank {}: {}", rank, all[rank]);
-    }
-    return std::string();
-  };
   // Every rank learns of a failure on any rank, so that all ranks take the same branch.
-  const std::string failure = dist::broadcast_text(*world_.communicator, first_of());
+  const std::string failure = dist::broadcast_text(
+      *world_.communicator, first_failure(dist::gather_text(*world_.communicator, why_)));
   if (!failure.empty()) return conclude(failure, "");
   if (phase_ == Phase::manifest) {
     return conclude("", dist::broadcast_text(*world_.communicator, digest_));

@@ -19,9 +19,7 @@ namespace {
 constexpr int64_t f64_bytes = sizeof(double);
 
 Tensor bytes_for(dist::Communicator& communicator, int64_t count, int64_t size) {
-  Tensor bytes = Tensor::unallocated({count * size}, DType::u8);
-  bytes.attach(communicator.allocate(bytes.bytes(), Category::communication), 0);
-  return bytes;
+  return uninitialised_buffer(communicator, {count * size}, DType::u8, Category::communication);
 }
 
 }  // namespace
