@@ -68,8 +68,9 @@ void* Heap::take(int64_t bytes) {
     return nullptr;
   }
   ++blocks_;
-  char* data = found->begin;
-  found->begin += bytes;
+  // grow() adds pages below the newest range. Cutting blocks from the high end leaves the rest of
+  // the range next to these pages, so no gap stays between blocks that are taken one after another.
+  char* data = found->end -= bytes;
   if (found->begin == found->end) free_.erase(found);
   ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes - gap));
   return data;
