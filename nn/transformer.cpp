@@ -1,5 +1,7 @@
 #include "nn/transformer.h"
 
+#include <utility>
+
 namespace tessera::nn {
 namespace {
 
@@ -56,11 +58,14 @@ TransformerBlock::TransformerBlock(const TransformerOptions& options)
   add("mlp_dropout", mlp_dropout_);
 }
 
-ResidualStream TransformerBlock::forward(const ResidualStream& stream) {
+// Each tensor is handed over to the last call that reads it, and is freed after this call unless
+// backward keeps it. So the MLP, which needs the most memory, does not run beside tensors that
+// nothing needs.
+ResidualStream TransformerBlock::forward(ResidualStream stream) {
   const trace::LayerScope scope(name());
-  const auto [x, h] = normalize(ln_1_, stream);
-  const Tensor attended = attn_dropout_(attn_(h));
-  const auto [y, g] = ln_2_.add_and_norm(attended, x);
+  auto [x, h] = normalize(ln_1_, std::exchange(stream, {}));
+  Tensor attended = attn_dropout_(attn_(std::exchange(h, {})));
+  const auto [y, g] = ln_2_.add_and_norm(std::exchange(attended, {}), std::exchange(x, {}));
   return {y, mlp_dropout_(mlp_(g))};
 }
 

@@ -53,7 +53,9 @@ ops::ResidualNorm normalize(LayerNorm& norm, const ResidualStream& stream);
 class TransformerBlock : public Module {
  public:
   explicit TransformerBlock(const TransformerOptions& options);
-  ResidualStream forward(const ResidualStream& stream);
+  /// Frees the stream's tensors as soon as the block no longer reads them, unless the caller keeps
+  /// them.
+  ResidualStream forward(ResidualStream stream);
   /// Runs the block as a stand-alone layer: (B, T, C) -> (B, T, C).
   Tensor forward(const Tensor& x) override;
 

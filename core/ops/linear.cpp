@@ -57,11 +57,14 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
   const InUse in_use({&x, &weight, &bias});
   const auto [layout, activation] = options;
   const int64_t out = weight.size(layout == WeightLayout::in_out ? 1 : 0);
-  Tensor y = Tensor::empty(x.shape().with_last(out), x.dtype(), x.device());
+  const Shape shape = x.shape().with_last(out);
+  // `pre` is allocated before y, because y is freed earlier. A heap that grows can extend the free
+  // memory that the newest block leaves.
   Tensor pre;
   if (activation != Activation::none && recorded(x, weight, bias)) {
-    pre = Tensor::empty(y.shape(), y.dtype(), y.device());
+    pre = Tensor::empty(shape, x.dtype(), x.device());
   }
+  Tensor y = Tensor::empty(shape, x.dtype(), x.device());
   kernels::linear_forward(current_context(x.device()), y, pre, x, weight, bias, layout, activation);
 
   if (pre.defined()) {

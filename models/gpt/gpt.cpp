@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "core/recompute.h"
 
@@ -126,8 +127,9 @@ Tensor Gpt::hidden(const Tensor& tokens) {
                 "gpt: tokens have shape {}, expected [B, T] with T at most {}", tokens.shape(),
                 config_.context);
   nn::ResidualStream stream{dropout_(ops::embedding(tokens, wte_.weight, wpe_.weight)), {}};
+  const bool recompute = config_.recompute && grad_enabled();
   for (const auto& block : blocks_) {
-    stream = config_.recompute ? recomputed(*block, stream) : block->forward(stream);
+    stream = recompute ? recomputed(*block, stream) : block->forward(std::move(stream));
   }
   return nn::normalize(ln_f_, stream).normalized;
 }

@@ -1,6 +1,7 @@
 #include "models/gpt/gpt_memory.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <unordered_map>
 
@@ -43,6 +44,10 @@ class Alive {
   int64_t peak_ = 0;
 };
 
+/// What stays alive of a block's input, a residual stream, after the block has read it: nothing in
+/// evaluation, the residual sum for backward, or all of it, to recompute the block.
+enum class InputKept : uint8_t { nothing, sum, input };
+
 /// Counts the activations of a step. Each function counts the tensors that one part of the step
 /// allocates and frees, in program order. Tensors of block l are named "l/...".
 class Activations {
@@ -57,9 +62,10 @@ class Activations {
   int64_t peak() const { return alive_.peak(); }
 
   /// Counts the forward of a block. If the forward is recorded, the tensors that backward needs
-  /// stay alive.
-  void block(int64_t l, bool recorded) {
+  /// stay alive. The block frees its input, except for what `kept` names.
+  void block(int64_t l, bool recorded, InputKept kept) {
     norm(l, "ln_1", l > 0 ? "sum_1" : "", recorded);
+    if (l > 0 && kept != InputKept::input) end_input(l, kept == InputKept::nothing);
     begin(l, "qkv", 3 * s_.x);
     begin(l, "attended", s_.x);
     begin(l, "logsumexp", s_.logsumexp);
@@ -67,14 +73,17 @@ class Activations {
     begin(l, "projected", s_.x);
     if (!recorded) end(l, "qkv", "attended");
     if (dropout_) dropped(of(l, "projected"));
+    end(l, "ln_1");
     norm(l, "ln_2", "sum_2", recorded);
+    end(l, "projected");
+    if (!recorded && l > 0) end(l, "sum_1");
+    if (l == 0 && kept == InputKept::nothing) end_input(l, true);
     begin(l, "gelu", 4 * s_.x);
     if (recorded) begin(l, "before gelu", 4 * s_.x);
     begin(l, "update", s_.x);
     end(l, "gelu");
     if (dropout_) dropped(of(l, "update"));
-    end(l, "ln_1", "projected", "ln_2");
-    if (!recorded && l > 0) end(l, "sum_1");
+    end(l, "ln_2");
   }
 
   /// Frees the input of block l, or of the final norm if l is the number of layers. The input is a
@@ -143,7 +152,7 @@ class Activations {
   /// Counts the backward of a block whose forward was not recorded. Backward recomputes the forward
   /// first.
   void block_backward_again(int64_t l) {
-    block(l, true);
+    block(l, true, InputKept::input);
     end(l, "update");
     block_backward(l);
     end_input(l, true);
@@ -206,8 +215,7 @@ GptMemory gpt_training_memory(const GptConfig& config, DType dtype, int64_t sequ
   const bool recorded = !config.recompute;
   Activations activations(sizes, true);
   for (int64_t l = 0; l < layers; ++l) {
-    activations.block(l, recorded);
-    if (recorded && l > 0) activations.end_input(l, false);
+    activations.block(l, recorded, recorded ? InputKept::sum : InputKept::input);
   }
   activations.head(true, recorded);
   activations.head_backward();
@@ -228,8 +236,7 @@ GptMemory gpt_evaluation_memory(const GptConfig& config, DType dtype, int64_t se
   const GptSizes sizes{config, dtype, sequences, tokens, device};
   Activations activations(sizes, false);
   for (int64_t l = 0; l < config.layers; ++l) {
-    activations.block(l, false);
-    activations.end_input(l, true);
+    activations.block(l, false, InputKept::nothing);
   }
   activations.head(false, false);
   return {activations.peak(), gpt_workspace(sizes, false)};

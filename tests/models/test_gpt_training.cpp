@@ -150,7 +150,7 @@ TEST_CASE("a micro-batch holds exactly the bytes that docs/memory.md states") {
   CHECK(held(false).first == n * (L * (10 * C * size + 4 * (H + 4)) + head) + whole);
   const auto [after_forward, peak] = held(true);
   CHECK(after_forward == n * ((2 * L - 1) * C * size + head) + whole);
-  CHECK(peak == n * ((2 * L + 18) * C * size + 4 * (H + 6)) + 4);
+  CHECK(peak == n * ((2 * L + 16) * C * size + 4 * (H + 6)) + 4);
 }
 
 TEST_CASE("eval() does not recompute, and must not come between forward and backward") {
