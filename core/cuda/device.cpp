@@ -210,7 +210,7 @@ void Event::synchronize() const {
 bool Event::passed() const {
   const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(event_.get()));
   if (state == cudaErrorNotReady) return false;
-  TESSERA_CUDA(state);
+  check(state, "cudaEventQuery");
   return true;
 }
 

@@ -133,6 +133,9 @@ void Graph::launch() {
   const Context context = current_context(captured_->device);
   if (capture.samples > 0) {
     const DropoutState& state = dropout_state();
+    TESSERA_CHECK(state.is_set(),
+                  "dropout: a graph is launched while no step is running on this thread, so the "
+                  "mask to draw is unknown; set dropout_state() before each launch");
     TESSERA_CHECK(state.first_sample + capture.samples <= dropout_sample_limit,
                   "dropout: samples {} to {} of a step, expected at most 2^32", state.first_sample,
                   state.first_sample + capture.samples);

@@ -55,8 +55,10 @@ void launch(const Context& context, const char* name, LaunchShape shape,
   // Without this request, dynamic_shared() and the kernel's own arrays together are limited to
   // 48 KiB.
   if (shape.shared_bytes > 0) {
-    TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(shape.shared_bytes)));
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shape.shared_bytes));
+    if (error != cudaSuccess) finish_launch(context, name, error);
   }
   std::tuple<Params...> values{static_cast<Params>(std::forward<Args>(args))...};
   std::apply(

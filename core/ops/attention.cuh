@@ -115,14 +115,20 @@ inline constexpr int threads = warps * warp_size;
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % warp_size; }
 __device__ inline int warp() { return static_cast<int>(threadIdx.x) / warp_size; }
 
-/// True if the kernels on tensor cores support these tensors: 16-bit types at addresses aligned to
-/// 16 bytes, and D of 64 or 128.
-inline bool on_tensor_cores(const Sizes& s, std::initializer_list<const Tensor*> tensors) {
-  bool aligned = true;
+/// True if the kernels on tensor cores support these tensors, of a 16-bit type, on the context's
+/// GPU: at addresses aligned to 16 bytes, with D of 64, or of 128 if the GPU has enough shared
+/// memory.
+inline bool on_tensor_cores(const Context& context, const Sizes& s,
+                            std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* tensor : tensors) {
-    aligned = aligned && packable(tensor->raw()) && dtype_size(tensor->dtype()) == 2;
+    if (!packable(tensor->raw())) return false;
   }
-  return aligned && (s.head == 64 || s.head == 128);
+  if (s.head != 128) return s.head == 64;
+  // With D = 128 a block needs up to 103 KiB. GPUs of compute capability 8.6, 8.9 and 12.0 have 99.
+  int shared_bytes = 0;
+  TESSERA_CUDA(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                      context.device.index));
+  return shared_bytes >= 103 * 1024;
 }
 
 /// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit values and 16

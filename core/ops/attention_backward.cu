@@ -443,7 +443,7 @@ void attention_backward(const Context& context, const Tensor& dqkv, const Tensor
     const Backward<T> x{dqkv.data<T>(), dy.data<T>(), qkv.data<T>(), logsumexp.data<float>(),
                         delta.data<float>()};
     if constexpr (sizeof(T) == 2) {
-      if (on_tensor_cores(s, {&dqkv, &dy, &y, &qkv})) {
+      if (on_tensor_cores(context, s, {&dqkv, &dy, &y, &qkv})) {
         if (s.head == 64) {
           launch_row_products<T, 8, 8>(context, delta, dy, y, s);
           launch_backward<T, 64>(context, x, s);

@@ -287,7 +287,7 @@ void attention_forward(const Context& context, const Tensor& y, const Tensor& lo
   if (s.empty()) return;
   visit_float(qkv.dtype(), "causal_attention", [&]<class T>() {
     if constexpr (sizeof(T) == 2) {
-      if (on_tensor_cores(s, {&y, &qkv})) {
+      if (on_tensor_cores(context, s, {&y, &qkv})) {
         return s.head == 64 ? launch_forward<T, 64>(context, y, logsumexp, qkv, s)
                             : launch_forward<T, 128>(context, y, logsumexp, qkv, s);
       }

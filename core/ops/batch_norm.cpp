@@ -27,6 +27,8 @@ namespace {
 int64_t check_batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias,
                          const Tensor& residual) {
   const int64_t rows = checked_norm_rows("batch_norm", x, weight, bias);
+  TESSERA_CHECK(weight.elements() > 0,
+                "batch_norm: weight has shape {}, expected at least one channel", weight.shape());
   if (!residual.defined()) return rows;
   TESSERA_CHECK(residual.shape() == x.shape(), "batch_norm: residual has shape {}, expected {}",
                 residual.shape(), x.shape());

@@ -32,7 +32,8 @@ struct RowGrid {
     while (lanes < warp_size && lanes * n < c) lanes *= 2;
     across = blocks_for(c, lanes * n);
     const int64_t most = std::max<int64_t>(1, max_blocks / across);
-    const int64_t turns = (rows + most * row_threads() - 1) / (most * row_threads());
+    const int64_t turns =
+        std::max<int64_t>(1, (rows + most * row_threads() - 1) / (most * row_threads()));
     chunk_rows = turns * row_threads();
     chunks = blocks_for(rows, chunk_rows);
   }
@@ -430,13 +431,15 @@ void batch_norm_backward_sums(const Context& context, const Tensor& sum_g, const
         [&]<int n, bool aligned>() {
           const RowGrid grid(x.elements(), channels, n);
           const Tensor partial = context.workspace({grid.chunks, 2, channels});
-          launch(context, name, grid.launch_shape(), backward_sums_kernel<T, n, aligned>,
-                 BackwardSums<T>{.partial = partial.data<float>(),
-                                 .dy = dy.data<T>(),
-                                 .y = result,
-                                 .x = x.data<T>(),
-                                 .mean = mean.data<float>()},
-                 grid);
+          if (grid.chunks > 0) {
+            launch(context, name, grid.launch_shape(), backward_sums_kernel<T, n, aligned>,
+                   BackwardSums<T>{.partial = partial.data<float>(),
+                                   .dy = dy.data<T>(),
+                                   .y = result,
+                                   .x = x.data<T>(),
+                                   .mean = mean.data<float>()},
+                   grid);
+          }
           launch(context, name, finish_shape(channels), sums_finish_kernel, sum_g.data<float>(),
                  sum_gn.data<float>(), partial.data<float>(), rstd.data<float>(), grid);
         },

@@ -231,6 +231,8 @@ TEST_CASE("calls that a graph cannot repeat are refused during its capture", "[g
   cuda::Graph drops(0, [&] { kernels::copy(test_context(), y, ops::dropout(x, 0.5f, 0)); });
   dropout_state().first_sample = (int64_t{1} << 32) - 2;
   CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("expected at most 2^32"));
+  dropout_state() = {};
+  CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("no step is running on this thread"));
 
   // After all these failures the stream must still be usable.
   kernels::copy(test_context(), y, x);

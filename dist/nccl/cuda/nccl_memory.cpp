@@ -38,7 +38,13 @@ std::shared_ptr<Storage> NcclMemory::allocate(int64_t bytes, Category category) 
   if (bytes == 0 || cuda::memory_is_shared_with_host()) {
     return tessera::allocate(bytes, category, device);
   }
-  return adopt(registered(bytes), bytes, category, device);
+  try {
+    return adopt(registered(bytes), bytes, category, device);
+  } catch (const Error& error) {
+    fail("allocate: NCCL has no memory for {} bytes of {} on {} ({} bytes held): {}", bytes,
+         category_name(category), device.to_string(), memory_ledger(device).current_total(),
+         error.what());
+  }
 }
 
 std::shared_ptr<void> NcclMemory::registered(int64_t bytes) {
@@ -49,8 +55,12 @@ std::shared_ptr<void> NcclMemory::registered(int64_t bytes) {
   void* handle = nullptr;
   const ncclResult_t result =
       ncclCommRegister(registrations_->comm, data, static_cast<size_t>(bytes), &handle);
-  if (result != ncclSuccess) (void)ncclMemFree(data);
-  TESSERA_NCCL(result);
+  try {
+    check_nccl(result, "ncclCommRegister");  // reads NCCL's reason before another call changes it
+  } catch (...) {
+    (void)ncclMemFree(data);
+    throw;
+  }
   return {data, [registrations = registrations_, handle](void* memory) {
             registrations->free(memory, handle);
           }};

@@ -315,6 +315,13 @@ TEST_CASE("batch_norm keeps no more than its gradient needs", "[batch_norm]") {
   CHECK(activations() - start == loss.bytes() + statistics + (relu ? x.bytes() : 0));
 }
 
+TEST_CASE("an empty batch has zero gradients for weight and bias", "[batch_norm]") {
+  const Outputs out = run(Inputs(0, 8), {.given = true});
+  CHECK(out.y.shape() == Shape{0, 8});
+  CHECK(same_bits(out.dweight, Tensor::zeros({8})));
+  CHECK(same_bits(out.dbias, Tensor::zeros({8})));
+}
+
 TEST_CASE("batch_norm with relu propagates NaN", "[batch_norm]") {
   Inputs in(4, 2);
   in.x.data<float>()[2] = std::nanf("");
@@ -330,6 +337,9 @@ TEST_CASE("batch_norm refuses invalid arguments", "[batch_norm]") {
   };
   CHECK_THROWS_WITH(apply(in.x, Tensor::full({4}, 1)),
                     "batch_norm: weight has shape [4], expected [8]");
+  CHECK_THROWS_WITH(ops::batch_norm_with(in.mean, in.mean, Tensor::zeros({4, 0}),
+                                         Tensor::zeros({0}), Tensor::zeros({0})),
+                    "batch_norm: weight has shape [0], expected at least one channel");
   CHECK_THROWS_WITH(apply(in.x, in.weight, in.x.rows(0, 2)),
                     "batch_norm: residual has shape [2, 8], expected [4, 8]");
   CHECK_THROWS_WITH(apply(in.x, in.weight, rounded_to(DType::bf16, in.x)),
