@@ -21,6 +21,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/awake_time.h"
 #include "core/run_status.h"
 #include "core/text/step_number.h"
 #include "dist/mpi/mpi_check.h"
@@ -98,6 +99,18 @@ bool mpi_runs() {
 void announce_end() {
   if (std::exchange(announced_end, true)) return;
   TESSERA_MPI(MPI_Ibarrier(ending_ranks, &all_ended));
+}
+
+// Returns true when all ranks have announced their end; false if this takes longer than `limit_s`.
+// Time in which this process itself is stopped does not count.
+bool all_end_within(double limit_s) {
+  for (AwakeTime waited; waited.seconds() <= limit_s; waited.look()) {
+    int done = 0;
+    TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
+    if (done != 0) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
 }
 
 // Prints the last finished step, once, if a step has begun. Runs when this rank gets SIGTERM or
@@ -309,9 +322,12 @@ void finish(World& world) {
     announce_end();
     // Poll until all ranks have announced their end, and only then enter the barrier below. In
     // NCCL's barrier a rank makes no progress in MPI, so its announcement might not arrive.
-    for (int done = 0; done == 0;) {
-      TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
-      if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (!all_end_within(world.comm_timeout_s)) {
+      throw StalledError(
+          fmt::format("finish has not ended in {} s (--comm-timeout): a rank has not made this "
+                      "call (stopped, hanging, or computing)",
+                      world.comm_timeout_s),
+          {});
     }
     // Wait for all ranks, because no rank may tear down its communicator while others still send.
     world.communicator->barrier();
@@ -329,17 +345,10 @@ namespace {
 void end_unless_all_end(int result) {
   if (!mpi_runs()) return;
   announce_end();
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  for (int done = 0; done == 0;) {
-    TESSERA_MPI(MPI_Test(&all_ended, &done, MPI_STATUS_IGNORE));
-    if (done != 0) return;
-    if (std::chrono::steady_clock::now() > deadline) {
-      end_job(fmt::format("rank {}: ended with code {}, while other ranks are still running",
-                          own_rank.load(), result),
-              (result & 255) == 0 ? 1 : result);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  if (all_end_within(5)) return;
+  end_job(fmt::format("rank {}: ended with code {}, while other ranks are still running",
+                      own_rank.load(), result),
+          (result & 255) == 0 ? 1 : result);
 }
 
 }  // namespace

@@ -252,7 +252,8 @@ int64_t staged_staging_bytes(int64_t ranks);
 inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 
 struct NcclOptions {
-  /// The job ends if one call has been the oldest unfinished call for longer than this time.
+  /// The job ends if one call has been the oldest unfinished call for longer than this time. It
+  /// also ends if ranks take longer than this time, and longer than 10 s, to connect.
   double timeout_s = default_comm_timeout_s;
   /// Bytes of staging for each rank, a multiple of 256 * 8; 0: chosen by the number of ranks.
   int64_t chunk_bytes = 0;

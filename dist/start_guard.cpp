@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "core/awake_time.h"
 #include "core/run_status.h"
 #include "dist/communicator.h"
 
@@ -34,10 +35,8 @@ double timeout_in(int argc, const char* const* argv) {
     const bool whole = error == std::errc() && end == text.data() + text.size();
     if (whole && std::isfinite(value) && value > 0) timeout_s = value;
   }
-  // At least 10 s, because on a busy machine the start itself takes seconds.
-  constexpr double least_s = 10;
   constexpr double most_s = 1e7;
-  return std::clamp(timeout_s, least_s, most_s);
+  return std::clamp(timeout_s, least_start_timeout_s, most_s);
 }
 
 }  // namespace
@@ -55,12 +54,10 @@ StartGuard::~StartGuard() {
 }
 
 void StartGuard::watch(double timeout_s) {
-  using Clock = std::chrono::steady_clock;
-  const auto begin = Clock::now();
   const pid_t launcher = ::getppid();
-  constexpr std::chrono::milliseconds between_looks(500);
+  constexpr std::chrono::milliseconds between_looks(250);
   std::unique_lock lock(mutex_);
-  while (std::chrono::duration<double>(Clock::now() - begin).count() < timeout_s) {
+  for (AwakeTime waited; waited.seconds() < timeout_s; waited.look()) {
     if (changed_.wait_for(lock, between_looks, [this] { return started_; })) return;
     if (::getppid() == launcher) continue;
     std::fputs("the launcher has died while MPI was starting\n", stderr);

@@ -9,10 +9,14 @@
 
 namespace tessera::dist {
 
+/// The least time limit of starts, because on a busy machine a start itself takes seconds.
+inline constexpr double least_start_timeout_s = 10;
+
 /// If a guard lives longer than the timeout, it prints an error and ends the process with exit code
 /// 1. The launcher then ends the other ranks. The timeout is --comm-timeout of the command line (by
-/// default default_comm_timeout_s), but at least 10 s and at most 10^7 s. The guard also ends the
-/// process if the parent process dies while the guard lives.
+/// default default_comm_timeout_s), but at least least_start_timeout_s and at most 10^7 s. Time in
+/// which this process itself is stopped does not count. The guard also ends the process if the
+/// parent process dies while the guard lives.
 class StartGuard {
  public:
   StartGuard(int argc, const char* const* argv);

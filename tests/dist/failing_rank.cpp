@@ -1,17 +1,20 @@
-// A rank that fails in the middle of a loop of collectives, for tests/dist/failures.sh:
+// A rank that fails in the middle of a loop of collectives, for tests/dist/failures.sh and
+// tests/dist/watchdog.sh:
 //
 //   mpirun -n 3 failing_rank HOW [nccl [graph|host]]
 //     HOW: throw input input-one kill segv exit abort hang none return return-all mpi
 //          stop stall: rank 1 is stopped, or sleeps for ever; the timeout is 2 s
-//          suspend: rank 1 sleeps for 2 s, while failures.sh stops all ranks; the timeout is 4 s
+//          linger: rank 1 sleeps for ever after the last step; the timeout is 2 s
+//          absent: with `nccl`, rank 1 sleeps for ever before the ranks connect over NCCL
+//          suspend: rank 1 sleeps for 2 s, while the test stops all ranks; the timeout is 4 s
 //          other-call: rank 1 makes a different call
 //          handler ignore: rank 1 sends itself SIGTERM, which the program handles or ignores
 //
 // Rank 1 fails in step 6, or rank 0 if it is the only rank. If HOW is `input`, all ranks fail in
 // step 6. If HOW is `return-all`, all ranks return 3 after the last step. Each step takes at least
-// 20 ms. With `nccl`, the ranks communicate over NCCL, with a timeout of 1 s. With `graph`, the
-// all_gather of each step is in a CUDA graph that lives until all steps are done. With `host`, the
-// all_gather of each step gathers a buffer in host memory.
+// 20 ms. With `nccl`, the ranks communicate over NCCL, with a timeout of 1 s, or of 4 s if HOW is
+// `suspend`. With `graph`, the all_gather of each step is in a CUDA graph that lives until all
+// steps are done. With `host`, the all_gather of each step gathers a buffer in host memory.
 #include <signal.h>
 #include <unistd.h>
 
@@ -37,6 +40,10 @@ void say(std::string_view text) {
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) _exit(1);
 }
 
+void sleep_for_ever() {
+  for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
 void fail_in_step_6(const std::string& how, dist::World& world) {
   if (how == "input") fail_input("the file is empty");
   if (world.rank != std::min(1, world.size - 1)) return;
@@ -53,8 +60,7 @@ void fail_in_step_6(const std::string& how, dist::World& world) {
   if (how == "other-call") {
     world.communicator->broadcast(Tensor::zeros({7}), 0, {dist::Traffic::statistics, 9});
   }
-  // Hang for ever; the test or a timeout ends the job.
-  while (how == "hang" || how == "stall") std::this_thread::sleep_for(std::chrono::seconds(1));
+  if (how == "hang" || how == "stall") sleep_for_ever();  // the test or a timeout ends the job
 }
 
 int train(dist::World& world, const std::string& how, const std::string& gathering) {
@@ -74,6 +80,7 @@ int train(dist::World& world, const std::string& how, const std::string& gatheri
   };
   if (how == "stop" || how == "stall") world.communicator->set_timeout(2);
   if (how == "suspend") world.communicator->set_timeout(4);
+  if (how == "linger") world.comm_timeout_s = 2;
   // The function is static and on the heap, so that an exception does not destroy the graph. The
   // graph must still exist when the job is aborted.
   static std::function<void()>& gathers = *new std::function<void()>(gather);
@@ -96,6 +103,7 @@ int train(dist::World& world, const std::string& how, const std::string& gatheri
     dist::set_finished_step(step);
   }
   gathers = nullptr;  // the graph must be destroyed before the communicator
+  if (how == "linger" && world.rank == 1) sleep_for_ever();
   if (world.rank == 0) std::puts("all steps finished");
   return how == "return-all" ? 3 : 0;
 }
@@ -115,7 +123,10 @@ int main(int argc, char** argv) {
   if (how == "handler" || how == "ignore") handle_sigterm(how);
   return dist::run(argc, argv, [&](dist::World& world) {
     if (argc > 2 && std::string(argv[2]) == "nccl") {
-      dist::choose_devices(world, {.device = "cuda", .comm = "nccl", .timeout_s = 1});
+      if (how == "absent" && world.rank == 1) sleep_for_ever();
+      if (how == "absent") dist::nccl_communicator(0, {.timeout_s = 1});
+      const double timeout_s = how == "suspend" ? 4 : 1;
+      dist::choose_devices(world, {.device = "cuda", .comm = "nccl", .timeout_s = timeout_s});
     }
     return train(world, how, argc > 3 ? argv[3] : "");
   });

@@ -65,6 +65,9 @@ for ranks in 2 3; do
     expect "$ranks" "$how" 1 \
       "^rank [02], step 6: $place.*: nothing has moved for 2 s \(--comm-timeout\): rank 1 has"
   done
+  # A rank that has finished waits for the others, but not for ever.
+  expect "$ranks" linger 1 \
+    '^rank [02], after step 10: finish has not ended in 2 s \(--comm-timeout\): a rank has not'
   expect "$ranks" other-call 1 'step 6: ranks make different calls: ' \
     'rank [02] all_gather of parameters, bucket 0 \(call [0-9]+, ' \
     'rank 1 broadcast of statistics, bucket 9 \(call [0-9]+, 28 bytes of f32 from rank 0\)'

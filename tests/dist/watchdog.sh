@@ -10,7 +10,7 @@ export OMP_NUM_THREADS=1
 fail() { printf 'FAILED: %s\n' "$*" >&2; cat "$output" >&2; exit 1; }
 
 # run HOW [graph|host]: runs failing_rank on two ranks over NCCL, and sets `status`. HOW says how
-# rank 1 fails: none, hang or throw.
+# rank 1 fails: none, hang, absent or throw.
 run() {
   status=0
   timeout 60 mpirun -n 2 "$program" "$1" nccl "${@:2}" > "$output" 2>&1 < /dev/null || status=$?
@@ -23,6 +23,27 @@ if [[ $status == 2 ]] && grep -qE 'no usable GPU|shares its GPU' "$output"; then
 fi
 [[ $status == 0 ]] || fail "two ranks over NCCL ended with $status"
 grep -qE '^all steps finished' "$output" || fail "two ranks over NCCL did not finish"
+
+# Both ranks are stopped for longer than the timeout, in the middle of a collective. The job must
+# continue afterwards.
+mpirun -n 2 "$program" suspend nccl > "$output" 2>&1 < /dev/null &
+job=$!
+until grep -q 'in step 6' "$output"; do
+  kill -0 "$job" || fail "a job over NCCL ended before step 6"
+  sleep 0.1
+done
+ranks=$(pgrep -P "$job")
+kill -STOP $ranks
+sleep 5
+kill -CONT $ranks
+wait "$job" || fail "a job over NCCL that was stopped for a while did not go on"
+grep -qE '^all steps finished' "$output" || fail "a job that was stopped for a while did not finish"
+
+# Rank 1 never connects. The limit is 10 s here, because it is at least 10 s for starts.
+run absent
+[[ $status == 1 ]] || fail "a job whose ranks do not connect ended with $status, expected 1"
+grep -qE '^rank 0: connecting ranks over NCCL has not finished in 10 s' "$output" ||
+  fail "nobody said that the ranks do not connect"
 
 # hangs WHAT [graph|host]: runs a job in which a rank hangs. The job must end, and its error must
 # name WHAT.

@@ -10,6 +10,7 @@
 #include "dist/collective_checks.h"
 #include "dist/nccl/cuda/nccl_check.h"
 #include "dist/nccl/cuda/nccl_setup.h"
+#include "dist/start_guard.h"
 
 namespace tessera::dist {
 
@@ -20,6 +21,20 @@ std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tenso
 std::string text_of(const NcclTask& task) {
   if (!task.collective) return "run";
   return fmt::format("{} of {}", collective_name(*task.collective), task.call.text());
+}
+
+// Runs `connect`, which connects ranks by calls of MPI and NCCL. These calls wait for the other
+// ranks without a time limit, so a watchdog ends the job if they take too long.
+template <class Connect>
+auto with_time_limit(int device, const NcclOptions& options, const Connect& connect) {
+  const Watchdog watchdog(Watched{
+      .device = device,
+      .timeout_s = std::max(options.timeout_s, least_start_timeout_s),
+      .oldest = [] { return Flights::UnderWay{0, "connecting ranks over NCCL"}; },
+      .failure = [] { return std::string(); },
+      .abort = {},
+  });
+  return connect();
 }
 
 }  // namespace
@@ -251,24 +266,27 @@ void NcclCommunicator::meet(Collective reason) {
 std::shared_ptr<Communicator> NcclCommunicator::split(int color, int key,
                                                       const std::string& group) {
   check_group(group);
-  // NCCL cannot split a communicator that is in use, and ncclCommSplit waits for absent ranks
-  // without a time limit. meet() first waits until earlier calls are done and all ranks have called
-  // split(). The watchdog limits the time of this wait.
+  // NCCL cannot split a communicator that is in use. meet() first waits until earlier calls are
+  // done and all ranks have called split(). The watchdog limits the time of this wait.
   meet(Collective::split);
   cuda::use_device(device_.index);
-  NcclRanks ranks{.comm = split_communicator(comm_, color, key, options_),
-                  .hosts = hosts_.split(color, key),
-                  .group = group};
+  NcclRanks ranks = with_time_limit(device_.index, options_, [&] {
+    return NcclRanks{.comm = split_communicator(comm_, color, key, options_),
+                     .hosts = hosts_.split(color, key),
+                     .group = group};
+  });
   if (color < 0) return nullptr;
   return std::make_shared<NcclCommunicator>(device_.index, options_, std::move(ranks));
 }
 
 std::shared_ptr<Communicator> nccl_communicator(int device, const NcclOptions& options) {
   cuda::use_device(device);
-  const HostGather hosts;
-  return std::make_shared<NcclCommunicator>(
-      device, options,
-      NcclRanks{.comm = make_communicator(hosts.rank(), hosts.size(), options), .hosts = hosts});
+  NcclRanks ranks = with_time_limit(device, options, [&] {
+    const HostGather hosts;
+    return NcclRanks{.comm = make_communicator(hosts.rank(), hosts.size(), options),
+                     .hosts = hosts};
+  });
+  return std::make_shared<NcclCommunicator>(device, options, std::move(ranks));
 }
 
 }  // namespace tessera::dist

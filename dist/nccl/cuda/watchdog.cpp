@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/awake_time.h"
 #include "core/cuda.h"
 #include "core/error.h"
 #include "core/run_status.h"
@@ -11,7 +12,6 @@
 namespace tessera::dist {
 
 namespace {
-using Clock = std::chrono::steady_clock;
 constexpr auto period = std::chrono::milliseconds(100);
 }  // namespace
 
@@ -28,22 +28,22 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::watch() {
-  const auto timeout = std::chrono::duration<double>(watched_.timeout_s);
   std::optional<Flights::UnderWay> oldest;
-  Clock::time_point since{};  // when `oldest` became the oldest call: its timeout starts then
+  AwakeTime waited;  // since `oldest` became the oldest call: its timeout starts then
   try {
     cuda::use_device(watched_.device);  // otherwise the thread would use device 0
     for (;;) {
       std::unique_lock lock(mutex_);
       if (changed_.wait_for(lock, period, [&] { return closing_; })) return;
       const auto now = watched_.oldest();
-      if (!now || !oldest || now->number != oldest->number) since = Clock::now();
+      if (!now || !oldest || now->number != oldest->number) waited = {};
       oldest = now;
+      waited.look();
       const std::string failure = watched_.failure();
       if (!failure.empty()) {
         end(fmt::format("{}: {}", oldest ? oldest->name : "between two calls", failure));
       }
-      if (oldest && Clock::now() - since > timeout) {
+      if (oldest && waited.seconds() > watched_.timeout_s) {
         publish_failure(RunFailure::stalled);
         end(fmt::format("{} has not finished in {} s: another rank is gone, is stuck, or runs "
                         "another collective", oldest->name, watched_.timeout_s));

@@ -24,8 +24,8 @@ struct Watched {
 };
 
 /// Ends the job on all ranks if the transport has failed, or if one call has been the oldest call
-/// in flight for longer than the timeout. Before the job ends, prints an error with the call's name
-/// and aborts the calls in flight.
+/// in flight for longer than the timeout. Time in which this process itself is stopped does not
+/// count. Before the job ends, prints an error with the call's name and aborts the calls in flight.
 class Watchdog {
  public:
   explicit Watchdog(Watched watched);

@@ -1,0 +1,37 @@
+// Measures a time limit on others, such as other ranks, without the time in which this process
+// itself did not run.
+//
+//   AwakeTime waited;
+//   while (!answered()) {
+//     sleep_10_ms();
+//     waited.look();
+//     if (waited.seconds() > limit_s) ...
+//   }
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace tessera {
+
+class AwakeTime {
+ public:
+  /// Counts the time since the last look(), or since the construction. It counts as half a second
+  /// at most, so call look() more often than that. A longer time means that this process itself was
+  /// stopped, for example because the user has stopped the job.
+  void look() {
+    constexpr std::chrono::milliseconds longest_counted(500);
+    const auto now = Clock::now();
+    counted_ += std::min<Clock::duration>(now - last_, longest_counted);
+    last_ = now;
+  }
+
+  double seconds() const { return std::chrono::duration<double>(counted_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_ = Clock::now();
+  Clock::duration counted_{};
+};
+
+}  // namespace tessera
