@@ -146,7 +146,7 @@ class Communicator {
 
   /// all_gather of a buffer in host memory, whatever device() is, for values that the host knows.
   /// Over NCCL this call waits neither for the GPU nor for earlier calls, and is done when it
-  /// returns.
+  /// returns; it throws if a piece has 2 GiB or more.
   virtual Work all_gather_host(const Tensor& buffer, Call call) { return all_gather(buffer, call); }
 
   /// Replaces `buffer` (f32 or i64) with its sum over ranks, added in rank order.

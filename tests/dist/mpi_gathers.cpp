@@ -1,3 +1,5 @@
+#include "dist/nccl/cuda/host_gather.h"
+#include "dist/stalled.h"
 #include "tests/dist/mpi_helpers.h"
 
 using namespace tessera;
@@ -99,4 +101,25 @@ TEST_CASE("all_gather_host gathers host memory, wherever the ranks compute") {
   job().all_gather_host(buffer, {Traffic::flags, -1}).wait();
   for (int64_t i = 0; i < ranks * piece; ++i) CHECK(bytes[static_cast<size_t>(i)] == i / piece + 1);
   CHECK(counted.only(Collective::all_gather, Traffic::flags, (ranks - 1) * piece));
+}
+
+// HostGather is NCCL's all_gather_host. It needs only MPI, so builds without CUDA can test it.
+TEST_CASE("a gather of host memory refuses pieces of 2 GiB, which MPI cannot count") {
+  const HostGather hosts;
+  const Tensor buffer = Tensor::unallocated({job().size() * (int64_t{1} << 31)}, DType::u8);
+  CHECK_THROWS_WITH(hosts.all_gather(buffer, {Traffic::flags}, 60),
+                    "all_gather of flags: a piece of 2147483648 bytes in host memory, expected "
+                    "less than 2 GiB");
+}
+
+TEST_CASE("a gather of host memory that times out keeps its buffer, which MPI may still write") {
+  if (job().size() == 1) TESSERA_SKIP("one rank waits for nobody");
+  const HostGather hosts;
+  const Tensor buffer = Tensor::zeros({job().size()}, DType::u8, Device{});
+  if (job().rank() == 0) {
+    CHECK_THROWS_AS(hosts.all_gather(buffer, {Traffic::flags}, 0.2), StalledError);
+    CHECK(buffer.storage().use_count() == 2);
+  }
+  job().barrier();
+  if (job().rank() != 0) hosts.all_gather(buffer, {Traffic::flags}, 60);
 }

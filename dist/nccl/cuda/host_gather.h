@@ -4,11 +4,12 @@
 
 #include <mpi.h>
 
-#include <cstddef>
+#include <limits>
 
 #include "dist/backoff.h"
 #include "dist/communicator.h"
 #include "dist/host_work.h"
+#include "dist/mpi/kept_memory.h"
 #include "dist/mpi/mpi_check.h"
 #include "dist/stalled.h"
 
@@ -42,30 +43,42 @@ class HostGather {
     return group;
   }
 
-  /// Gathers every rank's piece of `buffer`, in place; a piece must be smaller than 2 GiB. The
-  /// calling thread waits for the other ranks. Throws StalledError if the call has not finished in
-  /// `timeout_s` seconds.
-  void all_gather(std::byte* buffer, int64_t piece_bytes, Call call, double timeout_s) const {
-    wait_in(wait_name(Collective::all_gather), call, [&] {
-      MPI_Request request = MPI_REQUEST_NULL;
-      TESSERA_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer,
-                                 static_cast<int>(piece_bytes), MPI_BYTE, comm_, &request));
-      Backoff backoff;
-      for (int done = 0;; backoff.pause()) {
-        TESSERA_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-        if (done != 0) return;
-        if (static_cast<double>(backoff.slept_ns()) > 1e9 * timeout_s) {
-          throw StalledError(
-              fmt::format("all_gather of {} has not finished in {} s (--comm-timeout): a rank has "
-                          "not made this call (stopped, hanging, or computing)",
-                          call.text(), timeout_s),
-              {});
-        }
-      }
-    });
+  /// Gathers every rank's piece of `buffer`, which is in host memory, in place. The calling thread
+  /// waits for the other ranks. Throws if a piece has 2 GiB or more, and StalledError if the call
+  /// has not finished in `timeout_s` seconds.
+  void all_gather(const Tensor& buffer, Call call, double timeout_s) const {
+    const int64_t piece_bytes = buffer.bytes() / size_;
+    TESSERA_CHECK(piece_bytes <= std::numeric_limits<int>::max(),
+                  "all_gather of {}: a piece of {} bytes in host memory, expected less than 2 GiB",
+                  call.text(), piece_bytes);
+    try {
+      wait_in(wait_name(Collective::all_gather), call,
+              [&] { gather_pieces(buffer, static_cast<int>(piece_bytes), call, timeout_s); });
+    } catch (...) {
+      keep_until_exit(buffer.storage());  // MPI may still read and write the buffer
+      throw;
+    }
   }
 
  private:
+  void gather_pieces(const Tensor& buffer, int piece_bytes, Call call, double timeout_s) const {
+    MPI_Request request = MPI_REQUEST_NULL;
+    TESSERA_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer.raw(), piece_bytes,
+                               MPI_BYTE, comm_, &request));
+    Backoff backoff;
+    for (int done = 0;; backoff.pause()) {
+      TESSERA_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+      if (done != 0) return;
+      if (static_cast<double>(backoff.slept_ns()) > 1e9 * timeout_s) {
+        throw StalledError(
+            fmt::format("all_gather of {} has not finished in {} s (--comm-timeout): a rank has "
+                        "not made this call (stopped, hanging, or computing)",
+                        call.text(), timeout_s),
+            {});
+      }
+    }
+  }
+
   void open(MPI_Comm comm) {
     comm_ = comm;
     TESSERA_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));

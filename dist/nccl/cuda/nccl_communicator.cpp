@@ -186,11 +186,8 @@ Work NcclCommunicator::all_gather(const Tensor& buffer, Call call) {
 
 Work NcclCommunicator::all_gather_host(const Tensor& buffer, Call call) {
   check_all_gather(buffer, size_);
-  const int64_t piece_bytes = buffer.bytes() / size_;
-  if (size_ > 1) {
-    hosts_.all_gather(bytes_of(buffer), piece_bytes, call, options_.timeout_s);
-  }
-  traffic_.add(Collective::all_gather, call.purpose, (size_ - 1) * piece_bytes);
+  if (size_ > 1) hosts_.all_gather(buffer, call, options_.timeout_s);
+  traffic_.add(Collective::all_gather, call.purpose, (size_ - 1) * (buffer.bytes() / size_));
   return {};
 }
 
