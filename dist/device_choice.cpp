@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -22,20 +23,21 @@ constexpr int most_threads = 4096;  // per rank
 /// What a rank tells all other ranks about its host. The rank's piece of the all-gather has the
 /// members in this order.
 struct Found {
-  int64_t devices = 0;
-  int64_t ranks = 0;  // on the same host
-
-  bool shares_one() const { return ranks > devices; }
+  int64_t devices = 0;               // that the rank sees
+  int64_t ranks = 0;                 // on the same host
+  std::array<int64_t, 2> uuid = {};  // of the rank's GPU, if it has one
 };
 
 std::vector<Found> gather(const World& world, const Found& own) {
-  const Tensor all = Tensor::zeros({world.size, 2}, DType::i64, Device{});
-  int64_t* const values = all.data<int64_t>();
-  values[2 * world.rank] = own.devices;
-  values[2 * world.rank + 1] = own.ranks;
+  const Tensor all = Tensor::zeros({world.size, 4}, DType::i64, Device{});
+  const auto values = all.values<int64_t>();
+  std::ranges::copy(std::array{own.devices, own.ranks, own.uuid[0], own.uuid[1]},
+                    values.begin() + int64_t{4} * world.rank);
   world.communicator->all_gather(all, {}).wait();
   std::vector<Found> result;
-  for (int r = 0; r < world.size; ++r) result.push_back({values[2 * r], values[2 * r + 1]});
+  for (auto piece = values.begin(); piece != values.end(); piece += 4) {
+    result.push_back({piece[0], piece[1], {piece[2], piece[3]}});
+  }
   return result;
 }
 
@@ -76,7 +78,11 @@ void choose_devices(World& world, const DeviceOptions& options) {
   if (options.device == "cpu") return;
 
   const int own = cuda::device_count();
-  const std::vector<Found> all = gather(world, {own, world.local_size});
+  const int index = own == 0 ? 0 : world.local_rank % own;
+  const std::vector<Found> all =
+      gather(world, {.devices = own,
+                     .ranks = world.local_size,
+                     .uuid = own == 0 ? std::array<int64_t, 2>{} : cuda::device_uuid(index)});
   const auto none = std::ranges::find_if(all, [](const Found& f) { return f.devices == 0; });
   if (none != all.end()) {
     if (may_be_cpu && options.comm != "nccl") return;
@@ -84,16 +90,17 @@ void choose_devices(World& world, const DeviceOptions& options) {
                may_be_cpu ? "--comm nccl" : "--device " + options.device, none - all.begin(),
                own == 0 ? ": " + cuda::unusable() : "");
   }
-  const auto sharing = std::ranges::find_if(all, &Found::shares_one);
+  // Numbers of devices do not show which ranks share a GPU: the launcher may give each rank a
+  // CUDA_VISIBLE_DEVICES of its own.
+  const auto sharing = std::ranges::find_if(
+      all, [&](const Found& f) { return std::ranges::count(all, f.uuid, &Found::uuid) > 1; });
   if (options.comm == "nccl" && sharing != all.end()) {
     fail_input(
-        "--comm nccl: rank {} shares its GPU with another rank: its host has {} and {}, "
-        "expected a GPU for each rank; start at most {} on that host, or use --comm mpi, "
-        "with which ranks may share a GPU",
-        sharing - all.begin(), counted(sharing->ranks, "rank"), counted(sharing->devices, "GPU"),
-        sharing->devices);
+        "--comm nccl: rank {} shares its GPU with another rank: its host has {}, and the rank sees "
+        "{}, expected a GPU for each rank; start fewer ranks on that host, show the ranks more "
+        "GPUs (CUDA_VISIBLE_DEVICES), or use --comm mpi, with which ranks may share a GPU",
+        sharing - all.begin(), counted(sharing->ranks, "rank"), counted(sharing->devices, "GPU"));
   }
-  const int index = world.local_rank % own;
   cuda::use_device(index);
   set_default_device({DeviceType::cuda, index});
   const bool nccl = options.comm != "mpi" && sharing == all.end();

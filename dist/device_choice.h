@@ -24,7 +24,8 @@ struct DeviceOptions {
 void check_device_options(const DeviceOptions& options);
 
 /// In a job on GPUs, a rank takes the GPU whose index is its local rank, modulo the number of GPUs
-/// on its host. So ranks share GPUs if there are too few. Sharing works over MPI but not over NCCL.
+/// that it sees. So ranks share GPUs if they see too few. Sharing works over MPI but not over NCCL.
+/// Ranks compare the UUIDs of their GPUs to find out whether they share any.
 /// Sets the default device, and replaces the world's communicator unless the job computes on CPUs.
 /// Collective; call it before anything is allocated with the communicator. Throws InputError on
 /// every rank if the devices or the communicator asked for are not available.

@@ -88,6 +88,12 @@ std::atomic<int> set_count{-1};
 
 int count_of_environment() { return number_of("TESSERA_EMULATED_DEVICES", 1, 0, 64); }
 
+// The UUID is the device's number on the host.
+cudaUUID_t uuid_of(int device) {
+  const int first = number_of("TESSERA_EMULATED_FIRST_DEVICE", 0, 0, 63);
+  return {.bytes = {static_cast<char>(first + device)}};
+}
+
 cudaError_t check_device(int device, const char* call) {
   if (0 <= device && device < device_count()) return cudaSuccess;
   return failed(
@@ -151,6 +157,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   size_t free_bytes = 0;
   *properties = {
       .name = "emulated GPU",
+      .uuid = uuid_of(device),
       .totalGlobalMem = 0,
       .sharedMemPerBlock = 48 << 10,
       .sharedMemPerBlockOptin = max_shared_bytes,

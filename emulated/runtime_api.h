@@ -52,10 +52,16 @@ cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 
 // Devices. By default there is one device with three multiprocessors. The environment variables
-// TESSERA_EMULATED_DEVICES and TESSERA_EMULATED_MULTIPROCESSORS change these numbers.
+// TESSERA_EMULATED_DEVICES and TESSERA_EMULATED_MULTIPROCESSORS change these numbers. A process
+// sees the host's devices from number TESSERA_EMULATED_FIRST_DEVICE (0) on, as if
+// CUDA_VISIBLE_DEVICES had chosen them.
 
+struct cudaUUID_t {
+  char bytes[16];
+};
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   size_t totalGlobalMem;
   size_t sharedMemPerBlock;
   size_t sharedMemPerBlockOptin;

@@ -1,4 +1,5 @@
 // Devices, their streams and their memory.
+#include <cstring>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -156,6 +157,16 @@ std::string device_name(int index) {
   TESSERA_CUDA(cudaGetDeviceProperties(&properties, index));
   return fmt::format("{}, compute capability {}.{}", properties.name, properties.major,
                      properties.minor);
+}
+
+std::array<int64_t, 2> device_uuid(int index) {
+  check_device(index);
+  cudaDeviceProp properties{};
+  TESSERA_CUDA(cudaGetDeviceProperties(&properties, index));
+  std::array<int64_t, 2> uuid{};
+  static_assert(sizeof(uuid) == sizeof(properties.uuid));
+  std::memcpy(uuid.data(), &properties.uuid, sizeof(uuid));
+  return uuid;
 }
 
 void use_device(int index) {

@@ -12,6 +12,7 @@ std::string unusable() { return "this build has no CUDA"; }
 int device_count() { return 0; }
 std::string device_name(int) { refuse(); }
 int64_t multiprocessor_count(int) { refuse(); }
+std::array<int64_t, 2> device_uuid(int) { refuse(); }
 void use_device(int) { refuse(); }
 void* current_stream(int) { refuse(); }
 StreamScope::StreamScope(int, void*) : device_before_(-1), stream_before_(nullptr) { refuse(); }

@@ -61,7 +61,7 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
   used cuda mpirun -n 2 "$train_gpt" --device cuda --comm mpi
   used cpu mpirun -n 2 "$train_gpt" --device cpu
   if [[ ! -v visible_gpus ]]; then
-    expect 'its host has 2 ranks and 1 GPU, expected a GPU for each rank; start at most 1 on' \
+    expect 'its host has 2 ranks, and the rank sees 1 GPU, expected a GPU for each rank; start' \
       mpirun -n 2 "$train_gpt" "${run[@]}" --comm nccl
   fi
   if [[ $(head -n 1 run.jsonl) == *'emulated GPU'* ]]; then
@@ -73,6 +73,9 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
     expect 'reduction ordered: rank 1 has 5 multiprocessors, rank 0 has 3 multiprocessors, so' \
       unequal "${run[@]}" --reduction ordered
     must_work unequal "${run[@]}" --reduction fast
+    # Each rank sees only a GPU of its own, as CUDA_VISIBLE_DEVICES can arrange it.
+    must_work mpirun -n 1 "$train_gpt" "${run[@]}" --comm nccl : \
+      -n 1 -x TESSERA_EMULATED_FIRST_DEVICE=1 "$train_gpt" "${run[@]}" --comm nccl
   fi
   expect 'config.json: there is no such file' "$generate" none.safetensors --device cuda
   expect 'no.json: cannot be opened' mpirun -n 2 "$train_gpt" "${run[@]}" --tuned no.json
