@@ -49,7 +49,7 @@ class Relaunch {
       const JobEnd job = run_one_job(command(), ranks_, signals_, asked_);
       const Verdict verdict = judge(job);
       if (verdict.kind == Verdict::Kind::finished) return 0;
-      if (asked_.to_interrupt) return 128 + SIGINT;
+      if (asked_.to_interrupt || signals_.pending(SIGINT)) return 128 + SIGINT;
       const std::string why = take_away(verdict);
       const std::string reason = reason_to_end(verdict, restart);
       if (!reason.empty()) {

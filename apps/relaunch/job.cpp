@@ -50,6 +50,7 @@ class RunningJob {
       throw;
     }
     ::close(ends[1]);
+    interrupted_early_ = signals.pending(SIGINT);
   }
   ~RunningJob() { ::close(output_); }
   RunningJob(const RunningJob&) = delete;
@@ -143,9 +144,11 @@ class RunningJob {
       }
       if (signal.number == SIGINT) {
         asked_.to_interrupt = true;
-        // Ctrl-C in a terminal reaches mpirun directly. A second SIGINT would make mpirun exit at
-        // once, without ending its ranks.
-        if (!signal.of_terminal) signal_launcher(SIGINT);
+        // Ctrl-C in a terminal reaches mpirun directly, if mpirun has started. A second SIGINT
+        // would make mpirun exit at once, without ending its ranks.
+        const bool reached_launcher = signal.of_terminal && !interrupted_early_;
+        if (!reached_launcher) signal_launcher(SIGINT);
+        interrupted_early_ = false;
       }
     }
   }
@@ -198,6 +201,7 @@ class RunningJob {
   bool alive_ = true;  // false once waitpid reports mpirun's end: its number may be reused then
   int output_ = -1;
   bool open_ = true;
+  bool interrupted_early_ = false;  // SIGINT came before mpirun had started
   int begun_ = 0;  // number of ranks that have started
   std::vector<int> waiting_;
   RecordFilter filter_{write_text, [this](const RankRecord& record) { take(record); }};

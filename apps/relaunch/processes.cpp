@@ -60,6 +60,12 @@ SignalQueue::Signal SignalQueue::next() {
   return {.number = static_cast<int>(info.ssi_signo), .of_terminal = info.ssi_code == SI_KERNEL};
 }
 
+bool SignalQueue::pending(int signal) const {
+  sigset_t set;
+  sigpending(&set);
+  return sigismember(&set, signal) == 1;
+}
+
 void SignalQueue::restore_mask() const { sigprocmask(SIG_SETMASK, &before_, nullptr); }
 
 pid_t start_process(const std::vector<std::string>& command, const SignalQueue& signals,

@@ -24,6 +24,8 @@ class SignalQueue {
     bool of_terminal = false;  // the terminal sent it to the foreground process group (Ctrl-C)
   };
   Signal next();
+  /// True if next() will return this signal.
+  bool pending(int signal) const;
   /// Restores the signal mask in a child, before it executes another program.
   void restore_mask() const;
 

@@ -1,6 +1,10 @@
 // Tests the parts on which relaunch bases its decisions: records within a stream of text, verdicts
-// on jobs, and remaining hosts. Also tests relaunch's command line.
+// on jobs, and remaining hosts. Also tests relaunch's command line, and an early Ctrl-C.
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "apps/relaunch/hosts.h"
+#include "apps/relaunch/job.h"
 #include "apps/relaunch/rank_record.h"
 #include "apps/relaunch/record_socket.h"
 #include "apps/relaunch/verdict.h"
@@ -222,6 +226,22 @@ TEST_CASE("records arrive over the socket, and copies of a record are ignored") 
   CHECK(socket.next().empty());
   setenv(record_socket_variable, "tessera-relaunch-nobody", 1);
   CHECK(RecordSender().send(record_text(record)));
+}
+
+// A job gets Ctrl-C before its mpirun has started, such as between two jobs. `sleep` stands for
+// mpirun. The signal is sent as a terminal sends it, but to this thread alone, because only this
+// thread blocks it.
+TEST_CASE("Ctrl-C that comes before mpirun starts ends the job") {
+  SignalQueue signals({SIGCHLD, SIGINT});
+  siginfo_t of_terminal{};
+  of_terminal.si_code = SI_KERNEL;
+  REQUIRE(::syscall(SYS_rt_tgsigqueueinfo, ::getpid(), ::gettid(), SIGINT, &of_terminal) == 0);
+  CHECK(signals.pending(SIGINT));
+  Asked asked;
+  const JobEnd end = run_one_job({"sleep", "5"}, 1, signals, asked);
+  CHECK(asked.to_interrupt);
+  CHECK(end.launcher_signal == SIGINT);
+  CHECK_FALSE(signals.pending(SIGINT));
 }
 
 TEST_CASE("failures that would happen again do not count as lost ranks") {
