@@ -105,9 +105,9 @@ class Relaunch {
 
   // Returns the reason not to start the job again; empty if the job is started again.
   std::string reason_to_end(const Verdict& verdict, int restart) const {
+    if (asked_.to_stop) return "the run was told to end";
     if (verdict.kind == Verdict::Kind::failed)
       return "a restart would fail in the same way, so the run ends";
-    if (asked_.to_stop) return "the run was told to end";
     if (comes_again_) return "the same failure came before, in the same step, so the run ends";
     if (ranks_ < options_.min_ranks) {
       return fmt::format("{} {} left, expected at least {} (--min-ranks)", counted(ranks_, "rank"),

@@ -16,6 +16,7 @@
 #include "apps/relaunch/processes.h"
 #include "apps/relaunch/rank_record.h"
 #include "apps/relaunch/record_socket.h"
+#include "core/awake_time.h"
 #include "core/error.h"
 #include "core/run_status.h"
 
@@ -56,6 +57,41 @@ bool pass_on(pid_t child, std::vector<int>& waiting) {
   });
   return waiting.empty();
 }
+
+/// Ends a program that was told by SIGUSR2 to save and end, but never handles this signal.
+class LastResort {
+ public:
+  LastResort(pid_t child, int rank) : child_(child), rank_(rank) {}
+
+  /// `waits`: SIGUSR2 still waits until the program handles it.
+  void look(bool waits) {
+    constexpr int patience_s = 60;
+    constexpr int last_patience_s = 70;
+    if (!waits) {
+      waited_ = {};
+      return;
+    }
+    waited_.look();
+    if (sent_ == 0 && waited_.seconds() > patience_s) send(SIGTERM, patience_s);
+    if (sent_ == SIGTERM && waited_.seconds() > last_patience_s) send(SIGKILL, last_patience_s);
+  }
+
+ private:
+  // Signals the child's group, because the child may be a wrapper that has started the program.
+  void send(int signal, int after_s) {
+    sent_ = signal;
+    std::fputs(fmt::format("relaunch: rank {} has not handled SIGUSR2 in {} s and gets {}\n", rank_,
+                           after_s, signal_name(signal))
+                   .c_str(),
+               stderr);
+    ::kill(-child_, signal);
+  }
+
+  const pid_t child_;
+  const int rank_;
+  AwakeTime waited_;  // since SIGUSR2 began to wait
+  int sent_ = 0;      // the last signal sent
+};
 
 // Returns the child's exit code. If a signal ended the child, ends this process by the same signal.
 int end_as(int status) {
@@ -124,6 +160,7 @@ int run_as_rank(const std::vector<std::string>& command) {
 
   std::vector<int> waiting;
   ChildState state(child);
+  LastResort last_resort(child, record.rank);
   while (!state.ended()) {
     constexpr int soon_ms = 20;
     constexpr int a_second_ms = 1000;
@@ -143,6 +180,7 @@ int run_as_rank(const std::vector<std::string>& command) {
       report(record, sender);
       ::kill(child, SIGTERM);
     }
+    if (!state.ended()) last_resort.look(std::ranges::count(waiting, SIGUSR2) > 0);
   }
   record.event = RankRecord::Event::ended;
   record.status = file.read();

@@ -64,6 +64,14 @@ resumes() {
   grep -q '"type":"resume"' "$1" || fail "no resume in $1"
 }
 
+# This program never handles SIGUSR2, so it cannot save and end, and it ignores SIGTERM. So its end
+# takes 70 s. The other tests run meanwhile, and the end of this file looks at the result.
+"$relaunch" -n 1 -- sh -c 'trap "" TERM; sleep 1000' > /dev/null 2> deaf.log < /dev/null &
+deaf=$!
+job=$deaf
+await_signals
+kill -TERM "$job"
+
 # The uninterrupted reference run.
 steps=600
 must_work "$train_gpt" "${run[@]}" --steps $steps --checkpoint untouched --log untouched.jsonl
@@ -208,3 +216,10 @@ expect "'mpirun': write -- before the program to run: relaunch -n 4 -- train_gpt
   "$relaunch" mpirun -n 2 "$train_gpt" --checkpoint x
 expect 'the program to run is missing' "$relaunch" -n 2
 ended 2 'nosuch: cannot be started' -n 2 -- nosuch --checkpoint x
+
+job=$deaf
+ends 137
+mv deaf.log output.log
+says 'relaunch: rank 0 has not handled SIGUSR2 in 60 s and gets SIGTERM'
+says 'relaunch: rank 0 has not handled SIGUSR2 in 70 s and gets SIGKILL'
+says 'relaunch: rank 0 was killed by SIGKILL in step 1; the run was told to end'
