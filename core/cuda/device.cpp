@@ -100,7 +100,9 @@ bool shared_with_host = false;
 /// True if `kind` is a token or a target class outside the vocabulary.
 bool of_vocabulary(FaultKind kind) {
   return kind == FaultKind::embedding_token || kind == FaultKind::embedding_bag_token ||
-         kind == FaultKind::cross_entropy_target || kind == FaultKind::linear_cross_entropy_target;
+         kind == FaultKind::cross_entropy_target ||
+         kind == FaultKind::linear_cross_entropy_target ||
+         kind == FaultKind::smoothed_cross_entropy_target;
 }
 
 const char* operation_of(FaultKind kind) {
@@ -109,6 +111,7 @@ const char* operation_of(FaultKind kind) {
     case FaultKind::embedding_bag_token: return "embedding_bag: token";
     case FaultKind::cross_entropy_target: return "cross_entropy: target";
     case FaultKind::linear_cross_entropy_target: return "linear_cross_entropy: target";
+    case FaultKind::smoothed_cross_entropy_target: return "smoothed_cross_entropy: target";
     case FaultKind::embedding_bag_offset: return "embedding_bag: offset";
     case FaultKind::index_select_index: return "index_select: index";
     case FaultKind::gather_index: return "gather: index";
@@ -319,6 +322,10 @@ Fault* device_fault(const Context& context) { return state_of(context.device.ind
 void throw_fault(Device device) {
   Fault& reported = *state_of(device.index).fault;
   if (reported.claimed == 0) return;
+  // A kernel sets `claimed` before the other members. If the kernel runs on another stream than the
+  // one that the caller waited for, it may still be writing them.
+  const DeviceScope scope(device.index);
+  TESSERA_CUDA(cudaDeviceSynchronize());
   const Fault fault = std::exchange(reported, Fault{});
   if (fault.kind == FaultKind::cross_entropy_weights) {
     fail(

@@ -14,6 +14,7 @@ enum class FaultKind : int {
   embedding_bag_token,
   cross_entropy_target,
   linear_cross_entropy_target,
+  smoothed_cross_entropy_target,
   embedding_bag_offset,
   index_select_index,
   gather_index,
@@ -34,8 +35,8 @@ struct Fault {
 /// Returns the record of faults on the context's device.
 Fault* device_fault(const Context& context);
 
-/// If a kernel of the device has reported a fault, clears the fault and throws an Error for it. The
-/// device must be idle.
+/// If a kernel of the device has reported a fault, waits until the device is idle, clears the fault
+/// and throws an Error for it.
 void throw_fault(Device device);
 
 }  // namespace tessera::cuda

@@ -265,6 +265,13 @@ __global__ void __launch_bounds__(threads)
   if (target < 0 || target >= vocabulary) report_fault(fault, kind, i, target, vocabulary);
 }
 
+FaultKind fault_of_targets(std::string_view operation) {
+  if (operation == "cross_entropy") return FaultKind::cross_entropy_target;
+  if (operation == "linear_cross_entropy") return FaultKind::linear_cross_entropy_target;
+  if (operation == "smoothed_cross_entropy") return FaultKind::smoothed_cross_entropy_target;
+  fail("check_targets: operation {} has no kind of fault", operation);
+}
+
 }  // namespace
 
 /// The host does not wait for the result. If a target is outside the vocabulary, the host throws at
@@ -273,13 +280,9 @@ void check_targets(const Context& context, std::string_view operation, const Ten
                    int64_t vocabulary) {
   const int64_t count = targets.elements();
   if (count == 0) return;
-  const bool linear = operation == "linear_cross_entropy";
-  TESSERA_CHECK(linear || operation == "cross_entropy",
-                "check_targets: operation {} has no kind of fault", operation);
   launch(context, "check_targets", {blocks_for(count, threads), threads}, check_targets_kernel,
-         device_fault(context),
-         linear ? FaultKind::linear_cross_entropy_target : FaultKind::cross_entropy_target,
-         targets.data<int32_t>(), count, vocabulary);
+         device_fault(context), fault_of_targets(operation), targets.data<int32_t>(), count,
+         vocabulary);
 }
 
 namespace {

@@ -59,7 +59,8 @@ Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positi
                   const Context context = current_context(dy.device());
                   if (grads.wanted(0)) {
                     const auto [dtable, accumulate] = grads.accumulating_destination(0);
-                    kernels::embedding_backward(context, dtable, dy, indices, accumulate);
+                    kernels::embedding_backward(context, "embedding", dtable, dy, indices,
+                                                accumulate);
                   }
                   if (grads.wanted(1)) {
                     kernels::position_backward(context, grads.destination(1), dy,
@@ -98,11 +99,12 @@ void embedding_forward(const Context&, const Tensor& y, const Tensor& tokens, co
   });
 }
 
-void embedding_backward(const Context& context, const Tensor& dtable, const Tensor& dy,
-                        const Tensor& tokens, bool accumulate) {
+void embedding_backward(const Context& context, std::string_view operation, const Tensor& dtable,
+                        const Tensor& dy, const Tensor& tokens, bool accumulate) {
   const int64_t vocabulary = dtable.size(0);
   const int64_t work = tokens.elements() + vocabulary;  // rows to read and rows to write
-  TESSERA_CHECK(work < INT32_MAX, "embedding: {} tokens and words together, expected less than {}",
+  TESSERA_CHECK(work < INT32_MAX,
+                "{}: {} positions and rows of the table together, expected less than {}", operation,
                 work, INT32_MAX);
   const auto for_each = [token = tokens.values<int32_t>()](const auto& body) {
     for (size_t i = 0; i < token.size(); ++i) body(token[i], static_cast<int64_t>(i));

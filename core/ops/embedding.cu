@@ -72,6 +72,13 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(dpositions + at.index * channels + column, sum);
 }
 
+FaultKind fault_of_tokens(std::string_view operation) {
+  if (operation == "embedding") return FaultKind::embedding_token;
+  if (operation == "index_select") return FaultKind::index_select_index;
+  if (operation == "gather") return FaultKind::gather_index;
+  fail("embedding_backward: operation {} has no kind of fault", operation);
+}
+
 }  // namespace
 
 /// Needs no workspace. If a token is outside the vocabulary, the host throws at its next
@@ -101,11 +108,12 @@ void embedding_forward(const Context& context, const Tensor& y, const Tensor& to
 }
 
 /// Workspace: 4 bytes * (V + 1 + R), as on the CPU.
-void embedding_backward(const Context& context, const Tensor& dtable, const Tensor& dy,
-                        const Tensor& tokens, bool accumulate) {
+void embedding_backward(const Context& context, std::string_view operation, const Tensor& dtable,
+                        const Tensor& dy, const Tensor& tokens, bool accumulate) {
   const int64_t vocabulary = dtable.size(0);
   const int64_t work = tokens.elements() + vocabulary;
-  TESSERA_CHECK(work < INT32_MAX, "embedding: {} tokens and words together, expected less than {}",
+  TESSERA_CHECK(work < INT32_MAX,
+                "{}: {} positions and rows of the table together, expected less than {}", operation,
                 work, INT32_MAX);
   if (dtable.elements() == 0) return;
   const Tensor ends = context.workspace({vocabulary + 1}, DType::i32);
@@ -114,7 +122,7 @@ void embedding_backward(const Context& context, const Tensor& dtable, const Tens
                 {.tokens = tokens.data<int32_t>(),
                  .count = tokens.elements(),
                  .vocabulary = vocabulary,
-                 .fault = FaultKind::embedding_token});
+                 .fault = fault_of_tokens(operation)});
   sum_by_token<false>(context, "embedding_backward", dtable, dy, {order, ends, {}}, accumulate);
 }
 

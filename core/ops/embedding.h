@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "core/dispatch.h"
 
@@ -13,9 +14,10 @@ namespace tessera {
 TESSERA_KERNEL(embedding_forward, const Tensor& y, const Tensor& tokens, const Tensor& table,
                const Tensor& positions, int64_t positions_per_row)
 /// dtable[v] is the f32 sum of dy[r] over all r with tokens[r] = v, in order of r. dtable has shape
-/// (V, C), and dy has shape (R, C). If `accumulate`, adds the sums to dtable.
-TESSERA_KERNEL(embedding_backward, const Tensor& dtable, const Tensor& dy, const Tensor& tokens,
-               bool accumulate)
+/// (V, C), and dy has shape (R, C). If `accumulate`, adds the sums to dtable. Errors name
+/// `operation`, which is embedding, index_select or gather.
+TESSERA_KERNEL(embedding_backward, std::string_view operation, const Tensor& dtable,
+               const Tensor& dy, const Tensor& tokens, bool accumulate)
 /// dpositions[t] is the f32 sum of dy[b, t] over the batch for t < T, and zero for T <= t < P.
 /// dpositions is (P, C), and T is `tokens_per_row`.
 TESSERA_KERNEL(position_backward, const Tensor& dpositions, const Tensor& dy,

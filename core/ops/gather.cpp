@@ -88,7 +88,7 @@ void picked_gradient(const Tensor& dx, const Tensor& dy, const Tensor& index, co
     // Whole rows of a matrix (size, inner) were picked, as from an embedding's table. scatter would
     // use only `inner` threads, one per line. embedding_backward keeps more threads busy.
     return kernels::embedding_backward(
-        current_context(dx.device()), dx.view({lines.size, lines.inner}),
+        current_context(dx.device()), name_of(lines.picking), dx.view({lines.size, lines.inner}),
         dy.view({lines.count, lines.inner}), index.view({lines.count}), false);
   }
   scatter(dx, dy, index, lines,

@@ -34,7 +34,7 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
   const trace::Scope scope("smoothed_cross_entropy");
   const InUse in_use({&logits, &targets});
   const Context context = current_context(logits.device());
-  kernels::check_targets(context, "cross_entropy", targets, logits.size(1));
+  kernels::check_targets(context, "smoothed_cross_entropy", targets, logits.size(1));
   const float share = 1.0f / static_cast<float>(targets.elements());
   Tensor logsumexp = Tensor::empty(targets.shape(), DType::f32, logits.device());
   const Tensor losses = context.workspace(targets.shape());

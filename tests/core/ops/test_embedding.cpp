@@ -98,17 +98,17 @@ TEST_CASE("embedding's table gradient, overwriting and accumulating", "[embeddin
   const Tensor tokens = random_tokens(c.batch, c.length, c.vocabulary, 1);
   const Tensor dy = random_tensor_of(dtype, {c.batch, c.length, c.channels}, 2);
   const Tensor sums = Tensor::full({c.vocabulary, c.channels}, 99);
-  kernels::embedding_backward(context, sums, widened(dy), tokens, false);
+  kernels::embedding_backward(context, "embedding", sums, widened(dy), tokens, false);
   REQUIRE(max_error(sums, table_reference(c, tokens, dy)) < 1e-6);
   const Tensor dtable = rounded_to(dtype, Tensor::full({c.vocabulary, c.channels}, 99));
-  kernels::embedding_backward(context, dtable, dy, tokens, false);
+  kernels::embedding_backward(context, "embedding", dtable, dy, tokens, false);
   REQUIRE(same_bits(dtable, rounded_to(dtype, sums)));
 
   // With accumulation, the sum for each element of the table is computed in fp32, and then added to
   // the old value once. So the result must have the bits of a separate fp32 addition.
   const Tensor before = random_tensor_of(dtype, {c.vocabulary, c.channels}, 3);
   kernels::add(context, sums, sums, widened(before));
-  kernels::embedding_backward(context, before, dy, tokens, true);
+  kernels::embedding_backward(context, "embedding", before, dy, tokens, true);
   REQUIRE(same_bits(before, rounded_to(dtype, sums)));
 }
 
@@ -159,8 +159,8 @@ TEST_CASE("embedding's workspace for sorting is in the ledger, and is freed", "[
   const Tensor dtable = Tensor::empty({11, 4});
   const int64_t before = memory_ledger().current(Category::workspace);
   memory_ledger().reset_peaks();
-  kernels::embedding_backward(test_context(), dtable, random_tensor({3, 5, 4}, 2), tokens,
-                              false);
+  kernels::embedding_backward(test_context(), "embedding", dtable, random_tensor({3, 5, 4}, 2),
+                              tokens, false);
   REQUIRE(memory_ledger().peak(Category::workspace) - before == (11 + 1 + 15) * 4);
   REQUIRE(memory_ledger().current(Category::workspace) == before);
 }

@@ -1,5 +1,7 @@
 // Compares results and gradients of index_select, gather and scatter_add with plain loops. Bits
 // must not depend on threads.
+#include <cstdint>
+
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -164,6 +166,15 @@ TEST_CASE("gather, index_select and scatter_add refuse invalid arguments", "[gat
                       "scatter_add: source has shape [3, 3], expected [3, 2], the shape of index");
   REQUIRE_THROWS_WITH(ops::scatter_add(x, 1, index, random_tensor_of(DType::bf16, {3, 2}, 1)),
                       "scatter_add: source has dtype bf16, expected f32");
+}
+
+TEST_CASE("an error in the gradient of picked rows names the operation that picked", "[gather]") {
+  // Rows without columns take no memory, so there can be more of them than the gradient allows.
+  const Tensor rows = as_parameter(Tensor::empty({INT32_MAX, 0}));
+  const Tensor loss = ops::sum(ops::index_select(rows, 0, random_indices({1}, 1, 5)));
+  REQUIRE_THROWS_WITH(backward(loss),
+                      "index_select: 2147483648 positions and rows of the table together, expected "
+                      "less than 2147483647");
 }
 
 }  // namespace

@@ -130,8 +130,9 @@ TEST_CASE("smoothed_cross_entropy refuses invalid arguments", "[label_smoothing]
         ops::smoothed_cross_entropy(logits, Tensor::from<int32_t>({2}, {0, 5}), 0.1f);
     return loss.item();
   };
-  CHECK_THROWS_WITH(outside(), ContainsSubstring("target 5 at position 1 is outside the "
-                                                 "vocabulary of 5"));
+  CHECK_THROWS_WITH(outside(),
+                    ContainsSubstring("smoothed_cross_entropy: target 5 at position 1 is outside "
+                                      "the vocabulary of 5"));
 }
 
 }  // namespace
