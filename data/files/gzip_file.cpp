@@ -1,9 +1,7 @@
 #include "data/files/gzip_file.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
+#include <array>
 
 #include <zlib.h>
 
@@ -12,44 +10,99 @@
 namespace tessera::data {
 namespace {
 
-constexpr size_t most_at_once = size_t{1} << 30;  // gzread returns an int
+constexpr size_t input_bytes = size_t{1} << 17;
+constexpr size_t most_at_once = size_t{1} << 30;  // zlib counts in 32 bits
 constexpr int64_t most_compression = 1032;        // deflate's best: 258 bytes from two bits
+constexpr int gzip_window = 15 + 16;              // the largest window, and gzip's header
 
-gzFile handle(const std::shared_ptr<void>& file) { return static_cast<gzFile>(file.get()); }
+std::shared_ptr<z_stream> open_stream(const std::string& path) {
+  auto stream = std::make_unique<z_stream>();
+  TESSERA_CHECK(::inflateInit2(stream.get(), gzip_window) == Z_OK,
+                "{}: zlib cannot decompress it: out of memory", path);
+  return {stream.release(), [](z_stream* opened) {
+            ::inflateEnd(opened);
+            delete opened;
+          }};
+}
 
 }  // namespace
 
-GzipFile::GzipFile(const std::string& path) : path_(path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    if (!error && std::filesystem::exists(path)) fail_input("{}: is not a regular file", path);
-    fail_input("{}: cannot be opened: {}", path, std::strerror(error ? error.value() : ENOENT));
-  }
-  file_bytes_ = static_cast<int64_t>(std::filesystem::file_size(path, error));
-  const gzFile opened = ::gzopen(path.c_str(), "rb");
-  if (opened == nullptr) fail_input("{}: cannot be opened: {}", path, std::strerror(errno));
-  file_ = {opened, [](void* file) { ::gzclose(static_cast<gzFile>(file)); }};
+GzipFile::GzipFile(const std::string& path) : file_(path) {
+  if (!member_begins_at(0)) return;
+  stream_ = open_stream(path);
+  input_.resize(input_bytes);
+  in_member_ = true;
 }
 
 size_t GzipFile::read(std::span<uint8_t> out) {
+  if (stream_ != nullptr) return decompress(out);
+  const size_t bytes = std::min(out.size(), static_cast<size_t>(file_.size() - position_));
+  file_.read_at(position_, out.data(), bytes);
+  position_ += static_cast<int64_t>(bytes);
+  return bytes;
+}
+
+int64_t GzipFile::most_bytes() const {
+  return stream_ == nullptr ? file_.size() : file_.size() * most_compression;
+}
+
+size_t GzipFile::decompress(std::span<uint8_t> out) {
   size_t done = 0;
-  while (done < out.size()) {
-    const auto most = static_cast<unsigned>(std::min(out.size() - done, most_at_once));
-    const int got = ::gzread(handle(file_), out.data() + done, most);
-    if (got > 0) done += static_cast<size_t>(got);
-    if (got == static_cast<int>(most)) continue;
-    int code = Z_OK;
-    const char* text = ::gzerror(handle(file_), &code);
-    if (code != Z_OK) {
-      fail_input("{}: cannot be read: {}", path_, code == Z_ERRNO ? std::strerror(errno) : text);
+  while (done < out.size() && (in_member_ || next_member())) {
+    if (stream_->avail_in == 0 && !refill()) {
+      fail_input("{}: cannot be read: its compressed data is cut short", path());
     }
-    break;
+    const auto most = static_cast<uInt>(std::min(out.size() - done, most_at_once));
+    stream_->next_out = out.data() + done;
+    stream_->avail_out = most;
+    const int code = ::inflate(stream_.get(), Z_NO_FLUSH);
+    done += most - stream_->avail_out;
+    if (code == Z_STREAM_END) {
+      in_member_ = false;
+    } else if (code != Z_OK) {
+      fail_input("{}: cannot be read: its compressed data is damaged: {}", path(),
+                 stream_->msg != nullptr ? stream_->msg : ::zError(code));
+    }
   }
   return done;
 }
 
-int64_t GzipFile::most_bytes() {
-  return ::gzdirect(handle(file_)) != 0 ? file_bytes_ : file_bytes_ * most_compression;
+/// Returns true if another member follows. gzip ignores zeros, which tapes add, and warns of other
+/// bytes. These are refused here, because they may be a member whose first bytes are damaged.
+bool GzipFile::next_member() {
+  const int64_t end = position_ - stream_->avail_in;
+  if (member_begins_at(end)) {
+    ::inflateReset(stream_.get());
+    in_member_ = true;
+    return true;
+  }
+  while (stream_->avail_in > 0 || refill()) {
+    const std::span rest(stream_->next_in, stream_->avail_in);
+    if (std::any_of(rest.begin(), rest.end(), [](uint8_t byte) { return byte != 0; })) {
+      fail_input("{}: cannot be read: from byte {} on it has no compressed data, expected its end",
+                 path(), end);
+    }
+    stream_->avail_in = 0;
+  }
+  return false;
+}
+
+bool GzipFile::member_begins_at(int64_t position) const {
+  constexpr std::array<uint8_t, 2> magic = {0x1F, 0x8B};
+  std::array<uint8_t, 2> bytes{};
+  if (file_.size() - position < std::ssize(bytes)) return false;
+  file_.read_at(position, bytes.data(), bytes.size());
+  return bytes == magic;
+}
+
+/// Reads the next compressed bytes. Returns false at the end of the file.
+bool GzipFile::refill() {
+  const auto bytes = std::min(input_.size(), static_cast<size_t>(file_.size() - position_));
+  file_.read_at(position_, input_.data(), bytes);
+  position_ += static_cast<int64_t>(bytes);
+  stream_->next_in = input_.data();
+  stream_->avail_in = static_cast<uInt>(bytes);
+  return bytes > 0;
 }
 
 }  // namespace tessera::data

@@ -6,6 +6,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
+
+#include "core/text/input_file.h"
+
+struct z_stream_s;  // zlib.h
 
 namespace tessera::data {
 
@@ -14,20 +19,30 @@ class GzipFile {
   /// Throws InputError if the file cannot be opened or is not a regular file.
   explicit GzipFile(const std::string& path);
 
-  const std::string& path() const { return path_; }
-  int64_t stored_bytes() const { return file_bytes_; }  // size of the file on disk
+  const std::string& path() const { return file_.path(); }
+  int64_t stored_bytes() const { return file_.size(); }  // size of the file on disk
   /// Reads until `out` is full or the file ends, and returns the number of bytes read. Throws
-  /// InputError if the file cannot be read, or if compressed data is damaged or cut short.
+  /// InputError if compressed data is damaged, cut short, or followed by anything but zeros. Throws
+  /// Error if the file cannot be read.
   size_t read(std::span<uint8_t> out);
   /// Returns an upper bound on the bytes of the contents: the file's size, times gzip's best ratio
   /// if the file is compressed. If a header in the file (such as that of IDX) claims more bytes,
   /// the caller can refuse the file before allocating memory.
-  int64_t most_bytes();
+  int64_t most_bytes() const;
 
  private:
-  std::string path_;
-  int64_t file_bytes_ = 0;
-  std::shared_ptr<void> file_;  // a gzFile
+  bool member_begins_at(int64_t position) const;
+  bool next_member();
+  bool refill();
+  size_t decompress(std::span<uint8_t> out);
+
+  InputFile file_;
+  int64_t position_ = 0;  // of the first byte of the file that has not been read
+  // A compressed file has one or more members, each compressed by itself. `stream_` is null if the
+  // file is not compressed.
+  std::shared_ptr<z_stream_s> stream_;
+  std::vector<uint8_t> input_;  // compressed bytes, of which stream_ has used the first
+  bool in_member_ = false;
 };
 
 }  // namespace tessera::data

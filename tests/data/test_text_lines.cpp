@@ -76,7 +76,29 @@ TEST_CASE("invalid texts are refused, with the line") {
   CHECK_THAT(refusal(std::string(3 << 20, 'b')), EndsWith("line 1: has more than 65536 bytes"));
   const std::string packed = test::gzipped("a\nb\n");
   CHECK_THAT(refusal(packed.substr(0, packed.size() - 5)),
-             ContainsSubstring("text: cannot be read"));
+             EndsWith("text: cannot be read: its compressed data is cut short"));
+}
+
+TEST_CASE("a text of several gzip members is read to the end, or refused") {
+  const std::string first = test::gzipped("a\nb\n"), second = test::gzipped("c\n");
+  const Strings all{"a", "b", "c"};
+  REQUIRE(lines_of(first + second) == all);
+  REQUIRE(lines_of(first + second + std::string(300'000, '\0')) == all);
+  REQUIRE(lines_of(first + test::gzipped("") + second) == all);
+  for (size_t bytes = 1; bytes < second.size(); ++bytes) {
+    CHECK_THAT(refusal(first + second.substr(0, bytes)), ContainsSubstring("text: cannot be read"));
+  }
+  // Bytes 4 to 9 are a time and flags, of which no sum is kept.
+  for (size_t at = 0; at < second.size(); at = at == 3 ? 10 : at + 1) {
+    std::string damaged = second;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x41);
+    CHECK_THAT(refusal(first + damaged), ContainsSubstring("text: cannot be read"));
+  }
+  CHECK_THAT(refusal(first + "c\n"),
+             EndsWith("text: cannot be read: from byte " + std::to_string(first.size()) +
+                      " on it has no compressed data, expected its end"));
+  CHECK_THAT(refusal(first + std::string(300'000, '\0') + second),
+             ContainsSubstring("has no compressed data"));
 }
 
 TEST_CASE("a text that expands over a hundred times is refused before it fills the memory") {
