@@ -212,8 +212,18 @@ class Run {
     run_settings_.push_back({"data", tokens_setting("", options_.data, file, false).value});
     resumed_.check(run_settings_);
     if (nothing_left(options_, resumed_)) return false;
+    training_.loop.weights.evaluated = measure();
     resumed_.place(training_.loop, bits_settings("train_gpt", world_));
     return true;
+  }
+
+  // Says what evaluations measure. Without --val-data they use a part of --data, whose digest a
+  // resume compares.
+  std::string measure() const {
+    const std::string& path = options_.val_data;
+    const data::TokenFile& file = *data_.validation().file;
+    return fmt::format("the loss with --eval-batches {} on {}", options_.eval_batches,
+                       path.empty() ? "--data" : tokens_setting("", path, file, false).value);
   }
 
   void announce() {

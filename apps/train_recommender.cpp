@@ -237,6 +237,7 @@ class Run {
     run_settings_.push_back({"data", fmt::format("{:016x}", digest_of_ratings(task_.data))});
     resumed_.check(run_settings_);
     if (nothing_left(options_, resumed_)) return false;
+    if (task_.ranking) training_.loop.weights.evaluated = task_.ranking->measure();
     resumed_.place(training_.loop, bits_settings("train_recommender", world_));
     return true;
   }

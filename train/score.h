@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 namespace tessera::train {
 
@@ -21,6 +22,8 @@ struct BestEvaluation {
   int64_t step = 0;  // steps finished at the evaluation
   double value = 0;
   double tie = 0;
+  /// WeightSaveOptions::evaluated. Empty in checkpoints of programs that did not record it yet.
+  std::string evaluated = {};
 
   bool operator==(const BestEvaluation&) const = default;
 };

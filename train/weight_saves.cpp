@@ -34,7 +34,7 @@ WeightSaves::WeightSaves(WeightSaveOptions options, const dist::World& world,
       optimizer_(optimizer),
       log_(log),
       open_(std::move(open)),
-      best_(best) {
+      best_(std::move(best)) {
   if (!options_.best || !best_) return;
   const std::string path = best_weights_path(options_.path);
   std::error_code error;
@@ -60,7 +60,10 @@ bool WeightSaves::keep_best(int64_t done, int64_t updates, const std::optional<S
     report_failure(done, path, why);
     return false;
   }
-  best_ = {.step = done, .value = score->value, .tie = score->tie};
+  best_ = {.step = done,
+           .value = score->value,
+           .tie = score->tie,
+           .evaluated = options_.evaluated};
   return true;
 }
 

@@ -294,6 +294,18 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& bits) const 
   loop.first_step = step();
   loop.skipped = skipped();
   if (found()) loop.best = checkpoint_->manifest().best;
+  drop_other_best(loop);
+  loop.checkpoints.saved_step = found() && flags_.resume == "latest" ? step() : -1;
+  if (!found()) return;
+  spdlog::info("{} {}, after step {}, digest {}",
+               flags_.only_weights ? "evaluating" : "going on from", checkpoint_->folder(), step(),
+               checkpoint_->manifest().digest.text());
+}
+
+// Drops the best evaluation so far if evaluations of this run cannot be compared with it. If the
+// run does not save its best weights, the checkpoint's best evaluation is passed on unless settings
+// have changed.
+void Resumed::drop_other_best(train::LoopOptions& loop) const {
   const bool only_longer = std::ranges::all_of(
       flags_.changed, [](const std::string& name) { return name == "steps" || name == "epochs"; });
   if (loop.best && !only_longer) {
@@ -302,11 +314,15 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& bits) const 
         "longer count as the best");
     loop.best.reset();
   }
-  loop.checkpoints.saved_step = found() && flags_.resume == "latest" ? step() : -1;
-  if (!found()) return;
-  spdlog::info("{} {}, after step {}, digest {}",
-               flags_.only_weights ? "evaluating" : "going on from", checkpoint_->folder(), step(),
-               checkpoint_->manifest().digest.text());
+  if (!loop.best || !loop.weights.best || loop.best->evaluated.empty() ||
+      loop.best->evaluated == loop.weights.evaluated) {
+    return;
+  }
+  spdlog::warn(
+      "the best evaluation so far, of step {}, measured {}, but this run measures {}, so earlier "
+      "evaluations no longer count as the best",
+      loop.best->step, loop.best->evaluated, loop.weights.evaluated);
+  loop.best.reset();
 }
 
 void Resumed::restore(optim::ZeroOptimizer& optimizer) const {

@@ -97,9 +97,10 @@ class Resumed {
   void check_log(const std::string& path, const nlohmann::json& header) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
   /// far. The best evaluation is dropped if --resume-changed names any setting other than "steps"
-  /// and "epochs". Tells the user where the run goes on, and of each setting in `bits` that differs
-  /// from the checkpoint's; with --eval-only not of these settings. For an imported checkpoint,
-  /// lists the settings that the import recorded instead.
+  /// and "epochs", or if it measured something else than loop.weights.evaluated. Tells the user
+  /// where the run goes on, and of each setting in `bits` that differs from the checkpoint's; with
+  /// --eval-only not of these settings. For an imported checkpoint, lists the settings that the
+  /// import recorded instead.
   void place(train::LoopOptions& loop, const dist::Settings& bits) const;
   /// Returns the checkpoint's step, or nullopt if the run starts from the beginning. RunLog removes
   /// the log's lines of later steps, because those steps run again.
@@ -116,6 +117,7 @@ class Resumed {
   void open(const dist::World& world);
   void check_no_later_steps() const;
   void announce_differences(const dist::Settings& bits) const;
+  void drop_other_best(train::LoopOptions& loop) const;
 
   const CheckpointFlags& flags_;
   std::unique_ptr<train::CheckpointFolder> claimed_;  // null unless rank 0 claimed the folder

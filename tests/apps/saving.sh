@@ -98,6 +98,22 @@ ranks 2 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log ki
 grep -q 'the best weights so far, of step [0-9]*, are missing' stderr.log ||
   fail "$(cat stderr.log)"
 
+# Evaluations of other data or batches cannot be compared with the best so far, so it starts anew.
+part=("${many[@]/240/14}" --warmup 2 --save killed/model.safetensors --checkpoint part
+  --log part.jsonl)
+longer=("${part[@]/14/20}" --resume-changed steps)
+rm -rf killed/*
+alone "${part[@]}"
+cp -r part again
+alone "${longer[@]}"
+! grep -q 'no longer count' stderr.log || fail "$(cat stderr.log)"
+rm -r part && mv again part
+alone "${longer[@]}" --eval-batches 2
+measured='measured the loss with --eval-batches 1 on --data'
+grep -q "$measured, but this run measures the loss with --eval-batches 2 on --data" stderr.log ||
+  fail "$(cat stderr.log)"
+grep -q '"type":"eval","step":18,.*"best":true' part.jsonl || fail "$(grep eval part.jsonl)"
+
 # train_resnet and train_recommender save weights during a run, too.
 mkdir image
 must_work mpirun -n 2 "$train_resnet" --steps 6 --batch 12 --micro-batch 4 --eval-every 2 \

@@ -64,6 +64,10 @@ TEST_CASE("a manifest may have the best evaluation so far, and an invalid one is
   manifest.best = {.step = 30, .value = 0.1, .tie = 2.0f / 3};
   const Manifest after = train::parse_manifest("m.json", manifest_text(manifest));
   CHECK(after.best == manifest.best);
+  // Manifests written before the member `evaluated` existed lack it.
+  CHECK(manifest_text(manifest).find("\"evaluated\"") == std::string::npos);
+  manifest.best->evaluated = "ndcg@10 among all 1682 items";
+  CHECK(train::parse_manifest("m.json", manifest_text(manifest)).best == manifest.best);
   for (const int64_t step : {0, 41}) {
     manifest.best->step = step;
     CHECK(refusal(manifest) ==
@@ -85,6 +89,8 @@ TEST_CASE("a manifest may have the best evaluation so far, and an invalid one is
   CHECK(with("7").find("m.json: best: it is not a JSON object") == 0);
   CHECK(with(R"({"step":3})").find("m.json: best: it has no \"value\"") == 0);
   CHECK(with(R"({"step":3,"value":"low","tie":0})").find("expected a number") != std::string::npos);
+  CHECK(with(R"({"step":3,"value":1,"tie":0,"evaluated":7})").find("best: evaluated is 7") !=
+        std::string::npos);
   CHECK(with(R"({"step":-3,"value":1,"tie":0})").find("best: step") != std::string::npos);
 }
 

@@ -268,6 +268,7 @@ TEST_CASE("sampled items are distinct, and neither in training nor held out") {
   const RankingTask again(data.histories, data.validation, {.k = 3, .sampled = 9, .seed = 5});
   const RankingTask other(data.histories, data.validation, {.sampled = 9, .seed = 6});
   CHECK(task.protocol() == "9 sampled items");
+  CHECK(task.measure() == "ndcg@10 among 9 sampled items");
   REQUIRE(std::ssize(task.users()) == data.validation.size());
   std::set<std::set<int32_t>> different;
   int64_t changed = 0;
@@ -315,6 +316,7 @@ TEST_CASE("popularity ranks by how many users have an item, and leaves out what 
   CHECK(RankingTask(training, pairs({{0, 3}}), {}).popularity().mrr == 0.5f);
   const RankingTask task(training, pairs({{0, 3}, {3, 4}, {3, 2}}), {.k = 1});
   CHECK(task.protocol() == "all 5 items");
+  CHECK(task.measure() == "ndcg@1 among all 5 items");
   const RankingQuality quality = task.popularity();
   CHECK(quality.hit_rate == 0.5f);  // user 3 has a hit (item 2), user 0 has none
   CHECK(quality.ndcg == 0.5f);

@@ -208,15 +208,21 @@ void check_complete(const std::string& where, const Manifest& manifest) {
 }
 
 JsonObject best_json(const BestEvaluation& best) {
-  return JsonObject().add("step", best.step).add("value", best.value).add("tie", best.tie);
+  JsonObject object;
+  object.add("step", best.step).add("value", best.value).add("tie", best.tie);
+  if (!best.evaluated.empty()) object.add("evaluated", best.evaluated);
+  return object;
 }
 
-// "best" is optional, because a run that does not save its best weights has none.
+// "best" is optional, because a run that does not save its best weights has none. Its member
+// "evaluated" is optional, because earlier versions did not write it.
 std::optional<BestEvaluation> parse_best(const Members& members) {
   if (!members.has("best")) return std::nullopt;
   const Members best(members.member("best"), members.at("best"));
-  return BestEvaluation{
-      .step = best.integer("step"), .value = best.number("value"), .tie = best.number("tie")};
+  return BestEvaluation{.step = best.integer("step"),
+                        .value = best.number("value"),
+                        .tie = best.number("tie"),
+                        .evaluated = best.has("evaluated") ? best.text("evaluated") : ""};
 }
 
 void parse_tensors(const std::string& where, const nlohmann::json& list, Manifest& manifest) {

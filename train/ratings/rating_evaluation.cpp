@@ -194,6 +194,10 @@ std::string RankingTask::protocol() const {
                                : fmt::format("{} sampled items", options_.sampled);
 }
 
+std::string RankingTask::measure() const {
+  return fmt::format("ndcg@{} among {}", options_.k, protocol());
+}
+
 RatingEvaluationSizes ranking_evaluation_sizes(const models::RecommenderConfig& config,
                                                const data::Histories& histories, int64_t users) {
   constexpr int64_t pairs_at_once = 1 << 16;  // 16 MiB of f32 products with 64 factors per pair

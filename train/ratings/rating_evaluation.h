@@ -82,6 +82,8 @@ class RankingTask {
   RankingQuality popularity() const;
   /// Describes the candidates: "all 1682 items" or "99 sampled items".
   std::string protocol() const;
+  /// Describes the quality by which models are compared: "ndcg@10 among all 1682 items".
+  std::string measure() const;
 
  private:
   std::vector<int32_t> sample(int32_t user, int32_t item) const;
