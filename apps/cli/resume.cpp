@@ -38,7 +38,8 @@ const std::set<std::string> not_of_the_run = {
 // True for settings that the tensors of a checkpoint depend on. With --eval-only, only these
 // settings are compared.
 bool shapes_weights(const std::string& name) {
-  return name.starts_with("model.") || name == "optimizer" || name == "precision";
+  return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
+         name == "precision";
 }
 
 // Returns the name that a flag has in the header: "--global-batch" becomes "global_batch". Blanks
@@ -239,6 +240,8 @@ void Resumed::check(const dist::Settings& run) const {
   const auto is_compared = [&](const std::string& name) {
     // An imported file fixes no settings but those that the import recorded.
     if (imported) return has_setting(manifest.run, name);
+    // Earlier versions did not record the ids.
+    if (name == "ids" && !has_setting(manifest.run, name)) return false;
     return !flags_.only_weights || shapes_weights(name);
   };
   std::vector<ChangedSetting> refused;

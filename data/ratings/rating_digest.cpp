@@ -28,6 +28,10 @@ uint64_t with_ids(uint64_t digest, const std::vector<std::string>& ids) {
 
 }  // namespace
 
+uint64_t digest_of_ids(const RatingData& data) {
+  return with_ids(with_ids(0, data.user_ids), data.item_ids);
+}
+
 uint64_t digest_of_ratings(const RatingData& data) {
   uint64_t digest = with_ids(data.has_ratings ? 1 : 0, data.user_ids);
   digest = with_ids(digest, data.item_ids);

@@ -12,4 +12,7 @@ namespace tessera::data {
 /// digest.
 uint64_t digest_of_ratings(const RatingData& data);
 
+/// Digests the ids of users and items in order, on which the rows of a model's tables depend.
+uint64_t digest_of_ids(const RatingData& data);
+
 }  // namespace tessera::data

@@ -161,6 +161,12 @@ expect 'shape is' "$train_gpt" --data u.data --batch 60 --micro-batch 12 --facto
 sed 's/^u/v/' u.data > others.data
 expect 'model.safetensors: user 1 has the id "u[0-9]*", but "v[0-9]*" in the data' "$train_gpt" \
   --data others.data --batch 60 --micro-batch 12 --split none --factors 8 --init model.safetensors
+# Nor is a checkpoint evaluated on ratings of other ids. Another split has the same ids.
+saved=(--batch 60 --micro-batch 12 --factors 8 --steps 2 --checkpoint saved)
+alone --data u.data "${saved[@]}"
+must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only
+expect 'saved/step-000000002: ids is [0-9a-f]* instead of' "$train_gpt" --data others.data \
+  "${saved[@]}" --eval-only
 expect 'no user' "$recommend" model.safetensors --user nobody
 expect 'required' "$recommend" model.safetensors
 cp text.txt text.safetensors
