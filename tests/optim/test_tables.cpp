@@ -72,6 +72,23 @@ TEST_CASE("expected rows: uniform and Zipf, against sums by hand") {
   CHECK(expected_rows(1'000'000, 4096, {}) == Approx(4087.6).epsilon(1e-3));
 }
 
+TEST_CASE("expected rows of a large table equal the sum over its rows, and are soon known") {
+  const double zipf = GENERATE(0.1, 1.0, 1.05, 3.0, 10.0);
+  constexpr int64_t rows = 200'000;
+  for (const int64_t lookups : {1, 4096, 1'000'000'000}) {
+    double weights = 0;
+    for (int64_t i = 1; i <= rows; ++i) weights += std::pow(double(i), -zipf);
+    double expected = 0;
+    for (int64_t i = 1; i <= rows; ++i) {
+      const double p = std::pow(double(i), -zipf) / weights;
+      expected += -std::expm1(double(lookups) * std::log1p(-p));
+    }
+    CHECK(expected_rows(rows, lookups, {.zipf = zipf}) == Approx(expected).epsilon(1e-11));
+  }
+  // The sum over all rows would take hours.
+  CHECK(expected_rows(1'000'000'000'000, 1, {.zipf = zipf}) == Approx(1));
+}
+
 TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3") {
   PlanInput input{.parameters = {{.name = "users", .elements = 1000 * 64, .lookups = 1},
                                  {.name = "layer", .elements = 64 * 64}},
