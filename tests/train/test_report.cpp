@@ -133,6 +133,11 @@ TEST_CASE("a file that is not a log is refused, and the error names it") {
   CHECK_THROWS_WITH(read("{\"type\":\"step\"}\n")(), ContainsSubstring("not a header"));
   CHECK_THROWS_WITH(read(header + "[1]\n")(), ContainsSubstring("line 2 is not a line of a log"));
   CHECK_THROWS_WITH(read(header + "{\"type\":3}\n")(), ContainsSubstring("line 2"));
+  CHECK_THROWS_WITH(read(header + "{\"type\":\"step\",\"step\":1,\"loss\":\"x\"}\n")(),
+                    ContainsSubstring("run.jsonl: line 2 is not a line of a log: loss is of type "
+                                      "string, expected a number or null"));
+  CHECK_THROWS_WITH(read(header + steps + "{\"type\":\"eval\",\"step\":3,\"val_loss\":[1]}\n")(),
+                    ContainsSubstring("line 6 is not a line of a log: val_loss is of type array"));
   CHECK_THROWS_WITH(read(header)(), ContainsSubstring("no step yet"));
   CHECK_THROWS_WITH(read_history(folder.path("none")), ContainsSubstring("No such file"));
   CHECK_THROWS_WITH(read_history(folder.path("")), ContainsSubstring("not a regular file"));

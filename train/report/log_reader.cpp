@@ -34,6 +34,19 @@ Json parsed(const std::string& line) {
   }
 }
 
+// Returns what is wrong with a line of type "step" or "eval", or an empty text. Reports leave out
+// members that are not numbers, so they would be silent about a loss that is a text. Members that
+// only some programs write are not checked.
+std::string fault_of(const Json& line) {
+  if (line["type"] != "step" && line["type"] != "eval") return "";
+  for (const char* name : {"loss", "grad_norm", "lr", "val_loss"}) {
+    const Json value = line.value(name, Json());
+    if (value.is_number() || value.is_null()) continue;
+    return fmt::format("{} is of type {}, expected a number or null", name, value.type_name());
+  }
+  return "";
+}
+
 }  // namespace
 
 void read_log(const std::string& path,
@@ -56,6 +69,8 @@ void read_log(const std::string& path,
           path);
     }
     if (!is_line) fail_input("{}: line {} is not a line of a log", path, number);
+    const std::string fault = fault_of(json);
+    if (!fault.empty()) fail_input("{}: line {} is not a line of a log: {}", path, number, fault);
     try {
       visit(json);
     } catch (const nlohmann::json::exception& error) {
