@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,17 +61,12 @@ std::unique_ptr<Signals> signals;
 
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(const std::string& folder) {
+CheckpointFolder::CheckpointFolder(const std::string& folder)
+    : folder_(folder), lock_((fs::path(folder) / lock_name).string()) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) fail_input("{}: cannot be made: {}", folder, error.message());
-  const std::string path = (fs::path(folder) / lock_name).string();
-  lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (lock_ < 0) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
-  // The system releases the lock when this process ends, even if it is killed. On file systems
-  // without locks, flock fails with another error, and the folder is used without a lock.
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    ::close(lock_);
+  if (!claim()) {
     fail_input("{}: another run writes its checkpoints there; give this run another folder",
                folder);
   }
@@ -78,7 +74,40 @@ CheckpointFolder::CheckpointFolder(const std::string& folder) {
   remove_partial_checkpoints(folder);
 }
 
-CheckpointFolder::~CheckpointFolder() { ::close(lock_); }
+bool CheckpointFolder::claim() {
+  while (true) {
+    constexpr int flags = O_RDWR | O_CREAT | O_CLOEXEC;
+    descriptor_ = ::open(lock_.c_str(), flags | O_EXCL, 0666);
+    const bool made = descriptor_ >= 0;
+    if (!made && errno == EEXIST) descriptor_ = ::open(lock_.c_str(), flags, 0666);
+    if (descriptor_ < 0) fail_input("{}: cannot be written: {}", lock_, std::strerror(errno));
+    // The system releases the lock when this process ends, even if it is killed. On file systems
+    // without locks, flock fails with another error, and the folder is used without a lock.
+    const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+    if (!locked && errno != EWOULDBLOCK) return true;
+    // The process that made the file may have removed it between open and flock. A lock on a
+    // removed file would not be seen by a process that makes the file anew.
+    struct stat opened {}, named {};
+    const bool current = locked && ::fstat(descriptor_, &opened) == 0 &&
+                         ::stat(lock_.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+                         opened.st_ino == named.st_ino;
+    removable_ = made && current;
+    if (current) return true;
+    ::close(descriptor_);
+    if (!locked) return false;
+  }
+}
+
+CheckpointFolder::~CheckpointFolder() {
+  // The file is removed before the lock is released, so it is never a file that another process has
+  // locked.
+  try {
+    if (removable_ && checkpoint_steps(folder_).empty()) ::unlink(lock_.c_str());
+  } catch (const std::exception&) {
+    // The folder cannot be read, so the lock stays.
+  }
+  ::close(descriptor_);
+}
 
 RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& world,
                                optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info)

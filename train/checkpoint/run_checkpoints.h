@@ -31,7 +31,8 @@ namespace tessera::train {
 /// Claims a folder of checkpoints for one writer until destruction. Makes the folder if it is
 /// missing, and removes unfinished checkpoints of earlier writers, as remove_partial_checkpoints
 /// does. Throws InputError if another process has claimed the folder, or if the folder cannot be
-/// written. On a file system without locks, other processes are not noticed.
+/// written. On a file system without locks, other processes are not noticed. The destructor removes
+/// the lock file if this object made it and the folder has no checkpoint, as after a refused run.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(const std::string& folder);
@@ -40,7 +41,13 @@ class CheckpointFolder {
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
  private:
-  int lock_ = -1;
+  /// Opens and locks the file `lock_`. Returns false if another process has locked it.
+  bool claim();
+
+  std::string folder_;
+  std::string lock_;
+  int descriptor_ = -1;
+  bool removable_ = false;  // true if this object has made the file, and locked it
 };
 
 class RunCheckpoints {

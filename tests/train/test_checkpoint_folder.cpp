@@ -1,0 +1,43 @@
+// Tests the claim on a folder of checkpoints, and what is left of it afterwards.
+#include <filesystem>
+#include <string>
+
+#include "core/error.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+#include "train/checkpoint/run_checkpoints.h"
+
+namespace tessera::test {
+namespace {
+
+using train::CheckpointFolder;
+namespace fs = std::filesystem;
+
+bool claims(const std::string& folder) {
+  return message_of<InputError>([&] { const CheckpointFolder claimed(folder); })
+             .find("another run writes its checkpoints there") == std::string::npos;
+}
+
+TEST_CASE("a claim on a folder without checkpoints removes the lock file that it made") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run"), lock = run + "/lock";
+  {
+    const CheckpointFolder claimed(run);
+    CHECK(fs::exists(lock));
+    CHECK_FALSE(claims(run));
+    CHECK(fs::exists(lock));  // the refused claim has not removed the file of the other one
+    CHECK_FALSE(claims(run));
+  }
+  CHECK(fs::is_empty(run));
+  {
+    const CheckpointFolder claimed(run);
+    fs::create_directory(run + "/step-000000003");
+  }
+  CHECK(fs::exists(lock));  // a run has written a checkpoint
+  fs::remove(run + "/step-000000003");
+  CHECK(claims(run));
+  CHECK(fs::exists(lock));  // another process made it
+}
+
+}  // namespace
+}  // namespace tessera::test
