@@ -45,10 +45,13 @@ quietly() {
 }
 
 missing_packages() {
-  local package status
+  local package
   for package in $(grep -v '^#' scripts/packages.txt); do
-    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null) || status=none
-    if [[ $status != installed ]]; then printf '%s\n' "$package"; fi
+    # dpkg-query prints a line for each architecture for which the package is known.
+    if ! dpkg-query -W -f '${db:Status-Status}\n' "$package" 2> /dev/null |
+      grep -x installed > /dev/null; then
+      printf '%s\n' "$package"
+    fi
   done
 }
 

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Tests what scripts/make_package.sh and scripts/common.sh say about missing packages of the system.
+# Runs them with the machine's programs, except those that could build or install anything.
+set -euo pipefail
+unset TESSERA_DEPS  # it would replace the packages
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
+mkdir "$work/bin"
+IFS=: read -ra folders <<< "$PATH"
+for folder in "${folders[@]}"; do
+  # A name that an earlier folder of PATH has is kept.
+  ln -s "$folder"/* "$work/bin" 2> /dev/null || true
+done
+rm -f "$work"/bin/{cmake,apt-get,sudo,file,dpkg-shlibdeps,dpkg-query}
+PATH=$work/bin
+program() { printf '#!/bin/sh\n%s\n' "$2" > "$work/bin/$1"; chmod +x "$work/bin/$1"; }
+
+# refused PACKAGES: make_package.sh must fail, and name the command that installs these packages.
+refused() {
+  if "$TESSERA_SOURCE_DIR/scripts/make_package.sh" "$work/packages" > "$work/output" 2>&1; then
+    fail "made a package without $1"
+  fi
+  grep -qx "  apt-get update && apt-get install -y --no-install-recommends $1" "$work/output" ||
+    fail "expected $1: $(< "$work/output")"
+}
+refused "file dpkg-dev"
+program file :
+refused dpkg-dev
+rm "$work/bin/file"
+program dpkg-shlibdeps :
+refused file
+
+# dpkg-query prints each word of $status by its format, the third argument: a word for each
+# architecture for which the package is known.
+export status
+program dpkg-query 'for one in $status; do printf "$one${3#"\${db:Status-Status}"}"; done'
+missing() { (. "$TESSERA_SOURCE_DIR/scripts/common.sh" && missing_packages); }
+for status in installed "installed installed" "config-files installed"; do
+  [[ -z $(missing) ]] || fail "missing with status $status: $(missing)"
+done
+for status in "" config-files "not-installed config-files"; do
+  missing | grep -qx zlib1g-dev || fail "not missing with status $status: $(missing)"
+done
