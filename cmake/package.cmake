@@ -11,9 +11,11 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 # The package depends on mpirun and on the libraries that its programs are linked to. It only
 # recommends what is needed to compile against it, as the course does: a compiler and build tools,
-# and the libraries whose headers Tessera's own headers include.
+# the libraries whose headers Tessera's own headers include, and those of the components ratings and
+# images.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "openmpi-bin")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS
-  "g++, cmake, make, python3, libopenmpi-dev, libdnnl-dev, libfmt-dev, libspdlog-dev")
+  "g++, cmake, make, python3, libopenmpi-dev, libdnnl-dev, libfmt-dev, libspdlog-dev, \
+zlib1g-dev, libjpeg-dev, libpng-dev")
 include(CPack)
