@@ -168,9 +168,9 @@ def step_speed(args, users, items, batch, steps):
     for way, results in zip(WAYS, peers):
         # SparseAdam updates only rows that were read, so only its first loss equals ours.
         count = 1 if way == "sparse" else None
-        for x, y in zip(mine[0]["losses"][:count], results[0]["losses"]):
-            if abs(x - y) > 2e-4 * abs(y):
-                sys.exit(f"{way}: losses differ: {x}, {y}")
+        a, b = mine[0]["losses"][:count], results[0]["losses"][:count]
+        if not all(abs(x - y) <= 2e-4 * abs(y) for x, y in zip(a, b)):
+            sys.exit(f"{way}: losses differ: {a}, {b}")
     name = f"{users:,} x {items:,}, batch {batch:,}"
     theirs = min(peers, key=lambda results: median(results, "cpu_ms"))
     for key, clock in (("cpu_ms", "processor's time"), ("median_ms", "time")):

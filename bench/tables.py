@@ -16,12 +16,14 @@ import statistics
 import subprocess
 import sys
 
+from compare import environment
+
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 def run(command):
     result = subprocess.run(command, capture_output=True, text=True, check=False,
-                            env={**os.environ, "OMP_NUM_THREADS": "1"})
+                            env=environment(1))
     if result.returncode != 0:
         sys.exit(f"{command[0]} failed: {result.stdout}{result.stderr}")
     return json.loads(result.stdout.strip().splitlines()[-1])
@@ -51,9 +53,8 @@ def main():
     def compare(what, mine, theirs, bar):
         pairs = [(mine(), theirs()) for _ in range(args.rounds)]
         for a, b in pairs:
-            for x, y in zip(a["losses"], b["losses"]):
-                if abs(x - y) > 1e-4 * abs(y):
-                    sys.exit(f"{what}: losses differ: {a['losses']}, {b['losses']}")
+            if not all(abs(x - y) <= 1e-4 * abs(y) for x, y in zip(a["losses"], b["losses"])):
+                sys.exit(f"{what}: losses differ: {a['losses']}, {b['losses']}")
         a = statistics.median(pair[0]["median_ms"] for pair in pairs)
         b = statistics.median(pair[1]["median_ms"] for pair in pairs)
         print(f"| {what} | {a:.2f} ms, PyTorch {b:.2f} ms | **{b / a:.2f} ×** | {bar} |",

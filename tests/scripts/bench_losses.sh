@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Tests with stand-ins for Tessera's programs and for Python with PyTorch that the benchmarks stop
+# if the losses of the two differ, or if a loss is NaN. Also tests that bench/tables.py sets up MPI.
+set -euo pipefail
+cd "$TESSERA_SOURCE_DIR"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
+program() { printf '#!/bin/sh\n%s\n' "$2" > "$work/$1"; chmod +x "$work/$1"; }
+# The times and sizes are there only because the scripts read them.
+result='"median_ms": 1, "cpu_ms": 1, "sent": 1, "torch": "2"'
+ours="echo '{\"losses\": [1.5, 2], $result}'"
+program train_recommender exit
+program bench_rating_split exit
+program bench_recommender_step "$ours"
+program bench_table_step "$ours"
+program mpirun "[ \"\$OMPI_MCA_rmaps_base_oversubscribe\" = 1 ] || exit 1; $ours"
+export PATH=$work:$PATH
+unset OMPI_MCA_rmaps_base_oversubscribe
+
+compared() {
+  bench/tables.py --bin "$work" --python "$work/python" > "$work/output" 2>&1 &&
+    bench/recommenders.py --bin "$work" --python "$work/python" speed >> "$work/output" 2>&1
+}
+program python "echo '{\"losses\": [1.5, 2.0001], $result}'"
+compared || fail "equal losses are refused: $(< "$work/output")"
+for losses in "1.5, 2.1" "1.5, NaN" "NaN, 2"; do
+  program python "echo '{\"losses\": [$losses], $result}'"
+  for script in tables.py "recommenders.py speed"; do
+    # The script's name and its question are two words.
+    if bench/$script --bin "$work" --python "$work/python" > "$work/output" 2>&1; then
+      fail "$script: compared with losses of $losses: $(< "$work/output")"
+    fi
+    grep -q "losses differ: " "$work/output" || fail "$script, $losses: $(< "$work/output")"
+  done
+done
+PYTHONPATH=bench python3 -c '
+import compare
+ours, nan = [{"losses": [1.5, 2]}], [{"losses": [1.5, float("nan")]}]
+compare.require_same_losses("equal", ours, ours, 1e-4)
+for a, b in ((ours, nan), (nan, ours), (nan, nan)):
+    try:
+        compare.require_same_losses("NaN", a, b, 1e-4)
+    except SystemExit:
+        continue
+    raise AssertionError(f"compared: {a}, {b}")'
