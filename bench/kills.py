@@ -88,7 +88,10 @@ class Trial:
                 "--bucket-bytes", str(self.random.choice([4096, 16384, 1 << 20])),
                 "--checkpoint", str(self.work / name), "--checkpoint-every", str(EVERY),
                 "--checkpoint-async", self.random.choice(["on", "off"]),
-                "--log", str(self.work / f"{name}.jsonl")]
+                "--log", str(self.log_of(name))]
+
+    def log_of(self, name):
+        return self.work / f"{name}.jsonl"
 
     def start(self, name):
         self.figures["starts"] += 1
@@ -102,7 +105,7 @@ class Trial:
         if job.returncode != 0:
             sys.exit(f"{name}: exit code {job.returncode}:\n{errors}")
         self.job_seconds = time.monotonic() - begin
-        return digest_of(self.work / f"{name}.jsonl")
+        return digest_of(self.log_of(name))
 
     def strike(self, job, folder):
         """Kills a rank, all ranks or mpirun. Returns False if nothing was left to kill."""
@@ -127,7 +130,7 @@ class Trial:
         """
         patience = 20  # seconds
         deadline = time.monotonic() + patience
-        while (ranks := stragglers(self.program, name)) or job.poll() is None:
+        while (ranks := stragglers(self.program, self.log_of(name))) or job.poll() is None:
             if time.monotonic() > deadline:
                 self.figures["helped_to_end"] += 1
                 for pid in [*ranks, job.pid]:
@@ -165,16 +168,19 @@ class Trial:
                 break
             if job.returncode in (1, 2):
                 sys.exit(f"{name}: exit code {job.returncode}:\n{errors}")
-        found = self.finish(name) if job.returncode != 0 else digest_of(self.work / f"{name}.jsonl")
+        found = self.finish(name) if job.returncode != 0 else digest_of(self.log_of(name))
         if found != expected:
             sys.exit(f"{name}: digest {found}, expected {expected}")
         self.figures["runs"] += 1
         shutil.rmtree(folder)
 
 
-def stragglers(program, name):
-    """Returns the process ids of the ranks of run `name` that are still running."""
-    found = subprocess.run(["pgrep", "-f", f"^{re.escape(program)} .*/{name}.jsonl"],
+def stragglers(program, log):
+    """Returns the process ids of the ranks that are still running and write to `log`.
+
+    The whole path of the log is compared, because the runs of another kills.py have equal names.
+    """
+    found = subprocess.run(["pgrep", "-f", f"^{re.escape(program)} .* {re.escape(str(log))}$"],
                            capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]
 
