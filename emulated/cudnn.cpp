@@ -192,7 +192,7 @@ void check_addresses(const Problem& p, const Addresses& at) {
       {at.x, &p.x}, {at.w, &p.w}, {at.y, &p.y}};
   for (const auto& [data, desc] : all) {
     check_reachable("x, w or y", data);
-    if (data == at.result) continue;
+    if (desc == &p.result()) continue;
     const auto begin = reinterpret_cast<uintptr_t>(data);
     const auto result = reinterpret_cast<uintptr_t>(at.result);
     demand(begin >= result + static_cast<uintptr_t>(bytes_of(p.result())) ||

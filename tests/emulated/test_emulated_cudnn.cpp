@@ -1,0 +1,92 @@
+// Tests the memory that the emulated cuDNN refuses.
+#include <cudnn.h>
+
+#include <string>
+
+#include "tests/support/catch.h"
+
+namespace {
+
+constexpr int channels = 4;
+constexpr int pixels = 2;  // of a row and of a column
+
+struct Memory {
+  static constexpr size_t bytes = size_t{1} << 16;  // more than any tensor and workspace below has
+  void* data = nullptr;
+
+  Memory() { REQUIRE(cudaMalloc(&data, bytes) == cudaSuccess); }
+  ~Memory() { (void)cudaFree(data); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+};
+
+// A convolution with a kernel of 1x1, so x and y have equal sizes.
+struct Convolution {
+  cudnnHandle_t handle = nullptr;
+  cudnnTensorDescriptor_t image = nullptr;  // of x and of y
+  cudnnFilterDescriptor_t filter = nullptr;
+  cudnnConvolutionDescriptor_t how = nullptr;
+  Memory workspace;
+
+  Convolution() {
+    REQUIRE(cudnnCreate(&handle) == CUDNN_STATUS_SUCCESS);
+    REQUIRE(cudnnCreateTensorDescriptor(&image) == CUDNN_STATUS_SUCCESS);
+    REQUIRE(cudnnCreateFilterDescriptor(&filter) == CUDNN_STATUS_SUCCESS);
+    REQUIRE(cudnnCreateConvolutionDescriptor(&how) == CUDNN_STATUS_SUCCESS);
+    REQUIRE(cudnnSetTensor4dDescriptor(image, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, 1, channels,
+                                       pixels, pixels) == CUDNN_STATUS_SUCCESS);
+    REQUIRE(cudnnSetFilter4dDescriptor(filter, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, channels,
+                                       channels, 1, 1) == CUDNN_STATUS_SUCCESS);
+    REQUIRE(cudnnSetConvolution2dDescriptor(how, 0, 0, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION,
+                                            CUDNN_DATA_FLOAT) == CUDNN_STATUS_SUCCESS);
+    REQUIRE(cudnnSetConvolutionMathType(how, CUDNN_FMA_MATH) == CUDNN_STATUS_SUCCESS);
+  }
+  ~Convolution() {
+    (void)cudnnDestroyTensorDescriptor(image);
+    (void)cudnnDestroyFilterDescriptor(filter);
+    (void)cudnnDestroyConvolutionDescriptor(how);
+  }
+  Convolution(const Convolution&) = delete;
+  Convolution& operator=(const Convolution&) = delete;
+
+  cudnnStatus_t forward(const Memory& x, const Memory& w, const Memory& y) const {
+    return cudnnConvolutionForward(handle, &one, image, x.data, filter, w.data, how,
+                                   CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
+                                   workspace.data, Memory::bytes, &zero, image, y.data);
+  }
+  cudnnStatus_t backward_data(const Memory& w, const Memory& dy, const Memory& dx) const {
+    return cudnnConvolutionBackwardData(handle, &one, filter, w.data, image, dy.data, how,
+                                        CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, workspace.data,
+                                        Memory::bytes, &zero, image, dx.data);
+  }
+  cudnnStatus_t backward_filter(const Memory& x, const Memory& dy, const Memory& dw) const {
+    return cudnnConvolutionBackwardFilter(handle, &one, image, x.data, image, dy.data, how,
+                                          CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, workspace.data,
+                                          Memory::bytes, &zero, filter, dw.data);
+  }
+
+  static constexpr float one = 1;
+  static constexpr float zero = 0;
+};
+
+TEST_CASE("a convolution's result may not begin where an operand begins") {
+  const Convolution convolution;
+  const Memory a;
+  const Memory b;
+  const Memory c;
+  CHECK(convolution.forward(a, b, c) == CUDNN_STATUS_SUCCESS);
+  CHECK(convolution.backward_data(a, b, c) == CUDNN_STATUS_SUCCESS);
+  CHECK(convolution.backward_filter(a, b, c) == CUDNN_STATUS_SUCCESS);
+  CHECK(convolution.backward_filter(a, a, c) == CUDNN_STATUS_SUCCESS);  // equal operands
+  const cudnnStatus_t refused[] = {
+      convolution.forward(a, b, a),         convolution.forward(a, b, b),
+      convolution.backward_data(a, b, a),   convolution.backward_data(a, b, b),
+      convolution.backward_filter(a, b, a), convolution.backward_filter(a, b, b),
+  };
+  for (const cudnnStatus_t status : refused) CHECK(status == CUDNN_STATUS_BAD_PARAM);
+  char message[100];
+  cudnnGetLastErrorString(message, sizeof(message));
+  CHECK(message == std::string("the result overlaps an operand"));
+}
+
+}  // namespace
