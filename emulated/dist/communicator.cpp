@@ -51,20 +51,28 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
 class Contributions {
  public:
   Contributions(Peers& peers, const void* own, size_t bytes)
-      : peers_(peers), own_(own), bytes_(bytes), arrived_(peers.size() * bytes) {
+      : peers_(peers),
+        own_(own),
+        bytes_(bytes),
+        arrived_(std::make_unique<std::vector<std::byte>>(peers.size() * bytes)) {
     for (int peer = 0; peer < peers.size(); ++peer) {
-      if (peer != peers.rank()) peers.receive(peer, arrived_.data() + peer * bytes, bytes);
+      if (peer != peers.rank()) peers.receive(peer, arrived_->data() + peer * bytes, bytes);
     }
   }
+  ~Contributions() {
+    if (peers_.has_transfers()) (void)arrived_.release();  // MPI may still write to it
+  }
+  Contributions(const Contributions&) = delete;
+  Contributions& operator=(const Contributions&) = delete;
   const void* of(int rank) const {
-    return rank == peers_.rank() ? own_ : arrived_.data() + rank * bytes_;
+    return rank == peers_.rank() ? own_ : arrived_->data() + rank * bytes_;
   }
 
  private:
   Peers& peers_;
   const void* own_;
   size_t bytes_;
-  std::vector<std::byte> arrived_;
+  std::unique_ptr<std::vector<std::byte>> arrived_;
 };
 
 }  // namespace
@@ -91,9 +99,9 @@ void Communicator::check_buffer(const Operation& operation, const char* name, co
 
 void Communicator::fail(ncclResult_t failure) {
   ncclResult_t none = ncclSuccess;
-  if (!failure_.compare_exchange_strong(none, failure)) return;
-  if (in_use_.test_and_set()) return;  // another thread's call is under way and uses peers_
-  peers_.say_goodbye();
+  failure_.compare_exchange_strong(none, failure);
+  if (in_use_.test_and_set()) return;  // a call that uses peers_ is in flight: see end_call
+  if (!std::exchange(said_goodbye_, true)) peers_.say_goodbye();
   in_use_.clear();
 }
 
@@ -139,12 +147,32 @@ void Communicator::check(const Call& call) const {
   }
 }
 
-void Communicator::run(std::span<const Call> calls) {
-  if (in_use_.test_and_set()) {
-    throw Failure(ncclInvalidUsage, "two threads use a communicator at the same time");
-  }
+template <class Body>
+void Communicator::make_call(const char* if_in_use, const Body& body) {
+  if (in_use_.test_and_set()) throw Failure(ncclInvalidUsage, if_in_use);
   try {
     check_usable();
+    body();
+  } catch (const Failure& failure) {
+    end_call(failure.result);
+    throw;
+  } catch (...) {
+    end_call(ncclInternalError);
+    throw;
+  }
+  end_call(ncclSuccess);
+}
+
+void Communicator::end_call(ncclResult_t result) {
+  if (result != ncclSuccess) peers_.cancel();
+  in_use_.clear();
+  // During the call, another thread may have failed or left. It could not say goodbye then.
+  if (result == ncclSuccess) result = failure_;
+  if (result != ncclSuccess) fail(result);
+}
+
+void Communicator::run(std::span<const Call> calls) {
+  make_call("two threads use a communicator at the same time", [&] {
     std::vector<Call> transfers;
     for (const Call& call : calls) {
       if (call.operation.is_transfer()) {
@@ -154,38 +182,18 @@ void Communicator::run(std::span<const Call> calls) {
       }
     }
     run_transfers(transfers);
-  } catch (const Failure& failure) {
-    in_use_.clear();
-    fail(failure.result);
-    throw;
-  }
-  in_use_.clear();
+  });
 }
 
 std::shared_ptr<Communicator> Communicator::split(int color, int key) {
-  if (in_use_.test_and_set()) {
-    throw Failure(ncclInvalidUsage, "ncclCommSplit: a call is under way");
-  }
   PeersOfGroup group;
-  try {
-    check_usable();
-    group = peers_.split(color, key);
-  } catch (const Failure&) {
-    in_use_.clear();
-    throw;
-  }
-  in_use_.clear();
+  make_call("ncclCommSplit: a call is under way", [&] { group = peers_.split(color, key); });
   return color < 0 ? nullptr : std::make_shared<Communicator>(group, device_);
 }
 
 void Communicator::leave() {
   peers_.abort();
-  // A call in flight says goodbye itself when the abort makes it fail.
-  if (!in_use_.test_and_set()) {
-    if (failure_ == ncclSuccess) peers_.say_goodbye();
-    failure_ = ncclInvalidUsage;
-    in_use_.clear();
-  }
+  fail(ncclInvalidUsage);
   while (captured_.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 

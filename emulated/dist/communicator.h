@@ -30,8 +30,8 @@ class Communicator {
   int size() const { return peers_.size(); }
   ncclResult_t failure() const { return failure_; }
 
-  /// Makes the communicator unusable after a failed call. Unless another call is in flight, tells
-  /// the other ranks that this rank will make no more calls, so that the other ranks fail at once
+  /// Makes the communicator unusable after a failed call. Tells the other ranks, at the end of any
+  /// call in flight, that this rank will make no more calls, so that the other ranks fail at once
   /// and not at the time limit. Only the first failure counts. May be called from any thread.
   void fail(ncclResult_t failure);
   /// Throws if an earlier call has failed.
@@ -42,9 +42,9 @@ class Communicator {
   /// Runs the calls of one group. Throws if a call is in flight on another thread, if an earlier
   /// call has failed, or if the calls of other ranks do not match or are not made in time.
   void run(std::span<const Call> calls);
-  /// Makes a call in flight fail, and tells the other ranks that this rank will make no more calls.
-  /// Then waits, like NCCL, until all graphs with captured calls are destroyed. This wait has no
-  /// time limit. May be called from any thread.
+  /// Makes a call in flight fail if it still waits for other ranks, and tells the other ranks that
+  /// this rank will make no more calls. Then waits, like NCCL, until all graphs with captured calls
+  /// are destroyed. This wait has no time limit. May be called from any thread.
   void leave();
   /// A token that graphs with captured calls hold. leave() waits until all graphs have released the
   /// token.
@@ -55,6 +55,11 @@ class Communicator {
   void set_last_call(SharedPoint point) { last_call_ = std::move(point); }
 
  private:
+  /// Runs `body`, the whole of a call. If another call is in flight, throws with the text
+  /// `if_in_use`.
+  template <class Body>
+  void make_call(const char* if_in_use, const Body& body);
+  void end_call(ncclResult_t result);
   void run_collective(const Call& call);
   void run_transfers(std::span<const Call> transfers);
   void compare(const Operation& mine);
@@ -72,6 +77,7 @@ class Communicator {
   const int device_;
   std::atomic<ncclResult_t> failure_{ncclSuccess};
   std::atomic_flag in_use_;
+  bool said_goodbye_ = false;  // only read and written by the thread that has set in_use_
   std::shared_ptr<void> captured_ = std::make_shared<char>();
   SharedPoint last_call_;
 };

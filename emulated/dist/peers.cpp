@@ -78,11 +78,6 @@ Peers::~Peers() {
     MPI_Test(&announcement->request, &sent, MPI_STATUS_IGNORE);
     if (!sent) (void)announcement.release();  // MPI may still read it
   }
-  for (MPI_Request& request : transfers_) {
-    if (request == MPI_REQUEST_NULL) continue;
-    MPI_Cancel(&request);  // otherwise a late message could overwrite memory that was reused
-    MPI_Request_free(&request);
-  }
 }
 
 void Peers::start_clock() {
@@ -186,6 +181,14 @@ void Peers::finish() {
     }
   }
   transfers_.clear();
+}
+
+void Peers::cancel() {
+  for (MPI_Request& request : transfers_) {
+    if (request == MPI_REQUEST_NULL) continue;
+    MPI_Cancel(&request);
+    MPI_Request_free(&request);
+  }
 }
 
 }  // namespace emulated::nccl

@@ -56,9 +56,15 @@ class Peers {
   void say_goodbye();
 
   // `send` and `receive` only start transfers of data; `finish` waits until all transfers are done.
+  // If one of the three throws, `cancel` must be called before the caller's memory is freed or
+  // reused, because a late message would overwrite it. No transfers can be started afterwards.
   void send(int peer, const void* data, size_t bytes);
   void receive(int peer, void* data, size_t bytes);
   void finish();
+  void cancel();
+  /// True from the first `send` or `receive` until `finish` returns. Stays true after `cancel`,
+  /// because a message that has begun to arrive cannot be cancelled.
+  bool has_transfers() const { return !transfers_.empty(); }
 
  private:
   struct Announcement {

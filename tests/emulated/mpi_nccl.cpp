@@ -6,24 +6,10 @@
 #include <thread>
 #include <vector>
 
-#include "emulated/dist/control.h"
 #include "tests/emulated/nccl_world.h"
 
 using namespace emulated_tests;
 using Catch::Matchers::ContainsSubstring;
-
-namespace {
-
-class ShortPatience {
- public:
-  ShortPatience() : before_(emulated::nccl_timeout_s()) { emulated::set_nccl_timeout_s(0.3); }
-  ~ShortPatience() { emulated::set_nccl_timeout_s(before_); }
-
- private:
-  double before_;
-};
-
-}  // namespace
 
 TEST_CASE("a count that differs on one rank is an error on all, which names two ranks") {
   const World world;

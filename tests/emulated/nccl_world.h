@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "emulated/dist/control.h"
 #include "tests/support/catch.h"
 
 namespace emulated_tests {
@@ -66,6 +67,16 @@ class Floats {
  private:
   float* data_ = nullptr;
   size_t count_;
+};
+
+// While an object of this class lives, calls wait only 0.3 seconds for other ranks.
+class ShortPatience {
+ public:
+  ShortPatience() : before_(emulated::nccl_timeout_s()) { emulated::set_nccl_timeout_s(0.3); }
+  ~ShortPatience() { emulated::set_nccl_timeout_s(before_); }
+
+ private:
+  double before_;
 };
 
 inline ncclResult_t gather(ncclComm_t comm, const Floats& buffer, size_t count) {
