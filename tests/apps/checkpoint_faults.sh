@@ -4,7 +4,8 @@
 # calls fails. Either the old or the new checkpoint is then undamaged, and the resumed run ends like
 # a run without faults. Tries each fsync and rename, and a sample of the writes and removals. With
 # the argument `exhaustive`, tries every call. Then a run replaces a damaged checkpoint, and each of
-# its renames and removals is a fault.
+# its renames and removals is a fault. A run without faults shows the order of fsyncs and renames,
+# because a kill of the program does not show what a crash of the machine would lose.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
@@ -13,9 +14,23 @@ run=("$train_gpt" --data text.txt --layers 1 --heads 1 --width 4 --context 4 --g
   --checkpoint-every 1 --checkpoint-keep 1 --checkpoint-async off)
 
 digest() { sed -nE 's/^ *"digest": "([0-9a-f]+)",$/\1/p' run/step-000000003/manifest.json; }
-must_work "${run[@]}"
+must_work env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/run" FAULT_TRACE="$work/trace" \
+  "${run[@]}"
 expected=$(digest)
 [[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest"
+
+# Files and folders are flushed before the rename that gives them their final name. The folder of
+# the checkpoints is flushed before the checkpoint before is renamed, to be removed.
+for step in 1 2 3; do
+  new=run/step-00000000$step
+  for name in shard-00001-of-00001.safetensors manifest.json; do
+    printf '%s\n' "fsync $new.partial/$name.tmp" "rename $new.partial/$name"
+  done
+  printf '%s\n' "fsync $new.partial" "rename $new" "fsync run"
+  ((step == 1)) || printf 'rename run/step-00000000%d.partial\n' $((step - 1))
+done > order
+sed -E "s|$work/||; s/(safetensors|json)\..*\.tmp$/\1.tmp/" trace | diff order - ||
+  fail "another order of fsyncs and renames"
 
 # fault KIND CALLS AT: runs with the fault KIND at the call number AT among the calls named CALLS
 # (file_faults.cpp), from the folder `start` if there is one. Sets `status` to the exit code.

@@ -11,8 +11,10 @@
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC
 // for all later writes).
 // Without FAULT_AT, or if it is 0, the library only counts. When the program exits, the library
-// writes the number of counted calls to the file FAULT_COUNT, if this variable is set. With
-// FAULT_DELAY_MS each write in the folder takes that many milliseconds longer, as on a slow disk.
+// writes the number of counted calls to the file FAULT_COUNT, if this variable is set. If
+// FAULT_TRACE is set, each fsync and rename in the folder appends its name and path to that file,
+// counted or not. With FAULT_DELAY_MS each write in the folder takes that many milliseconds longer,
+// as on a slow disk.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -26,6 +28,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 namespace {
 
@@ -42,12 +45,23 @@ bool in_folder(const char* path) {
   return *folder != '\0' && std::strstr(path, folder) != nullptr;
 }
 
-bool in_folder(int descriptor) {
+std::string path_of(int descriptor) {
   std::array<char, 64> link{};
   std::array<char, PATH_MAX> path{};
   std::snprintf(link.data(), link.size(), "/proc/self/fd/%d", descriptor);
   const ssize_t length = ::readlink(link.data(), path.data(), path.size() - 1);
-  return length > 0 && in_folder(path.data());
+  return length > 0 ? path.data() : "";
+}
+
+bool in_folder(int descriptor) { return in_folder(path_of(descriptor).c_str()); }
+
+void trace(const char* name, const char* path) {
+  const char* const to = setting("FAULT_TRACE");
+  if (*to == '\0' || !in_folder(path)) return;
+  std::FILE* const file = std::fopen(to, "a");
+  if (file == nullptr) std::abort();
+  std::fprintf(file, "%s %s\n", name, path);
+  std::fclose(file);
 }
 
 void delay() {
@@ -121,12 +135,14 @@ ssize_t pwrite64(int descriptor, const void* data, size_t bytes, off64_t positio
 
 int fsync(int descriptor) {
   static auto* const real = next<int(int)>("fsync");
+  trace("fsync", path_of(descriptor).c_str());
   const bool fails = in_folder(descriptor) && is_turn("fsync");
   return fails ? fail_with(fault_error()) : real(descriptor);
 }
 
 int rename(const char* from, const char* to) {
   static auto* const real = next<int(const char*, const char*)>("rename");
+  trace("rename", to);
   const bool fails = in_folder(to) && is_turn("rename");
   return fails ? fail_with(fault_error()) : real(from, to);
 }
