@@ -1,6 +1,8 @@
 // Tests resuming at ZeRO stage 3 when some ranks have no data in their first micro-batch. These
 // ranks must gather parameters in the order that the checkpoint recorded. Also tests that this
-// order is the same at every stage, and that invalid orders are refused.
+// order is the same at every stage, and that invalid orders are refused. Some runs have frozen
+// parameters, which must be set and restored like all others.
+#include <algorithm>
 #include <filesystem>
 
 #include "core/error.h"
@@ -39,6 +41,20 @@ struct Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
+  /// Changes the frozen weights, so that a new run has other ones.
+  void change_frozen() {
+    Weights weights = weights_of(optimizer);
+    for (const nn::NamedParameter& named : model.named_parameters()) {
+      if (named.parameter.trainable()) continue;
+      for (float& value : weights.at(named.name)) value += 0.125f;
+    }
+    optimizer.set_parameters(
+        [&](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
+          std::copy_n(weights.at(named.name).begin() + begin, out.size(), out.begin());
+        });
+    CHECK(weights_of(optimizer) == weights);
+  }
+
   void train(int64_t from, int64_t to) {
     for (int64_t step = from; step < to; ++step) train_step(optimizer, training, step, result);
   }
@@ -56,11 +72,13 @@ void check_resume(int writer_stage, bool writes_alone, bool frozen) {
   CAPTURE(writer_stage, writes_alone, frozen);
   const dist::World job = job_world();
   Run whole(lone_world(), 0, frozen);
+  if (frozen) whole.change_frozen();
   whole.train(0, all_steps);
 
   const SharedFolder folder(job);
   {
     Run first(writes_alone ? lone_world() : job, writer_stage, frozen);
+    if (frozen) first.change_frozen();
     first.train(0, saved_step);
     const dist::World& world = writes_alone ? lone_world() : job;
     if (!writes_alone || job.rank == 0) {
