@@ -1,7 +1,8 @@
 // Tests the optimizer's interface on several ranks: state, groups, parameters without gradient,
-// misuse.
+// dropout, misuse.
 #include <cmath>
 
+#include "core/random.h"
 #include "tests/support/catch.h"
 #include "tests/support/layered_model.h"
 #include "tests/support/tiny_training.h"
@@ -237,6 +238,20 @@ TEST_CASE("a step with unfinished micro-batches is an error") {
   models::Gpt other(run.model);
   CHECK_THROWS_WITH(optimizer.add_param_group(other, {}),
                     ContainsSubstring("step 1 is not finished"));
+}
+
+TEST_CASE("dropout depends on the seed, the step and the first sample of the micro-batch") {
+  LayeredModel model;
+  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, job_world(), {.seed = 5});
+  for (const int64_t step : {3, 4}) {
+    for (const auto& micro : optimizer.micro_batches(step, {.global = 14, .micro = 2})) {
+      CHECK(dropout_state().seed == 5);
+      CHECK(dropout_state().step == step);
+      CHECK(dropout_state().first_sample == 2 * micro.index);
+      optimizer.backward(model.loss(micro));
+    }
+    optimizer.step();
+  }
 }
 
 TEST_CASE("dropout is for use within a step: a forward before or after one is refused") {
