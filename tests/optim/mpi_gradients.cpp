@@ -104,22 +104,28 @@ TEST_CASE("f16: gradients are those of the loss, not of the scaled one") {
   }
 }
 
-TEST_CASE("a plain update is the learning rate times the gradient") {
+TEST_CASE("a plain update is the group's rate times the schedule's factor times the gradient") {
+  constexpr int64_t step = 3;
   for (const int stage : {0, 3}) {
     LayeredModel model;
-    optim::ZeroOptimizer optimizer(model, optim::Sgd{.learning_rate = 0.5f}, job_world(),
-                                   {.stage = stage});
+    optim::ZeroOptimizer optimizer(
+        model, optim::Sgd{.learning_rate = 0.5f}, job_world(),
+        {.stage = stage,
+         .schedule = [](int64_t at) { return at == step ? 0.5f : 0.25f; },
+         .group_of = [](const auto& named) { return named.name.ends_with("bias") ? 1 : 0; },
+         .groups = {{.learning_rate = 0.25f}}});
     const Weights before = weights_of(optimizer);
     const Training training{.loss = [&](const auto& micro) { return model.loss(micro); }};
-    run_micro_batches(optimizer, training, 0);
+    run_micro_batches(optimizer, training, step);
     std::map<std::string, Tensor> gradients;
     for (const auto& [name, values] : before) gradients[name] = optimizer.gradient(name);
-    optimizer.step();
+    CHECK(optimizer.step().learning_rate == 0.25f);  // the rule's rate times the factor
     const Weights after = weights_of(optimizer);
     for (const auto& [name, gradient] : gradients) {
+      const float rate = name.ends_with("bias") ? 0.125f : 0.25f;
       int64_t wrong = 0;
       for (size_t i = 0; i < before.at(name).size(); ++i) {
-        const float expected = before.at(name)[i] - 0.5f * gradient.values<float>()[i];
+        const float expected = before.at(name)[i] - rate * gradient.values<float>()[i];
         wrong += after.at(name)[i] == expected ? 0 : 1;
       }
       CHECK(wrong == 0);
