@@ -1,7 +1,8 @@
 // Tests that every loss, gradient norm and final weight has the same bits as in a run of one rank
 // in the same precision. This must hold for any number of ranks and any bucket size, at every
 // stage, with and without recompute and overlap. The run of one rank is computed in the same
-// process. With fast reduction or no_sync, losses must only be close to those of one rank.
+// process. With fast reduction or no_sync, losses and norms must only be close to those of one
+// rank.
 #include "tests/support/catch.h"
 #include "tests/support/reordered_communicator.h"
 #include "tests/support/tiny_training.h"
@@ -178,17 +179,30 @@ TEST_CASE("a changed order of summation changes the bits") {
   CHECK(result.losses.back() == Catch::Approx(reference().losses.back()).epsilon(1e-3));
 }
 
+// Compares a run's last loss and its first gradient norm with those of the reference. The norm of
+// the first step shows sums that lack micro-batches, to which losses and Adam hardly react.
+void check_close(const TrainingResult& result, const Variant& variant) {
+  const TrainingResult& expected = reference(variant.dtype, variant.grad_shard);
+  // The order of additions decides how a bf16 sum is rounded.
+  const double tolerance = variant.grad_shard == DType::f32 ? 1e-3 : 1e-2;
+  const float loss = expected.losses.at(result.losses.size() - 1);
+  CHECK(result.losses.back() == Catch::Approx(loss).epsilon(tolerance));
+  CHECK(result.grad_norms[0] == Catch::Approx(expected.grad_norms[0]).epsilon(0.03));
+}
+
 TEST_CASE("fast reduction: close to the ordered one, and the same bits from run to run") {
-  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const auto [dtype, sums] =
+      GENERATE(std::pair(DType::f32, DType::f32), std::pair(DType::bf16, DType::f32),
+               std::pair(DType::bf16, DType::bf16));
   for (const int stage : {0, 1, 2, 3}) {
-    const Variant variant{.dtype = dtype, .stage = stage};
+    const Variant variant{.dtype = dtype, .stage = stage, .grad_shard = sums};
     auto options = options_of(variant);
     options.reduction = optim::Reduction::fast;
     const dist::World world = job_world();
     world.communicator->traffic().reset();
     const TrainingResult first = train_tiny(run_of(variant), world, options);
-    CAPTURE(stage);
-    CHECK(first.losses.back() == Catch::Approx(reference(dtype).losses.back()).epsilon(1e-3));
+    CAPTURE(dtype_name(dtype), dtype_name(sums), stage);
+    check_close(first, variant);
     CHECK(first == train_tiny(run_of(variant), world, options));
     CHECK(world.communicator->traffic().calls(dist::Collective::reduce_scatter) > 0);
     CHECK(world.communicator->traffic().calls(dist::Collective::exchange) == 0);
@@ -197,9 +211,12 @@ TEST_CASE("fast reduction: close to the ordered one, and the same bits from run 
 }
 
 TEST_CASE("no_sync: close to the reference, reduced once a step") {
-  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const auto [dtype, sums] =
+      GENERATE(std::pair(DType::f32, DType::f32), std::pair(DType::bf16, DType::f32),
+               std::pair(DType::bf16, DType::bf16));
   for (const int stage : {0, 1, 2, 3}) {
-    const Variant variant{.dtype = dtype, .stage = stage, .bucket_bytes = whole_model};
+    const Variant variant{
+        .dtype = dtype, .stage = stage, .bucket_bytes = whole_model, .grad_shard = sums};
     auto options = options_of(variant);
     options.no_sync = true;
     const dist::World world = job_world();
@@ -207,8 +224,8 @@ TEST_CASE("no_sync: close to the reference, reduced once a step") {
     TinyRun run = run_of(variant);
     run.steps = 4;
     const TrainingResult result = train_tiny(run, world, options);
-    CAPTURE(stage);
-    CHECK(result.losses.back() == Catch::Approx(reference(dtype).losses[3]).epsilon(1e-3));
+    CAPTURE(dtype_name(dtype), dtype_name(sums), stage);
+    check_close(result, variant);
     // Stages 0 to 2 have a bucket for the tied table and one for all other parameters. Stage 3 has
     // a bucket for the tied table, one for the position table, and one for each transformer layer.
     const int64_t buckets = stage == 3 ? 2 + run.model.layers : 2;
