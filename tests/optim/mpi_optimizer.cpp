@@ -5,6 +5,7 @@
 #include "core/random.h"
 #include "tests/support/catch.h"
 #include "tests/support/layered_model.h"
+#include "tests/support/table_model.h"
 #include "tests/support/tiny_training.h"
 
 namespace tessera::test {
@@ -85,6 +86,24 @@ TEST_CASE("groups: with a learning rate of zero, parameters keep their values") 
     for (const auto& [name, values] : weights_of(optimizer)) {
       CAPTURE(stage, name);
       CHECK((values == before.at(name)) == name.starts_with("h.0."));
+    }
+  }
+}
+
+TEST_CASE("groups: with a learning rate of zero, a row-sparse table keeps its values") {
+  const TableRun run;
+  for (const int stage : {0, 3}) {
+    TableModel model(run);
+    optim::ZeroOptimizer optimizer(
+        model, optim::AdamW{.learning_rate = 1e-2f}, job_world(),
+        {.stage = stage,
+         .group_of = [](const auto& named) { return named.name == "items.weight" ? 1 : 0; },
+         .groups = {{.learning_rate = 0.0f}}});
+    const Weights before = weights_of(optimizer);
+    optimizer.step(0, run.batch, [&](const MicroBatch& micro) { return model.loss(micro); });
+    for (const auto& [name, values] : weights_of(optimizer)) {
+      CAPTURE(stage, name);
+      CHECK((values == before.at(name)) == (name == "items.weight"));
     }
   }
 }
