@@ -125,6 +125,23 @@ TEST_CASE("an epoch has every image at most once, in an order of its own") {
                ContainsSubstring("11 images to train on do not fill a global batch of 12"));
 }
 
+TEST_CASE("an image is augmented by its index in the set and by the epoch") {
+  const auto set = std::make_shared<TestImages>(20);
+  const data::TrainingBatches batches(set, transform, {.batch = {.global = 20, .micro = 20}});
+  data::ImageMemory memory;
+  for (const int64_t epoch : {0, 1}) {  // of one step each
+    const data::ImageBatch read = batches.read({.step = epoch, .samples = 20});
+    const std::vector<float> pixels = values_of<float>(read.images);
+    std::vector<float> expected(pixels.size());
+    for (int64_t row = 0; row < 20; ++row) {
+      const int64_t index = batches.index_of(epoch, row);
+      data::ImageTransform(transform).train(set->read(index, memory), epoch, index, memory,
+                                            expected.data() + row * tiny.elements());
+    }
+    REQUIRE(pixels == expected);
+  }
+}
+
 TEST_CASE("a resumed run reads the same batches as an uninterrupted run") {
   const Batch batch{.global = 10, .micro = 5};
   const auto set = std::make_shared<TestImages>(50);

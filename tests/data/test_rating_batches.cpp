@@ -194,7 +194,9 @@ TEST_CASE("targets are ratings, or one for interactions and zero for drawn negat
       drawn(), histories(),
       {.batch = batch, .seed = 2, .negatives = ranks ? 2 : 0, .ranks = ranks});
   const int64_t per_sample = ranks ? 3 : 1;
-  const MicroBatch micro = micro_batch(batch, 1, 1);
+  const int64_t step = GENERATE(1, 15);  // in the first epoch, and in the second one
+  REQUIRE(batches.epoch(step) == step / 14);
+  const MicroBatch micro = micro_batch(batch, step, 1);
   const RatingBatch read = batches.read(micro);
   REQUIRE(read.users.shape() == Shape{7});
   REQUIRE(read.items.shape() == Shape{7, per_sample});
@@ -204,13 +206,13 @@ TEST_CASE("targets are ratings, or one for interactions and zero for drawn negat
   const auto items = read.items.values<int32_t>();
   const auto targets = read.targets.values<float>();
   for (int64_t row = 0; row < 7; ++row) {
-    const int64_t index = batches.index_of(1, 7 + row);
+    const int64_t index = batches.index_of(step, 7 + row);
     const auto from = static_cast<size_t>(index);
     REQUIRE(users[row] == drawn().users[from]);
     REQUIRE(items[row * per_sample] == drawn().items[from]);
     REQUIRE(targets[row * per_sample] == (ranks ? 1.0f : drawn().values[from]));
     for (int64_t k = 1; k < per_sample; ++k) {
-      REQUIRE(items[row * per_sample + k] == batches.negative(0, index, k - 1));
+      REQUIRE(items[row * per_sample + k] == batches.negative(step / 14, index, k - 1));
       REQUIRE(targets[row * per_sample + k] == 0.0f);
     }
   }
