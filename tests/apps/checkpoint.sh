@@ -168,9 +168,13 @@ grep -q -- '; give the same values, another folder, or --resume-changed steps,wa
   stderr.log || fail "$(cat stderr.log)"
 expect 'data is .* bytes with digest' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --data "$TESSERA_SOURCE_DIR/README.md" --checkpoint on
+# Without --threads, a resumed run has as many threads as the checkpoint's run, whatever
+# OMP_NUM_THREADS is.
 cp -r on more
-alone "${run[@]}" --steps 14 --resume-changed 'steps, warmup' --checkpoint more --log more.jsonl
+OMP_NUM_THREADS=2 alone "${run[@]}" --steps 14 --resume-changed 'steps, warmup' --threads 0 \
+  --checkpoint more --log more.jsonl
 [[ $(digest more.jsonl 14) != '' ]] || fail "$(cat more.jsonl)"
+grep -q '"threads":"1"' more/step-000000014/manifest.json || fail "the threads of the run changed"
 # Weights that --save-every wrote have the name of a checkpoint, and are not removed as an old one.
 mkdir -p beside/step-000000001
 echo weights > beside/step-000000001/model.safetensors
@@ -241,6 +245,9 @@ others() {
   [[ $(digest "$name.jsonl" 6) == $(digest "$name-whole.jsonl" 6) ]] || fail "other bits: $name"
   [[ $(digest "$name.jsonl" 6) =~ ^[0-9a-f]{32}$ ]] || fail "$(cat "$name.jsonl")"
 }
-others "$train_recommender" recommender --steps 6 --batch 60 --micro-batch 12 --factors 10 \
-  --threads 1
+ratings=(--steps 6 --batch 60 --micro-batch 12 --factors 10 --threads 1)
+others "$train_recommender" recommender "${ratings[@]}"
+# The tables of this run have master weights, and state with one value per row.
+others "$train_recommender" rowwise "${ratings[@]}" --table-optimizer rowwise-adagrad \
+  --precision bf16
 others "$train_resnet" resnet --steps 6 --batch 12 --micro-batch 4 --eval-every 3 --threads 1

@@ -234,6 +234,7 @@ class SavedState : public optim::StateSource {
       : events_(optimizer.parameter_events()) {
     for (const optim::StatePiece& piece : optimizer.own_state_pieces()) {
       const Tensor values = piece.values.to_host();
+      REQUIRE(values.elements() == piece.end - piece.begin);
       if (values.dtype() == DType::i64) {
         counts_[piece.of.path()] = values.data<int64_t>()[0];
         continue;
@@ -256,8 +257,9 @@ class SavedState : public optim::StateSource {
 };
 
 TEST_CASE("row-sparse tables: a run is resumed in any layout, also by ranks without data") {
-  const TableRun run{};
   for (const bool rowwise : {false, true}) {
+    // 16-bit tables have master weights, which are saved in place of their values.
+    const TableRun run{.dtype = rowwise ? DType::bf16 : DType::f32};
     ZeroOptions options{.clip = 0.5f};
     if (rowwise) options.table_rule = optim::RowwiseAdagrad{.learning_rate = 5e-2f};
     const auto go_on = [&](optim::ZeroOptimizer& optimizer, TableModel& model) {
