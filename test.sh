@@ -6,7 +6,8 @@
 #    emulated CUDA it also runs the tests of models and some of the tests of applications. It also
 #    gives damaged files to the readers of files (tests/hostile).
 # Other tests, such as the unit tests of nn, data and train, run in the release build alone.
-# --full adds the long matrices and the thread sanitizer. Other arguments go to ctest.
+# --full adds the thread sanitizer, and the slow tests (label `full`), which try many combinations
+# of settings. Other arguments go to ctest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/scripts/common.sh"
 
@@ -25,7 +26,7 @@ for preset in "${presets[@]}"; do build "$preset"; done
 mkdir -p build/tests
 printf 'subdirs("%s")\n' "${presets[@]/#/$PWD/build/}" > build/tests/CTestTestfile.cmake
 say "testing ${presets[*]}"
-# Many tests wait for a signal, a time limit or the disk. With half as many tests again as cores,
-# two cores are busy for 90 % of the time instead of 60 %.
+# Many tests wait for a signal, a time limit or the disk, so 1.5 times as many tests as cores run at
+# a time. On two cores, this keeps the cores busy for 90 % of the time instead of 60 %.
 exec ctest --test-dir build/tests --parallel "$((cores + cores / 2))" --output-on-failure \
   --no-label-summary "${selection[@]}" "$@"

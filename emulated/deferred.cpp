@@ -178,8 +178,8 @@ class Device {
   std::vector<Goal> obstacles(const Queue& queue) const {
     std::vector<Goal> result;
     const Step& step = queue.steps.front();
-    // After a failure, the step that marks the point may have been discarded. No step waits for a
-    // point whose step is gone.
+    // After a failure, the step that marks the point may have been discarded. Then the point would
+    // never be passed, so it is no obstacle.
     if (step.awaited && !step.awaited->passed &&
         !is_done(*step.awaited->queue, step.awaited->number)) {
       result.emplace_back(step.awaited->queue.get(), step.awaited->number);
@@ -290,7 +290,8 @@ class Device {
   std::atomic<uint64_t> seed_{
       seed_of("TESSERA_EMULATED_STREAMS",
               "0 for streams that are not deferred, any other for deferred streams")};
-  // Work that the host does not wait for runs after this time, because other ranks may wait for it.
+  // If no host thread waits for a step, the step still runs once it has been queued for this long,
+  // because other ranks may wait for it.
   std::chrono::milliseconds patience_{20};
   uint64_t random_ = seed_;
   uint64_t steps_ = 0;

@@ -137,7 +137,9 @@ class StepLoop {
   optim::ZeroOptimizer& optimizer_;
   RunLog& log_;
   StepWork work_;
-  MicroBatch loaded_;  // set by `load` if the caller gave only `forward`
+  // If the caller gave only `forward`, the constructor makes a `load`, which stores the micro-batch
+  // here.
+  MicroBatch loaded_;
   Progress progress_;
   TimelineRecorder timeline_;
   std::optional<Running> running_;

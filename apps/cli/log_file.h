@@ -13,8 +13,9 @@ void imply_log(RunOptions& options);
 /// Checks a file that exists at the path of the log and is not empty. Throws InputError in these
 /// cases:
 ///
-///   - imply_log chose the path, and the file is not the log of an earlier run whose report (or
-///     table, without --report) had the same file name;
+///   - imply_log chose the path, and the file is not the log of a run with the same report, which
+///     means that its --report named a file of the same name as this run's. Without --report, the
+///     tables of --csv are compared instead;
 ///   - the run resumes from a checkpoint, and the file is not a log of the checkpoint's model.
 void check_log_file(const RunOptions& options, const Resumed& resumed);
 

@@ -154,8 +154,9 @@ void check_step_folders(const GivenSaves& saves) {
       beside, saves.checkpoints);
 }
 
-// True if the writer of a folder of checkpoints locks the file `name`. An empty file with the name
-// of a lock counts as one: it may be that of a run that has not written a checkpoint yet.
+// True if `name` is the lock file of a folder of checkpoints, whether or not a run holds the lock
+// now. If the folder has no checkpoints, an empty file with a lock file's name counts too: it may
+// belong to a run that has not written a checkpoint yet.
 bool is_lock(const fs::path& name) {
   if (name.filename() != train::lock_name) return false;
   std::error_code error;

@@ -97,7 +97,7 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
       ->group(group);
   app.add_option("--report", options.report,
                  "Write a page with charts of the run to FILE.html, for a browser")
-      ->compare(Compared::presence)  // all ranks record a step for the report
+      ->compare(Compared::presence)  // every rank records the timeline of one step
       ->group(group);
   app.add_option("--csv", options.csv,
                  "Write a table of the steps to FILE.csv at the end of the run")

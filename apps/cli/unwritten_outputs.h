@@ -17,9 +17,9 @@ std::vector<std::string> output_flags(const RunOptions& options);
 /// Warns of all outputs that the command asks for, because --plan writes none.
 void warn_of_plan(const RunOptions& options);
 
-/// Returns true if all steps of the run are done. Then says so, and warns if --report, --csv,
-/// --tensorboard, --trace or --save was given, or --log with a file that does not exist, because
-/// their files are not written. With --eval-only returns false.
+/// Returns true if all steps of the run are done and --eval-only was not given. In this case, warns
+/// of each output that was asked for but will not be written: those of --report, --csv,
+/// --tensorboard, --trace and --save, and that of --log if the file does not exist.
 bool nothing_left(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

@@ -1,8 +1,9 @@
 // A program's flags: --name VALUE or --name=VALUE, --name alone for flags without a value, and
 // positional arguments. If a flag is given twice, its last value is used, so that flags at the end
-// of a command override those of a script. But a list without a delimiter keeps all values, and a
-// flag that may also be positional must not be given both ways. CLI11 splits the arguments and
-// writes the help. In apps, only flags.cpp includes CLI11, because CLI11 takes seconds to compile.
+// of a command override those of a script. But a flag with a list of values, for which list() was
+// not called, collects the values of all its occurrences, and a flag that may also be positional
+// must not be given both ways. CLI11 splits the arguments and writes the help. In apps, only
+// flags.cpp includes CLI11, because CLI11 takes seconds to compile.
 //
 //   Flags app("What the program does", "name");
 //   app.add_option("--steps", options.steps, "Optimizer steps")->group("Training");

@@ -18,11 +18,11 @@ inline int64_t logits_stride(int64_t vocabulary) {
   return (vocabulary + multiple - 1) / multiple * multiple;
 }
 
-/// Returns the number of rows that the weight has in the products: `vocabulary` or, for 16-bit
-/// operands on a GPU, logits_stride(vocabulary). The rows beyond the vocabulary are zeros. Aligned
-/// rows of logits are not enough for cuBLASLt's fast kernels, because cuBLASLt also looks at the
-/// sizes: on an H200, the product for the logits reaches 95 TFLOP/s with 50,257 columns and 718
-/// TFLOP/s with 50,304.
+/// Returns the number of columns of logits that the matrix products compute: `vocabulary` or, for
+/// 16-bit operands on a GPU, logits_stride(vocabulary). In the second case the products read a
+/// weight that is padded with rows of zeros to this number of rows. Aligned rows of logits are not
+/// enough for cuBLASLt's fast kernels, because cuBLASLt also looks at the sizes: on an H200, the
+/// product for the logits reaches 95 TFLOP/s with 50,257 columns and 718 TFLOP/s with 50,304.
 inline int64_t logits_columns(int64_t vocabulary, DType dtype, Device device) {
   return device.is_cpu() || dtype_size(dtype) != 2 ? vocabulary : logits_stride(vocabulary);
 }

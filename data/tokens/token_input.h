@@ -1,6 +1,6 @@
-// Provides the tokens of a micro-batch to training. All micro-batches are loaded into one buffer,
-// because a CUDA graph needs a fixed address (core/cuda.h). On a GPU, the copy of the tokens runs
-// while the host continues.
+// Provides the tokens of a micro-batch to training. Each micro-batch is loaded into the same
+// buffer, over the previous one, because a CUDA graph needs a fixed address (core/cuda.h). On a
+// GPU, the copy of the tokens runs while the host continues.
 //
 //   TokenInput input(data, {.sequences = 12, .context = 64});
 //   input.load(micro);

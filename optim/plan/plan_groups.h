@@ -31,7 +31,9 @@ struct PlanGroup {
   bool trainable = true;
   std::vector<int64_t> registered;  // registration index of each parameter of the layout
   dist::ShardLayout layout;
-  std::vector<PlanBlock> blocks;    // stage 3: in order of buckets, so from the model's end on
+  // Empty unless the stage is 3. In the order of buckets, which is from the model's end to its
+  // beginning.
+  std::vector<PlanBlock> blocks;
 
   /// Returns the lowest registration index in a bucket. Backward reaches this parameter last.
   int64_t first_registered(const dist::Bucket& bucket) const {

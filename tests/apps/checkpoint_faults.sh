@@ -3,9 +3,10 @@
 # A run is killed at a write, an fsync, a rename or a removal of its checkpoints, or one of these
 # calls fails. Either the old or the new checkpoint is then undamaged, and the resumed run ends like
 # a run without faults. Tries each fsync and rename, and a sample of the writes and removals. With
-# the argument `exhaustive`, tries every call. Then a run replaces a damaged checkpoint, and each of
-# its renames and removals is a fault. A run without faults shows the order of fsyncs and renames,
-# because a kill of the program does not show what a crash of the machine would lose.
+# the argument `exhaustive`, tries every call. Then a run replaces a damaged checkpoint, and the
+# faults are tried at each rename and removal of this run. A run without faults shows the order of
+# fsyncs and renames, because a kill of the program does not show what a crash of the machine would
+# lose.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
@@ -20,7 +21,7 @@ expected=$(digest)
 [[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest"
 
 # Files and folders are flushed before the rename that gives them their final name. The folder of
-# the checkpoints is flushed before the checkpoint before is renamed, to be removed.
+# the checkpoints is flushed before the previous checkpoint is renamed, which begins its removal.
 for step in 1 2 3; do
   new=run/step-00000000$step
   for name in shard-00001-of-00001.safetensors manifest.json; do
