@@ -16,11 +16,12 @@ namespace tessera {
 
 class AwakeTime {
  public:
+  static constexpr std::chrono::milliseconds longest_counted{500};
+
   /// Counts the time since the last look(), or since the construction. It counts as half a second
   /// at most, so call look() more often than that. A longer time means that this process itself was
   /// stopped, for example because the user has stopped the job.
   void look() {
-    constexpr std::chrono::milliseconds longest_counted(500);
     const auto now = Clock::now();
     counted_ += std::min<Clock::duration>(now - last_, longest_counted);
     last_ = now;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/awake_time.h"
 #include "core/trace.h"
 
 namespace tessera::dist {
@@ -31,14 +32,14 @@ class Backoff {
     sleep_ns_ = std::min(2 * sleep_ns_, longest_sleep_ns);
   }
 
-  /// Returns the nanoseconds that pause() has slept since the last reset. Each sleep counts as half
-  /// a second at most. A longer sleep means that this process itself was stopped, for example
-  /// because the user has stopped the job. No peer is at fault in this case.
+  /// Returns the nanoseconds that pause() has slept since the last reset. As in AwakeTime, a sleep
+  /// counts as half a second at most: if it was longer, this process itself was stopped.
   int64_t slept_ns() const { return slept_ns_; }
 
  private:
   static constexpr int64_t spin_ns = 30'000;
-  static constexpr int64_t longest_counted_ns = 500'000'000;
+  static constexpr int64_t longest_counted_ns =
+      std::chrono::nanoseconds(AwakeTime::longest_counted).count();
   static constexpr long shortest_sleep_ns = 5'000;
   static constexpr long longest_sleep_ns = 100'000;
 

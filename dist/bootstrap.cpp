@@ -322,11 +322,12 @@ void finish(World& world) {
     announce_end();
     // Poll until all ranks have announced their end, and only then enter the barrier below. In
     // NCCL's barrier a rank makes no progress in MPI, so its announcement might not arrive.
-    if (!all_end_within(world.comm_timeout_s)) {
+    const double limit_s = end_timeouts * world.comm_timeout_s;
+    if (!all_end_within(limit_s)) {
       throw StalledError(
-          fmt::format("finish has not ended in {} s (--comm-timeout): a rank has not made this "
-                      "call (stopped, hanging, or computing)",
-                      world.comm_timeout_s),
+          fmt::format("finish has not ended in {} s ({} times --comm-timeout): a rank has not made "
+                      "this call (stopped, hanging, or computing)",
+                      limit_s, end_timeouts),
           {});
     }
     // Wait for all ranks, because no rank may tear down its communicator while others still send.

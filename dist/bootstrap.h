@@ -28,7 +28,7 @@ struct World {
   int size = 1;
   int local_rank = 0;  // among the ranks of this host
   int local_size = 1;
-  /// Time limit of collectives and of finish() in seconds; dist::choose_devices sets it.
+  /// Time limit of collectives in seconds; dist::choose_devices sets it.
   double comm_timeout_s = default_comm_timeout_s;
   /// Says how the ranks' GPUs or GPU libraries differ; empty if they are equal, or if the ranks
   /// compute on the CPU. If they differ, the same work may give different bits on different ranks.
@@ -46,9 +46,13 @@ struct World {
 ///  - if MPI is initialised, MPI_COMM_WORLD returns errors, and TESSERA_MPI throws them.
 World init(int& argc, char**& argv);
 
+/// finish() waits for this many times World::comm_timeout_s, because rank 0 may write traces and
+/// reports alone when the other ranks are done.
+inline constexpr int end_timeouts = 10;
+
 /// Ends MPI. Every rank must call finish() after success. Throws StalledError (dist/stalled.h) if a
-/// rank has not called finish() World::comm_timeout_s after this one. No rank may call finish()
-/// while an exception unwinds.
+/// rank has not called finish() in time (end_timeouts). No rank may call finish() while an
+/// exception unwinds.
 void finish(World& world);
 
 /// Calls init, body and finish; returns the process's exit code. If the body returns a code other

@@ -179,6 +179,7 @@ inline int __all_sync(unsigned mask, int predicate,
 
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 inline void __threadfence_block() { __threadfence(); }
+inline void __threadfence_system() { __threadfence(); }
 
 // Atomics return the old value. Floating-point atomics are missing on purpose: the order of their
 // additions would change the bits from run to run.

@@ -63,11 +63,12 @@ class LastResort {
  public:
   LastResort(pid_t child, int rank) : child_(child), rank_(rank) {}
 
-  /// `waits`: SIGUSR2 still waits until the program handles it.
+  /// Call it several times a second while SIGUSR2 waits (`waits`), and at least once a second
+  /// otherwise. A program that has handled SIGUSR2 before is left alone: it is about to end, and
+  /// may still be writing its results.
   void look(bool waits) {
-    constexpr int patience_s = 60;
-    constexpr int last_patience_s = 70;
-    if (!waits) {
+    has_handled_ = has_handled_ || handles_signal(child_, SIGUSR2);
+    if (!waits || has_handled_) {
       waited_ = {};
       return;
     }
@@ -76,7 +77,20 @@ class LastResort {
     if (sent_ == SIGTERM && waited_.seconds() > last_patience_s) send(SIGKILL, last_patience_s);
   }
 
+  /// To be called when the child has ended. If it got SIGTERM from here, waits for the rest of its
+  /// group, which may be the program that a wrapper has started.
+  void await_group() {
+    while (sent_ == SIGTERM && ::kill(-child_, 0) == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      waited_.look();
+      if (waited_.seconds() > last_patience_s) send(SIGKILL, last_patience_s);
+    }
+  }
+
  private:
+  static constexpr int patience_s = 60;
+  static constexpr int last_patience_s = 70;
+
   // Signals the child's group, because the child may be a wrapper that has started the program.
   void send(int signal, int after_s) {
     sent_ = signal;
@@ -89,6 +103,7 @@ class LastResort {
 
   const pid_t child_;
   const int rank_;
+  bool has_handled_ = false;
   AwakeTime waited_;  // since SIGUSR2 began to wait
   int sent_ = 0;      // the last signal sent
 };
@@ -182,6 +197,7 @@ int run_as_rank(const std::vector<std::string>& command) {
     }
     if (!state.ended()) last_resort.look(std::ranges::count(waiting, SIGUSR2) > 0);
   }
+  last_resort.await_group();
   record.event = RankRecord::Event::ended;
   record.status = file.read();
   // If mpirun is gone, this process or MPI may have ended the child. So its end does not count as a

@@ -1,4 +1,5 @@
 // Devices, their streams and their memory.
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -216,9 +217,7 @@ void Event::wait() const {
 void Event::synchronize() const {
   refuse_in_capture("Event::synchronize");
   TESSERA_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(event_.get())));
-  // A kernel that follows the event on its stream may still be writing the fault's record.
-  // synchronize() waits for the current stream, and then throws the fault.
-  if (state_of(index_).fault->claimed != 0) cuda::synchronize(index_);
+  throw_fault({DeviceType::cuda, index_});
 }
 
 bool Event::passed() const {
@@ -321,12 +320,11 @@ Fault* device_fault(const Context& context) { return state_of(context.device.ind
 
 void throw_fault(Device device) {
   Fault& reported = *state_of(device.index).fault;
-  if (reported.claimed == 0) return;
-  // A kernel sets `claimed` before the other members. If the kernel runs on another stream than the
-  // one that the caller waited for, it may still be writing them.
-  const DeviceScope scope(device.index);
-  TESSERA_CUDA(cudaDeviceSynchronize());
-  const Fault fault = std::exchange(reported, Fault{});
+  if (std::atomic_ref(reported.complete).load(std::memory_order_acquire) == 0) return;
+  const Fault fault = reported;
+  reported.complete = 0;
+  // Kernels may report the next fault from here on.
+  std::atomic_ref(reported.claimed).store(0, std::memory_order_release);
   if (fault.kind == FaultKind::cross_entropy_weights) {
     fail(
         "cross_entropy: the weights of {} targets add up to zero, for example because all are "

@@ -13,8 +13,8 @@
 
 namespace tessera::cuda {
 
-/// Keeps the first report and ignores later ones. The host may read `claimed` at any time, but the
-/// other members only when the device is idle, because `claimed` is set before them.
+/// Keeps the first report and ignores later ones. The host may read `complete` at any time, and the
+/// other members once it is set.
 __device__ inline void report_fault(Fault* fault, FaultKind kind, long long position, int value,
                                     long long limit) {
   if (atomicCAS(&fault->claimed, 0u, 1u) != 0u) return;
@@ -22,6 +22,8 @@ __device__ inline void report_fault(Fault* fault, FaultKind kind, long long posi
   fault->position = position;
   fault->value = value;
   fault->limit = limit;
+  __threadfence_system();  // the host must see the members above before `complete`
+  fault->complete = 1;
 }
 
 }  // namespace tessera::cuda

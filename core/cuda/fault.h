@@ -25,7 +25,8 @@ enum class FaultKind : int {
 
 /// The record of a fault, in host memory that the device can write.
 struct Fault {
-  unsigned claimed;     // 1 after the first report; later reports are ignored
+  unsigned claimed;     // 1 from the beginning of the first report; later reports are ignored
+  unsigned complete;    // 1 when the report has been written
   FaultKind kind;
   int value;            // the wrong value, outside [0, limit); 0 for cross_entropy_weights
   long long position;
@@ -35,8 +36,8 @@ struct Fault {
 /// Returns the record of faults on the context's device.
 Fault* device_fault(const Context& context);
 
-/// If a kernel of the device has reported a fault, waits until the device is idle, clears the fault
-/// and throws an Error for it.
+/// If a kernel of the device has reported a fault, clears the fault and throws an Error for it. A
+/// report that a running kernel is still writing is left for a later call.
 void throw_fault(Device device);
 
 }  // namespace tessera::cuda

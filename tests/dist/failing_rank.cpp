@@ -4,7 +4,7 @@
 //   mpirun -n 3 failing_rank HOW [nccl [graph|host]]
 //     HOW: throw input input-one kill segv exit abort hang none return return-all mpi
 //          stop stall: rank 1 is stopped, or sleeps for ever; the timeout is 2 s
-//          linger: rank 1 sleeps for ever after the last step; the timeout is 2 s
+//          linger: rank 1 sleeps for ever after the last step; the timeout is 0.2 s
 //          absent: with `nccl`, rank 1 sleeps for ever before the ranks connect over NCCL
 //          suspend: rank 1 sleeps for 2 s, while the test stops all ranks; the timeout is 4 s
 //          other-call: rank 1 makes a different call
@@ -80,7 +80,7 @@ int train(dist::World& world, const std::string& how, const std::string& gatheri
   };
   if (how == "stop" || how == "stall") world.communicator->set_timeout(2);
   if (how == "suspend") world.communicator->set_timeout(4);
-  if (how == "linger") world.comm_timeout_s = 2;
+  if (how == "linger") world.comm_timeout_s = 0.2;
   // The function is static and on the heap, so that an exception does not destroy the graph. The
   // graph must still exist when the job is aborted.
   static std::function<void()>& gathers = *new std::function<void()>(gather);

@@ -67,7 +67,7 @@ for ranks in 2 3; do
   done
   # A rank that has finished waits for the others, but not for ever.
   expect "$ranks" linger 1 \
-    '^rank [02], after step 10: finish has not ended in 2 s \(--comm-timeout\): a rank has not'
+    '^rank [02], after step 10: finish has not ended in 2 s \(10 times --comm-timeout\): a rank'
   expect "$ranks" other-call 1 'step 6: ranks make different calls: ' \
     'rank [02] all_gather of parameters, bucket 0 \(call [0-9]+, ' \
     'rank 1 broadcast of statistics, bucket 9 \(call [0-9]+, 28 bytes of f32 from rank 0\)'

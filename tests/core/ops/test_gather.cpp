@@ -83,6 +83,22 @@ TEST_CASE("gather and index_select pick elements, and their gradients add up", "
   CHECK(relative_error(x.leaf()->gradient, dx) < tolerance(dtype));
 }
 
+// Shorter rows take another way to the gradient, whose grid on CUDA could not hold these.
+TEST_CASE("the gradients of picked rows of more than a million elements add up", "[gather][cpu]") {
+  constexpr int64_t columns = (int64_t{1} << 20) + 1;
+  const Tensor x = as_parameter(Tensor::zeros({2, columns}));
+  const Tensor index = Tensor::from<int32_t>({2}, {1, 1});
+  const Tensor dy = random_tensor({2, columns}, 1);
+  backward_from(ops::index_select(x, 0, index), dy);
+  const auto grad = dy.values<float>();
+  const auto dx = x.leaf()->gradient.values<float>();
+  int64_t wrong = 0;
+  for (size_t i = 0; i < columns; ++i) {
+    wrong += dx[i] != 0 || dx[columns + i] != grad[i] + grad[columns + i] ? 1 : 0;
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("scatter_add adds in f32 and in order, and rounds once", "[gather]") {
   const Case c = any_case();
   const DType dtype = GENERATE(from_range(float_dtypes()));
