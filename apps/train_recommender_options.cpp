@@ -252,6 +252,7 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
   check_model(options, given);
   options.l2 = given.l2.value_or(options.ranks ? 1e-3f : 0.1f);
   within("--l2", options.l2, 0, std::numeric_limits<float>::infinity());
+  fill_before_data(line.given, options);
   check_paths(paths_of(options, app.config_file()));
   if (line.epochs && line.given.steps) {
     fail_input("--epochs and --steps are both given, expected one of them");

@@ -130,6 +130,7 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
   at_least("--image-size", options.image_size, 0);
   at_most("--image-size", options.image_size, models::ImageSizes::most_side);
   within("--label-smoothing", options.label_smoothing, 0, 1);
+  fill_before_data(line.given, options);
   check_paths(paths_of(options, app.config_file()));
   if (line.epochs && line.given.steps) {
     fail_input("--epochs and --steps are both given, expected one of them");

@@ -7,7 +7,9 @@
 #   bench/gpu.sh                         means --build --measure kernels gpt2, and --peer none
 #                                        unless TESSERA_PYTHON is set
 #   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: our side, then the peer
-#   bench/gpu.sh --tests                 the tests, and every way of running the programs
+#   bench/gpu.sh --programs              every way of running the programs, and GPT micro's curve,
+#                                        without anything else on the GPU, because they take minutes
+#   bench/gpu.sh --tests                 the tests
 #   bench/gpu.sh --sanitize              compute-sanitizer over the operations' tests and a step
 #   bench/gpu.sh --build                 builds the programs that the other parts run
 #
@@ -21,22 +23,22 @@
 #   TESSERA_GPU_SECONDS=900              time limit of a call, in seconds; default 570
 #   TESSERA_GPU_BUILD=FOLDER             for the build; default build/gpu, or build/gpu_emulated
 #
-# The requested parts of a call run in this order: build, measure, test, sanitize. Every part has a
-# time limit. If the programs to measure cannot be built, the call ends; any other failed part does
-# not stop the later parts. The exit code is 1 if any part of this call failed. Parts that this
-# machine or build cannot do are listed as skipped.
+# The requested parts of a call run in this order: build, measure, programs, tests, sanitize. Every
+# part has a time limit. If the programs to measure cannot be built, the call ends; any other failed
+# part does not stop the later parts. The exit code is 1 if any part of this call failed. Parts that
+# this machine or build cannot do are listed as skipped.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
-usage() { die "$1; usage: bench/gpu.sh [--emulated] [--build] [--measure [QUESTION...]] [--tests] \
-[--sanitize] [--peer PYTHON|none] [--report FOLDER]"; }
+usage() { die "$1; usage: bench/gpu.sh [--emulated] [--build] [--measure [QUESTION...]] \
+[--programs] [--tests] [--sanitize] [--peer PYTHON|none] [--report FOLDER]"; }
 
 emulated=false calls=() questions=() python=${TESSERA_PYTHON:-} report=
 all_questions=(kernels gpt2 gaps ordered resnet gpt2-medium gpt2-large)
 while [[ $# -gt 0 ]]; do
   case $1 in
     --emulated) emulated=true ;;
-    --build | --tests | --sanitize) calls+=("${1#--}") ;;
+    --build | --programs | --tests | --sanitize) calls+=("${1#--}") ;;
     --measure)
       calls+=(measure)
       while [[ $# -gt 1 && $2 != -* ]]; do
@@ -195,6 +197,19 @@ measure_all() {
   done
 }
 
+# --- programs
+
+programs_all() {
+  local quick=1
+  if ! $emulated; then
+    quick=0
+    part curve 180 env TESSERA_TEST_DEVICE=cuda OMP_NUM_THREADS=$((cores / 2)) \
+      "$build/bin/test_train" "GPT micro learns on CUDA*" || true
+    part devices 120 bash tests/apps/devices.sh || true
+  fi
+  part programs 500 env TESSERA_QUICK=$quick bash tests/apps/gpu_paths.sh || true
+}
+
 # --- tests
 
 # Tests may run side by side, unlike measurements, but only about ten at once, because processes
@@ -206,7 +221,8 @@ tests_all() {
     # A few tests show that this script works; ctest runs all tests.
     serial=(test_core test_dist)
   else
-    serial=(test_optim_kernels test_dist test_models test_optim)  # test_core runs in groups
+    # test_core runs in groups, and test_models, which takes longest, beside the others.
+    serial=(test_optim_kernels test_dist test_optim)
   fi
   local bits="~[full]~[cpu]~[slow]equal bits*" own=(env OMP_NUM_THREADS=1 mpirun -n "$gpus")
   local steps="~[full]~[cpu]~[slow]launched steps*"
@@ -214,11 +230,6 @@ tests_all() {
   if $emulated; then
     bits="~[cpu]equal bits over ranks in f32*" steps="~[cpu]*read after the next is launched*"
   fi
-  programs() {
-    local quick=0
-    if $emulated; then quick=1; fi
-    part programs 500 env TESSERA_QUICK=$quick bash tests/apps/gpu_paths.sh
-  }
   alone() {
     local program spec
     for program in "${serial[@]}"; do
@@ -264,13 +275,10 @@ tests_all() {
   over_ranks &
   waiting+=($!)
   if ! $emulated; then
+    part test_models 540 env TESSERA_TEST_DEVICE=cuda "$build/bin/test_models" "$unwanted" &
+    waiting+=($!)
     core_groups &
     waiting+=($!)
-  fi
-  programs || true
-  if ! $emulated; then
-    part curve 180 env TESSERA_TEST_DEVICE=cuda OMP_NUM_THREADS=$((cores / 2)) \
-      "$build/bin/test_train" "GPT micro learns*" || true
   fi
   wait "${waiting[@]}"
 }
@@ -355,6 +363,7 @@ if wants build; then
 fi
 [[ -x $build/bin/bench_kernels ]] || die "$build has no build: bench/gpu.sh --build comes first"
 if wants measure; then measure_all; fi
+if wants programs; then programs_all; fi
 if wants tests; then tests_all; fi
 if wants sanitize; then sanitize_all; fi
 write_table

@@ -45,7 +45,8 @@ bool same_file(const std::string& a, const std::string& b) {
   return of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-// True if `path` is an existing file in or below `folder`, and its name ends like a data file's.
+// True if `path` is an existing file in or below `folder`, and its name is that of a rating file or
+// ends like a data file's.
 // Other files of the folder, such as logs and weights of earlier runs, may be replaced.
 bool is_data_of(const std::string& path, const std::string& folder) {
   std::error_code error;
@@ -55,7 +56,9 @@ bool is_data_of(const std::string& path, const std::string& folder) {
   if (relative.empty() || *relative.begin() == "..") return false;
   std::string name = relative.filename().string();
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  constexpr std::array ends = {".bin", ".txt", "-ubyte", ".gz", ".jpg", ".jpeg", ".png"};
+  constexpr std::array rating_files = {"u.data", "ratings.dat", "ratings.csv"};
+  if (std::ranges::find(rating_files, name) != rating_files.end()) return true;
+  constexpr std::array ends = {".bin", ".txt", "-ubyte", ".gz", ".jpg", ".jpeg", ".png", ".inter"};
   return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
 }
 

@@ -236,7 +236,14 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
   add_checkpoint_options(app, options.checkpoints);
 }
 
+void fill_before_data(const GivenRun& given, RunOptions& options) {
+  at_least("--seed", given.seed, 0);
+  options.seed = static_cast<uint64_t>(given.seed);
+  imply_log(options);
+}
+
 void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options) {
+  fill_before_data(given, options);
   check_distribution(given, options);
   options.steps = given.steps.value_or(defaults.steps);
   options.batch = batch_sizes(given.batch, defaults);
@@ -252,8 +259,6 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   options.norms_every =
       given.norms_every.value_or(shows_norms ? std::max<int64_t>(1, options.steps / 100) : 0);
   options.bucket_bytes = bucket_bytes(given.buckets, defaults);
-  at_least("--seed", given.seed, 0);
-  options.seed = static_cast<uint64_t>(given.seed);
   options.overlap = given.overlap == "on";
   options.graph = given.graph == "on";
   options.reduction = reduction(given.buckets);
@@ -261,7 +266,6 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   fill_checkpoints(options.checkpoints);
   check_training(options);
   check_eval_only(options);
-  imply_log(options);
   check_saves(options);
   sum_dtype(options.memory);  // throws if --grad-shard does not fit --precision
 }

@@ -13,6 +13,8 @@ for seconds in 0 -1 inf nan; do
   expect "--comm-timeout is $seconds, expected a " \
     "$train_gpt" "${run[@]}" --comm-timeout "$seconds"
 done
+expect '--comm-timeout is -5, expected a ' \
+  mpirun -n 2 "$TESSERA_BIN/train_resnet" --steps 1 --comm-timeout -5
 expect "--comm-timeout is 'x', expected a number" "$train_gpt" "${run[@]}" --comm-timeout x
 expect '--comm nccl: NCCL connects only GPUs, but --device is cpu' \
   "$train_gpt" "${run[@]}" --device cpu --comm nccl

@@ -10,7 +10,7 @@ mkdir in
 must_work "${run[@]}" --data text.txt --save in/model.safetensors
 echo 'steps = 1' > run.ini
 ln -s nowhere.jsonl dangling.jsonl
-echo data > in/data.bin
+echo data | tee in/data.bin > in/u.data
 before=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort)
 
 for output in log trace save; do
@@ -40,6 +40,13 @@ expect '--log and --trace would write' mpirun -n 2 "${run[@]}" --data text.txt -
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2)
 expect '--log in/data.bin is a data file in the folder that --data reads' "${resnet[@]}" --data in \
   --log in/data.bin
+recommender=("$TESSERA_BIN/train_recommender" --steps 1 --batch 2 --micro-batch 2)
+expect '--csv in/u.data is a data file in the folder that --data reads' "${recommender[@]}" \
+  --data in --csv in/u.data
+# The log beside a report is an output, too.
+same='the log beside it and --trace would write the same file'
+expect "$same" "${resnet[@]}" --report new.html --trace ./new.jsonl
+expect "$same" "${recommender[@]}" --report new.html --trace ./new.jsonl
 expect '--trace .* is what --init reads' "${resnet[@]}" --init in/model.safetensors \
   --trace in/model.safetensors
 

@@ -17,6 +17,13 @@ RecommenderTrainOptions parse(std::vector<const char*> arguments, int64_t intera
   return line.options;
 }
 
+TEST_CASE("train_recommender: the seed and the implied log are known before the data are open") {
+  const char* arguments[] = {"train_recommender", "--seed", "7", "--report", "run.html"};
+  const auto options = parse_recommender_command_line(5, arguments).options;
+  CHECK(options.seed == 7);
+  CHECK(options.log == "run.jsonl");
+}
+
 TEST_CASE("train_recommender: defaults without flags") {
   const RecommenderTrainOptions options = parse({});
   CHECK(options.data.empty());

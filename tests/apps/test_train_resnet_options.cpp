@@ -16,6 +16,13 @@ ImageTrainOptions parse(std::vector<const char*> arguments, const std::string& f
   return line.options;
 }
 
+TEST_CASE("train_resnet: the seed and the implied log are known before the data are open") {
+  const char* arguments[] = {"train_resnet", "--seed", "7", "--report", "run.html"};
+  const auto options = parse_image_command_line(5, arguments).options;
+  CHECK(options.seed == 7);
+  CHECK(options.log == "run.jsonl");
+}
+
 TEST_CASE("train_resnet: defaults without flags") {
   const ImageTrainOptions options = parse({});
   CHECK(options.model == "resnet20");
