@@ -216,7 +216,7 @@ programs_all() {
 # that share a GPU take turns. test_nn is left out, because it tests host memory only.
 tests_all() {
   local unwanted='~[full]~[.]~[cpu]' waiting=()
-  local serial=(test_core test_optim_kernels test_dist test_models)
+  local serial
   if $emulated; then
     # A few tests show that this script works; ctest runs all tests.
     serial=(test_core test_dist)

@@ -41,9 +41,9 @@ struct WeightSaveOptions {
   std::string path = {};  // file of the weights at the end; other saves are in folders beside it
   int64_t every = 0;      // steps between saves; 0: none
   bool best = false;      // true: save the weights of the best evaluation so far
-  /// What evaluations measure, such as "ndcg@10 among all 1682 items". After a resume, evaluations
-  /// are compared with earlier ones only if the texts are equal. The text need not mention settings
-  /// that a resumed run cannot change unnoticed.
+  /// Says what evaluations measure, such as "ndcg@10 among all 1682 items". After a resume,
+  /// evaluations are compared with earlier ones only if the texts are equal. The text need not
+  /// mention settings that a resumed run cannot change unnoticed.
   std::string evaluated = {};
 
   bool wanted() const { return every > 0 || best; }

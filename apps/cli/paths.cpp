@@ -46,8 +46,8 @@ bool same_file(const std::string& a, const std::string& b) {
 }
 
 // True if `path` is an existing file in or below `folder`, and its name is that of a rating file or
-// ends like a data file's.
-// Other files of the folder, such as logs and weights of earlier runs, may be replaced.
+// ends like a data file's. Other files of the folder, such as logs and weights of earlier runs, may
+// be replaced.
 bool is_data_of(const std::string& path, const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error) || !fs::is_regular_file(path, error)) return false;

@@ -44,8 +44,8 @@ class Alive {
   int64_t peak_ = 0;
 };
 
-/// What stays alive of a block's input, a residual stream, after the block has read it: nothing in
-/// evaluation, the residual sum for backward, or all of it, to recompute the block.
+/// Says what stays alive of a block's input, a residual stream, after the block has read it:
+/// nothing in evaluation, the residual sum for backward, or all of it, to recompute the block.
 enum class InputKept : uint8_t { nothing, sum, input };
 
 /// Counts the activations of a step. Each function counts the tensors that one part of the step

@@ -5,6 +5,7 @@
 # other ranks, must name the step, except if a rank just returns a code. A job that has not ended
 # after a minute counts as hanging. (A busy machine may need almost a minute.)
 set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/suspended.bash"
 program=$TESSERA_BIN/failing_rank
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
@@ -73,16 +74,8 @@ for ranks in 2 3; do
     'rank 1 broadcast of statistics, bucket 9 \(call [0-9]+, 28 bytes of f32 from rank 0\)'
 done
 
-# A whole job is stopped for longer than the ranks' timeout. The job must continue afterwards.
-mpirun -n 2 "$program" suspend > "$output" 2>&1 < /dev/null &
-job=$!
-until grep -q 'in step 6' "$output"; do sleep 0.1; done
-ranks=$(pgrep -P "$job")
-kill -STOP $ranks
-sleep 6
-kill -CONT $ranks
-wait "$job" || fail "a job that was stopped for a while did not go on"
-grep -qE '^all steps finished' "$output" || fail "a job that was stopped for a while did not finish"
+# A whole job is stopped for longer than the ranks' timeout, which is 4 s.
+suspended 6
 
 # The user ends mpirun while one rank hangs and the others wait for it.
 mpirun -n 3 "$program" hang > "$output" 2>&1 < /dev/null &

@@ -179,6 +179,12 @@ TEST_CASE("a changed order of summation changes the bits") {
   CHECK(result.losses.back() == Catch::Approx(reference().losses.back()).epsilon(1e-3));
 }
 
+// Generates dtypes of parameters and of gradient sums.
+std::pair<DType, DType> generated_dtypes() {
+  return GENERATE(std::pair(DType::f32, DType::f32), std::pair(DType::bf16, DType::f32),
+                  std::pair(DType::bf16, DType::bf16));
+}
+
 // Compares a run's last loss and its first gradient norm with those of the reference. The norm of
 // the first step shows sums that lack micro-batches, to which losses and Adam hardly react.
 void check_close(const TrainingResult& result, const Variant& variant) {
@@ -191,9 +197,7 @@ void check_close(const TrainingResult& result, const Variant& variant) {
 }
 
 TEST_CASE("fast reduction: close to the ordered one, and the same bits from run to run") {
-  const auto [dtype, sums] =
-      GENERATE(std::pair(DType::f32, DType::f32), std::pair(DType::bf16, DType::f32),
-               std::pair(DType::bf16, DType::bf16));
+  const auto [dtype, sums] = generated_dtypes();
   for (const int stage : {0, 1, 2, 3}) {
     const Variant variant{.dtype = dtype, .stage = stage, .grad_shard = sums};
     auto options = options_of(variant);
@@ -211,9 +215,7 @@ TEST_CASE("fast reduction: close to the ordered one, and the same bits from run 
 }
 
 TEST_CASE("no_sync: close to the reference, reduced once a step") {
-  const auto [dtype, sums] =
-      GENERATE(std::pair(DType::f32, DType::f32), std::pair(DType::bf16, DType::f32),
-               std::pair(DType::bf16, DType::bf16));
+  const auto [dtype, sums] = generated_dtypes();
   for (const int stage : {0, 1, 2, 3}) {
     const Variant variant{
         .dtype = dtype, .stage = stage, .bucket_bytes = whole_model, .grad_shard = sums};
