@@ -105,15 +105,18 @@ struct Task {
                  .seed = options.seed,
                  .negatives = options.negatives,
                  .ranks = options.ranks,
-                 .histories = config.reads_histories()}) {
+                 .histories = config.reads_histories(),
+                 .user_ids = all.user_ids}) {
     config.users = all.users();
     config.items = all.items();
     config.mean = options.ranks ? 0.0f : mean_rating(all.train);
     if (options.sparse) config.distinct = distinct_rows(config, batches.sizes());
     if (!options.ranks || options.eval_every == 0) return;
     ranking.emplace(histories, all.validation,
-                    train::RankingTask::Options{
-                        .k = options.top, .sampled = options.sampled, .seed = options.seed});
+                    train::RankingTask::Options{.k = options.top,
+                                                .sampled = options.sampled,
+                                                .seed = options.seed,
+                                                .user_ids = all.user_ids});
   }
 
   std::unique_ptr<models::Recommender> build(const RecommenderTrainOptions& options) const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "core/error.h"
 
 namespace tessera::data {
@@ -82,6 +84,11 @@ int32_t Histories::other(int32_t user, int64_t place) const {
     }
   }
   return static_cast<int32_t>(place + low);
+}
+
+std::string name_of_user(std::span<const std::string> ids, int32_t user) {
+  return ids.empty() ? fmt::format("user number {}", user)
+                     : fmt::format("user '{}'", ids[static_cast<size_t>(user)]);
 }
 
 }  // namespace tessera::data

@@ -62,8 +62,8 @@ RatingBatches::RatingBatches(const Ratings& ratings, const Histories& histories,
   }
   for (int32_t user = 0; options_.negatives > 0 && user < histories.users(); ++user) {
     if (histories.others(user) > 0) continue;
-    fail_input("user number {} has all {} items, so that none can be drawn as a negative", user,
-               histories.items());
+    fail_input("{} has all {} items, so that none can be drawn as a negative",
+               name_of_user(options_.user_ids, user), histories.items());
   }
   if (options_.histories && sizes().history_places() > INT32_MAX) {
     fail_input(

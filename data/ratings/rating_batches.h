@@ -10,6 +10,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "core/micro_batch.h"
 #include "core/tensor.h"
@@ -54,8 +56,9 @@ class RatingBatches {
     int64_t negatives = 0;   // items drawn for each interaction
     bool ranks = false;      // true: observed items have target 1, not their rating
     bool histories = false;  // true: batches have histories
+    std::span<const std::string> user_ids = {};  // the ids that errors name; empty: user numbers
   };
-  /// `ratings` and `histories` must outlive this object. Throws InputError
+  /// `ratings`, `histories` and `user_ids` must outlive this object. Throws InputError
   ///  - if the interactions do not fill one step,
   ///  - if negatives are drawn and a user has all items,
   ///  - if the histories of a micro-batch have more than 2^31 - 1 places.

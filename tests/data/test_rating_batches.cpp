@@ -292,5 +292,8 @@ TEST_CASE("too few interactions for a step, and users with all items, are refuse
   const Histories own(full, 2, 2);
   CHECK(refusal(full, own, {.negatives = 1, .ranks = true}) ==
         "user number 1 has all 2 items, so that none can be drawn as a negative");
+  const std::vector<std::string> ids{"ann", "ben"};
+  CHECK(refusal(full, own, {.negatives = 1, .ranks = true, .user_ids = ids}) ==
+        "user 'ben' has all 2 items, so that none can be drawn as a negative");
   CHECK(refusal(full, own, {}) == "nothing was thrown");
 }

@@ -303,6 +303,10 @@ TEST_CASE("all remaining items can be sampled, but no more than these") {
              ContainsSubstring("user number 1 has 2 held-out items"));
   CHECK(refusal(pairs({{1, 0}, {1, 3}}), 0) == "nothing was thrown");
   CHECK_THAT(refusal(pairs({{1, 6}}), 0), ContainsSubstring("user number 1 has item 6"));
+  const std::vector<std::string> ids{"ann", "ben", "cleo"};
+  CHECK(message_of<InputError>([&] {
+          const RankingTask unused(training, held_out, {.sampled = 4, .user_ids = ids});
+        }) == "user 'ann' has 3 items left to sample from, expected at least 4");
 }
 
 TEST_CASE("popularity ranks by how many users have an item, and leaves out what a user has") {
@@ -322,6 +326,24 @@ TEST_CASE("popularity ranks by how many users have an item, and leaves out what 
   CHECK(quality.ndcg == 0.5f);
   CHECK(quality.recall == 0.25f);
   CHECK(quality.mrr == 0.75f);
+}
+
+TEST_CASE("popularity equals a ranking in which each item's score is its number of users") {
+  const int64_t sampled = GENERATE(0, 9);
+  CAPTURE(sampled);
+  const Data data = Data::drawn(sampled > 0);
+  const RankingTask task(data.histories, data.validation, {.k = 5, .sampled = sampled, .seed = 3});
+  std::vector<float> counts(static_cast<size_t>(item_count), 0.0f);
+  for (const int32_t item : data.histories.all()) counts[static_cast<size_t>(item)] += 1;
+  RankingQuality mean;
+  for (const int32_t user : task.users()) {
+    const RankingQuality one = task.quality(user, counts);
+    mean.hit_rate += one.hit_rate / static_cast<float>(task.users().size());
+    mean.ndcg += one.ndcg / static_cast<float>(task.users().size());
+    mean.recall += one.recall / static_cast<float>(task.users().size());
+    mean.mrr += one.mrr / static_cast<float>(task.users().size());
+  }
+  check_close(task.popularity(), mean);
 }
 
 }  // namespace
