@@ -1,10 +1,12 @@
 #include "apps/relaunch_options.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string_view>
 
+#include "apps/console/config_file.h"
 #include "apps/console/console.h"
 #include "apps/console/flag_value.h"
 #include "apps/console/flags.h"
@@ -48,20 +50,47 @@ void check_hosts(RelaunchOptions& options, const std::string& hosts, bool ranks_
   }
 }
 
+// Returns the value of a flag in the program's arguments; if the flag occurs twice, the last value.
+std::optional<std::string> value_in(const std::vector<std::string>& command,
+                                    std::string_view flag) {
+  std::optional<std::string> value;
+  for (size_t i = 0; i < command.size(); ++i) {
+    const std::string& word = command[i];
+    if (word == flag && i + 1 < command.size()) value = command[i + 1];
+    if (word.starts_with(flag) && word.substr(flag.size(), 1) == "=") {
+      value = word.substr(flag.size() + 1);
+    }
+  }
+  return value;
+}
+
+// Returns the value of `resume` in the program's file of --config, if there is one.
+std::optional<std::string> resume_in_file(const std::vector<std::string>& command) {
+  const std::optional<std::string> path = value_in(command, "--config");
+  if (!path) return std::nullopt;
+  std::optional<std::string> value;
+  try {
+    for (const ConfigLine& line : read_config(*path)) {
+      if (line.name == "resume") value = line.value;
+    }
+  } catch (const InputError&) {
+    // The file of another program can have another format. A program of Tessera reports the error
+    // itself.
+    return std::nullopt;
+  }
+  return value;
+}
+
 // Refuses --resume with any value but latest. With a checkpoint as the value, each restart would go
 // back to this checkpoint. With --resume never, each restart would go back to the first step.
 void check_resume(const std::vector<std::string>& command) {
-  constexpr std::string_view flag = "--resume";
-  for (size_t i = 0; i < command.size(); ++i) {
-    std::string value;
-    if (command[i] == flag && i + 1 < command.size()) value = command[i + 1];
-    if (command[i].starts_with("--resume=")) value = command[i].substr(flag.size() + 1);
-    if (value.empty() || value == "latest") continue;
-    fail_input(
-        "--resume {}: every restart would go back to this start, expected latest; to begin with a "
-        "checkpoint, copy it to the folder of --checkpoint",
-        value);
-  }
+  std::optional<std::string> value = value_in(command, "--resume");
+  if (!value) value = resume_in_file(command);
+  if (!value || value->empty() || value == "latest") return;
+  fail_input(
+      "--resume {}: every restart would go back to this start, expected latest; to begin with a "
+      "checkpoint, copy it to the folder of --checkpoint",
+      *value);
 }
 
 }  // namespace

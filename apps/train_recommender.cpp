@@ -4,10 +4,8 @@
 //   mpirun -n 4 train_recommender --data ml-100k/u.data      four ranks, the same loss bits
 //
 // This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables.
-#include <algorithm>
 #include <cmath>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 
@@ -19,6 +17,7 @@
 #include "apps/cli/run_header.h"
 #include "apps/cli/unwritten_outputs.h"
 #include "apps/train_recommender_options.h"
+#include "apps/train_recommender_task.h"
 #include "core/context.h"
 #include "data/ratings/rating_data.h"
 #include "data/ratings/rating_digest.h"
@@ -30,7 +29,6 @@
 #include "optim/plan/plan_tables.h"
 #include "optim/zero_optimizer.h"
 #include "train/plan/plan_table.h"
-#include "train/ratings/plan_ratings.h"
 #include "train/ratings/scoring.h"
 #include "train/report/announce.h"
 #include "train/report/trace_file.h"
@@ -61,19 +59,6 @@ void check_data(const dist::World& world, const data::RatingData& data) {
                                      digest_of_ratings(data))}});
 }
 
-float mean_rating(const data::Ratings& ratings) {
-  const double sum = std::accumulate(ratings.values.begin(), ratings.values.end(), 0.0);
-  return static_cast<float>(sum / static_cast<double>(ratings.size()));
-}
-
-// Returns, for each table, the largest number of distinct rows that a micro-batch can look up.
-models::RecommenderConfig::Distinct distinct_rows(const models::RecommenderConfig& config,
-                                                  const data::RatingBatchSizes& sizes) {
-  return {.users = std::min(config.users, sizes.samples),
-          .items = std::min(config.items, sizes.samples * sizes.items),
-          .history = std::min(config.items, std::max<int64_t>(1, sizes.history_places()))};
-}
-
 train::TrainingRun training_run_of(const RecommenderTrainOptions& options) {
   train::TrainingRun run = training_run(options);
   if (options.rowwise) {
@@ -82,84 +67,10 @@ train::TrainingRun training_run_of(const RecommenderTrainOptions& options) {
   return run;
 }
 
-/// The data, the model's configuration and the batches of a run, equal on every rank. A Task cannot
-/// be copied, because its members refer to each other.
-struct Task {
-  Task(const Task&) = delete;
-  Task& operator=(const Task&) = delete;
-
-  const data::RatingData& data;
-  data::Histories histories;
-  train::RatingRange range;  // of the training ratings
-  models::RecommenderConfig config;
-  data::RatingBatches batches;
-  std::optional<train::RankingTask> ranking;  // the held-out items, if a ranking is evaluated
-
-  Task(const RecommenderTrainOptions& options, const data::RatingData& all)
-      : data(all),
-        histories(all.train, all.users(), all.items()),
-        range(train::rating_range(all.train)),
-        config(options.model),
-        batches(all.train, histories,
-                {.batch = options.batch,
-                 .seed = options.seed,
-                 .negatives = options.negatives,
-                 .ranks = options.ranks,
-                 .histories = config.reads_histories(),
-                 .user_ids = all.user_ids}) {
-    config.users = all.users();
-    config.items = all.items();
-    config.mean = options.ranks ? 0.0f : mean_rating(all.train);
-    if (options.sparse) config.distinct = distinct_rows(config, batches.sizes());
-    if (!options.ranks || options.eval_every == 0) return;
-    ranking.emplace(histories, all.validation,
-                    train::RankingTask::Options{.k = options.top,
-                                                .sampled = options.sampled,
-                                                .seed = options.seed,
-                                                .user_ids = all.user_ids});
-  }
-
-  std::unique_ptr<models::Recommender> build(const RecommenderTrainOptions& options) const {
-    auto model = models::recommender(config);
-    model->to(parameter_dtype(options.memory));
-    return model;
-  }
-
-  // Returns the contents of the weights file besides the weights.
-  models::RecommenderFile file(const RecommenderTrainOptions& options) const {
-    return {.config = config,
-            .objective = options.objective_name(),
-            .lowest = range.lowest,
-            .highest = range.highest,
-            .user_ids = data.user_ids,
-            .item_ids = data.item_ids,
-            .history = histories.all(),
-            .history_begins = histories.offsets()};
-  }
-
-  train::PlannedRatings planned(const RecommenderTrainOptions& options) const {
-    train::PlannedRatings result{.config = config,
-                                 .objective = options.objective,
-                                 .l2 = options.l2,
-                                 .batch = batches.sizes(),
-                                 .saved_bytes = models::recommender_tensor_bytes(file(options))};
-    if (ranking) {
-      const int64_t users = std::ssize(ranking->users());
-      result.evaluation = train::ranking_evaluation_sizes(config, histories, users);
-      result.evaluation_results = users * train::ranking_evaluation_counts;
-    } else if (options.eval_every > 0) {
-      result.evaluation =
-          train::rating_evaluation_sizes(config, histories, data.validation, options.batch.micro);
-      result.evaluation_results = result.evaluation->batches * train::rating_evaluation_counts;
-    }
-    return result;
-  }
-};
-
 // One training run of a rank, with everything that its steps need.
 class Run {
  public:
-  Run(const RecommenderTrainOptions& options, const Task& task, const Resumed& resumed,
+  Run(const RecommenderTrainOptions& options, const RecommenderTask& task, const Resumed& resumed,
       dist::World& world)
       : options_(options),
         resumed_(resumed),
@@ -227,9 +138,7 @@ class Run {
   }
 
   // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
-  void evaluate_only() {
-    print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
-  }
+  void evaluate_only() { print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_); }
 
   // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
   // from a checkpoint, checks that the checkpoint belongs to this run, and starts the loop at the
@@ -318,9 +227,8 @@ class Run {
   }
 
   void finish(const train::StepCount& count) {
-    const optim::Plan plan =
-        train::plan_run(train::as_it_went(training_, count), *model_, task_.planned(options_),
-                        train::place_of(world_));
+    const optim::Plan plan = train::plan_run(train::as_it_went(training_, count), *model_,
+                                             task_.planned(options_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
       if (!options_.save.empty()) {
         // Rank 0 alone writes the ids and histories, into the file of the weights.
@@ -342,7 +250,7 @@ class Run {
   dist::Settings run_settings_;
   dist::World& world_;
   train::TrainingRun training_;
-  const Task& task_;
+  const RecommenderTask& task_;
   std::unique_ptr<models::Recommender> model_;
   std::unique_ptr<data::RatingInput> input_;
   train::RunFiles files_;
@@ -350,7 +258,7 @@ class Run {
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;
 };
 
-std::string plan_text(const RecommenderTrainOptions& options, const Task& task,
+std::string plan_text(const RecommenderTrainOptions& options, const RecommenderTask& task,
                       const dist::World& world) {
   set_thread_count(dist::threads_per_rank(options.threads, world.local_size));
   const auto model = task.build(options);
@@ -378,7 +286,7 @@ int run(int argc, char** argv, dist::World& world) {
   check_data(world, data);
   complete(line, data.train.size());
   const RecommenderTrainOptions& options = line.options;
-  const Task task(options, data);
+  RecommenderTask task(options, data);
   if (options.plan) {
     warn_of_plan(options);
     if (world.rank == 0) fmt::print("{}", plan_text(options, task, world));
@@ -388,6 +296,7 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
+  if (options.eval_only) task.use(saved_weights(options, resumed));
   Run training(options, task, resumed, world);
   training.train();
   return 0;

@@ -16,7 +16,9 @@
 #include "apps/cli/agreement.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_header.h"
+#include "apps/cli/saved_weights.h"
 #include "apps/cli/unwritten_outputs.h"
+#include "apps/console/flag_value.h"
 #include "apps/train_resnet_options.h"
 #include "core/context.h"
 #include "data/images/image_data.h"
@@ -69,6 +71,39 @@ void check_data(const dist::World& world, const ImageTrainOptions& options,
 models::ImageSizes sizes_of(const data::ImageData& data) {
   const data::ImageShape& shape = data.transform.shape;
   return {.side = shape.height, .channels = shape.channels, .classes = data.classes()};
+}
+
+models::ImageModel description_of(const ImageTrainOptions& options, const data::ImageData& data) {
+  return {.name = options.model,
+          .sizes = sizes_of(data),
+          .norm = {.mean = data.transform.norm.mean, .std = data.transform.norm.std},
+          .class_names = data.class_names};
+}
+
+// Prepares the data for the evaluation of saved weights: takes the normalisation with which the
+// weights were trained, and refuses data whose classes have other names. Data with another number
+// of classes or channels are refused later, because the weights have other shapes.
+void prepare_evaluation(const ImageTrainOptions& options, const Resumed& resumed,
+                        data::ImageData& data) {
+  const SavedWeights saved = saved_weights(options, resumed);
+  if (!models::describes_image_model(saved.metadata)) return;
+  const models::ImageModel model = models::parse_image_model(saved.path, saved.metadata);
+  // The names in the metadata may differ in bytes that are not valid UTF-8, so both lists are
+  // compared as they are in metadata.
+  const models::ImageModel own = models::parse_image_model(
+      options.data, models::image_metadata(description_of(options, data)));
+  if (model.sizes.classes == own.sizes.classes) {
+    const auto [theirs, ours] = std::ranges::mismatch(model.class_names, own.class_names);
+    if (theirs != model.class_names.end()) {
+      fail_input("--eval-only: class {} of {} is {}, but {} in the data",
+                 theirs - model.class_names.begin() + 1, saved.path, quoted(*theirs),
+                 quoted(*ours));
+    }
+  }
+  if (model.sizes.channels == own.sizes.channels) {
+    data.transform.norm.mean = model.norm.mean;
+    data.transform.norm.std = model.norm.std;
+  }
 }
 
 std::unique_ptr<nn::Module> build_model(const ImageTrainOptions& options,
@@ -150,7 +185,7 @@ class Run {
                           .describe = [this](int64_t step) { return describe(step); },
                           .run = run_settings_,
                           .bits = bits_settings("train_resnet", world_),
-                          .weights = models::image_metadata(description())});
+                          .weights = models::image_metadata(description_of(options_, data_))});
     loop.train();
     if (!loop.stopped()) finish(loop.count());
     train::write_reports(files_, world_);
@@ -158,9 +193,7 @@ class Run {
 
  private:
   // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
-  void evaluate_only() {
-    print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
-  }
+  void evaluate_only() { print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_); }
 
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
   // run resumes, checks that the checkpoint belongs to this run, and starts the loop at the
@@ -243,9 +276,8 @@ class Run {
   }
 
   void finish(const train::StepCount& count) {
-    const optim::Plan plan =
-        train::plan_run(train::as_it_went(training_, count), *model_, planned(options_, data_),
-                        train::place_of(world_));
+    const optim::Plan plan = train::plan_run(train::as_it_went(training_, count), *model_,
+                                             planned(options_, data_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
       const train::LoopOptions& loop = training_.loop;
       const int64_t updates = loop.first_step + count.steps - loop.skipped - count.skipped;
@@ -261,15 +293,8 @@ class Run {
     });
   }
 
-  models::ImageModel description() const {
-    return {.name = options_.model,
-            .sizes = sizes_of(data_),
-            .norm = {.mean = data_.transform.norm.mean, .std = data_.transform.norm.std},
-            .class_names = data_.class_names};
-  }
-
   train::SaveOptions save_options(int64_t updates) const {
-    return {.metadata = models::image_metadata(description()),
+    return {.metadata = models::image_metadata(description_of(options_, data_)),
             .batches = updates * options_.batch.micro_batches()};
   }
 
@@ -312,7 +337,7 @@ int run(int argc, char** argv, dist::World& world) {
     if (world.rank == 0) fmt::print("{}", line.help);
     return 0;
   }
-  const data::ImageData data = open_data(line.options);
+  data::ImageData data = open_data(line.options);
   check_data(world, line.options, data);
   complete(line, data.train->size(), data.format);
   const ImageTrainOptions& options = line.options;
@@ -326,6 +351,7 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
+  if (options.eval_only) prepare_evaluation(options, resumed, data);
   Run training(options, data, resumed, world);
   training.train();
   return 0;

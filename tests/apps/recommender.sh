@@ -167,6 +167,26 @@ alone --data u.data "${saved[@]}"
 must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only
 expect 'saved/step-000000002: ids is [0-9a-f]* instead of' "$train_gpt" --data others.data \
   "${saved[@]}" --eval-only
+# --eval-only predicts with the mean rating of the weights, not with that of the data.
+rated=(--data u.data --batch 60 --micro-batch 12 --factors 8)
+alone "${rated[@]}" --init model.safetensors --eval-only
+mv stdout.log evaluated.txt
+grep -q rmse evaluated.txt || fail "$(cat evaluated.txt)"
+python3 - << 'PYTHON'
+import json
+with open("model.safetensors", "rb") as file:
+    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    data = file.read()
+model = json.loads(header["__metadata__"]["tessera_recommender"])
+model["mean"] -= 1
+header["__metadata__"]["tessera_recommender"] = json.dumps(model)
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+with open("shifted.safetensors", "wb") as file:
+    file.write(len(text).to_bytes(8, "little") + text + data)
+PYTHON
+alone "${rated[@]}" --init shifted.safetensors --eval-only
+if cmp -s stdout.log evaluated.txt; then fail "the mean of the weights was ignored"; fi
 expect 'no user' "$recommend" model.safetensors --user nobody
 expect 'required' "$recommend" model.safetensors
 cp text.txt text.safetensors

@@ -3,6 +3,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <string>
+
 #include "apps/relaunch/hosts.h"
 #include "apps/relaunch/job.h"
 #include "apps/relaunch/rank_record.h"
@@ -11,6 +14,7 @@
 #include "apps/relaunch_options.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace tessera;
 using namespace tessera::apps;
@@ -292,5 +296,17 @@ TEST_CASE("relaunch reads its command line, and refuses invalid flags") {
             .find("--resume run/step-") == 0);
   CHECK(refusal({"-n", "3", "--", "x", "--resume=never"}).find("--resume never") == 0);
   CHECK(parse({"-n", "3", "--", "x", "--resume", "latest"}).ranks == 3);
+  const test::TemporaryFolder folder;
+  const std::string config = folder.path("run.cfg");
+  std::ofstream(config) << "steps = 4\nresume = never\n";
+  CHECK(refusal({"-n", "3", "--", "x", "--config", config.c_str()}).find("--resume never") == 0);
+  CHECK(refusal({"-n", "3", "--", "x", ("--config=" + config).c_str()}).find("--resume never") ==
+        0);
+  // A flag overrides the file.
+  CHECK(parse({"-n", "3", "--", "x", "--config", config.c_str(), "--resume", "latest"}).ranks == 3);
+  // A file that is absent, or has another format, is left to the program.
+  CHECK(parse({"-n", "3", "--", "x", "--config", "absent"}).ranks == 3);
+  std::ofstream(config) << "{\"resume\": \"never\"}\n";
+  CHECK(parse({"-n", "3", "--", "x", "--config", config.c_str()}).ranks == 3);
   CHECK(refusal({"-n", "3", "--mpirun", " ", "--", "x"}).find("--mpirun is empty") == 0);
 }

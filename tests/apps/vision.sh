@@ -105,6 +105,37 @@ alone "${run[@]}" --steps 30 --eval-every 30 --save model.safetensors --log long
   fail "$(cat labels.txt)"
 [[ $("$predict" --top 1 model.safetensors pictures/dark/07.png | wc -l) == 2 ]] || fail "--top 1"
 
+# --eval-only evaluates with the normalisation of the weights, and refuses classes of other names.
+# A mean in the file that differs from the data's mean must change the result.
+alone "${run[@]}" --init one.safetensors --eval-only
+mv stdout.log evaluated.txt
+grep -q "top-1" evaluated.txt || fail "$(cat evaluated.txt)"
+python3 - << 'PYTHON'
+import json
+with open("one.safetensors", "rb") as file:
+    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    data = file.read()
+model = json.loads(header["__metadata__"]["tessera_image_model"])
+model["mean"] = [0.1, 0.1, 0.1]
+header["__metadata__"]["tessera_image_model"] = json.dumps(model)
+text = json.dumps(header).encode()
+text += b" " * (-len(text) % 8)
+with open("shifted.safetensors", "wb") as file:
+    file.write(len(text).to_bytes(8, "little") + text + data)
+PYTHON
+ranks 2 "${run[@]}" --init shifted.safetensors --eval-only
+if cmp -s stdout.log evaluated.txt; then fail "the mean of the weights was ignored"; fi
+alone "${run[@]}" --checkpoint saved
+mkdir renamed
+cp -r pictures/bright renamed/clear
+cp -r pictures/dark renamed/dark
+run[1]=renamed
+expect "class 1 of one.safetensors is 'bright', but 'clear' in the data" "$train_gpt" "${run[@]}" \
+  --init one.safetensors --eval-only
+expect "class 1 of saved/step-000000006 is 'bright', but" "$train_gpt" "${run[@]}" \
+  --checkpoint saved --eval-only
+run[1]=pictures
+
 expect 'nothing.*: ' "$train_gpt" --data nothing
 python3 - << 'PYTHON'
 import os, struct

@@ -68,8 +68,8 @@ class RankingTask {
     uint64_t seed = 0;    // with (user, item), seeds the random choice of candidates
     std::span<const std::string> user_ids = {};  // the ids that errors name; empty: user numbers
   };
-  /// `training` and `user_ids` must outlive this object. With sampled candidates, throws InputError if a user has
-  /// too few items to sample from, or more than one held-out item.
+  /// `training` and `user_ids` must outlive this object. With sampled candidates, throws InputError
+  /// if a user has too few items to sample from, or more than one held-out item.
   RankingTask(const data::Histories& training, const data::Ratings& validation,
               const Options& options);
 

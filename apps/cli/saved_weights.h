@@ -1,0 +1,24 @@
+// The description of the weights that --eval-only evaluates. An evaluation has to prepare the data
+// as the training of the weights did: with the same normalisation, mean and classes.
+#pragma once
+
+#include <string>
+
+#include "apps/cli/resume.h"
+#include "apps/cli/run_options.h"
+#include "nn/safetensors.h"
+
+namespace tessera::apps {
+
+/// The metadata of saved weights. A file that another program wrote may have none.
+struct SavedWeights {
+  std::string path;  // the file of weights, or the folder of a checkpoint
+  nn::SafetensorsMetadata metadata;
+};
+
+/// Returns the metadata of the checkpoint, if one was found, else those of the file of --init. The
+/// run must have one of the two, as --eval-only requires. Throws InputError if the file cannot be
+/// read.
+SavedWeights saved_weights(const RunOptions& options, const Resumed& resumed);
+
+}  // namespace tessera::apps
