@@ -138,7 +138,7 @@ def rank_with(args, path, model, recipe):
             a = [evaluation[measure] for _, evaluation in ours]
             b = [result[protocol][measure] for result in theirs]
             popularity = ours[0][0]["popularity"][measure]
-            if items == 0 and abs(popularity - theirs[0]["popularity, all"][measure]) > 1e-6:
+            if items == 0 and not abs(popularity - theirs[0]["popularity, all"][measure]) <= 1e-6:
                 sys.exit(f"{measure} of popularity: {popularity}, PyTorch {theirs[0]}")
             errors = (standard_error(a) ** 2 + standard_error(b) ** 2) ** 0.5
             row(f"{measure}, {model}, {ours[0][1]['protocol']}",
