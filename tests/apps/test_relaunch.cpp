@@ -201,8 +201,8 @@ TEST_CASE("after a crash of mpirun, the job restarts without the ranks known to 
   CHECK(lost_in(with({killed(1, 11, 5), killed(0, 9, 5, true)})) == std::vector{1});
   const RankRecord broken = exited(1, 1, {.failure = RunFailure::error});
   CHECK(with({broken}).kind == Kind::crashed);
-  // An earlier error of another rank hides neither bad input nor a timeout that names the absent
-  // ranks. A timeout that names no rank does not change the verdict.
+  // Bad input, or a timeout that names absent ranks, decides the verdict even after another rank's
+  // earlier error. A timeout that names no rank does not change the verdict.
   CHECK(lost_in(with({broken, exited(0, 1, stalled({4}, 5))})) == std::vector{4});
   CHECK(with({broken, exited(0, 1, stalled({}))}).kind == Kind::crashed);
   CHECK(with({broken, exited(0, 2, {.failure = RunFailure::input})}).kind == Kind::failed);

@@ -20,8 +20,8 @@ BlockDigest digest(const std::string& name, std::span<const float> values, int64
 }
 
 TEST_CASE("a digest of blocks equals that of Python's xxhash package") {
-  // Python's xxhash.xxh3_128_intdigest has computed the expected digest of 600 numbers, as
-  // docs/checkpoints.md describes.
+  // The expected digest of 600 numbers was computed with Python's xxhash.xxh3_128_intdigest, by the
+  // rule in docs/checkpoints.md.
   CHECK(digest("wte.weight/exp_avg", numbers(600)).text() == "5ccdc569509bba0f291187c546181592");
 }
 

@@ -86,7 +86,7 @@ TEST_CASE("free blocks are joined with free neighbours, in any order of freeing"
   std::vector<size_t> order{0, 1, 2};
   do {
     Blocks blocks(4096);
-    blocks.take(9 * mebibyte);  // the pages of one mapping, which the next blocks share
+    blocks.take(9 * mebibyte);  // maps the pages that the next three blocks share
     blocks.give(0);
     for (int i = 0; i < 3; ++i) blocks.take(3 * mebibyte);
     const int64_t held = blocks.heap.held_bytes();
@@ -104,8 +104,8 @@ TEST_CASE("free blocks are joined with free neighbours, in any order of freeing"
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-// Allocates as training steps do: activations, and between them workspace, which is freed at once.
-// The activations are freed in the order of their allocation, or in reverse order.
+// Allocates as training steps do: activations and workspace in turn. Workspace is freed at once.
+// Activations are freed in the order of their allocation, or in reverse order.
 TEST_CASE("a step reuses the memory of the step before, without fresh pages", "[heap][cpu]") {
   Blocks blocks(4096);
   blocks.take(20 * mebibyte);
@@ -123,12 +123,14 @@ TEST_CASE("a step reuses the memory of the step before, without fresh pages", "[
   }
 }
 
-// Forward takes a layer's activations, and between them workspace. A gap between two layers would
-// stay unused until backward.
+// As in forward, each layer allocates activations, which stay, and workspace, which is freed. A gap
+// between the activations of two layers would stay unused until backward.
 TEST_CASE("growing leaves no gaps between blocks", "[heap][cpu]") {
   Blocks blocks(4096);
   const int64_t first = 64 * mebibyte;
-  blocks.take(first);  // too large for a hole between other mappings, so addresses below are free
+  // New pages are mapped below the newest pages. `first` is too large for a gap between other
+  // mappings, so the addresses below it are free.
+  blocks.take(first);
   const int64_t largest = 3 * mebibyte + 4096;
   for (int layer = 0; layer < 12; ++layer) {
     for (const int64_t bytes : {largest, mebibyte / 2, largest}) blocks.take(bytes);

@@ -19,7 +19,8 @@ namespace {
 
 constexpr data::ImageShape tiny{6, 6, 1};
 
-// Image i has the label i; `on_read` may count, wait or throw.
+// A set of `count` images. Image i has the label i, and all its pixels have the value i % 256. Each
+// read first calls `on_read`, which may count, wait or throw.
 class TestImages : public data::ImageSet {
  public:
   explicit TestImages(int64_t count, std::function<void(int64_t)> on_read = [](int64_t) {})

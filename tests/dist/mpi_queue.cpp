@@ -257,7 +257,7 @@ TEST_CASE("the trace shows calls and waits with their bucket") {
   }
   CHECK(exchanges == 1);
   CHECK(gathers == 1);
-  CHECK(waits >= 1);  // the caller's wait, and perhaps one of the delayed communicator's thread
+  CHECK(waits >= 1);  // the caller's wait, and perhaps a wait of the thread in `slow`
 }
 
 TEST_CASE("a delayed communicator delays reductions, and not their caller") {

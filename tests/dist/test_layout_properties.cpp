@@ -186,7 +186,7 @@ TEST_CASE("a layout with blocks is the concatenation of its blocks' layouts") {
   std::mt19937_64 random(8);
   for (int round = 0; round < 400; ++round) {
     RandomLayout r(random);
-    const int64_t changes = 1 + r.below(6);  // about one parameter in `changes` draws a block
+    const int64_t changes = 1 + r.below(6);  // about one in `changes` parameters draws a new block
     int64_t block = -1;
     for (LayoutParameter& parameter : r.parameters) {
       if (r.below(changes) == 0) block = r.below(4) - 1;

@@ -8,7 +8,7 @@
 namespace {
 
 constexpr int channels = 4;
-constexpr int pixels = 2;  // of a row and of a column
+constexpr int pixels = 2;  // in each row and in each column
 
 struct Memory {
   static constexpr size_t bytes = size_t{1} << 16;  // more than any tensor and workspace below has
@@ -23,7 +23,7 @@ struct Memory {
 // A convolution with a kernel of 1x1, so x and y have equal sizes.
 struct Convolution {
   static inline cudnnHandle_t handle = nullptr;  // the emulated cuDNN destroys no handle
-  cudnnTensorDescriptor_t image = nullptr;  // of x and of y
+  cudnnTensorDescriptor_t image = nullptr;  // describes x, and y too
   cudnnFilterDescriptor_t filter = nullptr;
   cudnnConvolutionDescriptor_t how = nullptr;
   Memory workspace;

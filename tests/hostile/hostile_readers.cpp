@@ -57,7 +57,8 @@ Case make_case(const Options& options, const Reader& reader, int64_t number) {
   if (number > 0) {
     result.what = mutate(result.files, random);
   } else {
-    // mutate() compresses files of form gzip, which variants have uncompressed.
+    // Variants contain files of form gzip uncompressed. mutate() would compress them, but does not
+    // run for the undamaged case.
     for (HostileFile& file : result.files) {
       if (file.form == Form::gzip) file.bytes = test::gzipped(file.bytes);
     }

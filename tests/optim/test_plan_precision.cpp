@@ -263,7 +263,7 @@ TEST_CASE("plan: the ZeRO paper's formulas, and the memory beyond them") {
   CHECK(plan(paper(N, 0), 0).memory() - always - accumulator == 16 * P);
   CHECK(plan(paper(N, 1), 0).memory() - always - accumulator == 4 * P + 12 * P / N);
   // At stages 2 and 3 the paper's shard of gradients is the sum over micro-batches. The buckets in
-  // flight are extra: v with a neighbour, and the tied parameter.
+  // flight are extra: v, the largest bucket, with a neighbour; and the tied parameter.
   const int64_t ring = 2 * (6 * P / 10 + 3 * P / 10);
   CHECK(plan(paper(N, 2), 0).memory() - always - ring == 2 * P + 14 * P / N);
   // At stage 3 the gathered blocks are extra, too: the tied block, and v with a neighbour.

@@ -6,11 +6,10 @@
 namespace tessera::optim {
 namespace {
 
-// A rule, and which hyper-parameters it has. All rules have the learning rate 1 and the weight
-// decay 0.0625.
+// A rule and its hyper-parameters. All rules have the learning rate 1 and the weight decay 0.0625.
 struct Case {
   UpdateRule rule;
-  float beta1 = 0;    // 0: the rule has none
+  float beta1 = 0;    // here and below, 0: the rule has no such parameter
   float beta2 = 0;
   float epsilon = 0;
   bool decoupled_decay = true;
@@ -43,7 +42,7 @@ TEST_CASE("update rules: a group has its own hyper-parameters, and the rule's fo
     CHECK(group.beta2 == (of.beta2 > 0 ? 0.125f : 0));
     CHECK(group.epsilon == of.epsilon);
     CHECK(group.weight_decay == 0.5f);
-    // Update number 2 of Adam: 1 - beta^2.
+    // In update number 2, Adam's bias corrections are 1 - beta^2.
     CHECK(group.bias_correction1 == (of.beta2 > 0 ? 0.9375f : 1));
     CHECK(group.bias_correction2 == (of.beta2 > 0 ? 0.984375f : 1));
   }

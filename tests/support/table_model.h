@@ -19,8 +19,8 @@ struct TableRun {
   int64_t users = 700;
   int64_t items = 90;
   int64_t distinct_users = 12;
-  /// If true, every micro-batch looks up every row. Then neither `users` nor `items` may be a
-  /// multiple of 7, so the default of `users` must be changed.
+  /// If true, every micro-batch looks up every row, in steps of 7 rows. These reach every row only
+  /// if neither `users` nor `items` is a multiple of 7, so the default of `users` must be changed.
   bool all_rows = false;
   bool freeze_items = false;
   bool recompute = false;  // forward is computed again in backward

@@ -25,7 +25,7 @@ TEST_CASE("a claim on a folder without checkpoints removes the lock file that it
     const CheckpointFolder claimed(run);
     CHECK(fs::exists(lock));
     CHECK_FALSE(claims(run));
-    CHECK(fs::exists(lock));  // the refused claim has not removed the file of the other one
+    CHECK(fs::exists(lock));  // the refused claim has not removed the lock of `claimed`
     CHECK_FALSE(claims(run));
   }
   CHECK(fs::is_empty(run));
@@ -36,7 +36,7 @@ TEST_CASE("a claim on a folder without checkpoints removes the lock file that it
   CHECK(fs::exists(lock));  // a run has written a checkpoint
   fs::remove(run + "/step-000000003");
   CHECK(claims(run));
-  CHECK(fs::exists(lock));  // another process made it
+  CHECK(fs::exists(lock));  // the last claim did not make the lock, so it did not remove it
 }
 
 }  // namespace

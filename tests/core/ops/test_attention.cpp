@@ -34,7 +34,7 @@ struct Reference {
   Values y, dq, dk, dv;
 };
 
-/// Adds what query t of sequence b and head h contributes to the results and gradients.
+/// Adds the contribution of query t (in sequence b, head h) to the results and gradients.
 void reference_query(const Case& c, const Inputs& in, double scale, int64_t b, int64_t t, int64_t h,
                      Reference& r) {
   const int64_t visible = c.causal ? t + 1 + c.keys - c.queries : c.keys;

@@ -161,8 +161,9 @@ TEST_CASE("batch_norm of values far from zero", "[batch_norm]") {
 TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   const Form form = forms();
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes()))};
-  // Normalized values are below sqrt(rows) in magnitude. So the bias keeps all results away from
-  // zero, where relu has its kink.
+  // Magnitudes are below sqrt(6) for the normalized values of 6 rows, and at most 0.3 for weights
+  // and residuals. So a bias of magnitude 1.5 or more keeps all results away from zero, where relu
+  // has its kink.
   const int64_t channels = GENERATE(1, 3);
   const Shape shape{2, 1, 3, channels};
   Tensor bias = random_tensor({channels}, 3, 1.5f, 2);

@@ -59,8 +59,9 @@ TEST_CASE("linear_cross_entropy and its gradients equal float64") {
 }
 
 TEST_CASE("linear_cross_entropy with a loss scale keeps gradients that f16 would round away") {
-  // Each probability is about 1e-5. The gradient of a logit, except a target's, is its probability
-  // divided by the 100 rows: about 1e-7, which f16 cannot represent precisely without a loss scale.
+  // Each probability is about 1e-5. The gradient of a logit that is not a target's is its
+  // probability divided by the 100 rows: about 1e-7. f16 needs a loss scale to represent this value
+  // precisely.
   const int64_t rows = 100, channels = 3, vocabulary = 80000;
   const Tensor x = as_parameter(random_tensor_of(DType::f16, {rows, channels}, 1));
   const Tensor weight = as_parameter(random_tensor_of(DType::f16, {vocabulary, channels}, 2));
@@ -186,8 +187,8 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = random_indices({rows}, 3, vocabulary);
   const int64_t gradients = (rows + vocabulary) * channels * dtype_size(dtype);
-  // With 16-bit types, the peak also has the weight's gradient as an f32 sum and, unless it
-  // overwrites the logits, the gradient of the logits.
+  // With 16-bit types, the peak also has the weight's gradient as an f32 sum. It also has the
+  // gradient of the logits, unless this gradient overwrites the logits.
   const int64_t extra = dtype == DType::f32           ? 0
                         : gradient_in_forward(dtype) ? vocabulary * channels * 4
                                                      : elements * 2 + vocabulary * channels * 4;

@@ -61,7 +61,7 @@ const std::vector<Case>& cases() {
 }
 
 // Returns the largest difference between `actual` and `expected`, divided by the largest magnitude
-// in `expected` and `from`. The operation computed `actual` from `from`.
+// in `expected` and `from`. `from` holds the values from which the operation computed `actual`.
 double error_beside(const Tensor& actual, const Values& expected, const Values& from) {
   double largest = 1e-30, difference = 0;
   const Values values = values_of(actual);
