@@ -31,9 +31,9 @@ endif()
 
 if(TESSERA_SANITIZE)
   # Full debug information and all checks would nearly double the compile time. So -g1 limits the
-  # debug information. With the address sanitizer, these checks are left out: those of virtual
-  # tables, and those of errors that the address sanitizer finds itself (null pointers, ends of
-  # objects).
+  # debug information. With the address sanitizer, three checks of the undefined behaviour sanitizer
+  # are left out: those of virtual tables, and those of null pointers and of the ends of objects,
+  # whose errors the address sanitizer finds itself.
   target_compile_options(tessera_flags INTERFACE
     -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
   if(TESSERA_SANITIZE MATCHES "address")

@@ -26,7 +26,7 @@ endif()")
 install(TARGETS ${programs})
 install(EXPORT Tessera NAMESPACE Tessera:: FILE TesseraTargets.cmake DESTINATION ${package_dir})
 install(TARGETS tessera ${package_libraries} EXPORT Tessera)
-# The component ratings: only programs that ask for it need zlib.
+# The component ratings needs zlib. It is separate, so that other programs do not need zlib.
 install(EXPORT TesseraRatings NAMESPACE Tessera:: FILE TesseraRatingsTargets.cmake
   DESTINATION ${package_dir})
 install(TARGETS ${rating_libraries} EXPORT TesseraRatings)

@@ -9,10 +9,10 @@ set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-# The package depends on mpirun and on the libraries that its programs are linked to. It only
-# recommends what is needed to compile against it, as the course does: a compiler and build tools,
-# the libraries whose headers Tessera's own headers include, and those of the components ratings and
-# images.
+# The package depends on mpirun and on the libraries that its programs are linked to. What is needed
+# only to compile programs with Tessera, as in the course, is recommended: a compiler and build
+# tools, the libraries whose headers Tessera's own headers include, and the libraries that the
+# components ratings and images need.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "openmpi-bin")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS

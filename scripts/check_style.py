@@ -112,8 +112,8 @@ def functions(text):
         elif token == "}" and open_braces:
             kind, start_of_kind = open_braces.pop()
             inside -= kind != "container"
-            # After this brace, a constructor's initialisers may go on, as in `: a_{1}, b_{2} {`, or
-            # a call with a lambda argument.
+            # The declaration may continue after this brace, if the brace belongs to a constructor's
+            # initialiser, as in `: a_{1}, b_{2} {`, or to a lambda among the arguments of a call.
             goes_on = kind != "container" and re.match(r"\s*[,{)]", text[position + 1:])
             if kind == "function" and not goes_on:
                 first = SPACE.match(text, start_of_kind).end()

@@ -175,7 +175,8 @@ OMP_NUM_THREADS=2 alone "${run[@]}" --steps 14 --resume-changed 'steps, warmup' 
   --checkpoint more --log more.jsonl
 [[ $(digest more.jsonl 14) != '' ]] || fail "$(cat more.jsonl)"
 grep -q '"threads":"1"' more/step-000000014/manifest.json || fail "the threads of the run changed"
-# Weights that --save-every wrote have the name of a checkpoint, and are not removed as an old one.
+# A folder of weights from --save-every has the name of a checkpoint. It must not be removed as an
+# old checkpoint.
 mkdir -p beside/step-000000001
 echo weights > beside/step-000000001/model.safetensors
 alone "${run[@]}" --steps 14 --resume-changed steps,warmup --resume on/step-000000012 \

@@ -167,7 +167,7 @@ tool import recommender.safetensors recommender-ids --optimizer adam
 tool inspect recommender-ids --json
 expect 'it has no tensor "ids.users"' "$TESSERA_BIN/recommend" recommender-exported.safetensors \
   --user u1
-# A run can begin with them.
+# A run can begin with the exported weights.
 must_work "$train_recommender" --batch 60 --micro-batch 12 --factors 10 --threads 1 --steps 1 \
   --init recommender-exported.safetensors
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 PROCESSORS 1
-# Jobs that are killed at 20 random moments resume with the bits of an uninterrupted job. A
-# bench/kills.py that runs beside another one leaves the other's ranks alone.
+# Jobs that are killed at 20 random moments resume with the bits of an uninterrupted job. If two
+# bench/kills.py run at the same time, neither may count or kill ranks of the other.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 PYTHONPATH=$TESSERA_SOURCE_DIR/bench python3 -c '
 import os, subprocess, sys

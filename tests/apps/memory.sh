@@ -3,9 +3,9 @@
 # large blocks (core/memory.cpp), hold at most 5/4 of the ledger's peak plus a huge page each. All
 # other memory (code, libraries, generated kernels, malloc) takes 25 to 60 MiB on Debian 12
 # (docs/memory.md, "A process"), and must stay below 72 MiB. Stage 3 with recomputation holds far
-# less than plain data parallelism. The last runs are as on CPUs without bf16 instructions: ledger
-# and plan must count the f32 copies of operands. With AVX2 alone, steps must not hand memory back
-# that the next step needs.
+# less than plain data parallelism. The last runs imitate CPUs without bf16 instructions: ledger and
+# plan must count the f32 copies of operands. With AVX2 alone, a step must not return memory to the
+# system that the next step needs.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 micro=(--preset micro --steps 3 --global-batch 8 --micro-batch 4 --eval-every 0)
 
@@ -47,7 +47,7 @@ export ONEDNN_MAX_CPU_ISA=AVX2
 measure packed.jsonl 2 --precision bf16 --stage 3 --recompute
 check packed.jsonl 100 160
 
-# faults STEPS: how many pages a run of two threads faults in.
+# faults STEPS: prints the number of page faults of a run of STEPS steps on two threads.
 faults() {
   python3 - "$train_gpt" --data text.txt --threads 2 --steps "$1" --eval-every 0 << 'PYTHON'
 import resource, subprocess, sys
@@ -55,8 +55,9 @@ subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt)
 PYTHON
 }
-# With malloc's default thresholds, each step of nano faults in several hundred pages. One pair of
-# three must be below the limit: a run that gets no huge pages faults in 512 small ones for each.
+# With malloc's default thresholds, each step of nano has several hundred page faults. A run that
+# gets no huge pages has 512 faults in place of each huge page. So of three pairs of runs, only one
+# must be below the limit.
 for _ in 1 2 3; do
   few=$(faults 10) many=$(faults 30)
   echo "page faults of 10 steps: $few, of 30 steps: $many"

@@ -157,11 +157,12 @@ expect 'eval-every' "$train_gpt" --data u.data --split none --eval-every 5 --bat
 expect 'widths 5, 3' "$train_gpt" --model neumf --hidden 5,3
 expect 'shape is' "$train_gpt" --data u.data --batch 60 --micro-batch 12 --factors 9 \
   --init model.safetensors
-# Weights are not given to users and items of other ids.
+# Weights are refused if the users or items of the data have other ids.
 sed 's/^u/v/' u.data > others.data
 expect 'model.safetensors: user 1 has the id "u[0-9]*", but "v[0-9]*" in the data' "$train_gpt" \
   --data others.data --batch 60 --micro-batch 12 --split none --factors 8 --init model.safetensors
-# Nor is a checkpoint evaluated on ratings of other ids. Another split has the same ids.
+# A checkpoint is evaluated on another split, which has the same ids, but not on ratings with other
+# ids.
 saved=(--batch 60 --micro-batch 12 --factors 8 --steps 2 --checkpoint saved)
 alone --data u.data "${saved[@]}"
 must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only

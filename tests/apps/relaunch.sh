@@ -12,9 +12,10 @@ run=(--data text.txt "${tiny[@]}" --eval-every 0 --checkpoint-every 5
   --threads 1)
 digest_of() { grep -o '"digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 steps_in() { grep -c '"type":"step"' "$1" 2> /dev/null || true; }
-# await_signals: waits until the job handles signals. relaunch blocks them and reads them from a
-# descriptor (apps/relaunch/processes.cpp), so bit 9 of the blocked signals, SIGUSR1, shows it. A
-# signal that comes earlier ends relaunch.
+# await_signals: waits until the job handles signals, because a signal that comes earlier ends
+# relaunch. relaunch blocks its signals and reads them from a descriptor
+# (apps/relaunch/processes.cpp). So it handles signals once bit 9 of the blocked signals, the bit of
+# SIGUSR1, is set.
 await_signals() {
   local blocked
   until blocked=$(awk '/^SigBlk:/ {print $2}' "/proc/$job/status") && ((0x$blocked & 0x200)); do
@@ -45,8 +46,8 @@ ends() {
 }
 says() { grep -qE -- "$1" output.log || fail "it does not say '$1': $(cat output.log)"; }
 # rank_process LOG RANK: prints the process id of this rank of the running job with this log. Here
-# grep -q must read a file, not a pipe. It ends at the first match, so the writer of a pipe may die
-# of SIGPIPE, and with pipefail the match would count as a failure.
+# grep -q must read a file, not a pipe. grep -q ends at the first match, so the writer of a pipe
+# could die of SIGPIPE, and pipefail would make the match a failure.
 rank_process() {
   local pid
   for pid in $(pgrep -f "^$train_gpt .*--log $work/$1"); do
@@ -64,8 +65,8 @@ resumes() {
   grep -q '"type":"resume"' "$1" || fail "no resume in $1"
 }
 
-# This program never handles SIGUSR2, so it cannot save and end, and it ignores SIGTERM. So its end
-# takes 70 s. The other tests run meanwhile, and the end of this file looks at the result.
+# This program never handles SIGUSR2, so it cannot save and end, and it ignores SIGTERM. So relaunch
+# kills it after 70 s. The other tests run meanwhile, and the end of this file checks the result.
 "$relaunch" -n 1 -- sh -c 'trap "" TERM; sleep 1000' > /dev/null 2> deaf.log < /dev/null &
 deaf=$!
 job=$deaf

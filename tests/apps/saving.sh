@@ -98,7 +98,8 @@ ranks 2 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log ki
 grep -q 'the best weights so far, of step [0-9]*, are missing' stderr.log ||
   fail "$(cat stderr.log)"
 
-# Evaluations of other data or batches cannot be compared with the best so far, so it starts anew.
+# Evaluations of other data or batches cannot be compared with the best evaluation so far. So the
+# first of them becomes the best.
 part=("${many[@]/240/14}" --warmup 2 --save killed/model.safetensors --checkpoint part
   --log part.jsonl)
 longer=("${part[@]/14/20}" --resume-changed steps)

@@ -28,7 +28,7 @@ grep -qE '^all steps finished' "$output" || fail "two ranks over NCCL did not fi
 # Both ranks are stopped for longer than the timeout, which is 4 s.
 suspended 5 nccl
 
-# Rank 1 never connects. The limit is 10 s here, because it is at least 10 s for starts.
+# Rank 1 never connects. The ranks have at least 10 s to connect, although the timeout is 1 s.
 run absent
 [[ $status == 1 ]] || fail "a job whose ranks do not connect ended with $status, expected 1"
 grep -qE '^rank 0: connecting ranks over NCCL has not finished in 10 s' "$output" ||

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Tests with stand-ins for Tessera's programs and for Python with PyTorch that the benchmarks stop
-# if the losses of the two differ, or if a loss is NaN. Also tests that bench/tables.py sets up MPI.
+# Tests that the benchmarks stop if the losses of Tessera and PyTorch differ, or if a loss is NaN.
+# Small scripts stand in for Tessera's programs and for Python with PyTorch. Also tests that
+# bench/tables.py sets up MPI.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 program() { printf '#!/bin/sh\n%s\n' "$2" > "$work/$1"; chmod +x "$work/$1"; }
-# The times and sizes are there only because the scripts read them.
+# The benchmarks also read these times and sizes, but the test does not depend on them.
 result='"median_ms": 1, "cpu_ms": 1, "sent": 1, "torch": "2"'
 ours="echo '{\"losses\": [1.5, 2], $result}'"
 program train_recommender exit
@@ -27,7 +28,7 @@ compared || fail "equal losses are refused: $(< "$work/output")"
 for losses in "1.5, 2.1" "1.5, NaN" "NaN, 2"; do
   program python "echo '{\"losses\": [$losses], $result}'"
   for script in tables.py "recommenders.py speed"; do
-    # The script's name and its question are two words.
+    # $script is unquoted, because "recommenders.py speed" must become two words.
     if bench/$script --bin "$work" --python "$work/python" > "$work/output" 2>&1; then
       fail "$script: compared with losses of $losses: $(< "$work/output")"
     fi

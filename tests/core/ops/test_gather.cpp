@@ -83,8 +83,8 @@ TEST_CASE("gather and index_select pick elements, and their gradients add up", "
   CHECK(relative_error(x.leaf()->gradient, dx) < tolerance(dtype));
 }
 
-// The gradient of picked rows of at most 2^20 elements is computed by embedding_backward, whose grid
-// on CUDA has no room for much longer rows. The gradient of longer rows is computed by scatter.
+// The gradient of picked rows of at most 2^20 elements is computed by embedding_backward. Its grid
+// on CUDA has no room for much longer rows, so the gradient of these is computed by scatter.
 TEST_CASE("the gradients of picked rows of more than a million elements add up", "[gather][cpu]") {
   constexpr int64_t columns = (int64_t{1} << 20) + 1;
   const Tensor x = as_parameter(Tensor::zeros({2, columns}));
