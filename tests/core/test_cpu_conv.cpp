@@ -91,7 +91,7 @@ TEST_CASE("Winograd's algorithm agrees with direct sums", "[cpu]") {
                              Conv2dPass::weight_gradient);
   // The shapes give whole and partial tiles, images smaller than a tile, and more tiles than are
   // transformed and multiplied in one round. In rounds of more than 512 tiles (the last shape), a
-  // product that adds to its result needs more scratch than one that does not.
+  // product that adds to its result needs more scratch memory than a product that overwrites it.
   for (const Shape& x : {Shape{9, 5, 9, 16}, Shape{9, 14, 14, 64}, Shape{9, 33, 30, 80},
                          Shape{200, 1, 2, 64}, Shape{140, 4, 3, 48}, Shape{23, 32, 32, 16}}) {
     for (const int64_t out_channels : {16, 96}) {

@@ -192,8 +192,8 @@ TEST_CASE("groups do not wait for each other, over MPI") {
   other->run([] {}).wait();
   CHECK(a.data<float>()[99] == static_cast<float>(job().size()));
   CHECK(b.data<float>()[99] == static_cast<float>(2 * job().size()));
-  // Rank 0 sends in `one` first, but rank 1 receives in `other` first. The open send in `one` must
-  // not hold up the transfer in `other`.
+  // Rank 0 sends in `one` first, but rank 1 receives in `other` first. The unfinished send in `one`
+  // must not block the transfer in `other`.
   if (rank == 0) {
     const Work sent = one->send(a, 1, {});
     other->send(b, 1, {}).wait();

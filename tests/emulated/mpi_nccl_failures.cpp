@@ -1,5 +1,6 @@
-// Tests that a failed call of emulated NCCL makes its communicator unusable, and no other one. Also
-// tests that the other ranks learn of it, and that a failed call's memory is left alone.
+// Tests that a failed call of emulated NCCL makes its communicator unusable, and no other
+// communicator. Also tests that the other ranks learn of the failure, and that the memory of the
+// failed call is not written later.
 #include <stdexcept>
 #include <thread>
 

@@ -1,4 +1,4 @@
-// Tests stream capture and graphs: what a launch does, and what capturing refuses.
+// Tests stream capture and graphs: the effects of a launch, and the calls that a capture refuses.
 #include <algorithm>
 #include <cmath>
 #include <thread>

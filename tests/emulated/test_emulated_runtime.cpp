@@ -1,4 +1,4 @@
-// Tests the calls of the emulated runtime: what they do, and what they refuse.
+// Tests the calls of the emulated runtime: their effects, and the arguments that they refuse.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

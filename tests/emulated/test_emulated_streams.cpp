@@ -74,7 +74,7 @@ int seeds_deferred_where(const Wrong& wrong) {
 }  // namespace
 
 TEST_CASE("emulated: a missing wait for an event shows under some seeds") {
-  // The second stream reads what the first one writes.
+  // The second stream reads memory that the first stream writes.
   const auto reads_too_early = [](bool with_event) {
     return seeds_deferred_where([&] {
       const Setup s;
@@ -87,7 +87,7 @@ TEST_CASE("emulated: a missing wait for an event shows under some seeds") {
   CHECK(reads_too_early(true) == 0);
   CHECK(reads_too_early(false) >= 4);
 
-  // The first stream overwrites what the second one still has to read.
+  // The first stream overwrites memory that the second stream still has to read.
   const auto writes_too_early = [](bool with_event) {
     return seeds_deferred_where([&] {
       const Setup s;

@@ -1,6 +1,6 @@
-// Damages files at random, to test readers: changes bits, lengths, numbers and text, and puts other
-// things in a file's place. Seed, reader and case number determine the damage, which is equal on
-// every machine.
+// Damages files at random, to test readers: changes bits, lengths, numbers and text, and replaces
+// files by other things, such as folders and pipes. The damage depends only on the seed, the reader
+// and the number of the case, so it is equal on every machine.
 //
 //   Random random(seed, "idx", 17);
 //   FileContents files = variant;

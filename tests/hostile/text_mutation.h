@@ -7,8 +7,8 @@
 
 namespace tessera::hostile {
 
-/// Damages the text once, or leaves it unchanged if it has nothing that the chosen damage applies
-/// to. Returns a description that begins with the kind of damage: "JSON: ...".
+/// Damages the text once. Leaves the text unchanged if the chosen damage applies to no part of it.
+/// Returns a description that begins with the kind of damage: "JSON: ...".
 std::string mutate_text(std::string& text, Random& random);
 
 }  // namespace tessera::hostile

@@ -1,6 +1,6 @@
-// Tests stage 3: what is gathered, and when. A run must have the bits of the same run on one rank,
-// in whatever order the model reads its parameters, and even if the model is evaluated between or
-// within steps.
+// Tests stage 3: which parameters are gathered, and when. A run must have the bits of the same run
+// on one rank. This must hold for any order in which the model reads its parameters, and if the
+// model is evaluated between or within steps.
 #include <algorithm>
 #include <utility>
 

@@ -23,8 +23,8 @@ TEST_CASE("plan: one rank sends nothing") {
   CHECK(plan0.parameters == 2048);
   CHECK(plan0.gradients == 2048);  // gradients are written into their sum
   CHECK(plan0.optimizer_state == 2 * 2048);
-  // Two block sums of 8 bytes, one loss of 4, a byte of notes (ZeroOptimizer::set_notes), and a
-  // byte with two flags.
+  // Communication takes two block sums of 8 bytes each, a loss of 4 bytes, a byte of notes
+  // (ZeroOptimizer::set_notes), and a byte with two flags.
   CHECK(plan0.communication == 2 * 8 + 4 + 2);
   CHECK(plan0.memory() == 4 * 2048 + 22);
   CHECK(plan0.padding == 212 * 4);

@@ -1,4 +1,5 @@
-// Tests the claim on a folder of checkpoints, and what is left of it afterwards.
+// Tests that one run at a time can claim a folder of checkpoints, and when a claim removes its lock
+// file.
 #include <filesystem>
 #include <string>
 

@@ -184,10 +184,11 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   REQUIRE(check_gradient(operation, inputs, options));
 }
 
-/// Sums values over two parts of a batch without threads. In each of several rounds, part 0 runs,
-/// then part 1. Each run calls the sum function three times. Call k of a run adds the values that
-/// the other part passed to call k of its latest run. These values depend on the sums of the calls
-/// before k. So each round makes at least one more sum correct, and four rounds are enough.
+/// Imitates two ranks that each compute one part of a batch, without threads. The parts run in
+/// rounds: part 0, then part 1. Each run calls the sum function three times. Call k adds the values
+/// that the other part passed to its call k in its latest run. A part passes correct values to call
+/// k only if the sums of its earlier calls were correct. So each round makes at least one more sum
+/// correct, and four rounds are enough.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {
