@@ -138,7 +138,7 @@ MicroBatch ZeroOptimizer::describe(const MicroBatches& batches, int64_t micro_st
   const int64_t ranks = engine_->communicator().size();
   const int64_t rank = engine_->communicator().rank();
   const bool contributes = rank < batch.contributors(ranks, micro_step);
-  // A rank without its own micro-batch repeats the step's last one.
+  // A rank without a micro-batch of its own repeats the last micro-batch of the step.
   const int64_t index = contributes ? micro_step * ranks + rank : batch.micro_batches() - 1;
   return {.step = batches.step_,
           .index = index,

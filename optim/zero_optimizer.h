@@ -44,7 +44,8 @@
 namespace tessera::optim {
 
 /// Says whether set_parameters resets the update rule's state (for Adam, the moments) and the
-/// counts of updates. The state belongs to the weights with which it was computed.
+/// counts of updates. The state was computed with the old weights, so new weights that are not
+/// derived from the old weights must not use this state.
 enum class RuleState : uint8_t {
   reset,  // for unrelated weights, such as those of a file
   keep,   // for values derived from the present weights: their average, or a copy put back
@@ -57,10 +58,11 @@ class [[nodiscard]] LaunchedStep {
   /// Waits for the step's loss and norm if they are not on the host yet. May be called once.
   /// Without loss scaling, throws NonFiniteError if this step changed no weight because
   ///  - the loss or gradient of this step is not finite, or
-  ///  - the previous step failed in this way, and its get() was called after this step's launch.
+  ///  - the previous step failed in this way, and get() of the previous step was called only after
+  ///    the launch of this step.
   StepReport get();
 
-  /// True if get() would return at once. May differ between ranks.
+  /// True if get() would return at once. The result may differ between ranks.
   bool ready() const;
   /// True if get() may have to wait for a GPU. False on the CPU. Also false with loss scaling or
   /// offload, because launch_step() then waits. The value is the same on every rank.
@@ -83,7 +85,7 @@ class ZeroOptimizer {
  public:
   /// Checks the options before anything is allocated or written. Throws InputError for
   ///  - an invalid stage, bucket size, clip or grad_shard,
-  ///  - ordered reduction on ranks that differ,
+  ///  - ordered reduction on ranks with different GPUs or GPU libraries,
   ///  - graphs, if the options, the parameters or the communicator do not allow graphs.
   /// Throws Error for a missing schedule, for invalid hyper-parameters, and for a rule that cannot
   /// update a parameter of the model.
@@ -171,11 +173,11 @@ class ZeroOptimizer {
   void skip();
 
   /// Fetches the rows of a row-sparse table that this rank's next micro-batch will look up, while
-  /// the current micro-batch computes. At stage 3 the rows come from their owners. Called within a
-  /// micro-batch, before its backward, on every rank; `indices` (i32) may be empty. The next
-  /// micro-batch may then look up only these rows. If the step's update comes before the next
-  /// micro-batch, the rows are fetched after the update. Throws if the parameter is not a
-  /// row-sparse table, or if a lookup of `indices` would throw. Collective.
+  /// the current micro-batch computes. At stage 3 the owners send the rows. Every rank must call
+  /// prefetch within a micro-batch, before the micro-batch's backward; `indices` (i32) may be
+  /// empty. The next micro-batch may then look up only these rows. If the step's update comes
+  /// before the next micro-batch, the rows are fetched after the update. Throws if the parameter is
+  /// not a row-sparse table, or if a lookup of `indices` would throw. Collective.
   void prefetch(const nn::Parameter& table, const Tensor& indices);
   /// Calls prefetch with the table of a module such as nn::Embedding.
   template <class Embedding>
@@ -212,8 +214,8 @@ class ZeroOptimizer {
 
   /// Adds the parameters of another module as a new group with hyper-parameters `group`. Throws
   /// unless called between steps. If the call throws, on one rank or on all, optimizer and module
-  /// are as before on every rank. On the CPU, gradient sums, and at stages 0 and 1 gradients, get
-  /// memory only in the next step. Collective.
+  /// are as before on every rank. On the CPU, the next step allocates the memory for the new
+  /// gradient sums and, at stages 0 and 1, for the new gradients. Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
 
   /// Returns which rank owns which elements of which parameter. The same on every rank.

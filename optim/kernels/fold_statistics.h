@@ -18,8 +18,9 @@ struct StatisticsFold {
 /// In micro-step s, rank r ran micro-batch m = s * ranks + r, or none if m >= micro_batches.
 /// Computes, for each micro-batch m that had data, in order of m:
 ///   running = (1 - momentum) * running + momentum * statistics of m
-/// running is f32 (S). observed is f32 (ranks, micro_steps, S + 1): S values, then 1 if the
-/// micro-batch had data, else 0. If scalars->skip is set, nothing changes. `scalars` may be null.
+/// running is f32 (S), where S is the number of running values. observed is f32 (ranks,
+/// micro_steps, S + 1): for each micro-batch S values, and then 1 if the micro-batch had data, else
+/// 0. If scalars->skip is set, nothing changes. `scalars` may be null.
 TESSERA_KERNEL(fold_statistics, const Tensor& running, const Tensor& observed,
                const StatisticsFold& fold, const StepScalars* scalars)
 

@@ -26,7 +26,8 @@ struct RowUpdateTable {
         count(update.count),
         scalars(update.scalars) {}
 
-  /// Applies the scalars to `hyper`. Returns false if the update must change nothing.
+  /// Multiplies hyper.gradient_scale by the scalars' gradient_scale. Returns false if the update
+  /// must change nothing.
   __device__ bool scale(UpdateHyper& hyper) const {
     if (scalars == nullptr) return true;
     hyper.gradient_scale *= scalars->gradient_scale;

@@ -11,7 +11,8 @@
 
 namespace tessera {
 
-/// Rows of a matrix (R, C): row i of the list is row index[i] - first of the matrix.
+/// A list of rows of a matrix (R, C). Row i of the list is row index[i] - first of the matrix. If
+/// the matrix holds only a range of a table, `first` is the table row that is row 0 of the matrix.
 struct RowList {
   Tensor matrix;
   Tensor index = {};  // i32 (m); undefined: index[i] is i
@@ -29,8 +30,8 @@ TESSERA_KERNEL(copy_rows, const RowList& to, const RowList& from, int64_t count)
 TESSERA_KERNEL(fold_rows, const RowList& sums, int64_t fresh, const RowList& values, int64_t count)
 
 /// The touched rows of a table, in ascending order, and the blocks of 256 table elements that
-/// contain elements of these rows. A row is touched if this rank owns it, and a micro-batch of the
-/// step has sent a gradient for it, which may be zero.
+/// contain elements of these rows. A row is touched if this rank owns the row and a micro-batch of
+/// the step has sent a gradient for the row. The gradient may be zero.
 struct TouchedBlocks {
   Tensor sums;    // f32 (>= m, C): gradient sums
   Tensor slots;   // i32 (m): for each touched row, its row in `sums`

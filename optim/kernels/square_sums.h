@@ -1,4 +1,4 @@
-// Launcher of the block sums of squares from which the norm of a gradient is computed.
+// Launcher that sums the squares of each block. The norm of a gradient is computed from these sums.
 #pragma once
 
 #include <span>

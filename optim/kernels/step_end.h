@@ -26,7 +26,7 @@ struct BlockSums {
     }
   };
   const double* values = nullptr;     // [ranks * per_rank]
-  int64_t per_rank = 0;
+  int64_t per_rank = 0;               // number of sums of one rank
   const Segment* segments = nullptr;  // ascending, from block 0 on, without gaps
   int64_t segment_count = 0;
   int64_t blocks = 0;                 // number of blocks of all segments

@@ -1,7 +1,7 @@
 // Predicts the memory and traffic of a run, to the byte, before the run starts. A plan is computed
-// from Batch, ShardLayout and, for row-sparse tables, RowLayout. Besides these classes and the
-// sizes that core/ and dist/ declare, it shares no code with the optimizer. So a comparison of plan
-// and measurements can find errors in the plan and in the optimizer.
+// from Batch, ShardLayout and, for row-sparse tables, RowLayout. Apart from these classes and the
+// sizes that core/ and dist/ declare, the plan shares no code with the optimizer. So a comparison
+// of plan and measurements can find errors in the plan and in the optimizer.
 //
 //   Plan plan = optim::plan({.parameters = plan_parameters(model), .ranks = 64, .stage = 3,
 //                            .batch = {.global = 512, .micro = 4}}, 0);
@@ -30,7 +30,7 @@ struct PlanParts {
   int64_t local_sums = 0;     // no_sync with more than one micro-step: the rank's own sums
   int64_t gathered_sums = 0;  // stage 0, if dtypes of sums and gradients differ: buckets of sums
   // optimizer state
-  int64_t masters = 0;        // f32 weights
+  int64_t masters = 0;        // f32 master weights
   int64_t state = 0;
   // communication
   int64_t rows = 0;           // row-sparse tables: rows that are sorted, sent and received
@@ -44,7 +44,7 @@ struct PlanParts {
   int64_t scalars = 0;        // with a GPU: the scalars of a step on the device
   int64_t fetched = 0;        // with a GPU: copies of the scalars on the host
   int64_t crossing = 0;       // offload: copies of sums and weights between device and host
-  int64_t texts = 0;          // checkpoints, saves: texts that ranks exchange, on the host
+  int64_t texts = 0;          // checkpoints, saves: buffer to exchange texts, on the host
   int64_t saved = 0;          // saves: the largest bucket in f32
   int64_t mirrors = 0;        // staged: host copies of the largest buffers, and MPI's staging
 };
@@ -63,9 +63,9 @@ struct Plan {
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
   /// Host memory that the members above do not count. With offload on any device, this is the
-  /// offloaded state, and copies of sums and weights. On a rank that computes on a GPU, it also
-  /// includes data that hosts exchange, buffers that pass through the host to other ranks, and
-  /// inputs that the GPU copies from the host.
+  /// offloaded state, and copies of sums and weights. On a rank that computes on a GPU, this memory
+  /// also holds the data exchanged between hosts, the buffers sent to other ranks through the host,
+  /// and the inputs copied from the host by the GPU.
   struct Host {
     int64_t optimizer_state = 0;
     int64_t communication = 0;

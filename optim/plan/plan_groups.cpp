@@ -9,7 +9,7 @@ namespace {
 
 // True if backward reads values of a block. Backward ends at the parameter with registration index
 // `first_trainable`. Backward reaches no parameter with a lower index, and does not compute the
-// input gradient of this parameter's layer.
+// input gradient of the layer of parameter `first_trainable`.
 bool read_by_backward(const PlanInput& input, const PlanGroup& group, const PlanBlock& block,
                       int64_t first_trainable) {
   const auto& buckets = group.layout.buckets();
@@ -49,7 +49,8 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
     // Forward gathers every block. Backward gathers a block again, except:
-    //  - the group's last block in the model (i == 0), still gathered when backward begins;
+    //  - the group's last block in the model (i == 0), because it is still gathered when backward
+    //    begins;
     //  - tied blocks, which stay gathered;
     //  - blocks whose values backward does not read, such as frozen blocks at the beginning, or a
     //    block that has only an embedding table.

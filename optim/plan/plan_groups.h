@@ -31,15 +31,17 @@ struct PlanGroup {
   bool trainable = true;
   std::vector<int64_t> registered;  // registration index of each parameter of the layout
   dist::ShardLayout layout;
-  // Empty unless the stage is 3. In the order of buckets, which is from the model's end to its
-  // beginning.
+  // Empty unless the stage is 3. The blocks have the order of the buckets: from the model's end to
+  // its beginning.
   std::vector<PlanBlock> blocks;
 
-  /// Returns the lowest registration index in a bucket. Backward reaches this parameter last.
+  /// Returns the lowest registration index in a bucket. It belongs to the parameter that backward
+  /// reaches last.
   int64_t first_registered(const dist::Bucket& bucket) const {
     return registered[static_cast<size_t>(bucket.parameters.back())];
   }
-  /// Returns the highest registration index in a bucket. Backward reaches this parameter first.
+  /// Returns the highest registration index in a bucket. It belongs to the parameter that backward
+  /// reaches first.
   int64_t last_registered(const dist::Bucket& bucket) const {
     return registered[static_cast<size_t>(bucket.parameters.front())];
   }

@@ -26,7 +26,7 @@ struct PlanParameter {
   // parameter, both are 0.
   int64_t rows = 0;
   int64_t distinct = 0;     // the largest number of different rows that a micro-batch looks up
-  int64_t lookups = 0;      // operations of a micro-batch that look up rows, also of a dense table
+  int64_t lookups = 0;      // a micro-batch's operations that look up rows; also for a dense table
 
   bool row_sparse() const { return distinct > 0; }
   int64_t width() const { return elements / rows; }
@@ -47,7 +47,7 @@ struct PlanInput {
   int64_t state_tensors = 2;     // state tensors of the update rule: 2 for the moments of Adam
   /// State tensors of a row-sparse table; nullopt: as many as state_tensors.
   std::optional<int64_t> table_state_tensors = std::nullopt;
-  bool table_value_per_row = false;  // a table's state tensors have one value for each row
+  bool table_value_per_row = false;  // true: a table's state tensors have one value for each row
   bool update_all_rows = false;
   DType sum_dtype = DType::f32;  // of gradient sums of 16-bit parameters; f32 parameters use f32
   /// True if master weights and optimizer state are offloaded to the host.

@@ -23,8 +23,8 @@ CheckedInt set_bytes(int64_t rows) {
   return CheckedInt(index_bytes) * (CheckedInt(rows) + static_cast<int64_t>(places));
 }
 
-// Returns the most rows, out of `of`, that `batches` micro-batches can touch together. Each
-// micro-batch touches at most `distinct` rows.
+// Returns the largest number of rows, out of `of` rows, that `batches` micro-batches can touch
+// together. Each micro-batch touches at most `distinct` rows.
 int64_t most(int64_t of, int64_t batches, int64_t distinct) {
   return batches >= of / distinct + 1 ? of : std::min(of, batches * distinct);
 }
@@ -207,10 +207,10 @@ std::string dense_table_advice(const PlanInput& input) {
 namespace {
 
 /// Returns f(1) + f(2) + ... + f(count) for an f that varies as slowly as a power of its argument.
-/// Adding the terms of 10^8 rows would take seconds, so only the first are added. The others are
-/// summed by the Euler-Maclaurin formula: the integral of f from half before the first of them to
-/// half after the last, and one correction. The integral is found by Gauss-Legendre quadrature,
-/// with eight points in each interval. The relative error is below 1e-12.
+/// Adding the terms of 10^8 rows would take seconds, so only the first 2^14 terms are added. The
+/// sum f(a) + ... + f(b) of the other terms is computed by the Euler-Maclaurin formula: the
+/// integral of f from a - 1/2 to b + 1/2, and one correction. The integral is computed by
+/// Gauss-Legendre quadrature with eight points in each interval. The relative error is below 1e-12.
 template <class F>
 double sum_of(int64_t count, const F& f) {
   constexpr int64_t first_terms = int64_t{1} << 14;

@@ -32,7 +32,7 @@ struct BucketCost {
   size_t group = 0;
   size_t block = 0;         // stage 3: index of the bucket's block in the group
   int64_t registered = 0;   // the lowest registration index of the bucket's parameters
-  bool tied = false;        // holds a tied parameter, which is assumed to be the head
+  bool tied = false;        // holds a tied parameter, assumed to be the head (step_time.h)
   bool trainable = true;
   bool reached = true;      // backward reaches the bucket
   double elements = 0;      // elements of the bucket's parameters, without padding

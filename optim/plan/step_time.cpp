@@ -238,8 +238,8 @@ void check(const PlanInput& input, const MachineRates& rates) {
 StepTime step_time(const PlanInput& input, const MicroBatchWork& work, const MachineRates& rates) {
   check(input, rates);
   const StepCosts costs = step_costs(input, work, rates);
-  // After a few micro-steps, each further one makes the step longer by the same time. So each
-  // micro-step that is not simulated adds the difference between the last two simulations.
+  // After a few micro-steps, each further micro-step makes the step longer by the same time. So for
+  // each micro-step above 12, the difference between simulations of 12 and 11 micro-steps is added.
   constexpr int64_t most_simulated = 12;
   const int64_t micro_steps = input.batch.micro_steps(input.ranks);
   const int64_t simulated = std::min(micro_steps, most_simulated);

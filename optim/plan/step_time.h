@@ -10,8 +10,9 @@
 //  - Forward and backward of a micro-batch take (work.flops / rates.flops) + (work.bytes /
 //    memory_bandwidth) seconds. A third of this time is forward. Recomputing activations takes
 //    additional time in backward. A parameter's share of the time is proportional to its elements.
-//    A tied parameter is assumed to be the head. The head is last in forward and first in backward.
-//    The gradient of a tied parameter is complete when backward ends.
+//    A tied parameter is assumed to be the weight of the head, the model's output layer. The head
+//    is last in forward and first in backward. The gradient of a tied parameter is complete when
+//    backward ends.
 //  - Backward reaches buckets in the order of the layout. A bucket's exchange starts when its
 //    gradient is complete. At stages 2 and 3 a ring buffer has memory for two buckets
 //    (RingGradients). So the backward of a bucket waits until the bucket two places earlier has

@@ -25,7 +25,7 @@ class LossScaler {
   /// Sets scale and good steps from a checkpoint. Throws InputError unless the scale is a power of
   /// two of at least 1 and good_steps is in [0, growth_interval).
   void restore(float scale, int64_t good_steps);
-  /// Adjusts the scale after a step. Throws if an overflow would bring the scale below 1.
+  /// Adjusts the scale after a step. Throws if the scale would become less than 1.
   void step(bool overflow, int64_t step);
 
  private:

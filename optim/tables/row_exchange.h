@@ -63,8 +63,8 @@ class RowFetch {
   /// Sends the row numbers to the owners, and starts the exchange of values. Waits for the counts,
   /// not for the values. `own`: the values of all rows that this rank owns.
   void start(const Tensor& own);
-  /// Adds to `total` how many rows this rank requests from other ranks, and how many it sends to
-  /// them, in this fetch. Called after start().
+  /// Adds the rows of this fetch to `total`: to `asked` the rows that this rank requests from other
+  /// ranks, to `served` the rows whose values this rank sends to other ranks. Called after start().
   void count(RowCounts& total) const;
   /// Waits for the values. Writes the values of the row with slot s to row s of `to`.
   void finish(const Tensor& to);

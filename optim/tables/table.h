@@ -29,7 +29,7 @@ class Table {
   /// Called when a backward has completed the table's gradient.
   using Complete = std::function<void(int64_t number)>;
 
-  /// `number`: the table's index among the optimizer's trainable parameters, -1 if it is frozen.
+  /// `number`: the table's index among the optimizer's trainable parameters; -1 for a frozen table.
   /// Sets the hooks of the parameter; the destructor removes them. The caller must have called
   /// check_tables() (optim/zero/option_checks.h).
   Table(PlacedParameter placed, int64_t number, const UpdateRule& rule,

@@ -31,8 +31,8 @@ class TableValues {
   /// The values of `range` of rows, which this rank must hold.
   Tensor values_of(const dist::Range& range) const;
 
-  /// Begins a micro-batch. If rows were prefetched for it, waits for their values and puts these
-  /// rows into looked_up(). Otherwise looked_up() is empty at first.
+  /// Begins a micro-batch. If rows were prefetched for this micro-batch, waits for the rows' values
+  /// and puts the rows into looked_up(). Otherwise looked_up() is empty at first.
   void begin_forward();
   /// Ends the forward. Until end_backward(), only rows of looked_up() may be looked up again.
   void begin_backward();
@@ -46,19 +46,19 @@ class TableValues {
   TableRows look_up(const Tensor& indices, int64_t used);
   /// Takes part in the collective calls of another rank's look_up().
   void follow_look_up();
-  /// The rows that the current micro-batch has looked up or that were prefetched for it, by slot.
+  /// The rows that were looked up by the current micro-batch or prefetched for it, by slot.
   const RowSlots& looked_up() const { return current_.slots; }
   /// If the rows were prefetched: for each row of looked_up(), 1 if the micro-batch has really
   /// looked the row up, else 0. Empty if the rows were not prefetched.
   std::span<const uint8_t> used() const;
 
-  /// The numbers of rows that this rank has requested from other ranks and served to them so far,
-  /// without evaluations.
+  /// Counts so far, without evaluations: `asked`, the rows that this rank has requested from other
+  /// ranks, and `served`, the rows whose values this rank has sent to other ranks.
   const RowCounts& counts() const { return counts_; }
 
   /// Fetches rows for the next micro-batch (ZeroOptimizer::prefetch). `updates_next`: true if the
-  /// step's update comes before the next micro-batch. The fetch then starts in updated(), else in
-  /// begin_backward().
+  /// step's update comes before the next micro-batch. If true, the fetch starts in updated(),
+  /// otherwise in begin_backward().
   void prefetch(const Tensor& indices, bool updates_next);
 
   /// Sends the rows that this rank has updated, `changed`, to all ranks (stages 1 and 2). Rank r
@@ -82,8 +82,8 @@ class TableValues {
     Tensor values = {};
   };
   enum class Phase : uint8_t { evaluation, forward, backward };
-  /// The state of a prefetch: there is none, its fetch will start in backward, its fetch will start
-  /// after the update, or its fetch has started.
+  /// The state of the prefetch for the next micro-batch: none was requested, the fetch will start
+  /// in backward, the fetch will start after the update, or the fetch has started.
   enum class Ahead : uint8_t { none, in_backward, after_update, started };
 
   Tensor host_indices(const Tensor& indices, int64_t used) const;
@@ -115,7 +115,7 @@ class TableValues {
   std::optional<RowFetch> next_fetch_;
   Ahead ahead_ = Ahead::none;
   Tensor used_;  // u8 [n] on the host: 1 for each slot that the current micro-batch has looked up;
-                 // written only if its rows were prefetched
+                 // written only in a micro-batch whose rows were prefetched
   RowCounts counts_;         // only `asked` and `served` are used
   bool prefetched_ = false;  // true if the current micro-batch's rows were prefetched
   RowGather updated_rows_;

@@ -27,8 +27,8 @@ BucketMemory::BucketMemory(dist::Communicator& communicator, std::span<const int
 Tensor BucketMemory::take(int bucket) {
   const auto b = static_cast<size_t>(bucket);
   if (!buckets_[b].defined()) {
-    // Zeros in all of the memory would cost time in every step. They are not needed, because who
-    // writes a bucket also writes its gaps (Partition::clear_gaps).
+    // Zeroing all of the memory would cost time in every step. Zeros are not needed: code that
+    // writes a bucket's gradients also zeroes the gaps between them (Partition::clear_gaps).
     buckets_[b] = uninitialised_buffer(communicator_, {elements_[b]}, dtype_, Category::gradients);
   }
   return buckets_[b];

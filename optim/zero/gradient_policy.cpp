@@ -226,7 +226,8 @@ dist::Work FastReduction::reduce_scatter(int bucket, const Tensor& gradient,
   const auto contributors = static_cast<int>(micro_step.contributors);
   const dist::Call call = partition_.call(dist::Traffic::gradients, bucket);
   const bool first = micro_step.index == 0;
-  // The first reduction of a step overwrites the sum. Its f32 result goes directly into an f32 sum.
+  // The first reduction of a step overwrites the sum. The result of a reduce-scatter is f32, so it
+  // can be written directly into an f32 sum.
   if (first && sum.dtype() == DType::f32) {
     return communicator_.reduce_scatter(sum, gradient, contributors, call);
   }

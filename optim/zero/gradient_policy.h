@@ -1,5 +1,5 @@
 // A GradientPolicy provides the memory of a bucket's gradient in one micro-batch, in the dtype of
-// its parameters. A ReductionPolicy sends the gradient to the owners of its shards.
+// the bucket's parameters. A ReductionPolicy sends the gradient to the owners of its shards.
 //
 // The reducer (optim/zero/reducer.h) opens a bucket when the first gradient of its parameters is
 // written. The reducer sends the bucket when all gradients of this bucket, and of all buckets

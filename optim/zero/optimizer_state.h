@@ -1,7 +1,7 @@
 // The optimizer state that a run needs in order to resume: parameters, the update rule's state,
 // counts of updates, the loss scale, running statistics. The state is a list of named tensors in
-// the shapes of the model. The state can be written with one number of ranks and one stage, and
-// read with others.
+// the shapes of the model. A run can read the state even if it has another number of ranks or
+// another stage than the run that wrote the state.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct StateTensor {
   std::string path() const { return state_path(name, kind); }
 };
 
-/// Elements [begin, end) of a state tensor, which this rank saves. Each element of the tensor is in
-/// exactly one piece of one rank.
+/// Elements [begin, end) of a state tensor. This rank saves these elements. Each element of the
+/// tensor is in exactly one piece of one rank.
 struct StatePiece {
   StateTensor of;
   int64_t begin = 0;  // in the flattened tensor, a multiple of 256
@@ -47,15 +47,15 @@ class StateSource {
   virtual void read(const std::string& path, int64_t begin, std::span<float> out) const = 0;
   /// Returns the value of an i64 tensor of shape [].
   virtual int64_t count(const std::string& path) const = 0;
-  /// Returns what ZeroOptimizer::parameter_events() returned when the state was saved, or an empty
-  /// list if this is not known.
+  /// Returns the list that ZeroOptimizer::parameter_events() returned when the state was saved, or
+  /// an empty list if this list was not saved.
   virtual std::vector<int64_t> parameter_events() const { return {}; }
 };
 
 /// The kind of a parameter's values. The values of a trained parameter are f32: the master weights
 /// if the parameter has 16 bits. The values of a frozen parameter have the parameter's dtype.
 inline constexpr const char* value_kind = "value";
-/// The kind of the number of updates of a trained parameter: i64 [].
+/// The kind of the tensor that counts a trained parameter's updates: i64 [].
 inline constexpr const char* updates_kind = "updates";
 /// The kinds of a batch norm's running statistics.
 inline constexpr const char* running_mean_kind = "running_mean";

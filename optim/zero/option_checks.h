@@ -11,7 +11,8 @@
 namespace tessera::optim {
 
 /// Throws Error for hyper-parameters outside their valid range, in the rule (group 0) or in a group
-/// (numbered from 1). The error begins with `whose`: "optimizer", or "table_rule" for its rule.
+/// (numbered from 1). The error begins with `whose`: "optimizer" for the optimizer's rule,
+/// "table_rule" for ZeroOptions::table_rule.
 void check_groups(const std::string& whose, const UpdateRule& rule,
                   const std::vector<GroupOptions>& groups);
 /// Throws Error if a parameter already has an optimizer, because a second optimizer would replace
@@ -19,7 +20,8 @@ void check_groups(const std::string& whose, const UpdateRule& rule,
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters);
 /// Throws InputError or Error for invalid options.
 void check_options(const ZeroOptions& options);
-/// Throws InputError for ordered reduction on ranks that differ (dist::World::difference).
+/// Throws InputError for ordered reduction on ranks with different GPUs or GPU libraries
+/// (dist::World::difference).
 void check_equal_ranks(const ZeroOptions& options, const dist::World& world);
 /// With options.graph: throws InputError if the options, parameters or communicator do not allow
 /// graphs.

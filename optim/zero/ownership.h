@@ -26,7 +26,7 @@ struct OwnedBucket {
 
 /// Parameters of one dtype that are all trainable or all frozen. For each element, the owner keeps
 /// `sum_bytes` for the sum of its gradients, and `state_bytes` for its master weight and the update
-/// rule's values. Both are 0 for frozen parameters.
+/// rule's values. Frozen parameters have neither, so sum_bytes and state_bytes are 0.
 struct OwnedGroup {
   DType dtype = DType::f32;
   bool trainable = true;

@@ -115,7 +115,8 @@ int ShardedParameters::successor(int unit) {
     return prefetch_ && known && at + 1 != units.end() ? *(at + 1) : -1;
   }
   Order& order = phase_ == Phase::forward ? forward_ : backward_;
-  // If the pass has left the known order, the rest of the order is dropped and learned anew.
+  // If this pass reads another unit than the known order says, the order from here on is dropped
+  // and learned anew.
   if (order.next == order.units.size() || order.units[order.next] != unit) {
     order.units.resize(order.next);
     order.units.push_back(unit);

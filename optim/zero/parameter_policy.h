@@ -60,17 +60,17 @@ class GatheredParameters : public ParameterPolicy {
 };
 
 /// Stage 3. Parameters are gathered in units: the consecutive buckets of one block
-/// (Module::begin_block), or a single bucket outside any block. When an operation begins to read a
-/// unit that is not the unit entered last:
+/// (Module::begin_block), or a single bucket outside any block. An operation that begins to read a
+/// unit enters the unit, unless this unit was the last one entered. When a unit is entered:
 ///
-///   that unit               is gathered
+///   the entered unit        is gathered
 ///   the unit read next      is gathered too, if `prefetch` is set and an earlier pass over the
 ///                           model has shown the order of units
 ///   units that running      stay gathered
 ///   operations read
 ///   tied units              stay gathered until backward ends, or after an evaluation until the
 ///                           next forward of a micro-batch or the next update
-///   all remaining units     are released, unless the unit being entered is tied
+///   all remaining units     are released, unless the entered unit is tied
 ///
 /// Gathers are collective, so all ranks must start them in the same order. The order depends only
 /// on the reads of the program, which are the same on every rank.

@@ -61,7 +61,7 @@ class Partition {
   dist::Call call(dist::Traffic purpose, int bucket) const {
     return {purpose, bucket, parameters_.front().registration};
   }
-  /// Identifies a bucket and a station of its gradient in the trace.
+  /// Names a bucket for the trace, and the event of its gradient (trace::Station).
   trace::BucketPlace place(int bucket, trace::Station station) const {
     return call(dist::Traffic::gradients, bucket).place(station);
   }
@@ -110,7 +110,7 @@ class Partition {
   /// update.
   std::vector<UpdateSegment> segments(int bucket, const dist::Range& range,
                                       std::span<const int> hyper_of) const;
-  /// Leaves the parameters of a bucket without a gradient.
+  /// Makes the gradients of a bucket's parameters undefined (Leaf::gradient).
   void clear_views_of_gradients(int bucket) const;
   /// Zeroes the elements of a bucket's gradient that belong to no parameter.
   void clear_gaps(const Tensor& gradient, int bucket) const;

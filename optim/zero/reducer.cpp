@@ -187,7 +187,7 @@ void Reducer::backward(const Tensor& loss, float scale) {
 }
 
 void Reducer::note_data(const Tensor& loss) {
-  // A rank without its own micro-batch repeats the step's last one. The repeat is not recorded.
+  // A rank that only repeats the last micro-batch of the step must not count it a second time.
   if (!micro_step_.contributes) return;
   notes_.record.set_loss(micro_step_.index, loss);
   notes_.statistics.keep(micro_step_.index);
@@ -378,7 +378,7 @@ void Reducer::send(PartitionBuckets& part, int index) {
   Bucket& bucket = part.bucket(index);
   // From here on the memory belongs to the reduction, until sent.left is done.
   const Tensor gradient = std::exchange(bucket.gradient, {});
-  partition.clear_views_of_gradients(index);  // they would keep the memory from being freed
+  partition.clear_views_of_gradients(index);  // the views would keep the memory from being freed
   const ReductionPolicy::Sent sent = part.partition.reduction().send(index, gradient, micro_step_);
   part.partition.gradients().sent(index, sent.left);
   bucket.arrived = sent.arrived;

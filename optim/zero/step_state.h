@@ -102,7 +102,7 @@ class MicroStepLog {
     last_events_ = std::move(events);
   }
 
-  /// Adds collective work of the current micro-step. `together` repeats the work.
+  /// Adds collective work of the current micro-step. Calling `together` repeats this work.
   void add(std::function<void()> together) { running_.push_back(std::move(together)); }
   /// Repeats the collective work of the last micro-step that had data.
   void repeat_last() {

@@ -26,7 +26,8 @@ class StepTrace {
   void begin_backward() {
     if (forward_ns_ != 0) end("forward", std::exchange(forward_ns_, 0));
   }
-  /// `index` is nullopt if the rank has no micro-batch of its own and repeats the step's last one.
+  /// `index` is nullopt if the rank has no micro-batch of its own. Such a rank repeats the last
+  /// micro-batch of the step.
   void end_micro_batch(std::optional<int64_t> index) {
     if (micro_batch_ns_ == 0) return;
     end(index ? fmt::format("micro-batch {}", *index) : "no micro-batch",

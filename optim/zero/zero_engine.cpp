@@ -199,7 +199,7 @@ ZeroEngine::Launched ZeroEngine::end_step() {
 // Waits on the host for the step's loss and norm, then runs or skips the update.
 void ZeroEngine::update_by(const Launched& launched) {
   const StepScalars values = launched.values.get();
-  // A step without data must not count as a step without overflow.
+  // A step without data cannot overflow, so it does not count as a good step of the loss scaler.
   const bool without_data = batches_with_data() == 0;
   if (scaler_ && (values.skip || !without_data)) scaler_->step(values.skip, state_.step());
   if (values.skip || without_data) return;

@@ -183,9 +183,9 @@ class ZeroEngine {
   std::vector<bool>
       warned_without_gradient_;  // per trainable parameter: true once a report has listed it
 
-  uint8_t notes_ = 0;
-  bool reduced_ = false;
-  int64_t waited_before_ns_ = 0;
+  uint8_t notes_ = 0;             // sent by the next reduce()
+  bool reduced_ = false;          // true once reduce() has run in the current step
+  int64_t waited_before_ns_ = 0;  // dist::waited_ns() at the beginning of the current step
 
   StepValues values_;
   std::deque<Launched> launched_;

@@ -143,8 +143,8 @@ void BatchStatistics::gather() {
 void BatchStatistics::fold(int64_t micro_batches, const StepScalars* scalars) {
   if (values_ == 0) return;
   StatisticsFold fold{.momentum = statistics_[0].statistics->momentum};
-  // Synchronized norms have one set of statistics for the whole batch, so for them `fold` keeps its
-  // defaults: one rank with one micro-batch.
+  // Synchronized norms have one set of statistics for the whole batch. In this case `fold` keeps
+  // its defaults: one rank with one micro-batch.
   if (!synchronized_) {
     fold.ranks = communicator_->size();
     fold.micro_steps = micro_steps_;

@@ -1,4 +1,4 @@
-// The data that ranks exchange when a step ends: the losses of its micro-batches, a flag for each
+// The data that ranks exchange when a step ends: the losses of the micro-batches, a flag for each
 // micro-batch with data, a flag for each parameter with a gradient, and notes. Only the caller
 // interprets the notes. Losses are exchanged between the devices of the ranks. All other data is
 // exchanged between the hosts of the ranks.
