@@ -40,7 +40,7 @@ std::atomic<bool> said_last_words{false};
 std::atomic<bool> line_open{false};
 std::atomic_flag ending;  // set by the first thread in end_job; handlers do not use it
 struct sigaction program_handler;  // the program's own handler of SIGTERM
-// Over this communicator, ranks tell each other that their body has returned.
+// Over this communicator, each rank tells the others that its body (see run()) has returned.
 MPI_Comm ending_ranks = MPI_COMM_NULL;
 MPI_Request all_ended = MPI_REQUEST_NULL;
 bool announced_end = false;
@@ -73,8 +73,8 @@ bool started_by_launcher() {
   return found.variable != nullptr && found.size != "1";
 }
 
-// Throws if the launcher has started several processes that MPI does not connect. Each would
-// train alone, and all would write the same files.
+// Throws if the launcher has started several processes that MPI does not connect. Each process
+// would train alone, and all processes would write the same files.
 void check_launcher(const World& world) {
   const auto [variable, size] = launched();
   // If there are several ranks, MPI has connected the job. The number of ranks is not compared with
@@ -155,8 +155,8 @@ void told_to_end(int signal, siginfo_t* info, void* context) {
 }
 
 // Handler of SIGINT (Ctrl-C). The default action is restored by now (SA_RESETHAND), so raising the
-// signal again ends the program by the signal. After a plain exit, even with code 130, a shell
-// would go on with its script.
+// signal again ends the program by the signal. A shell then ends its script too. After a plain
+// exit, even with code 130, the shell would continue its script.
 void interrupted(int) {
   say_last_words();
   raise(SIGINT);
@@ -248,9 +248,9 @@ std::string running_step_text() {
   return finished >= 0 ? fmt::format("after step {}", step_number(finished)) : "";
 }
 
-// All ranks usually find the same fault in their input. Rank 0 reports the fault, and ends the
-// other ranks while they sleep. If rank 0's own input is good, a rank that has found a fault
-// reports the fault after its sleep.
+// All ranks usually find the same fault in their input, and the fault is to be reported once. So
+// rank 0 reports it at once and ends the job, while the other ranks sleep for a second. If rank 0
+// has found no fault, a rank that has found a fault reports this fault after its sleep.
 [[noreturn]] void end_with_input_error(const std::string& text) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();

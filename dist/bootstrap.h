@@ -46,8 +46,8 @@ struct World {
 ///  - if MPI is initialised, MPI_COMM_WORLD returns errors, and TESSERA_MPI throws them.
 World init(int& argc, char**& argv);
 
-/// finish() waits for this many times World::comm_timeout_s, because rank 0 may write traces and
-/// reports alone when the other ranks are done.
+/// The time limit of finish(), as a multiple of World::comm_timeout_s. The limit is long, because
+/// rank 0 may still write traces and reports when the other ranks are done.
 inline constexpr int end_timeouts = 10;
 
 /// Ends MPI. Every rank must call finish() after success. Throws StalledError (dist/stalled.h) if a

@@ -1,5 +1,5 @@
-// What all communicators share, whatever their transport: waiting for work, capturing calls in a
-// CUDA graph, and gathering texts.
+// The code that all communicators share: waiting for work, capturing calls in a CUDA graph, and
+// gathering texts.
 #include "dist/communicator.h"
 
 #include <algorithm>

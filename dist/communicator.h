@@ -125,11 +125,11 @@ class Communicator {
   /// The device on which allocate() allocates and the ranks compute.
   virtual Device device() const { return {}; }
 
-  /// Allocates memory of device() that the transport can use directly. On a GPU this is slow, so it
-  /// is for long-lived buffers.
+  /// Allocates memory of device() that the transport can use directly. On a GPU, an allocation is
+  /// slow, so allocate only long-lived buffers in this way.
   virtual std::shared_ptr<Storage> allocate(int64_t bytes, Category category) = 0;
 
-  /// The transport of the ordered reduction. Sends piece r of `input` to rank r, and passes the
+  /// Moves the data of an ordered reduction. Sends piece r of `input` to rank r, and passes the
   /// pieces that arrive to `receive`, in chunks. For each element, `receive` gets the contributions
   /// in ascending order of source, including this rank's own contribution (without a copy). Only
   /// ranks < contributors send.
@@ -144,7 +144,7 @@ class Communicator {
   /// Moves bytes, so any dtype works.
   virtual Work all_gather(const Tensor& buffer, Call call) = 0;
 
-  /// all_gather of a buffer in host memory, whatever device() is, for values that the host knows.
+  /// all_gather of a buffer that is in host memory, even if device() is a GPU.
   /// Over NCCL this call waits neither for the GPU nor for earlier calls, and is done when it
   /// returns; it throws if a piece has 2 GiB or more.
   virtual Work all_gather_host(const Tensor& buffer, Call call) { return all_gather(buffer, call); }
@@ -180,10 +180,10 @@ class Communicator {
   }
 
   /// Runs `body` in order with the communicator's calls. So `body` can use the result of an earlier
-  /// collective, and nobody needs to wait for the collective. Sends nothing, and the ledger does
-  /// not count this call. Over MPI, `body` runs on the communication thread and may make calls,
-  /// which run after `body`. `body` must not wait for these calls: waiting throws, as in Receive,
-  /// and the communicator is unusable afterwards.
+  /// collective, and the caller need not wait for this collective. Sends nothing, and the ledger
+  /// does not count this call. Over MPI, `body` runs on the communication thread. `body` may make
+  /// calls, which run after `body`. `body` must not wait for these calls: waiting throws, as in
+  /// Receive, and the communicator is unusable afterwards.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called barrier() and earlier calls are done.

@@ -23,8 +23,8 @@ constexpr int most_threads = 4096;  // per rank
 /// What a rank tells all other ranks about its host. The rank's piece of the all-gather has the
 /// members in this order.
 struct Found {
-  int64_t devices = 0;               // that the rank sees
-  int64_t ranks = 0;                 // on the same host
+  int64_t devices = 0;               // number of GPUs that the rank sees
+  int64_t ranks = 0;                 // number of ranks on the same host
   std::array<int64_t, 2> uuid = {};  // of the rank's GPU, if it has one
 };
 

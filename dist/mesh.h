@@ -4,8 +4,8 @@
 //   optim::ZeroOptimizer optimizer(model, rule, mesh.group("data"), {.stage = 2});
 //   mesh.group("replica").communicator->all_gather(...);           // among the ranks of a column
 //
-// Ranks are numbered row by row: the last axis varies fastest, so its groups have neighbouring
-// ranks.
+// Ranks are numbered row by row: the last axis varies fastest, so the groups of the last axis have
+// neighbouring ranks.
 //
 //   rank        0 1 2 3   4 5 6 7
 //   "data"      0 1 2 3   0 1 2 3     two groups of four

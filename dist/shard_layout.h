@@ -12,8 +12,8 @@
 //  - Parameters start, and shards end, at multiples of 256 elements (a block). So sums that are
 //    computed block by block have the same blocks for any number of ranks.
 //  - A bucket closes at a parameter boundary. A parameter larger than a bucket gets its own bucket.
-//  - A shared (tied) parameter gets a bucket of its own. Its gradient gets contributions from early
-//    in backward until late, so it would delay other gradients in its bucket.
+//  - A shared (tied) parameter gets a bucket of its own. Its gradient is complete only late in
+//    backward. In a common bucket, the other gradients would have to wait for this gradient.
 //  - A bucket closes where the parameters' block of the model, such as a layer, changes
 //    (LayoutParameter::block). So the parameters of one layer can be gathered without those of its
 //    neighbours.

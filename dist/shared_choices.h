@@ -1,5 +1,5 @@
-// GPU libraries choose algorithms by their own estimates, which may differ between ranks. So that
-// all ranks compute the same bits, rank 0 sends its choices to the others.
+// GPU libraries choose algorithms by their own estimates, which may differ between ranks. Rank 0
+// sends its choices to the other ranks, so that all ranks compute the same bits.
 #pragma once
 
 #include "dist/bootstrap.h"

@@ -160,7 +160,7 @@ class StagedCommunicator : public Communicator {
   void barrier() override { host_->barrier(); }
 
  private:
-  /// Queues a copy of `buffer` to the host behind the earlier calls, and returns its destination.
+  /// Queues a copy of `buffer` to host memory behind the earlier calls. Returns the host memory.
   Tensor copy_to_host(const Tensor& buffer) {
     const Tensor mirror = mirror_.of(buffer.elements(), buffer.dtype(), wait_for_calls_);
     run([buffer, mirror] { mirror.copy_from(buffer); });
@@ -171,7 +171,7 @@ class StagedCommunicator : public Communicator {
   /// `input`; chunks of other ranks are copied to the GPU.
   Receive on_device(const Tensor& input, Receive receive) {
     const int64_t own = input.elements() / size() * rank();
-    // Holds copies, because it may still run while this object is destroyed after an exception.
+    // The lambda holds copies, because it may run while an exception destroys this communicator.
     return [input, own, rank = rank(), index = device_.index, stream = stream_,
             memory = chunk_.storage(), receive = std::move(receive)](int source, int64_t begin,
                                                                      const Tensor& chunk) {

@@ -9,7 +9,7 @@
 
 namespace tessera::dist {
 
-/// The least time limit of starts, because on a busy machine a start itself takes seconds.
+/// The lower bound of a start's time limit. On a busy machine, a normal start takes seconds.
 inline constexpr double least_start_timeout_s = 10;
 
 /// If a guard lives longer than the timeout, it prints an error and ends the process with exit code

@@ -80,11 +80,11 @@ class Module {
   void add(const std::string& name, Module& child);  // child must live as long as this module
   /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
-  /// Begins a block of the model. In the order of named_parameters(), the block has all parameters
-  /// from the place of this call up to the place of the next call, which another module may make. A
-  /// child's parameters stand where the child is added, not where it is constructed. A block's
-  /// parameters are used together, so ZeRO stage 3 gathers and frees them together. Blocks are
-  /// numbered from 0 over the whole model.
+  /// Begins a block of the model. Blocks follow the order of named_parameters(). A block begins at
+  /// the place of this call in that order, and ends at the place of the next call, which another
+  /// module may make. The parameters and calls of a child have the place where the child is added,
+  /// not where the child is constructed. A block's parameters are used together, so ZeRO stage 3
+  /// gathers and frees them together. Blocks are numbered from 0 over the whole model.
   void begin_block();
 
  private:

@@ -1,6 +1,7 @@
-// The residual blocks of ResNet (He et al., arXiv:1512.03385). A block adds a shortcut of its input
-// to the result of its convolutions. Parameters are named as in torchvision. The output's height
-// and width, H / stride and W / stride, are rounded up.
+// The residual blocks of ResNet (He et al., arXiv:1512.03385). A block adds the shortcut to the
+// result of its convolutions. The shortcut is the block's input, or a projection of the input if
+// the output has another shape. Parameters are named as in torchvision. The output's height and
+// width, H / stride and W / stride, are rounded up.
 #pragma once
 
 #include <cstdint>

@@ -58,9 +58,9 @@ TransformerBlock::TransformerBlock(const TransformerOptions& options)
   add("mlp_dropout", mlp_dropout_);
 }
 
-// Each tensor is handed over to the last call that reads it, and is freed after this call unless
-// backward keeps it. So the MLP, which needs the most memory, does not run beside tensors that
-// nothing needs.
+// Each tensor is moved into the last call that reads it, and is freed in this call unless backward
+// keeps it. So tensors that are no longer needed take no memory while the MLP runs, which itself
+// needs the most memory.
 ResidualStream TransformerBlock::forward(ResidualStream stream) {
   const trace::LayerScope scope(name());
   auto [x, h] = normalize(ln_1_, std::exchange(stream, {}));

@@ -13,8 +13,8 @@
 namespace tessera::dist {
 
 struct CallHeader {
-  /// The call's number, counted from 1: among the collectives of the communicator, or for a
-  /// transfer among the transfers between the two ranks.
+  /// The call's number, counted from 1. Collectives are counted for each communicator, transfers
+  /// for each pair of ranks.
   int64_t number = 0;
   int64_t bytes = 0;   // of the buffer; in exchange_v, all_gather_v, send_receive: sent to the peer
   int32_t bucket = -1;
@@ -28,7 +28,7 @@ struct CallHeader {
   Collective collective = Collective::barrier;
   Traffic purpose = Traffic::other;
   DType dtype = DType::u8;
-  uint8_t unused = 0;  // sent with the rest, so it must be initialised
+  uint8_t unused = 0;  // sent with the other members, so it must be initialised
 
   bool operator==(const CallHeader&) const = default;
   Call call() const { return {purpose, bucket, group}; }

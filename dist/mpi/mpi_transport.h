@@ -1,5 +1,5 @@
-// Collectives over MPI as pairwise transfers. Each call blocks its thread, the communication thread
-// of mpi_communicator.cpp, and returns the bytes that this rank sent.
+// Collectives over MPI as pairwise transfers. The communication thread of mpi_communicator.cpp
+// makes the calls. A call blocks this thread, and returns the number of bytes that this rank sent.
 //
 // MPI's own reductions are not used: they allocate fresh memory for every call, and touching fresh
 // pages takes several times as long as the transfer (bench/communication.cpp). Here all scratch is
@@ -104,7 +104,7 @@ class MpiTransport {
   std::shared_ptr<CallHeaders> headers_;  // of the running call
   int64_t calls_ = 0;                     // collectives so far
   std::vector<int64_t> transfers_with_;   // send_receive calls so far, by peer
-  bool agreed_ = false;
+  bool agreed_ = false;                   // true once the running call has exchanged headers
   int64_t header_bytes_sent_ = 0;
   int64_t chunk_bytes_ = 0;
   std::shared_ptr<Storage> staging_;  // two chunks for each other rank, then one for `share`

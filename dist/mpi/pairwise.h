@@ -71,7 +71,7 @@ class Pairwise {
     int64_t bytes;
     int64_t chunk_bytes;
     size_t first_request = 0;  // index of the stream's first request; one request for each slot
-    int64_t slots = 0;
+    int64_t slots = 0;         // number of chunks that may be in flight
     int64_t posted = 0;  // number of chunks posted so far
     int64_t chunks() const { return (bytes + chunk_bytes - 1) / chunk_bytes; }
     bool receives_data() const {

@@ -1,4 +1,4 @@
-// The size of NCCL's staging, which a memory plan needs in builds without CUDA as well.
+// The size of the NCCL communicator's staging. Memory plans need it in builds without CUDA too.
 #include <algorithm>
 
 #include "dist/communicator.h"

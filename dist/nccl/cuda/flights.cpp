@@ -28,8 +28,8 @@ void Flights::wait(Flight& flight) {
   std::vector<std::function<int64_t()>> let_go;
   const std::lock_guard lock(mutex_);
   if (flight.error) std::rethrow_exception(flight.error);
-  // The caller's stream waits for the communication stream, because its next kernels read the
-  // result. The host does not wait and launches these kernels meanwhile.
+  // The caller's stream waits for the communication stream, because the next kernels of the
+  // caller's stream read the result. The host does not wait, and launches these kernels meanwhile.
   flight.behind->wait();
   for (const auto& earlier : flights_) {
     if (earlier->number > flight.number) break;
@@ -58,9 +58,9 @@ bool Flights::done(const Flight& flight) const {
 void Flights::collect() {
   std::vector<std::function<int64_t()>> let_go;
   const std::lock_guard lock(mutex_);
-  // Tests passed() instead of done(): a call that fail_unfinished() has marked as failed counts as
-  // done, but its work may still use its buffers. (A call whose launch failed counts as passed, but
-  // after such a failure the communicator does not call collect() any more.)
+  // Tests passed() and not done(). done() is also true for a call that fail_unfinished() has marked
+  // as failed, but the work of such a call may still use its buffers. (passed() is true for a call
+  // whose launch failed, but after such a failure the communicator does not call collect() again.)
   while (!flights_.empty() && flights_.front()->passed()) {
     let_go.push_back(std::exchange(flights_.front()->body, nullptr));
     flights_.pop_front();

@@ -1,6 +1,6 @@
-// Tracks calls whose work is on a stream. Keeps the buffers of a call alive until its work is done
-// or another stream waits for this work. Makes other streams wait for calls, and finds the oldest
-// call in flight. Calls finish in the order in which they were made.
+// Tracks calls whose work is on a stream. Keeps the buffers of a call alive until the call's work
+// is done or another stream waits for this work. Makes other streams wait for calls, and finds the
+// oldest call in flight. Calls finish in the order in which they were made.
 #pragma once
 
 #include <deque>

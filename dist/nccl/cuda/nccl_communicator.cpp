@@ -74,7 +74,7 @@ NcclCommunicator::~NcclCommunicator() {
   memory_->close();
   flights_->fail_unfinished(": the communicator was destroyed before the call had finished");
   (void)ncclCommAbort(comm_);
-  // Wait for the rest of the stream, because it uses buffers that are released next.
+  // Wait until the stream is idle, because its remaining work uses buffers that are released next.
   (void)cudaStreamSynchronize(stream_);
   flights_->clear();
   // The stream is never destroyed: memory that a body has allocated on this stream may be freed
