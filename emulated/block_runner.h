@@ -27,7 +27,7 @@ class BlockRunner {
 
   // The running CUDA thread calls block_barrier and warp_meeting. block_barrier returns when all
   // threads of the block have arrived, warp_meeting when all lanes of the mask have arrived. (If a
-  // warp has fewer than 32 lanes, its lanes do not wait for those that it lacks.) If a thread or
+  // warp has fewer than 32 lanes, warp_meeting does not wait for the missing lanes.) If a thread or
   // lane never arrives, the launch fails and the call does not return.
   void block_barrier(Site site);
   void warp_meeting(const char* name, unsigned mask, void* mine,

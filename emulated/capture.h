@@ -11,7 +11,8 @@ namespace emulated {
 
 struct Capture;
 
-/// A vector clock: for each stream of a capture, the number of its operations before some point.
+/// A vector clock: for each stream of a capture, the number of the stream's operations before some
+/// point of the capture.
 using Clock = std::map<cudaStream_t, int64_t>;
 
 /// The point in a capture at which an event was recorded. `capture` is null if the event was not
@@ -44,8 +45,9 @@ cudaError_t check_not_captured(const CapturedPoint& point, const char* call);
 /// captured.
 CapturedPoint point_of(cudaStream_t stream);
 /// Orders the stream's next captured work after the point. If only the point belongs to a capture,
-/// the stream joins this capture. Does nothing if neither belongs to a capture. It is an error if
-/// the stream is captured and the point does not belong to the same capture.
+/// the stream joins this capture. Does nothing if neither the stream nor the point belongs to a
+/// capture. Returns an error if the stream is captured and the point does not belong to the same
+/// capture.
 cudaError_t wait_for_point(cudaStream_t stream, const CapturedPoint& point);
 
 /// Record nodes that allocate and free memory of the graph.

@@ -39,8 +39,8 @@ class Fiber {
   const void* low_ = nullptr;  // lower end of the stack
   size_t bytes_ = 0;
   size_t offset_ = 0;  // bytes from the top down to the first frame
-  void* fake_stack_ = nullptr;
-  void* tsan_fiber_ = nullptr;
+  void* fake_stack_ = nullptr;  // only with the address sanitizer
+  void* tsan_fiber_ = nullptr;  // only with the thread sanitizer
 #if defined(__x86_64__)
   void* stack_pointer_ = nullptr;
 #else

@@ -181,8 +181,8 @@ inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst
 inline void __threadfence_block() { __threadfence(); }
 inline void __threadfence_system() { __threadfence(); }
 
-// Atomics return the old value. Floating-point atomics are missing on purpose: the order of their
-// additions would change the bits from run to run.
+// Atomics return the old value. Floating-point atomics are missing on purpose: on a GPU the order
+// of their additions, and so the bits of the sum, may differ from run to run.
 template <emulated::Counted T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
   return std::atomic_ref<T>(*address).fetch_add(value);

@@ -166,7 +166,8 @@ void Communicator::make_call(const char* if_in_use, const Body& body) {
 void Communicator::end_call(ncclResult_t result) {
   if (result != ncclSuccess) peers_.cancel();
   in_use_.clear();
-  // During the call, another thread may have failed or left. It could not say goodbye then.
+  // During the call, another thread may have called fail() or leave(). That thread could not use
+  // peers_, so this thread says goodbye to the other ranks.
   if (result == ncclSuccess) result = failure_;
   if (result != ncclSuccess) fail(result);
 }

@@ -30,9 +30,10 @@ class Communicator {
   int size() const { return peers_.size(); }
   ncclResult_t failure() const { return failure_; }
 
-  /// Makes the communicator unusable after a failed call. Tells the other ranks, at the end of any
-  /// call in flight, that this rank will make no more calls, so that the other ranks fail at once
-  /// and not at the time limit. Only the first failure counts. May be called from any thread.
+  /// Makes the communicator unusable after a failed call. Tells the other ranks that this rank will
+  /// make no more calls. Without this message, calls of the other ranks would fail only at the time
+  /// limit. If a call is in flight, the message is sent at its end. Only the first failure counts.
+  /// May be called from any thread.
   void fail(ncclResult_t failure);
   /// Throws if an earlier call has failed.
   void check_usable() const;

@@ -1,4 +1,5 @@
-// The description of a call, which ranks exchange before data moves, and the error of failed calls.
+// The description of a call, and the error of failed calls. Ranks exchange the descriptions of
+// their calls before data moves.
 #pragma once
 
 #include <nccl.h>
@@ -34,7 +35,8 @@ struct Operation {
 
 /// Describes the operation: "ncclBroadcast of 5 ncclFloat32 from rank 1".
 std::string text(const Operation& operation);
-/// Lists the operations that a rank makes in one group: the first four, and the number of the rest.
+/// Lists the operations that a rank makes in one group. After the first four operations, gives only
+/// the number of further operations.
 std::string text(std::span<const Operation> operations);
 
 /// Bytes of an element; 0 for a type that is not emulated.

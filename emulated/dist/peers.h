@@ -57,7 +57,8 @@ class Peers {
 
   // `send` and `receive` only start transfers of data; `finish` waits until all transfers are done.
   // If one of the three throws, `cancel` must be called before the caller's memory is freed or
-  // reused, because a late message would overwrite it. No transfers can be started afterwards.
+  // reused, because a late message would overwrite this memory. After `cancel`, no transfers can be
+  // started.
   void send(int peer, const void* data, size_t bytes);
   void receive(int peer, void* data, size_t bytes);
   void finish();

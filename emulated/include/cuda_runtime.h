@@ -18,12 +18,12 @@
 // synchronisation.
 //
 // Captures must use cudaStreamCaptureModeThreadLocal. Calls on a captured stream are checked at
-// once. Each launch of the graph then does their work, one call after another. Allocations in a
-// capture do not share memory with each other. Fresh memory and dynamic shared memory are filled
-// with 0xFF bytes, which are NaN in every floating-point type.
+// once. Each launch of the graph then runs the work of these calls, one call after another.
+// Allocations in a capture do not share memory with each other. Fresh memory and dynamic shared
+// memory are filled with 0xFF bytes, which are NaN in every floating-point type.
 //
-// Not covered: concurrency of blocks, and of threads between barriers. A thread that spins until
-// another thread writes hangs. The list at the end of this file names further limits.
+// Not covered: concurrency of blocks, and of threads between barriers. A kernel hangs if one of its
+// threads spins until another thread writes. The list at the end of this file names further limits.
 #pragma once
 
 #include "emulated/kernel_language.h"

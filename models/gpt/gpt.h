@@ -42,7 +42,7 @@ struct GptConfig {
   static GptConfig preset(const std::string& name);
   static std::vector<std::string> preset_names();
   /// Throws InputError if a size is below 1 or beyond GptLimits, if `width` is not divisible by
-  /// `heads`, or if dropout, epsilon or loss_chunk_rows is out of range.
+  /// `heads`, or if dropout, epsilon, initializer_range or loss_chunk_rows is out of range.
   void validate() const;
 };
 

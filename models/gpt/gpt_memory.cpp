@@ -44,8 +44,9 @@ class Alive {
   int64_t peak_ = 0;
 };
 
-/// Says what stays alive of a block's input, a residual stream, after the block has read it:
-/// nothing in evaluation, the residual sum for backward, or all of it, to recompute the block.
+/// Says which part of a block's input stays alive after the block has read it. The input is a
+/// residual stream. In evaluation nothing stays alive. For backward the residual sum stays alive.
+/// To recompute the block, the whole input stays alive.
 enum class InputKept : uint8_t { nothing, sum, input };
 
 /// Counts the activations of a step. Each function counts the tensors that one part of the step

@@ -21,7 +21,7 @@ namespace tessera::models {
 struct GptMemory {
   int64_t activations = 0;  // peak bytes, including the micro-batch's tokens and targets
   /// Peak bytes; nullopt if the prediction is for a GPU that this machine does not have, because
-  /// only that GPU's cuBLASLt knows the workspace of products.
+  /// cuBLASLt reports the workspace of products only on a machine with the GPU.
   std::optional<int64_t> workspace = std::nullopt;
 };
 

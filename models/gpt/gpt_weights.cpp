@@ -53,7 +53,8 @@ bool is_gpt_file(const std::string& path) {
   }
 }
 
-// Returns the name of a GPT's weights in the folder of `path` other than `path` itself, or "".
+// Returns the name of a file of GPT weights in the folder of `path`, but not of `path` itself.
+// Returns "" if there is no such file.
 std::string other_weights_beside(const std::string& path) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(path).parent_path();

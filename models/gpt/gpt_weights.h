@@ -84,13 +84,15 @@ std::string_view without_gpt_prefix(std::string_view name);
 bool has_gpt_tensors(const nn::SafetensorsReader& file);
 
 /// Throws InputError if config.json beside `path` describes a GPT whose sizes or epsilon differ
-/// from the model's. If GptWriter replaced the files of such a GPT, a crash between its two
-/// renames would leave the new config.json beside the old weights.
+/// from the model's. If GptWriter replaced the files of such a GPT, a crash between the renames of
+/// the two files would leave the new config.json beside the old weights.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
-/// Throws InputError if GptWriter could not write a model of this configuration to `path`, or if
-/// GptWriter would replace a config.json that is not a GPT-2's, or one with other sizes beside the
-/// weights of another GPT, which could then no longer be read.
+/// Throws InputError if
+///   - GptWriter could not write a model of this configuration to `path`;
+///   - GptWriter would replace a config.json that is not a GPT-2's;
+///   - GptWriter would replace a config.json of another configuration, and the folder has a second
+///     file of GPT weights. That file could then no longer be read.
 void check_gpt_destination(const std::string& path, const GptConfig& config);
 
 }  // namespace tessera::models

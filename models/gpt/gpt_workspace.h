@@ -40,7 +40,8 @@ struct GptSizes {
 
 /// Returns the peak bytes of forward and backward if `training` is true, else the peak bytes of
 /// forward alone, as in an evaluation. Returns nullopt if this machine does not have the GPU
-/// `sizes.device`, because only that GPU's cuBLASLt knows the workspace of products.
+/// `sizes.device`, because cuBLASLt reports the workspace of products only on a machine with the
+/// GPU.
 std::optional<int64_t> gpt_workspace(const GptSizes& sizes, bool training);
 
 }  // namespace tessera::models

@@ -39,7 +39,7 @@ struct ImageMemory {
 
 /// Predicts the memory of loss = smoothed_cross_entropy(model(images), labels, label_smoothing),
 /// and then of backward(loss), with this process's number of threads. Loss and backward must be two
-/// statements. In a single expression the logits would live until the end of backward.
+/// statements. In a single expression the logits would stay alive until the end of backward.
 ImageMemory image_training_memory(const ImageConfig& config, const ImageMicroBatch& micro);
 /// Predicts the memory of evaluation: cross_entropy(model(images), labels) without gradients, and
 /// with the logits converted to f32.

@@ -9,8 +9,8 @@
 
 namespace tessera::models {
 
-/// The score of gmf is h . (p_u * q_i) + bias, where * is elementwise: an inner product of p_u and
-/// q_i with a weight for each factor.
+/// The score of gmf for user u and item i is h . (p_u * q_i) + bias, where * is elementwise. p_u
+/// and q_i are the factors of the user and the item, and h has one weight for each factor.
 class GeneralizedFactorization : public Recommender {
  public:
   explicit GeneralizedFactorization(const RecommenderConfig& config);

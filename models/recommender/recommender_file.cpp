@@ -58,7 +58,7 @@ std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char*
 std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char* name,
                                   int64_t count) {
   std::vector<std::string> ids = read_ids(file, name);
-  // As in the data from which train_recommender takes ids. `recommend` prints them.
+  // `recommend` prints the ids to a terminal. train_recommender refuses such ids in its data too.
   for (const std::string& id : ids) {
     if (!has_control_character(id)) continue;
     fail_input("{}: tensor {} has an id with a control character: {}", file.path(), name,

@@ -18,10 +18,11 @@ struct RecommenderFile {
   std::string objective = {};  // rating, bce or bpr
   float lowest = 0;            // the least rating; predictions are clamped to [lowest, highest]
   float highest = 0;
-  std::vector<std::string> user_ids = {};  // the id of each user number
+  std::vector<std::string> user_ids = {};  // user_ids[u] is the id of user number u
   std::vector<std::string> item_ids = {};
   std::vector<int32_t> history = {};         // item numbers, user after user, ascending per user
-  std::vector<int64_t> history_begins = {};  // (U + 1): each user's first index; last: history size
+  /// (U + 1): user u has the items history[i] for i in [history_begins[u], history_begins[u + 1]).
+  std::vector<int64_t> history_begins = {};
 };
 
 /// Returns the metadata. They hold everything in RecommenderFile except ids, histories and
@@ -43,9 +44,9 @@ RecommenderFile parse_recommender(const std::string& where,
                                   const nn::SafetensorsMetadata& metadata);
 /// Reads the whole description. Throws InputError if train_recommender did not write the file.
 RecommenderFile read_recommender_file(const std::string& path);
-/// Throws InputError if the file of weights has ids of users or items, and they differ from the
-/// given ids: the file's rows would then belong to others. Lists of different lengths are not
-/// compared, because the shapes of the weights show such a difference.
+/// Throws InputError if the file of weights has ids of users or items that differ from the given
+/// ids: the rows of the file would then belong to other users or items. Lists of different lengths
+/// are not compared, because the shapes of the weights show such a difference.
 void check_same_ids(const std::string& path, const std::vector<std::string>& users,
                     const std::vector<std::string>& items);
 

@@ -1,4 +1,4 @@
-// The losses that recommenders are trained with.
+// The losses for training recommenders.
 //
 //   rating  the squared error of ratings
 //   bce     binary cross-entropy of logits: targets are 1 for observed items, 0 for items that were

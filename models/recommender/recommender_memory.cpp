@@ -155,9 +155,9 @@ class Tape {
 
  private:
   /// Counts the workspace for row_products' sum of squares:
-  ///   - on the CPU, which handles the left and the right side one after the other, a side's number
-  ///     of lookups of each table row, and an fp64 sum for every 64 rows;
-  ///   - on CUDA, an f32 square for each lookup, and the workspace of the squares' sum.
+  ///   - on the CPU, for one side at a time: the number of lookups of each row of the side's table,
+  ///     and an fp64 sum for every 64 rows;
+  ///   - on CUDA: an f32 square for each lookup, and the workspace of the squares' sum.
   void use_for_squares(int64_t left_entries, int64_t entries, const Shape& indices) {
     if (micro_.device.is_cpu()) {
       const auto sums = [](int64_t rows) { return 8 * pieces(rows, 64); };
@@ -231,7 +231,7 @@ class Tape {
   }
   /// Allocates the memory of two lookups with the same indices: in a table, and in the table's
   /// bias. The operation checks that the bias's rows have the same positions as the table's rows.
-  /// Then it frees the bias's positions.
+  /// Then the operation frees the bias's positions.
   void look_up_with_bias(const Entries& table, const Shape& indices, int64_t width,
                          std::vector<Memory>& kept, std::vector<Value>& looked_up) {
     look_up(table, indices, width, kept, looked_up);
