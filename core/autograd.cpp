@@ -220,7 +220,8 @@ class BackwardPass {
                     nodes_[i]->name);
       for (const Node::Edge& edge : nodes_[i]->inputs) collect(edge.producer);
     }
-    // Creation order is a topological order, so its reverse needs neither recursion nor counters.
+    // Every node was created after its producers. So a walk from the last created node to the first
+    // needs neither recursion nor counters.
     std::sort(nodes_.begin(), nodes_.end(),
               [](const auto& a, const auto& b) { return a->sequence > b->sequence; });
   }
@@ -309,8 +310,8 @@ class BackwardPass {
     }
     node.backward = nullptr;  // releases the saved tensors
     node.output_gradients.clear();
-    // The optimizer packs parameters into buckets in reverse order of registration. So the inputs
-    // are visited in reverse, and the buckets complete in their order.
+    // Goes from the last input to the first, because the optimizer packs parameters into buckets in
+    // reverse order of registration. So the first bucket is complete first.
     for (size_t i = node.inputs.size(); i-- > 0;) {
       if (!gradients.delivered_[i]) deliver(node.inputs[i], std::move(gradients.gradients_[i]));
     }

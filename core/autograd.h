@@ -17,13 +17,13 @@
 //  - a gradient given to InputGradients::pass may share memory with other tensors: autograd adds to
 //    the gradient in place only if no other tensor uses that memory;
 //  - the first contribution to a parameter's gradient is written straight into the buffer that the
-//    parameter's Leaf provides; if the parameter is a row-sparse table, the buffer begins as zeros,
-//    and the contribution is added;
-//  - each later contribution of the same backward is added once per element, from scratch memory or
-//    by a kernel that accumulates;
-//  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history, so
-//    its memory is freed as soon as backward has visited the closure's node, and long graphs are
-//    released without recursion.
+//    parameter's Leaf provides; if the parameter is a row-sparse table (see Leaf::look_up), the
+//    buffer begins as zeros, and the contribution is added;
+//  - each later contribution of the same backward is added to the gradient once per element: a
+//    kernel adds it directly, or the contribution is computed in scratch memory first;
+//  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history (no
+//    pointer to the node that made it). So its memory is freed as soon as backward has visited the
+//    closure's node, and long graphs are released without recursion.
 //
 // A parameter may have no memory between its uses (in ZeRO stage 3): memory is guaranteed only
 // while an `InUse` of the parameter lives. So an operation and its closure each make an `InUse`
@@ -54,8 +54,9 @@ struct TableRows {
 struct Leaf {
   std::string name;
 
-  /// True if the parameter gets a gradient. Operations on a frozen parameter are recorded only for
-  /// their other inputs. The hooks below announce the uses of a frozen parameter too.
+  /// False if the parameter is frozen: it gets no gradient, and an operation that uses it is
+  /// recorded only if another input needs a gradient. The hooks about_to_be_used, no_longer_used
+  /// and look_up are called for a frozen parameter too.
   bool trainable = true;
 
   /// Called before an operation reads the parameter's value, forward or backward. Not called for
@@ -70,11 +71,11 @@ struct Leaf {
   /// the backward has no contribution.
   std::function<void()> gradient_complete;
 
-  /// Set for a row-sparse table under an optimizer. An operation that looks up rows calls `look_up`
-  /// in place of about_to_be_used. In forward and in backward, the operation reads only the
-  /// returned rows. The result is valid until the micro-batch's backward has ended.
-  /// `gradient_buffer` then returns the gradient of the looked-up rows alone, (rows of the
-  /// micro-batch, C), filled with zeros.
+  /// Set by an optimizer for a row-sparse table: a table of which it sends and updates only the
+  /// rows that a step looks up. An operation that looks up rows calls `look_up` in place of
+  /// about_to_be_used. In forward and in backward, the operation reads only the returned rows. The
+  /// result is valid until the micro-batch's backward has ended. For such a table,
+  /// `gradient_buffer` returns zeros of shape (looked-up rows of the micro-batch, C).
   ///
   /// Only the first `used` indices are looked up; the others may have any values.
   std::function<TableRows(const Tensor& indices, int64_t used)> look_up;
@@ -151,8 +152,8 @@ class InputGradients {
   /// first inputs, and the results correspond to the node's outputs. Then runs backward through the
   /// recorded operations, from the gradients of the node's outputs to those of its inputs.
   ///
-  /// Throws if there are not as many results as outputs. Throws too if the operations use a
-  /// trainable parameter that is an input neither of this node nor of a node still to be visited.
+  /// Throws if there are not as many results as outputs. Each trainable parameter that the
+  /// operations use must be an input of this node or of a node still to be visited; else throws.
   using Operations = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
   void differentiate_through(const Operations& operations, std::vector<Tensor> inputs);
 
@@ -163,9 +164,9 @@ class InputGradients {
   std::vector<bool> delivered_;
 };
 
-/// Returns how an operation reads the rows of `table` (V, C) at `indices`, i32 of any shape: the
-/// table and the indices themselves, unless the table is row-sparse (Leaf::look_up). Throws what
-/// the hook throws.
+/// Returns the rows of `table` (V, C) at `indices` (i32, any shape), for an operation to read. If
+/// the table is row-sparse, calls Leaf::look_up, and throws what this hook throws. Otherwise
+/// returns the table and the indices themselves.
 TableRows rows_of(const Tensor& table, const Tensor& indices);
 TableRows rows_of(const Tensor& table, const Tensor& indices, int64_t used);
 /// Returns the argument for an `InUse`: the table, or nullptr if the table is row-sparse, because
@@ -261,8 +262,8 @@ class InUse {
   std::vector<std::shared_ptr<Leaf>> leaves_;
 };
 
-/// Throws if the tensors are not all on one device. Skips null pointers and undefined tensors. For
-/// operands that an operation makes from its inputs, such as the rows of a row-sparse table.
+/// Throws if the tensors are not all on one device. Skips null pointers and undefined tensors. An
+/// operation calls this for operands that it makes from its inputs, such as looked-up rows.
 void check_one_device(std::initializer_list<const Tensor*> tensors);
 
 /// Computes the gradient of `loss` (one element) times `scale` for every trainable parameter that

@@ -1,5 +1,5 @@
-// Measures a time limit on others, such as other ranks, without the time in which this process
-// itself did not run.
+// Measures how long this process has waited for others, such as other ranks, to apply a time limit.
+// Time in which this process itself was stopped is left out.
 //
 //   AwakeTime waited;
 //   while (!answered()) {

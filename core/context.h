@@ -70,9 +70,9 @@ class TeamErrors {
   std::exception_ptr error_;
 };
 
-/// Splits [0, items) into one contiguous range per thread, or takes it as a single range if the
-/// loop is not worth a team. Calls body(begin, end) for each range that is not empty. The ranges
-/// depend only on the arguments and the number of threads.
+/// Splits [0, items) into one contiguous range per thread, or uses a single range if the loop is
+/// not worth a team. Calls body(begin, end) for each range that is not empty. The ranges depend
+/// only on the arguments and the number of threads.
 template <class Body>
 void parallel_ranges(int64_t items, int64_t cost_per_item, Body&& body) {
   const int64_t threads = worth_a_team(items, cost_per_item) ? thread_count() : 1;

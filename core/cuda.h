@@ -29,8 +29,8 @@ int device_count();
 std::string device_name(int index);
 /// The device's number of multiprocessors, 132 for an H200. Throws if there is no such device.
 int64_t multiprocessor_count(int index);
-/// The device's UUID, which no other device has. An index is no identity: CUDA_VISIBLE_DEVICES may
-/// give each process other devices. Throws if there is no such device.
+/// The device's UUID, which no other device has. Processes with different CUDA_VISIBLE_DEVICES can
+/// have different devices under the same index. Throws if there is no such device.
 std::array<int64_t, 2> device_uuid(int index);
 
 /// Makes `index` the calling thread's device. A thread starts with device 0.

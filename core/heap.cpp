@@ -188,8 +188,8 @@ bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
 }
 
 /// Hands whole free pages of size `page` back to the system, until at least `excess` bytes are
-/// handed back or no such page is left. Begins at high addresses: grow() extends the free range at
-/// the newest pages, which usually have the lowest addresses.
+/// handed back or no such page is left. Begins at high addresses, to keep the free range at edge_
+/// for grow(): the newest pages usually have the lowest addresses.
 void Heap::trim(int64_t excess, int64_t page) {
   if (excess <= 0) return;
   free_.reserve(2 * free_.size() + static_cast<size_t>(blocks_) + 2);

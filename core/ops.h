@@ -78,7 +78,7 @@ Tensor logsumexp(const Tensor& x, const std::vector<int>& dims, bool keep = fals
 Tensor softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor log_softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor transpose(const Tensor& x);                    // a copy with the last two dimensions swapped
-Tensor convert(const Tensor& x, DType dtype);         // to f32, bf16 or f16; x itself for x's dtype
+Tensor convert(const Tensor& x, DType dtype);         // f32, bf16, f16; x itself if it has `dtype`
 
 /// reshape and slice share the memory of x. If x is a parameter they copy it, because a parameter
 /// may have no memory between its uses (core/autograd.h).

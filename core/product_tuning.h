@@ -60,7 +60,7 @@ struct MeasuredProduct {
 };
 /// Times cuBLASLt's proposals for a product, on random values. `fastest` is the first proposal
 /// unless another proposal takes less than 98 % of the first proposal's time. Proposals that may
-/// give different bits in each run are left out, as without tuning. The host waits for the
+/// give different bits in each run are left out, as they are without tuning. The host waits for the
 /// measurements. Throws if cuBLASLt proposes no algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 

@@ -6,8 +6,8 @@
 //   float* values = x.data<float>();
 //
 // Autograd records the operations of namespace ops (such as those in core/ops.h), and no member
-// function of Tensor. For example, x.view and x.rows return tensors that share memory with x and
-// have no history.
+// function of Tensor. For example, x.view and x.rows return tensors that share memory with x but
+// have no history: no gradient flows through them to x.
 #pragma once
 
 #include <algorithm>
@@ -104,7 +104,7 @@ class Tensor {
   /// Changes the dtype of the tensor, for all its handles. Throws if the tensor has memory.
   void set_dtype(DType dtype);
 
-  // The tensor's history. core/autograd.h maintains it.
+  // The tensor's history, that is, the recorded operation that made it (core/autograd.h).
   /// True for the result of a recorded operation, and for a parameter that is not frozen.
   bool requires_grad() const;
   const std::shared_ptr<Node>& producer() const { return impl().producer; }

@@ -55,8 +55,8 @@ struct ArrowPoint {
 };
 
 // Finds the arrows of one rank. Events of a bucket are matched in order of time: the n-th exchange
-// sends the gradient that was ready n-th. The next update ends the arrows of all micro-steps since
-// the previous update.
+// sends the gradient that was ready n-th. An update ends the arrows of all micro-steps since the
+// previous update.
 class Arrows {
  public:
   explicit Arrows(int rank) : next_id_((int64_t{rank} << 32) + 1) {}

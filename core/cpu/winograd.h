@@ -1,6 +1,6 @@
 // Winograd's algorithm F(4 x 4, 3 x 3) for 3x3 convolutions of f32 images (Lavin and Gray, "Fast
-// Algorithms for Convolutional Neural Networks", 2015, arXiv:1509.09308). It computes a tile of 16
-// pixels with 36 multiplications per pair of channels, where direct sums need 144.
+// Algorithms for Convolutional Neural Networks", 2015, arXiv:1509.09308). For a tile of 16 pixels,
+// the algorithm needs 36 multiplications per pair of channels, and direct sums need 144.
 //
 // A tile of 4 x 4 pixels of y depends on 6 x 6 pixels of x, which are the tile and a border of one
 // pixel. Each of the algorithm's transforms is a matrix that is applied to the columns and then to

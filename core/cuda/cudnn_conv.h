@@ -5,7 +5,8 @@
 // replaces it (core/convolution_choices.h). According to cuDNN, the algorithm adds in a fixed
 // order. So results have the same bits in every call with this algorithm, and on every rank with
 // the same version of cuDNN, kind of GPU and choice of algorithm. Sums are f32, without TF32. The
-// result is rounded; for odd sizes, cuDNN may also round before it adds the bias.
+// result is rounded. For odd sizes, cuDNN may also round the sums before it adds them to the
+// destination (ConvMemory::accumulate).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct ConvMemory {
   void* x = nullptr;        // or dx
   void* filter = nullptr;   // or its gradient
   void* y = nullptr;        // or dy
-  bool accumulate = false;  // add the f32 result to the destination, then round the sum once
+  bool accumulate = false;  // true: add to the destination; false: overwrite it
 };
 
 /// Computes the pass on the context's stream. Throws if an address in `memory` is not a multiple of

@@ -40,7 +40,7 @@ Tensor random_values(const Context& context, int64_t elements, DType dtype) {
 
 /// Memory for a, b, c or the bias of a product, with all matrices of the batch. The memory begins
 /// at an address with exactly the given alignment, a power of two up to 256, because cuBLASLt's
-/// proposals depend on it. The memory has random values if `values` is true.
+/// proposals depend on the alignment. The memory has random values if `values` is true.
 class Buffer {
  public:
   Buffer(const Context& context, int64_t elements, DType dtype, int64_t alignment, bool values) {

@@ -1,7 +1,7 @@
 // Shared by the CUDA kernels of causal_attention. Locates a head in packed qkv, assigns tiles to
 // thread blocks, and multiplies tiles in shared memory on tensor cores.
-// attention_plain.cuh multiplies tiles without tensor cores: for f32, for D other than 64 and 128,
-// and at addresses that are not aligned to 16 bytes.
+// attention_plain.cuh multiplies tiles without tensor cores: for f32, for heads of a size D other
+// than 64 and 128, and at addresses that are not aligned to 16 bytes.
 //
 // A warp owns 16 M rows of a product (M is 1 or 2) and all columns. So the softmax of a row stays
 // within four lanes, and the result of one product becomes an operand of the next product without
@@ -90,7 +90,7 @@ __device__ Head<T> head_of(T* qkv, const Sizes& s, int pair) {
 }
 
 /// The work of a thread block: a tile of tokens of one head. The thread blocks of a head have
-/// consecutive indices, so that those which run at the same time read the same keys from the cache.
+/// consecutive indices. So they run at about the same time, and read the same keys from the cache.
 struct Work {
   int pair;   // index of the pair of a sequence and a head
   int first;  // first token of the tile

@@ -5,8 +5,8 @@
 // at most R = min(T, 256) queries of one sequence at a time. Besides the workspace of products
 // (core/product.h), the CUDA launchers need this workspace:
 //   forward    scores (H, R, S) in f32 and, for 16-bit types, also in that type; (H, R, D) in f32
-//   backward   the forward's (H, R, S) twice, for the scores and for their gradient; (H, R, D),
-//              (H, R) and two (G, S, D) in f32
+//   backward   the (H, R, S) tensors of the forward twice, for the scores and for their gradient;
+//              (H, R, D), (H, R) and two (G, S, D) in f32
 #pragma once
 
 #include <cstdint>

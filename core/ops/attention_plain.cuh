@@ -1,6 +1,7 @@
 // Multiplies tiles without tensor cores, for the CUDA kernels of causal_attention. Computes in f32
-// on values of any type at any address, for D up to 256. Threads form a square of 16 x 16. Thread
-// (across, down) owns rows down + 16 i and columns across + 16 j of a tile's products.
+// on values of any type at any address, for heads of a size D up to 256. Threads form a square of
+// 16 x 16. Thread (across, down) owns rows down + 16 i and columns across + 16 j of a tile's
+// products.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +16,9 @@ inline constexpr int plain_threads = side * side;
 __device__ inline int across() { return static_cast<int>(threadIdx.x) % side; }
 __device__ inline int down() { return static_cast<int>(threadIdx.x) / side; }
 
-/// Calls body.template operator()<R, J>() with the sizes for heads of size D. A tile has 16 R
-/// tokens, and a thread has J of the D columns, 16 apart. The shared memory of a block stays
-/// below the 99 KiB that every GPU since compute capability 8.0 has.
+/// Calls body.template operator()<R, J>() with the R and J for heads of size D. A tile has 16 R
+/// tokens. A thread computes J of the D columns of a result; these columns are 16 apart. The shared
+/// memory of a block stays below the 99 KiB that every GPU since compute capability 8.0 has.
 template <class Body>
 void visit_plain_tile(int head, const Body& body) {
   if (head <= 64) return body.template operator()<4, 4>();

@@ -22,8 +22,8 @@ namespace {
 constexpr int threads = 256;
 /// Number of rows whose loads a thread has in flight at once.
 constexpr int batch = 4;
-/// A grid has at most this many blocks, four for each of an H200's 132 multiprocessors. It has more
-/// only if the channels of one chunk alone need more.
+/// A grid has at most this many blocks, four for each of an H200's 132 multiprocessors. A grid has
+/// more blocks only if the channels of a single chunk need more.
 constexpr int64_t max_blocks = 528;
 
 /// Divides rows and channels among blocks and threads.
@@ -107,8 +107,8 @@ struct Sums {
   }
 };
 
-/// Merges, in pairs, the parts of those threads of a block that have the same threadIdx.x. Of these
-/// threads, the one with threadIdx.y = 0 gets the result. blockDim.y must be a power of two.
+/// The threads of a block that have the same threadIdx.x merge their parts in pairs. Among these
+/// threads, the thread with threadIdx.y = 0 gets the result. blockDim.y must be a power of two.
 /// `parts` is shared memory for one part per thread.
 template <class Part>
 __device__ inline void merge_rows(Part& own, Part* parts) {

@@ -59,7 +59,7 @@ struct WideRows {
   }
 };
 
-/// Sets each of the values (width) to of(c), where c is the channel of the value's column.
+/// Sets each element of `values` (width) to of(c), where c is the channel of the element's column.
 template <class Of>
 void fill_columns(float* values, const WideRows& wide, Of&& of) {
   for (int64_t first = 0; first < wide.width; first += wide.channels) {

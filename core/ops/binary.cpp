@@ -14,8 +14,9 @@ namespace tessera::ops {
 
 namespace {
 
-/// Writes the gradient of an input of the given shape. `slopes` writes dy times the slope, in dy's
-/// shape. If the input was broadcast, these products are summed over the repeated dimensions.
+/// Writes the gradient of an input of the given shape. slopes(to) must write dy times the
+/// derivative of f to `to`, in dy's shape. If the input was broadcast, sums these products over the
+/// repeated dimensions.
 template <class Slopes>
 void give_gradient(InputGradients& grads, int input, const Shape& shape, const Tensor& dy,
                    const Slopes& slopes) {
@@ -27,7 +28,7 @@ void give_gradient(InputGradients& grads, int input, const Shape& shape, const T
   kernels::sum_to(context, grads.destination(input), whole, 1.0f);
 }
 
-/// Writes the gradient of an input whose slope is 1 or, for the second input of sub, -1.
+/// Writes the gradient of an input of add or sub: dy or, for the second input of sub, -dy.
 void linear_gradient(InputGradients& grads, int input, const Shape& shape, const Tensor& dy,
                      Binary which) {
   if (!grads.wanted(input)) return;

@@ -10,7 +10,7 @@ namespace tessera {
 /// broadcast to. y may be an input that has y's shape.
 TESSERA_KERNEL(binary, const Tensor& y, const Tensor& a, const Tensor& b, Binary which)
 /// dx = dy * df/da if `input` is 0, or dy * df/db if `input` is 1. dx and dy have the shape that a
-/// and b are broadcast to. Throws unless f is curved (core/ops/expressions.h).
+/// and b are broadcast to. Throws if df/da and df/db do not depend on a and b.
 TESSERA_KERNEL(binary_backward, const Tensor& dx, const Tensor& dy, const Tensor& a,
                const Tensor& b, int input, Binary which)
 

@@ -11,7 +11,7 @@ namespace tessera {
 
 namespace {
 
-/// Returns the extent of dimension `dim`, counted from the last one, or 1 if the shape lacks it.
+/// Returns the extent of the dimension that is `dim` places before the last, or 1 if there is none.
 int64_t extent(const Shape& shape, int dim) {
   return dim < shape.rank() ? shape[shape.rank() - 1 - dim] : 1;
 }

@@ -1,7 +1,8 @@
-// The table of elementwise expressions: the value in f32 for one element, and the slopes by which
-// backward multiplies the gradient. The loops of unary.cpp and binary.cpp and the kernels of
-// unary.cu and binary.cu are written once for all expressions. A new expression therefore needs
-// three lines: in a list of this file, in core/ops.h, and in unary.cpp or binary.cpp.
+// The table of elementwise expressions: the value in f32 for one element, and the slopes (the
+// derivatives) by which backward multiplies the gradient. The loops of unary.cpp and binary.cpp and
+// the kernels of unary.cu and binary.cu are written once for all expressions. A new expression
+// therefore needs three lines: in a list of this file, in core/ops.h, and in unary.cpp or
+// binary.cpp.
 //
 // In the expressions, M is the class with the device's functions exp, log, tanh, sqrt and pow
 // (mathematics.h, mathematics.cuh).

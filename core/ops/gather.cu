@@ -19,7 +19,7 @@ FaultKind fault_of(Picking picking) {
   return FaultKind::gather_index;
 }
 
-/// What a kernel needs: the lines, the index, and the place to report an index out of range.
+/// The lines, the index, and the place to report an index out of range, for both kernels.
 struct IndexedLines {
   Lines lines;
   const int32_t* index;

@@ -58,8 +58,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
   const auto [layout, activation] = options;
   const int64_t out = weight.size(layout == WeightLayout::in_out ? 1 : 0);
   const Shape shape = x.shape().with_last(out);
-  // `pre` is allocated before y, because y is freed earlier. A heap that grows can extend the free
-  // memory that the newest block leaves.
+  // `pre` is allocated before y, because y is freed earlier. The heap adds pages next to its newest
+  // block, so y's freed memory and new pages together can hold a larger block.
   Tensor pre;
   if (activation != Activation::none && recorded(x, weight, bias)) {
     pre = Tensor::empty(shape, x.dtype(), x.device());

@@ -9,8 +9,8 @@
 // dweight by the gradient of the loss.
 //
 // On CUDA, if V is not a multiple of 64, the products read a copy of a 16-bit weight. The copy has
-// logits_columns(V) rows, and those beyond V are zeros. The logits of the added rows are zero, and
-// so are the gradients of these logits.
+// logits_columns(V) rows: the V rows of the weight, followed by rows of zeros. The logits of the
+// added rows are zero, and the gradients of these logits are zero too.
 //
 // On the CPU, and for f32 and f16 operands on CUDA, logits are f32. If one chunk has all rows, its
 // logits are kept for the backward. Otherwise the backward recomputes the logits of each chunk,

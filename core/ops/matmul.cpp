@@ -168,7 +168,7 @@ class RepeatedSums {
   Tensor to_;
   bool separate_;
   Tensor sum_;
-  std::vector<bool> used_;  // [first matrix of a run]: true if its gradient has been written
+  std::vector<bool> used_;  // for the first matrix of each run: true if its gradient was written
 };
 
 /// Computes da and db if matrices of a or b are used more than once.

@@ -36,7 +36,7 @@ inline ReducedDims reduced_dims(const char* name, const Shape& shape,
   ReducedDims result{.shapes = reduced_shapes(name, shape, dims), .runs = {}, .order = {}};
   ReducedRuns& runs = result.runs;
   std::vector<int> kept_order, reduced_order;
-  // False if a kept dimension is between reduced ones. Dimensions of size 1 do not count.
+  // False if a kept dimension is between reduced dimensions. Dimensions of size 1 do not count.
   bool neighbours = true;
   for (int dim = 0; dim < shape.rank(); ++dim) {
     const int64_t size = shape[dim];

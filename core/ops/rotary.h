@@ -1,5 +1,5 @@
-// The launchers of rotary. B batch, T tokens, H heads, D size of a head. P is the number of
-// positions: T if all sequences share them, else B T.
+// The launchers of rotary. There are B sequences of T tokens, and H heads of size D. P is the
+// number of positions: T if all sequences share their positions, else B T.
 #pragma once
 
 #include <cstdint>

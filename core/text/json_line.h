@@ -1,5 +1,5 @@
-// JSON text for the log. A float is written as the shortest text that reads back to the same float;
-// a JSON library would print the digits of a double.
+// JSON text for the log. A float is written as the shortest text that reads back to the same float.
+// A JSON library would convert the float to a double first, and then print more digits.
 //
 //   JsonObject().add("step", 3).add("loss", 1.25f).text()      -> {"step":3,"loss":1.25}
 #pragma once

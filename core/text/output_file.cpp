@@ -21,9 +21,9 @@
 namespace tessera {
 namespace {
 
-// Follows the links of a path, because a rename would replace the link itself. Only a link to a
-// missing file is not followed, and a rename replaces it. Refuses folders, devices and
-// write-protected files, which a rename must not replace.
+// Follows the links of a path, because a rename would replace the link itself. A link to a missing
+// file is not followed: the rename replaces this link. Refuses folders, devices and write-protected
+// files, which a rename must not replace.
 std::string destination(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -115,9 +115,9 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   fail_input("{}: cannot be written: {} is in use", path_, temporary_);
 }
 
-// Returns false if another process has locked the file. Also returns false if another process
-// removed the file before this process had locked it, because an unlocked file looks left behind.
-// Throws InputError if the file cannot be opened or emptied.
+// Returns false if another process has locked the file, or has removed it before this process
+// locked it. Another process removes an unlocked file, because the file looks left behind. Throws
+// InputError if the file cannot be opened or emptied.
 bool OutputFile::open_temporary() {
   const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   descriptor_ = ::open(temporary_.c_str(), flags, 0666);
