@@ -196,7 +196,7 @@ void InputCollector::add(std::span<const Tensor> inputs) {
 GradMode::GradMode(bool on) : before_(std::exchange(grad_is_enabled, on)) {}
 GradMode::~GradMode() { grad_is_enabled = before_; }
 
-/// One backward walk over the graph behind some outputs. The caller calls, in this order: the
+/// One backward walk over the graph that led to some outputs. The caller calls, in this order: the
 /// constructor, begin_gradients, count_contributions, start, run. All contributions are counted
 /// before the first node runs, because a parameter's gradient is complete when its count returns to
 /// zero.
@@ -207,7 +207,7 @@ GradMode::~GradMode() { grad_is_enabled = before_; }
 /// check_gradients_begun replaces begin_gradients.
 class BackwardPass {
  public:
-  /// Collects the nodes behind `outputs` whose sequence number is at least `begin`.
+  /// Collects the nodes that led to `outputs`, except those with a sequence number below `begin`.
   explicit BackwardPass(std::span<const Tensor> outputs, int64_t begin = 0) : begin_(begin) {
     for (const Tensor& output : outputs) {
       if (output.defined()) collect(output.producer());
@@ -310,8 +310,8 @@ class BackwardPass {
     }
     node.backward = nullptr;  // releases the saved tensors
     node.output_gradients.clear();
-    // Goes from the last input to the first, because the optimizer packs parameters into buckets in
-    // reverse order of registration. So the first bucket is complete first.
+    // An operation lists its parameters in order of registration, and the optimizer packs them into
+    // buckets in reverse order. Going from the last input to the first completes buckets in order.
     for (size_t i = node.inputs.size(); i-- > 0;) {
       if (!gradients.delivered_[i]) deliver(node.inputs[i], std::move(gradients.gradients_[i]));
     }

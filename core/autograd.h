@@ -59,8 +59,8 @@ struct Leaf {
   /// and look_up are called for a frozen parameter too.
   bool trainable = true;
 
-  /// Called before an operation reads the parameter's value, forward or backward. Not called for
-  /// gradients that do not need the value, such as those of an embedding's table or of a bias.
+  /// Called before an operation reads the parameter's value, in forward or in backward. Not called
+  /// for gradients that do not need the value, such as those of an embedding's table or of a bias.
   std::function<void()> about_to_be_used;
   /// Called when an operation has finished reading the value: once per call of about_to_be_used.
   std::function<void()> no_longer_used;
@@ -71,11 +71,11 @@ struct Leaf {
   /// the backward has no contribution.
   std::function<void()> gradient_complete;
 
-  /// Set by an optimizer for a row-sparse table: a table of which it sends and updates only the
-  /// rows that a step looks up. An operation that looks up rows calls `look_up` in place of
-  /// about_to_be_used. In forward and in backward, the operation reads only the returned rows. The
-  /// result is valid until the micro-batch's backward has ended. For such a table,
-  /// `gradient_buffer` returns zeros of shape (looked-up rows of the micro-batch, C).
+  /// Set for a row-sparse table, of which the optimizer sends and updates only looked-up rows. An
+  /// operation that looks up rows calls `look_up` in place of about_to_be_used. In forward and in
+  /// backward, the operation reads only the returned rows. The result is valid until the
+  /// micro-batch's backward has ended. For a row-sparse table, `gradient_buffer` returns zeros of
+  /// shape (looked-up rows of the micro-batch, C).
   ///
   /// Only the first `used` indices are looked up; the others may have any values.
   std::function<TableRows(const Tensor& indices, int64_t used)> look_up;

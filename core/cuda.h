@@ -138,7 +138,7 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
 
   /// Launches the graph on the current stream. Launches run one after the other. Raises the peaks
-  /// of the device's ledger as the body's allocations would.
+  /// of the device's memory ledger as the body's allocations would.
   void launch();
 
  private:

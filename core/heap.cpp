@@ -152,8 +152,8 @@ bool Heap::grow(int64_t bytes) {
 /// Hands free pages back to the system until held_bytes_ + bytes is at most most_held(), or no free
 /// page is left.
 void Heap::make_room(int64_t bytes) {
-  // Hands back whole huge pages first. Small pages are parts of huge pages, and a huge page of
-  // which a part is handed back is split into small pages.
+  // Hands back whole huge pages first. If only a part of a huge page is handed back, the system
+  // splits the huge page into small pages, which are slower to use.
   for (const int64_t page : {huge_page, small_page}) {
     trim(held_bytes_ + bytes - most_held(), page);
   }

@@ -27,7 +27,7 @@ enum class Category : uint8_t {
   activations,
   communication,
   workspace,
-  checkpoint,  // copies of the state, to be written to a checkpoint while the run goes on
+  checkpoint,  // copies of the training state, to be written to a checkpoint while the run goes on
 };
 inline constexpr int category_count = 7;
 

@@ -29,9 +29,9 @@ struct MicroBatch {
   int64_t first_sample = 0;  // index in the global batch of this micro-batch's first sample
   int64_t samples = 0;
   float share = 1;           // fraction of the step's samples; scales the loss and the gradient
-  /// False only in the last micro-step, for a rank without a micro-batch of its own there. The rank
-  /// then repeats the last micro-batch of the step, and the repeat's loss and gradient are not
-  /// counted.
+  /// False if no micro-batch is left for this rank, which happens only in the last micro-step. The
+  /// rank then repeats the last micro-batch of the step, and this repetition's loss and gradient
+  /// are not counted.
   bool contributes = true;
 };
 

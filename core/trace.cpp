@@ -25,8 +25,8 @@ constexpr std::string_view track_name(Track track) {
   return names[static_cast<size_t>(track)];
 }
 
-// Returns the thread number of a track in the trace. Each rank has its own thread numbers. Perfetto
-// would merge threads of two processes that have the same number, and drop spans that overlap.
+// Returns the thread number of a track in the trace. Each rank has its own thread numbers, because
+// Perfetto merges threads of two processes that have the same number, and drops spans that overlap.
 int thread_of(int rank, Track track) {
   constexpr int tracks = 4;
   return tracks * rank + static_cast<int>(track);

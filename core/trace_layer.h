@@ -29,8 +29,8 @@ struct Layer {
 /// tracing was off do not count. Returns nullptr if there is no such layer.
 const Layer* current_layer();
 
-/// The forward of a layer. A whole model has an empty name, and gets no span. `name` must outlive
-/// the scope.
+/// Marks the forward of a layer while the object lives. A whole model has an empty name, and gets
+/// no span. `name` must outlive the scope.
 class LayerScope {
  public:
   explicit LayerScope(const std::string& name) {
@@ -53,7 +53,7 @@ class LayerScope {
   bool entered_ = false;
 };
 
-/// The spans of layers in a backward pass.
+/// Opens and closes the spans of layers in a backward pass.
 class LayerSpans {
  public:
   LayerSpans() = default;

@@ -160,7 +160,7 @@ void widen_operand(float* to, const ConstMatrix& x, int64_t batch, int64_t rows,
   });
 }
 
-/// c = product or c += product, rounded once.
+/// c = product, or c += product if args.accumulate. The result is rounded once.
 void round_result(const ProductArgs& args, const float* product) {
   visit_float(args.c_dtype, "gemm", [&]<class T>() {
     T* c = static_cast<T*>(args.c.data);
@@ -203,7 +203,8 @@ void multiply_widened(const ProductArgs& args, GemmOptions options) {
   round_result(args, floats(widened.c));
 }
 
-/// Handles products with a size of 0. Calls body for all other products, with options.threads set.
+/// Computes a product with a size of 0 itself. For any other product, calls body with
+/// options.threads set.
 template <class Body>
 void with_terms(const ProductArgs& args, GemmOptions options, Body&& body) {
   check_dtypes(args);

@@ -2,8 +2,8 @@
 // memory to work in. core/product.h has the interface of both devices.
 //
 // A product's bits depend on its sizes, strides and threads, never on its addresses. bf16 operands
-// go to oneDNN unchanged if the CPU has bf16 instructions, and are converted to f32 first if it has
-// not. f16 operands are always converted to f32 first.
+// are passed to oneDNN unchanged if the CPU has bf16 instructions. Otherwise they are converted to
+// f32 first. f16 operands are always converted to f32 first.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,9 @@ void widened_gemm(const ProductArgs& args, const GemmOptions& options = {});
 bool has_fast_gemm(DType dtype);
 
 /// Returns the bytes of workspace that gemm(args, options) needs: oneDNN's scratchpad and, for a
-/// dtype without a fast product, f32 copies of the matrices. Inside a parallel region the answer is
-/// for a product on one thread, as gemm computes it there. Addresses do not matter, except that a
-/// null bias means no bias.
+/// dtype without a fast product, f32 copies of the matrices. Inside a parallel region the result is
+/// for one thread, because gemm uses one thread there. Addresses do not matter, except that a null
+/// bias means no bias.
 int64_t gemm_workspace_bytes(const ProductArgs& args, const GemmOptions& options = {});
 
 }  // namespace tessera::cpu

@@ -3,9 +3,9 @@
 // loops around them without -ffast-math. A vector lane and a scalar call give the same bits, which
 // do not depend on the C library.
 //
-// log is within one unit in the last place, exp within 1.02, tanh within 2.5. NaN stays NaN. exp
-// overflows to infinity and underflows through the subnormals to zero; tanh saturates at -1 and 1;
-// log of zero is -infinity, and log of a negative number is NaN.
+// The errors are at most 1 unit in the last place for log, 1.02 units for exp and 2.5 for tanh. NaN
+// stays NaN. exp overflows to infinity and underflows through the subnormals to zero; tanh
+// saturates at -1 and 1; log of zero is -infinity, and log of a negative number is NaN.
 #pragma once
 
 #include <bit>

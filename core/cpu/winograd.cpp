@@ -23,7 +23,8 @@ struct Images {
   int64_t tiles_per_image() const {
     return (height + tile_side - 1) / tile_side * tile_columns();
   }
-  /// The pixels of a tile, with its border if `side` is 6; nullptr outside of the image.
+  /// Returns pointers to a tile's pixels, and to its border if `side` is 6. Pointers to pixels
+  /// outside of the image are null.
   template <int side>
   Square<side, float> square(int64_t tile) const {
     constexpr int64_t border = (side - tile_side) / 2;

@@ -62,7 +62,7 @@ struct InputTransform {
   }
 };
 
-/// A^T m
+/// A^T m, where m is a sum of products
 struct OutputTransform {
   static constexpr int from = square_side, to = tile_side;
   static Line<to> apply(const Line<from>& m) {
@@ -105,7 +105,7 @@ struct WeightTransform {
   }
 };
 
-/// G^T u
+/// G^T u, where u is the gradient of the transformed weight
 struct WeightGradientTransform {
   static constexpr int from = square_side, to = 3;
   static Line<to> apply(const Line<from>& u) {

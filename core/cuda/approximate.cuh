@@ -1,6 +1,6 @@
 // Approximate functions of one or two instructions. They suit kernels that round their results to
-// 16 bits, or whose other errors are larger. The emulated GPU uses emulated/include's version of
-// this file.
+// 16 bits, or whose other errors are larger. In a build with emulated CUDA, emulated/include's
+// version replaces this file.
 #pragma once
 
 #include <cuda_runtime.h>

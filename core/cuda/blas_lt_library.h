@@ -53,7 +53,7 @@ Product product_of(const ProductArgs& args);
 /// can have.
 Product product_of(const ProductShape& shape);
 
-/// cuBLASLt's descriptors of a product. They are plain values, which no call needs to release.
+/// cuBLASLt's descriptors of a product. They own no memory, so no call has to release them.
 struct Descriptors {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t first, second, result;

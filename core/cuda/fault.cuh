@@ -14,7 +14,7 @@
 namespace tessera::cuda {
 
 /// Keeps the first report and ignores later ones. The host may read `complete` at any time, and the
-/// other members once it is set.
+/// other members once `complete` is set.
 __device__ inline void report_fault(Fault* fault, FaultKind kind, long long position, int value,
                                     long long limit) {
   if (atomicCAS(&fault->claimed, 0u, 1u) != 0u) return;

@@ -46,7 +46,7 @@ inline unsigned blocks_for(int64_t items, int64_t per_block) {
 /// Throws if the launch failed; otherwise calls finish_call (core/cuda/check.h).
 void finish_launch(const Context& context, const char* name, cudaError_t error);
 
-/// Starts `kernel` on the context's stream; arguments are converted to its parameters' types.
+/// Starts `kernel` on the context's stream. Arguments are converted to the types of its parameters.
 /// Throws an Error that contains `name` if CUDA refuses the launch.
 template <class... Params, class... Args>
 void launch(const Context& context, const char* name, LaunchShape shape,

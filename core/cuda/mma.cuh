@@ -1,6 +1,6 @@
 // Multiplies 16-bit tiles on tensor cores (mma.sync), and copies their operands through shared
-// memory into registers (cp.async, ldmatrix). Needs compute capability 8.0 or later. The emulated
-// GPU uses emulated/include's version of this file, which does the same in plain loops.
+// memory into registers (cp.async, ldmatrix). Needs compute capability 8.0 or later. In a build
+// with emulated CUDA, emulated/include's version of this file does the same in plain loops.
 //
 // In c (16, 8) += a (16, 16) b (16, 8), lane l of a warp holds these values, with g = l / 4 and
 // q = l % 4:

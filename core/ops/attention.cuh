@@ -193,7 +193,7 @@ __device__ uint32_t lane_offset() {
   return chunk_offset<D>(lane() % 16, lane() / 16);
 }
 
-/// c (16 M, 8 N) += a b^T, where a and b are rows of two tiles of D columns.
+/// c (16 M, 8 N) += a b^T, where a (16 M, D) and b (8 N, D) are rows of two tiles.
 template <class T, int D, int M, int N>
 __device__ void multiply_rows(float (&c)[M][N][4], SharedAddress a, SharedAddress b) {
   TESSERA_UNROLL
@@ -222,7 +222,7 @@ struct Weights {
   uint32_t value[M][K][4];
 };
 
-/// Rounds a product's result (16 M, 8 N) to T, as the left operand of the next product.
+/// Rounds a product's result (16 M, 8 N) to T, in the layout of the next product's left operand.
 template <class T, int M, int N>
 __device__ Weights<M, N / 2> rounded_weights(const float (&c)[M][N][4]) {
   Weights<M, N / 2> result;
@@ -240,7 +240,7 @@ __device__ Weights<M, N / 2> rounded_weights(const float (&c)[M][N][4]) {
   return result;
 }
 
-/// c (16 M, D) += weights (16 M, 16 K) b, where b (16 K, D) is rows of a tile.
+/// c (16 M, D) += weights (16 M, 16 K) b, where b (16 K, D) are rows of a tile.
 template <class T, int D, int M, int K>
 __device__ void add_weighted_rows(float (&c)[M][D / 8][4], const Weights<M, K>& weights,
                                   SharedAddress b) {

@@ -30,8 +30,8 @@ void visit_plain_tile(int head, const Body& body) {
 /// of a column are in different banks.
 __host__ __device__ inline int plain_pitch(int head) { return head | 1; }
 
-/// Returns the bytes of shared memory of a block with `tiles` tiles of `rows` tokens and `squares`
-/// squares of weights.
+/// Returns the bytes of shared memory of a block with `tiles` tiles of `rows` tokens and with
+/// `squares` matrices (rows, rows) of weights.
 inline size_t plain_shared_bytes(int rows, int head, int tiles, int squares) {
   return sizeof(float) *
          static_cast<size_t>(rows * (tiles * plain_pitch(head) + squares * (rows + 1)));

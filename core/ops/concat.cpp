@@ -36,9 +36,8 @@ Shape with_size(const Shape& shape, int dim, int64_t size) {
   return result;
 }
 
-/// Copies between `part` and the slice of `whole` that begins at index `before` of dimension at.dim
-/// and has the size of `part`. If `into_whole`, copies `part` to the slice, else the slice to
-/// `part`.
+/// If `into_whole`, copies `part` to a slice of `whole`, otherwise copies the slice to `part`. The
+/// slice begins at index `before` of dimension at.dim and has the size of `part`.
 void copy_part(const Along& at, const Tensor& whole, const Tensor& part, int64_t before,
                bool into_whole) {
   const int64_t whole_row = whole.size(at.dim) * at.inner;

@@ -43,7 +43,7 @@ Conv2dSizes conv2d_sizes(const Shape& x, const Shape& weight, const Conv2dOption
 /// Selects the result that one pass of a convolution computes: y, dx or dweight.
 enum class Conv2dPass : uint8_t { forward, input_gradient, weight_gradient };
 
-/// The tensors of conv2d_backward, whose comment says which of them may be undefined.
+/// The tensors of conv2d_backward. The comment above conv2d_backward says which may be undefined.
 struct Conv2dDestinations {
   const Tensor &dx, &dweight, &dbias;
 };

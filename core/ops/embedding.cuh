@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(threads, 2)
 }
 
 /// Positions sorted by token, with the weight and the row of dy of each position. `order` may
-/// contain rows of dy instead of positions.
+/// contain rows of dy instead of positions, as for embedding_bag.
 struct Sorted {
   Tensor order;
   Tensor ends;

@@ -6,10 +6,10 @@
 // Backward saves memory in two ways: g overwrites `pre`, and dW is computed before dx. If x was
 // recomputed for dW, it is freed before dx is allocated.
 //
-// GELU is a separate kernel on CUDA too, not an epilogue of cuBLASLt. y is not kept: the next
-// layer's backward recomputes its input as GELU of `pre` (Kept, core/autograd.h). `pre` is rounded,
-// but an epilogue would compute GELU of the f32 value before rounding. With a separate kernel, the
-// next layer's forward and its weight's gradient read exactly the same values.
+// GELU is a separate kernel on CUDA too, not an epilogue of cuBLASLt. y is not kept: the backward
+// of the next layer recomputes y as GELU of `pre` (Kept, core/autograd.h). `pre` is rounded, but an
+// epilogue would compute GELU of the f32 value before rounding. With a separate kernel, the forward
+// and the backward of the next layer read exactly the same y.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/gelu.h"

@@ -120,7 +120,7 @@ const Tensor* if_read_whole(const Tensor& x) { return x.defined() ? read_whole(x
 /// undefined bias has index -1.
 struct InputPlaces {
   std::vector<Tensor> inputs;
-  std::array<std::array<int, 2>, 2> places;  // [side]: bias, table
+  std::array<std::array<int, 2>, 2> places;  // for each side: index of the bias, of the table
 
   explicit InputPlaces(const RowProductInputs& in) {
     const auto add = [&](const Tensor& x) {
@@ -187,8 +187,8 @@ namespace tessera::cpu {
 
 namespace {
 
-/// Returns a . b, in f32. The sum has 16 lanes whatever the addresses and the CPU's vector width
-/// are, so the order of addition is fixed.
+/// Returns a . b, in f32. The sum always has 16 lanes, for all addresses and all vector widths of
+/// CPUs. So the order of addition is fixed.
 template <class T>
 float inner_product(const T* a, const T* b, int64_t count) {
   constexpr int64_t lanes = 16;

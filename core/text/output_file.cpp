@@ -48,8 +48,8 @@ std::string host_name() {
 
 // Locks a temporary file. Returns false if another process has the lock, or if the file system has
 // no locks. The writer of a temporary file keeps the file locked until the writer closes the file
-// or ends. A file without a lock was left behind. The PID in the name does not show whether the
-// writer lives, because each container has its own PIDs.
+// or ends. So an unlocked file was left behind by a killed process. The PID in the name does not
+// show whether the writer lives, because each container has its own PIDs.
 bool lock(int descriptor) { return ::flock(descriptor, LOCK_EX | LOCK_NB) == 0; }
 
 // True for a temporary name: `begin`, a number and ".tmp".

@@ -1,6 +1,6 @@
 // Wrappers that load cuBLASLt at the first call. Linking the 500 MB library would cost every
-// process 90 ms and 200 MB of memory at its start, even without a GPU. The emulated build does not
-// use this file: it has its own implementation of cuBLASLt.
+// process 90 ms and 200 MB of memory at its start, even without a GPU. A build with emulated CUDA
+// has its own implementation of cuBLASLt in place of this file.
 #include <cublasLt.h>
 
 #include "core/cuda/delayed/library.h"

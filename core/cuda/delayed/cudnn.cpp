@@ -1,6 +1,6 @@
 // Wrappers that load cuDNN at the first call. Without cuDNN, a program can run everything but
-// convolutions on a GPU. The emulated build does not use this file: it has its own implementation
-// of cuDNN.
+// convolutions on a GPU. A build with emulated CUDA has its own implementation of cuDNN in place of
+// this file.
 #include <cudnn.h>
 
 #include "core/cuda/delayed/library.h"
