@@ -153,7 +153,8 @@ class InputGradients {
   /// recorded operations, from the gradients of the node's outputs to those of its inputs.
   ///
   /// Throws if there are not as many results as outputs. Each trainable parameter that the
-  /// operations use must be an input of this node or of a node still to be visited; else throws.
+  /// operations use must be an input of this node or of a node still to be visited. Otherwise
+  /// throws.
   using Operations = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
   void differentiate_through(const Operations& operations, std::vector<Tensor> inputs);
 

@@ -1,5 +1,5 @@
-// Measures how long this process has waited for others, such as other ranks, to apply a time limit.
-// Time in which this process itself was stopped is left out.
+// Measures, for time limits, how long this process has waited for others, such as other ranks. Time
+// in which this process itself was stopped is left out.
 //
 //   AwakeTime waited;
 //   while (!answered()) {
@@ -18,9 +18,9 @@ class AwakeTime {
  public:
   static constexpr std::chrono::milliseconds longest_counted{500};
 
-  /// Counts the time since the last look(), or since the construction. It counts as half a second
-  /// at most, so call look() more often than that. A longer time means that this process itself was
-  /// stopped, for example because the user has stopped the job.
+  /// Counts the time since the last look(), or since the construction, but at most half a second of
+  /// this time. So call look() more often than every half second. A longer time means that this
+  /// process itself was stopped, for example because the user has stopped the job.
   void look() {
     const auto now = Clock::now();
     counted_ += std::min<Clock::duration>(now - last_, longest_counted);

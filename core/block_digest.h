@@ -31,8 +31,8 @@ struct BlockDigest {
 inline constexpr int64_t digest_block = 256;  // elements
 
 /// Digests a part of the array `name`: the elements in `bytes`, each of `element_bytes` bytes.
-/// `first` is the index of the part's first element; throws unless it is a multiple of 256. The
-/// part's length must be a multiple of 256 elements too, unless the part ends the array.
+/// `first` is the index of the part's first element. Throws unless `first` is a multiple of 256.
+/// The part's length must be a multiple of 256 elements too, unless the part ends the array.
 BlockDigest digest_of_blocks(std::string_view name, int64_t first, int64_t element_bytes,
                              std::span<const std::byte> bytes);
 

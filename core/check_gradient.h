@@ -4,12 +4,13 @@
 //
 // The operation's output is contracted with fixed pseudo-random weights to a scalar. The scalar's
 // derivative with respect to each element of each input is computed twice: by backward(), and by a
-// fourth-order central difference of the f32 forward. The error is the difference of the two,
-// relative to the largest derivative with respect to the same input, or to 0.1 if 0.1 is larger.
+// fourth-order central difference of the f32 forward. The error is the difference of these two
+// derivatives, relative to the largest derivative with respect to the same input, or to 0.1 if 0.1
+// is larger.
 //
 // With a 16-bit dtype, backward() runs on the inputs rounded to that dtype, but the central
 // difference still uses the f32 forward, at the rounded values. So the operation is called with
-// inputs of both dtypes, and must convert all other tensors that it uses to the dtype of `in`.
+// 16-bit and with f32 inputs, and must convert all other tensors that it uses to the dtype of `in`.
 #pragma once
 
 #include <functional>

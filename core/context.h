@@ -15,8 +15,8 @@ struct Context {
   Device device;
   void* stream = nullptr;  // cudaStream_t on CUDA, unused on the CPU
 
-  /// Returns uninitialised scratch memory, counted in the workspace category. It is freed with the
-  /// returned tensor.
+  /// Returns uninitialised scratch memory, counted in the workspace category. The memory is freed
+  /// with the returned tensor.
   Tensor workspace(const Shape& shape, DType dtype = DType::f32) const {
     return Tensor::empty(shape, dtype, device, Category::workspace);
   }

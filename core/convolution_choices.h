@@ -4,8 +4,9 @@
 //  - whose additions have a fixed order,
 //  - that cuDNN accepts with a math type that does not round the inputs, and
 //  - that takes at most 512 MiB of workspace.
-// A process may also take over the choices of another process of the job, so that both compute the
-// same bits. A build without CUDA or cuDNN has no convolutions on a GPU, and no choices.
+// A process may also take over the choices of another process of the job, so that both processes
+// compute the same bits. A build without CUDA or cuDNN has no convolutions on a GPU, and no
+// choices.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Devices, which store tensors and run kernels. `cpu` is the host. `cpu:1` also stores its tensors
-// in host memory and runs its kernels on the CPU, but is a device of its own, whose memory is
-// counted separately. Tests use `cpu:1` in place of a GPU.
+// in host memory and runs its kernels on the CPU. But `cpu:1` is a separate device, and its memory
+// is counted separately. Tests use `cpu:1` in place of a GPU.
 #pragma once
 
 #include <cstdint>

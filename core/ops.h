@@ -1,8 +1,8 @@
 // The operations, each with a short contract; core/image_ops.h and core/table_ops.h have more.
-// Every operation checks the shapes of its tensor arguments, and is differentiable with respect to
-// the tensors that are not i32, unless its comment says otherwise. If shapes do not fit, the
-// operation throws `Error` with the expected and the actual shape. Some comments say that an
-// operation throws for certain values of a tensor, such as an index outside a range. On the CPU,
+// Every operation checks the shapes of its tensor arguments. If shapes do not fit, the operation
+// throws `Error` with the expected and the actual shape. Every operation is differentiable with
+// respect to its floating-point tensors, unless its comment says otherwise. Some comments say that
+// an operation throws for certain values of a tensor, such as an index outside a range. On the CPU,
 // the operation itself then throws. On CUDA, the next synchronisation throws (core/cuda/fault.h).
 //
 // In shapes, B is the batch, T tokens, C channels, V the vocabulary and H heads. (..., C) has any

@@ -106,9 +106,9 @@ auto direct_or_first(Make&& make) {
   return first;
 }
 
-// Returns the first implementation that is not specialised for 1x1 kernels, because oneDNN 2's
-// weight gradient for 1x1 kernels writes beyond its scratchpad if the convolution has a stride and
-// a pixel's channels do not fill a vector. Throws if there is no other implementation.
+// Returns the first implementation of the weight gradient that is not specialised for 1x1 kernels.
+// Throws if there is none. oneDNN 2's implementations for 1x1 kernels write beyond their scratchpad
+// if the convolution has a stride and a pixel's channels do not fill a vector.
 template <class Make>
 auto without_1x1(Make&& make) {
   auto chosen = make();

@@ -1,5 +1,5 @@
-// Approximate functions of one or two instructions. They suit kernels that round their results to
-// 16 bits, or whose other errors are larger. In a build with emulated CUDA, emulated/include's
+// Approximate functions of one or two instructions, for kernels that round their results to 16 bits
+// or that have larger errors from other causes. In a build with emulated CUDA, emulated/include's
 // version replaces this file.
 #pragma once
 

@@ -189,8 +189,8 @@ cudnnStatus_t ask_workspace(cudnnHandle_t handle, Conv2dPass pass, const Convolu
 }
 
 /// Sets the convolution's algorithm, with a math type that does not round operands. Returns an
-/// empty text on success. Otherwise returns the reason why the algorithm cannot be used; only the
-/// descriptor's math type has changed in that case.
+/// empty text on success. Otherwise returns the reason why the algorithm cannot be used, and
+/// changes nothing but the descriptor's math type.
 std::string try_algorithm(cudnnHandle_t handle, const ConvArgs& args, Convolution& c,
                           Algorithm algorithm) {
   // Math types other than FMA may round f32 operands to TF32. Operands in bf16 and f16 are

@@ -1,4 +1,4 @@
-// The launcher of add.
+// The kernel launcher of add.
 #pragma once
 
 #include "core/dispatch.h"

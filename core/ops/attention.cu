@@ -4,8 +4,8 @@
 // keys that no query of the tile sees are left out.
 //
 // The backward sums dk and dv of a sequence in f32, over all tiles and over the heads that share k
-// and v. The last tile comes first, because it sees all keys. In that tile, the first of the heads
-// that share k and v overwrites the sums. All other heads and tiles add to the sums.
+// and v. The last tile is processed first, because it sees all keys. In the last tile, the first of
+// the heads that share k and v overwrites the sums. All other heads and tiles add to the sums.
 #include "core/ops/attention.h"
 
 #include <algorithm>
@@ -177,8 +177,8 @@ class Sequence {
                           .dtype = dtype_of<T>});
     }
   }
-  /// sum (G, S, D) += weights (H, rows, keys)^T b (T, H, D). The last tile must come first: its
-  /// first multiplication (j = 0) overwrites `sum` instead of adding to it.
+  /// sum (G, S, D) += weights (H, rows, keys)^T b (T, H, D). The last tile must be processed first:
+  /// its first multiplication (j = 0) overwrites `sum` instead of adding to it.
   void keys(const Tile& t, float* sum, const T* weights, const T* b) const {
     for (int64_t j = 0; j < group(); ++j) {
       multiply(context_, {.batch = kv_heads_,

@@ -1,5 +1,5 @@
-// The launchers of attention. There are B sequences of T queries and S keys. q has H heads of size
-// D; k and v have G heads, each shared by H / G neighbouring heads of q.
+// The kernel launchers of attention. There are B sequences of T queries and S keys. q has H heads
+// of size D; k and v have G heads, each shared by H / G neighbouring heads of q.
 //
 // Workspace on the CPU: a Scratch for each thread (attention_scratch.h). The CUDA launchers process
 // at most R = min(T, 256) queries of one sequence at a time. Besides the workspace of products

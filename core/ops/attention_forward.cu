@@ -1,6 +1,6 @@
 // The forward of causal_attention on CUDA. causal_attention.cpp defines the operation, and
-// attention.cuh multiplies tiles. A thread block has a tile of query rows of one head. It loops
-// over the keys that these rows see, with a running maximum and sum for each row (Dao et al.,
+// attention.cuh multiplies tiles. A thread block has a tile of query rows of one head. The block
+// loops over the keys that these rows see, with a running maximum and sum for each row (Dao et al.,
 // arXiv:2205.14135; Dao, arXiv:2307.08691). The bits of a row do not depend on other sequences or
 // heads.
 #include <algorithm>

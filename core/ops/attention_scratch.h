@@ -32,7 +32,7 @@ struct Layout {
 struct Sizes {
   int64_t batch = 0;
   int64_t heads = 0;
-  int64_t kv_heads = 0;  // heads of k and v; each serves heads / kv_heads neighbouring heads of q
+  int64_t kv_heads = 0;  // heads of k and v; heads / kv_heads neighbouring heads of q share one
   int64_t head = 0;      // D
   float scale = 0;       // multiplies the scores
   bool causal = false;
@@ -134,8 +134,8 @@ ProductArgs rows_product(const Sizes& s, const Block& x, const T* weights, Slice
 }
 
 /// to (keys, D) = weights (rows, keys)^T b (rows, D), summed over the tiles of all heads that share
-/// k and v. The last tile of the first head must come first. It sees all keys, so it overwrites all
-/// of `to`. Every other tile adds to `to`.
+/// k and v. The last tile of the first head must be processed first: it sees all keys, so its
+/// product overwrites all of `to`. The products of all other tiles are added to `to`.
 template <class T>
 ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
                          float* to, bool first_head) {
@@ -181,8 +181,8 @@ int64_t product_floats(const Sizes& s, bool backward) {
 
 /// The workspace of one thread. S is the number of keys of a sequence. Scores, the softmax and all
 /// sums are f32; a product takes its operands in T. If T is f32, `probabilities` shares the memory
-/// of `scores`, and `dscores` shares the memory of `gradient`. This works because each value is
-/// read before it is overwritten.
+/// of `scores`, and `dscores` shares the memory of `gradient`. Sharing is safe because each value
+/// is read before it is overwritten.
 template <class T>
 struct Scratch {
   float* scores;     // (tile_rows, keys)

@@ -30,9 +30,9 @@ void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from + r * head, head);
 }
 
-/// Returns the number of scores that the loops over row r of a block must visit. It is the number
-/// of visible scores, rounded up to a multiple of 16 (at most x.keys) for loops over whole vectors.
-/// Sets the masked scores among the visited ones to -infinity.
+/// Returns how many scores the loops over row r of a block must visit: the number of visible
+/// scores, rounded up to a multiple of 16 (at most x.keys), so that loops go over whole vectors.
+/// Sets the visited scores that are masked to -infinity.
 inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r) {
   // With more keys than queries, a row may see no key of a block that other rows see.
   const int64_t seen = s.visible(x.row + r) - x.key;
@@ -238,8 +238,8 @@ void backward(const Context& context, const Sizes& s, const Operands<const T>& x
           head_of(dx, s, sequence, h).q, slice_of(results.dy, s.y, s, sequence, h),
           slice_of(results.y, s.y, s, sequence, h),
           results.logsumexp + (sequence * s.heads + h) * s.q.tokens, h == first};
-      // The last tile comes first, because in the first head it overwrites the sums of dk and dv
-      // (keys_product).
+      // Begins with the last tile, because the last tile of the first head overwrites the sums of
+      // dk and dv (keys_product).
       for (int64_t tile = s.tiles() - 1; tile >= 0; --tile) {
         backward_tile(s, head_of(x, s, sequence, h), tile * tile_rows, g, scratch);
       }

@@ -1,6 +1,6 @@
 // avg_pool on CUDA. A thread computes n neighbouring channels of one window (forward) or of one
-// pixel (backward). It adds up the pixels under the window, or the windows over the pixel, row by
-// row, as on the CPU.
+// pixel (backward). The thread adds up the pixels under the window, or the windows over the pixel,
+// row by row, as on the CPU.
 #include "core/ops/avg_pool.h"
 #include "core/ops/pool.cuh"
 

@@ -1,4 +1,4 @@
-// The launchers of avg_pool, which global_avg_pool uses too.
+// The kernel launchers of avg_pool, which global_avg_pool uses too.
 #pragma once
 
 #include "core/dispatch.h"

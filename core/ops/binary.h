@@ -1,4 +1,4 @@
-// The launchers of the binary elementwise expressions (core/ops/expressions.h).
+// The kernel launchers of the binary elementwise expressions (core/ops/expressions.h).
 #pragma once
 
 #include "core/dispatch.h"

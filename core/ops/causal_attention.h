@@ -1,4 +1,4 @@
-// The launchers of causal_attention, and the tile sizes of causal_attention and attention
+// The kernel launchers of causal_attention, and the tile sizes of causal_attention and attention
 // (core/ops/attention.h) on the CPU. In shapes, B is the batch, T tokens, C channels and H heads.
 #pragma once
 

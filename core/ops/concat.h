@@ -1,4 +1,4 @@
-// The launcher of concat and split.
+// The kernel launcher of concat and split.
 #pragma once
 
 #include <cstdint>

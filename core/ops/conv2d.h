@@ -1,5 +1,5 @@
-// The launchers of conv2d, its sizes, and the size of its workspace, which memory plans need.
-// Images are (N, H, W, C): N images of H rows and W columns of pixels, C channels.
+// The kernel launchers of conv2d, its sizes, and the size of its workspace, which memory plans
+// need. Images are (N, H, W, C): N images of H rows and W columns of pixels, C channels.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ TESSERA_KERNEL(conv2d_backward, const Tensor& dx, const Tensor& dweight, const T
                const Tensor& dy, const Tensor& x, const Tensor& weight,
                const Conv2dOptions& options)
 
-/// The sizes and options of a convolution. Its dtype, and whether it has a bias, are not included.
+/// The sizes and options of a convolution, without the dtype and without the presence of a bias.
 struct Conv2dSizes {
   int64_t images = 0, height = 0, width = 0, channels = 0;  // of x
   int64_t out_height = 0, out_width = 0, out_channels = 0;  // of y
@@ -52,7 +52,7 @@ struct Conv2dSources {
 };
 /// The first part of conv2d_backward on the CPU and on CUDA. Computes dbias, if it is defined, as
 /// the column sums of dy. Zeroes dweight, if it is defined, when dy is empty. Returns the sizes for
-/// the rest of the backward, or nullopt if nothing is left to compute.
+/// the computation of dx and dweight, or nullopt if neither is left to compute.
 std::optional<Conv2dSizes> begin_conv2d_backward(const Context& context,
                                                  const Conv2dDestinations& to,
                                                  const Conv2dSources& from,

@@ -1,4 +1,4 @@
-// The launcher of convert, between floating-point dtypes.
+// The kernel launcher of convert, between floating-point dtypes.
 #pragma once
 
 #include "core/dispatch.h"

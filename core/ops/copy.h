@@ -1,4 +1,4 @@
-// The launcher of copy, between tensors of one dtype.
+// The kernel launcher of copy, between tensors of one dtype.
 #pragma once
 
 #include "core/dispatch.h"

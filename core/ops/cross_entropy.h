@@ -1,5 +1,5 @@
-// The launchers of cross_entropy. There are R rows of logits, of S elements each; S may be larger
-// than the vocabulary V.
+// The kernel launchers of cross_entropy. There are R rows of logits, of S elements each; S may be
+// larger than the vocabulary V.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The launcher of dropout.
+// The kernel launcher of dropout.
 #pragma once
 
 #include <cstdint>

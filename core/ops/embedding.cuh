@@ -5,7 +5,7 @@
 //  - A counting sort with integer atomics groups the positions by token, each group in any order.
 //  - A second sort orders the positions of each token.
 // Then a warp sums the rows of a token. If the token is frequent, a block sums its rows. The
-// function sum_rows also serves other sums of rows, such as the forward of embedding_bag.
+// function sum_rows is also used for other sums of rows, such as the forward of embedding_bag.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The launchers of embedding. A sequence has T tokens, and all sequences together have R tokens. C
-// is the number of channels, V the vocabulary.
+// The kernel launchers of embedding. A sequence has T tokens, and all sequences together have R
+// tokens. C is the number of channels, V the vocabulary.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The launchers of embedding_bag. There are L indices, B bags and C channels. V is the vocabulary.
+// The kernel launchers of embedding_bag. There are L indices, B bags and C channels. V is the
+// vocabulary.
 #pragma once
 
 #include "core/dispatch.h"

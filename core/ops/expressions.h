@@ -32,8 +32,7 @@ struct Scalars {
 // y = f(x). The columns are the name, what is kept for backward (nothing, the input or the output),
 // the value, and the slope as a function of k, the kept input or output. `c` are the Scalars. A NaN
 // in x gives a NaN in y, except that pow(NaN, 0) is 1. Where f has a corner, the slope is that of
-// PyTorch, except at the bounds of clamp: there it is one, as in PyTorch 1.13, while PyTorch 2.15
-// has zero.
+// PyTorch. The slope at the bounds of clamp is 1, as in PyTorch 1.13; in PyTorch 2.15 it is 0.
 #define TESSERA_UNARY_EXPRESSIONS(X)                                                            \
   X(neg,        nothing, -x,                             -1.0f)                                 \
   X(exp,        output,  M::exp(x),                      k)                                     \

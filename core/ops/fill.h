@@ -1,4 +1,4 @@
-// The launcher of fill, which sets every element of a tensor to one value.
+// The kernel launcher of fill, which sets every element of a tensor to one value.
 #pragma once
 
 #include "core/dispatch.h"

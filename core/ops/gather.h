@@ -1,4 +1,4 @@
-// The launchers of gather, index_select and scatter_add.
+// The kernel launchers of gather, index_select and scatter_add.
 #pragma once
 
 #include <cstdint>

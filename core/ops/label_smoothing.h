@@ -1,4 +1,4 @@
-// The launchers of the terms that label smoothing adds to cross_entropy.
+// The kernel launchers of the terms that label smoothing adds to cross_entropy.
 #pragma once
 
 #include "core/dispatch.h"

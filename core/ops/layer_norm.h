@@ -1,4 +1,4 @@
-// The launchers of layer_norm.
+// The kernel launchers of layer_norm.
 #pragma once
 
 #include "core/dispatch.h"

@@ -1,8 +1,9 @@
 // The gradient of linear's bias on CUDA. cuBLASLt computes the products and adds the bias.
 //
 // The gradient of the bias is a separate kernel, not an epilogue of cuBLASLt. The separate kernel
-// has a known order of addition and rounds once. Its bits are the same whether or not the weight
-// trains. The cost is one more read of the gradient, which is little compared with the products.
+// has a known order of addition and rounds once. The bits of the bias's gradient are the same for a
+// frozen and a trainable weight. The cost is one more read of the gradient, which is little
+// compared with the products.
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"

@@ -1,5 +1,5 @@
-// The launchers of linear, written once for both devices. The devices differ inside a product
-// (core/product.h), inside GELU, and in how the gradient of a bias is summed.
+// The kernel launchers of linear, written once for both devices. The devices differ inside a
+// product (core/product.h), inside GELU, and in how the gradient of a bias is summed.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // linear_cross_entropy: loss [] = cross_entropy(x (R, C) weight (V, C)^T, targets (R)).
 //
-// The logits (R, V) are the largest tensor of a language model. They are computed for one chunk of
-// rows at a time, each row padded to logits_stride(V) elements.
+// The logits (R, V) are the largest tensor of a language model. So they are computed for one chunk
+// of rows at a time. Each row is padded to logits_stride(V) elements.
 //
 // On CUDA, logits of bf16 operands are bf16. If the loss is recorded, the forward overwrites each
 // chunk of logits with the gradient of the logits, as if the gradient of the loss were 1. From this

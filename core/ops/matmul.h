@@ -1,4 +1,4 @@
-// The launcher of matmul, written once for both devices. The devices differ inside a product
+// The kernel launcher of matmul, written once for both devices. The devices differ inside a product
 // (core/product.h).
 #pragma once
 

@@ -1,4 +1,4 @@
-// The launchers of max over dimensions.
+// The kernel launchers of max over dimensions.
 #pragma once
 
 #include "core/dispatch.h"

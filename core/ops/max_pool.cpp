@@ -55,8 +55,9 @@ struct Maximum {
   }
 };
 
-/// Writes the maxima and their places for `part`: some channels of a pixel of y, which stands for a
-/// window of x. `x` points to the image's first pixel, at the part's first channel.
+/// Writes the maxima and their places for `part`: some channels of a pixel of y. A pixel of y has
+/// the maxima of one window of x. `x` points to the image's first pixel, at the part's first
+/// channel.
 template <class T>
 void write_maximum(T* y, uint8_t* places, const T* x, const Pooling& pool, const PixelPart& part) {
   const auto& [channels, rows, columns] = pool;

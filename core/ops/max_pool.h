@@ -1,4 +1,4 @@
-// The launchers of max_pool.
+// The kernel launchers of max_pool.
 #pragma once
 
 #include "core/dispatch.h"

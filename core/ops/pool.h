@@ -1,5 +1,5 @@
-// Shared by max_pool and avg_pool: the checks, which pixels a window covers, which windows cover a
-// pixel, and the loop over pixels on the CPU.
+// Shared by max_pool and avg_pool: the checks, the pixels that a window covers, the windows that
+// cover a pixel, and the loop over pixels on the CPU.
 #pragma once
 
 #include <algorithm>

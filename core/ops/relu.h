@@ -1,4 +1,4 @@
-// The launchers of relu.
+// The kernel launchers of relu.
 #pragma once
 
 #include "core/dispatch.h"

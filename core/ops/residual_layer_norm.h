@@ -1,5 +1,5 @@
-// The launcher of residual_layer_norm. Its backward is layer_norm_backward, with the gradient of
-// the sum as dsum.
+// The kernel launcher of residual_layer_norm's forward. The backward is layer_norm_backward, with
+// the gradient of the sum as dsum.
 #pragma once
 
 #include "core/dispatch.h"

@@ -1,4 +1,4 @@
-// The launchers of rms_norm.
+// The kernel launchers of rms_norm.
 #pragma once
 
 #include "core/dispatch.h"

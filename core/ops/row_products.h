@@ -1,5 +1,5 @@
-// The launchers of row_products. Shapes: there are B result rows with K products each. A table has
-// V rows of C channels; the left and the right table may differ in V.
+// The kernel launchers of row_products. Shapes: there are B result rows with K products each. A
+// table has V rows of C channels; the left and the right table may differ in V.
 #pragma once
 
 #include "core/dispatch.h"

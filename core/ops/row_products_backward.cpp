@@ -92,7 +92,7 @@ void row_products_backward(const Context& context, const GradientTarget& table,
   const int64_t rows = own.table.size(0);
   const int64_t channels = in.channels();
   const int64_t places = in.rows() * in.per_row();
-  // One lookup in the left table serves the K places (b, 0), ..., (b, K - 1). In the right table,
+  // The K places (b, 0), ..., (b, K - 1) share one lookup in the left table. In the right table,
   // each place has its own lookup.
   const int64_t places_per_lookup = of_left ? in.per_row() : 1;
   const float dsquares = gradients.squares.defined() ? *gradients.squares.data<float>() : 0.0f;

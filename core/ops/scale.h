@@ -1,4 +1,4 @@
-// The launchers of scale: with a factor on the host, and with a factor on the device.
+// The kernel launchers of scale: with a factor on the host, and with a factor on the device.
 #pragma once
 
 #include "core/dispatch.h"

@@ -1,4 +1,4 @@
-// The launchers of softmax, log_softmax and logsumexp. The forwards compute for each run:
+// The kernel launchers of softmax, log_softmax and logsumexp. The forwards compute for each run:
 //   shift   the run's maximum, or 0 if the maximum is infinite
 //   sum     the sum of exp(x - shift) over the run
 #pragma once

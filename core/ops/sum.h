@@ -1,4 +1,4 @@
-// The launchers of sum and of mean, which is a sum times 1 / elements.
+// The kernel launchers of sum and of mean, which is a sum times 1 / elements.
 #pragma once
 
 #include "core/dispatch.h"

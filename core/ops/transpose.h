@@ -1,4 +1,4 @@
-// The launcher of transpose.
+// The kernel launcher of transpose.
 #pragma once
 
 #include "core/dispatch.h"

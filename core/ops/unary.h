@@ -1,4 +1,4 @@
-// The launchers of the unary elementwise expressions (core/ops/expressions.h).
+// The kernel launchers of the unary elementwise expressions (core/ops/expressions.h).
 #pragma once
 
 #include "core/dispatch.h"

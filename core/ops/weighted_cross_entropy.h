@@ -1,5 +1,6 @@
-// The launchers that only cross_entropy with class weights or an ignored target uses. Its other
-// launchers are in cross_entropy.h. There are R rows of logits; V is the number of classes.
+// The kernel launchers that only cross_entropy with class weights or an ignored target uses. The
+// other launchers of this operation are in cross_entropy.h. There are R rows of logits; V is the
+// number of classes.
 #pragma once
 
 #include <cstdint>
