@@ -23,9 +23,9 @@ std::vector<std::string> words(const std::string& text) {
   return list;
 }
 
-// Refuses a program before the --, and a command line without --. relaunch would take the program's
-// flags for its own. A flag with neither a value in the same word nor a letter after its short name
-// takes the next word as its value.
+// Refuses a program before the --, and a command line without --. Otherwise relaunch would take the
+// program's flags for its own. A flag's value is the next word, unless the flag's own word has the
+// value, as in --ranks=4 or -n4.
 void check_program_place(std::span<const char* const> own) {
   bool is_value = true;  // the first word is the name relaunch
   for (const std::string_view word : own) {

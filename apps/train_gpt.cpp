@@ -202,9 +202,9 @@ class Run {
     print_sample();
   }
 
-  // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
-  // from a checkpoint, checks that the checkpoint belongs to this run, and starts the loop at the
-  // checkpoint's step. Returns false if the checkpoint has all steps already.
+  // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
+  // run resumes from a checkpoint, checks that the checkpoint belongs to this run, and starts the
+  // loop at the checkpoint's step. Returns false if the checkpoint has all steps already.
   bool go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return true;
     run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
@@ -217,8 +217,8 @@ class Run {
     return true;
   }
 
-  // Says what evaluations measure. Without --val-data they use a part of --data, whose digest a
-  // resume compares.
+  // Says what evaluations measure. Without --val-data, evaluations use a part of --data, whose
+  // digest a resume compares.
   std::string measure() const {
     const std::string& path = options_.val_data;
     const data::TokenFile& file = *data_.validation().file;
@@ -273,9 +273,9 @@ class Run {
                            [this](const std::string& path) { return open_weights(path); });
   }
 
-  // Throws before the run begins if a save could not be written, or would replace a config.json
-  // that is not a GPT-2's or that other weights need. --save-best also must not replace the
-  // config.json of a GPT whose sizes or epsilon differ.
+  // Throws, before the run begins, if a save could not be written, or if it would replace a
+  // config.json that does not describe a GPT-2 or that other weights need. With --save-best, also
+  // throws if the config.json to replace describes a GPT with other sizes or another epsilon.
   void check_destinations() const {
     if (world_.rank != 0 || options_.save.empty()) return;
     models::check_gpt_destination(options_.save, model_.config());

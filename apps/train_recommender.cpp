@@ -50,7 +50,7 @@ data::RatingData open_data(const RecommenderTrainOptions& options) {
   return data;
 }
 
-// Checks that all ranks have the same data. It is called before `complete`, because `complete`
+// Checks that all ranks have the same data. This check comes before `complete`, because `complete`
 // derives the number of steps from the number of interactions.
 void check_data(const dist::World& world, const data::RatingData& data) {
   if (world.size == 1) return;  // no other rank to compare with
@@ -140,9 +140,9 @@ class Run {
   // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
   void evaluate_only() { print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_); }
 
-  // Prepares the loop for checkpoints: collects the settings that they record. If the run resumes
-  // from a checkpoint, checks that the checkpoint belongs to this run, and starts the loop at the
-  // checkpoint's step. Returns false if the checkpoint has all steps already.
+  // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
+  // run resumes from a checkpoint, checks that the checkpoint belongs to this run, and starts the
+  // loop at the checkpoint's step. Returns false if the checkpoint has all steps already.
   bool go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return true;
     run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);

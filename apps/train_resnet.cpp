@@ -58,7 +58,7 @@ data::ImageData open_data(const ImageTrainOptions& options) {
   return data;
 }
 
-// Compares the data over ranks. It is called before `complete`, because `complete` derives the
+// Compares the data over ranks. This check comes before `complete`, because `complete` derives the
 // number of steps from the number of images.
 void check_data(const dist::World& world, const ImageTrainOptions& options,
                 const data::ImageData& data) {

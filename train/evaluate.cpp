@@ -9,7 +9,7 @@ namespace tessera::train {
 
 namespace {
 
-// Maximum number of losses in one all-reduce. It bounds the memory of an evaluation.
+// Maximum number of losses in one all-reduce. This limit bounds the memory of an evaluation.
 constexpr int64_t most_at_once = 4096;
 
 }  // namespace

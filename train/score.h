@@ -22,7 +22,8 @@ struct BestEvaluation {
   int64_t step = 0;  // steps finished at the evaluation
   double value = 0;
   double tie = 0;
-  /// WeightSaveOptions::evaluated. Empty in checkpoints of programs that did not record it yet.
+  /// WeightSaveOptions::evaluated. Empty in checkpoints of earlier versions, which did not record
+  /// this text.
   std::string evaluated = {};
 
   bool operator==(const BestEvaluation&) const = default;

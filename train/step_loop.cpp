@@ -309,7 +309,7 @@ void report_run(const optim::Plan& planned, const StepCount& count, const dist::
                 .add("skipped", count.skipped)
                 .add("equal", all.differing.empty())
                 .raw("ranks", fmt::format("[{}]", fmt::join(all.json, ","))));
-  trace::enable(false);  // the trace covers the run, not what before_tables() does
+  trace::enable(false);  // the trace does not cover before_tables()
   before_tables();
   if (world.rank != 0 || (all.differing.empty() && !shows_messages())) return;
   fmt::print("{}", report.table());

@@ -45,8 +45,8 @@ std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
 
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   const auto& [name, now, before] = changed;
-  // A setting that only one of the two has says nothing about the tensors. Older checkpoints lack
-  // settings that were added later.
+  // Without both values, nothing shows that the tensors differ. Older checkpoints lack settings
+  // that were added later.
   if (now == absent || before == absent) return false;
   if (name == "model.dropout" || name == "model.epsilon") return false;
   // A ResNet averages over all pixels before its last layer. A VGG has weights for each pixel.
@@ -55,9 +55,9 @@ bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   // Adam and AdamW have the same state.
   if (name == "optimizer") return !(now.starts_with("adam") && before.starts_with("adam"));
   if (name == "table_optimizer") return true;
-  // Only fp16 has a loss scale.
+  // Only with fp16 does a checkpoint have the state of a loss scaler.
   if (name == "precision") return now == "fp16" || before == "fp16";
-  // SGD has a state only with momentum, which is beta1.
+  // SGD has state only with momentum, and the setting beta1 is the momentum.
   const bool sgd = setting_value(run, "optimizer") == "sgd";
   return name == "beta1" && sgd && is_zero(now) != is_zero(before);
 }

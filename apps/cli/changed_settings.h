@@ -15,8 +15,8 @@ std::string setting_value(const dist::Settings& settings, const std::string& nam
 /// Returns the names in `a`, and then the names that only `b` has.
 std::vector<std::string> setting_names(const dist::Settings& a, const dist::Settings& b);
 
-/// A setting whose value in a run differs from its value in the checkpoint. If only one of them has
-/// the setting, the other value is "nothing".
+/// A setting whose value in a run differs from its value in the checkpoint. If the run or the
+/// checkpoint lacks the setting, its value is "nothing".
 struct ChangedSetting {
   std::string name;
   std::string now;     // in the run
@@ -31,9 +31,10 @@ std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
 /// --resume-changed cannot accept the change. `run` has all settings of the run.
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run);
 
-/// Returns the end of an error about the settings in `refused`: each with both values, and what the
-/// user can do. --resume-changed is proposed only if it can accept all changes in `refused`. The
-/// proposal then also has the names in `accepted`, which the user has given to --resume-changed.
+/// Returns the second part of an error message about the settings in `refused`: each setting with
+/// both values, and what the user can do. --resume-changed is proposed only if it can accept all
+/// changes in `refused`. The proposal then also has the names in `accepted`, which the user has
+/// given to --resume-changed.
 std::string refusal_of(const std::vector<ChangedSetting>& refused,
                        const std::vector<std::string>& accepted, const dist::Settings& run);
 

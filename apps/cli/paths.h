@@ -1,5 +1,5 @@
-// Checks the files that a command line names: no output may overwrite an input, unless
-// GivenPath::may_replace allows it, and no two outputs may be one file.
+// Checks the files that a command line names. An output must not overwrite an input, unless
+// GivenPath::may_replace names this input. Two outputs must not be the same file.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct GivenPaths {
 ///   - an output is the file that standard output or error is redirected to;
 ///   - an output is a checkpoint or in a checkpoint, which the output would damage;
 ///   - an output is the lock of a folder of checkpoints, or has the name of an unfinished
-///     checkpoint, or is where --checkpoint may write one;
+///     checkpoint, or is where --checkpoint may write a checkpoint;
 ///   - a save during the run would replace an input or another output;
 ///   - the saves of --save-every would be in the folder of --checkpoint or beside a checkpoint.
 ///
@@ -46,9 +46,9 @@ struct GivenPaths {
 /// Files that do not exist yet are compared by name. Devices such as /dev/null may be named more
 /// than once. Opens no file.
 void check_paths(const GivenPaths& paths);
-/// Throws InputError if `path`, a file or folder that need not exist, is a checkpoint, is anywhere
-/// in a checkpoint or in a folder with the name of an unfinished one, or is the lock of a folder of
-/// checkpoints. `flag` names the output in the error.
+/// Throws InputError if `path` is a checkpoint, is anywhere in a checkpoint or in a folder with the
+/// name of an unfinished checkpoint, or is the lock of a folder of checkpoints. `path` need not
+/// exist. `flag` names the output in the error.
 void check_outside_checkpoints(const std::string& flag, const std::string& path);
 /// Throws InputError as check_outside_checkpoints does, or if no file can be written to `path`. For
 /// programs with a single output.

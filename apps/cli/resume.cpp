@@ -179,7 +179,8 @@ bool Resumed::finished(int64_t steps) const {
 }
 
 Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags_(flags) {
-  // The paths may differ between hosts, but not what is found there.
+  // Hosts may have different paths for --resume, so only the checkpoints at these paths are
+  // compared.
   const bool is_path = flags.resume != "latest" && flags.resume != "never";
   dist::check_agreement(world, {{"--resume", is_path ? "a folder" : flags.resume}});
   open(world);
@@ -238,7 +239,7 @@ void Resumed::check(const dist::Settings& run) const {
   }
   const bool imported = !manifest.imported.empty();
   const auto is_compared = [&](const std::string& name) {
-    // An imported file fixes no settings but those that the import recorded.
+    // An imported file determines only the settings that the import recorded.
     if (imported) return has_setting(manifest.run, name);
     // Earlier versions did not record the ids.
     if (name == "ids" && !has_setting(manifest.run, name)) return false;
@@ -306,8 +307,8 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& bits) const 
 }
 
 // Drops the best evaluation so far if evaluations of this run cannot be compared with it. If the
-// run does not save its best weights, the checkpoint's best evaluation is passed on unless settings
-// have changed.
+// run does not save its best weights, it keeps the checkpoint's best evaluation for its own
+// checkpoints, unless settings have changed.
 void Resumed::drop_other_best(train::LoopOptions& loop) const {
   const bool only_longer = std::ranges::all_of(
       flags_.changed, [](const std::string& name) { return name == "steps" || name == "epochs"; });
@@ -336,7 +337,7 @@ JsonObject Resumed::first_line(const train::RunLog& log, JsonObject header,
                                const optim::ZeroOptimizer& optimizer) const {
   header.add("layout", train::layout_json(optimizer.ownership()));
   if (log.empty() || !found()) return header;
-  // Not parse_json, whose limits are for files of others: a header with many buckets is long.
+  // Does not call parse_json, which may refuse the long header of a run with many buckets.
   const auto json = nlohmann::ordered_json::parse(header.text());
   JsonObject line;
   line.add("type", "resume")

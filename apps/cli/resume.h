@@ -97,15 +97,16 @@ class Resumed {
   void check_log(const std::string& path, const nlohmann::json& header) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
   /// far. The best evaluation is dropped if --resume-changed names any setting other than "steps"
-  /// and "epochs", or if it measured something else than loop.weights.evaluated. Tells the user
-  /// where the run goes on, and of each setting in `bits` that differs from the checkpoint's; with
-  /// --eval-only not of these settings. For an imported checkpoint, lists the settings that the
-  /// import recorded instead.
+  /// and "epochs", or if the best evaluation did not measure loop.weights.evaluated. Prints the
+  /// step from which the run continues. Warns of each setting in `bits` that differs from the
+  /// checkpoint's, except with --eval-only. For an imported checkpoint, prints the settings that
+  /// the import recorded instead of these warnings.
   void place(train::LoopOptions& loop, const dist::Settings& bits) const;
   /// Returns the checkpoint's step, or nullopt if the run starts from the beginning. RunLog removes
   /// the log's lines of later steps, because those steps run again.
   std::optional<int64_t> log_step() const { return found() ? std::optional(step()) : std::nullopt; }
-  /// Restores the optimizer's state from the checkpoint, if there is one. Every rank calls it.
+  /// Restores the optimizer's state from the checkpoint, if there is one. Every rank must make this
+  /// call.
   void restore(optim::ZeroOptimizer& optimizer) const;
   /// Returns the log line that begins this part of the run. A new log begins with the header, to
   /// which the owners of all parameters are added. An existing log continues with a line of type

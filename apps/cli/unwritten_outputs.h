@@ -1,5 +1,5 @@
-// Output files of a training application that a command asks for, and warnings about those that the
-// command does not write, because it takes no step.
+// The output files that a training application's command asks for. A command that takes no step
+// writes only some of these files. The functions below warn of the files that are not written.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ std::vector<std::string> output_flags(const RunOptions& options);
 void warn_of_plan(const RunOptions& options);
 
 /// Returns true if all steps of the run are done and --eval-only was not given. In this case, warns
-/// of each output that was asked for but will not be written: those of --report, --csv,
-/// --tensorboard, --trace and --save, and that of --log if the file does not exist.
+/// of each output that was asked for and will not be written: the outputs of --report, --csv,
+/// --tensorboard, --trace and --save, and of --log if its file does not exist.
 bool nothing_left(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

@@ -19,7 +19,7 @@ void at_most(const char* flag, int64_t value, int64_t maximum);
 std::vector<std::string> given_flags(std::initializer_list<std::pair<const char*, bool>> flags);
 
 /// Flushes standard output. Throws Error if printed text was lost, for instance on a full disk.
-/// run_alone, run_tool and run_job call it at the end.
+/// run_alone, run_tool and run_job call check_output at the end.
 void check_output();
 
 /// Runs a program that is not a rank of a job. Returns its exit code: 0, 2 for bad input, 1 for any

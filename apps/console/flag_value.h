@@ -21,8 +21,8 @@ bool parse_bool(const std::string& what, const std::string& text);  // "true" or
 template <class T>  // float, double
 T parse_float(const std::string& what, const std::string& text);
 
-/// Skips a leading plus sign, which std::from_chars would refuse. Does not skip it in the text "+"
-/// and in texts that begin with "+-", so that std::from_chars refuses these texts.
+/// Skips a leading plus sign, which std::from_chars would refuse. Keeps the plus sign of the text
+/// "+" and of texts that begin with "+-", so that std::from_chars refuses these texts.
 const char* without_plus(const std::string& text);
 
 /// Formats a text for an error message: one_line replaces control characters and cuts a long text;

@@ -101,7 +101,7 @@ std::string in_words(const std::vector<T>& values) {
 // Does nothing, because CLI11 keeps the texts, and Flags converts them after parsing.
 bool keep_texts(const CLI::results_t&) { return true; }
 
-// CLI11 reads [a,b] as two values of a flag that takes several.
+// Refuses [a,b], because CLI11 would split this text into two values if the flag takes several.
 void refuse_brackets(const std::string& value) {
   if (!value.starts_with('[') || !value.ends_with(']')) return;
   fail_input("{} is in brackets; give a file of this name as ./{}", quoted(value), value);

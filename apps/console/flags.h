@@ -1,9 +1,10 @@
 // A program's flags: --name VALUE or --name=VALUE, --name alone for flags without a value, and
 // positional arguments. If a flag is given twice, its last value is used, so that flags at the end
-// of a command override those of a script. But a flag with a list of values, for which list() was
-// not called, collects the values of all its occurrences, and a flag that may also be positional
-// must not be given both ways. CLI11 splits the arguments and writes the help. In apps, only
-// flags.cpp includes CLI11, because CLI11 takes seconds to compile.
+// of a command override those of a script. There are two exceptions. A flag whose value is a
+// std::vector, and for which list() was not called, collects the values of all its occurrences. A
+// value that may be given by position or by name must not be given both ways. CLI11 splits the
+// arguments and writes the help. In apps, only flags.cpp includes CLI11, because CLI11 takes
+// seconds to compile.
 //
 //   Flags app("What the program does", "name");
 //   app.add_option("--steps", options.steps, "Optimizer steps")->group("Training");
@@ -63,7 +64,8 @@ class Flags {
   Flags& operator=(const Flags&) = delete;
 
   /// Adds --config FILE, which reads flags from a file (apps/console/config_file.h). An unknown
-  /// flag in the file, or one given twice, is an error. The command line overrides the file.
+  /// flag in the file, or a flag that the file has twice, is an error. The command line overrides
+  /// the file.
   void add_config(const std::string& help);
 
   /// `names`: "--global-batch,--batch", or "model,--model" for a positional argument that may also

@@ -63,8 +63,8 @@ double scaled(const char* flag, const std::string& text, const std::string& unit
   return value;
 }
 
-// Returns `value`. Throws InputError if this rate is out of bounds. No machine has such a rate, and
-// it could make computed times infinite or NaN.
+// Returns the rate `value`. Throws InputError if the rate is below 1 or above 1e24. No machine has
+// such a rate, and computed times could become infinite or NaN.
 double a_second(const char* flag, const std::string& text, double value) {
   if (value < 1 || value > 1e24) {
     fail_input("{} is {}, expected from 1 to 1e24 a second", flag, quoted(text));

@@ -77,7 +77,7 @@ class RunningJob {
   }
 
  private:
-  // Waits a moment for output, records or signals, and takes them.
+  // Waits a moment for output, records or signals, and handles them.
   void take_news() {
     constexpr int soon_ms = 50;
     std::array<pollfd, 3> ready{{{.fd = open_ ? output_ : -1, .events = POLLIN, .revents = 0},
@@ -95,7 +95,8 @@ class RunningJob {
 
   void read_output() {
     std::array<char, 1 << 16> bytes{};
-    // While mpirun runs, signals and records get their turn even if output never ceases.
+    // The limit lets the caller handle signals and records even if the ranks print without a pause.
+    // After mpirun has ended, all of the remaining output is read.
     constexpr int most_reads = 16;
     for (int reads = 0; open_ && (reads < most_reads || !alive_); ++reads) {
       const ssize_t count = ::read(output_, bytes.data(), bytes.size());
@@ -119,9 +120,10 @@ class RunningJob {
   }
 
   // After a signal ended mpirun, waits until the ranks on this host have ended too. Otherwise the
-  // ranks could write to the run's files while the next job runs, and would look silent. A rank
-  // whose start was not reported yet is not in here_. A wait of `least` is enough for such a rank,
-  // because its parent checks every second whether mpirun still runs.
+  // ranks could write to the run's files while the next job runs. Also, verdict.h would count ranks
+  // as silent whose end is not reported yet. A rank whose start was not reported yet is not in
+  // here_. A wait of `least` is enough for such a rank, because its parent checks every second
+  // whether mpirun still runs.
   void await_rank_parents() {
     constexpr std::chrono::milliseconds least(1500);
     constexpr std::chrono::seconds patience(10);
@@ -198,7 +200,7 @@ class RunningJob {
   // did not start in time.
   std::optional<Clock::time_point> died_;
   pid_t process_ = -1;
-  bool alive_ = true;  // false once waitpid reports mpirun's end: its number may be reused then
+  bool alive_ = true;  // false once waitpid reports mpirun's end: its process id may be reused then
   int output_ = -1;
   bool open_ = true;
   bool interrupted_early_ = false;  // SIGINT came before mpirun had started

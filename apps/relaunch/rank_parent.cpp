@@ -77,8 +77,9 @@ class LastResort {
     if (sent_ == SIGTERM && waited_.seconds() > last_patience_s) send(SIGKILL, last_patience_s);
   }
 
-  /// To be called when the child has ended. If it got SIGTERM from here, waits for the rest of its
-  /// group, which may be the program that a wrapper has started.
+  /// Must be called when the child has ended. If this object sent SIGTERM, waits until all
+  /// processes of the child's group have ended. If the child is a wrapper, its program is in the
+  /// group.
   void await_group() {
     while (sent_ == SIGTERM && ::kill(-child_, 0) == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

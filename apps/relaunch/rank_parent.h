@@ -8,9 +8,10 @@
 namespace tessera::apps {
 
 /// Runs a command as this process's rank. Returns the command's exit code, with which the caller
-/// must exit. If a signal ended the command, ends this process by the same signal. So mpirun
-/// notices no difference. SIGUSR1 and SIGUSR2 are passed on once the command handles them. If it
-/// has never handled SIGUSR2 60 s after such a signal, it gets SIGTERM, and SIGKILL 10 s later.
+/// must exit. If a signal ended the command, ends this process by the same signal, so mpirun sees
+/// the command's own end. SIGUSR1 and SIGUSR2 are passed on once the command handles them. If the
+/// command still has no handler 60 s after SIGUSR2 arrived, it gets SIGTERM, and SIGKILL 10 s
+/// later.
 int run_as_rank(const std::vector<std::string>& command);
 
 }  // namespace tessera::apps

@@ -1,15 +1,15 @@
-// A second channel for the records (rank_record.h) of ranks on relaunch's own host. It does not
-// lead through mpirun, so that relaunch hears from these ranks even after mpirun has crashed. The
-// system queues only about ten records, so senders may have to wait until relaunch has read some.
+// A second channel for the records (rank_record.h) of ranks on relaunch's own host. This channel
+// does not pass through mpirun, so records arrive even after mpirun has crashed. The system queues
+// only about ten records, so senders may have to wait until relaunch has read some.
 #pragma once
 
 #include <string>
 
 namespace tessera::apps {
 
-/// The environment variable with the name of relaunch's socket. Open MPI's mpirun hands it to the
-/// ranks on its own host only. Where a launcher copies it to other hosts, no socket there has the
-/// name, and RecordSender sends nothing.
+/// The environment variable with the name of relaunch's socket. Open MPI's mpirun passes the
+/// variable only to ranks on its own host. If a launcher copies the variable to other hosts, no
+/// socket there has the name, and RecordSender sends nothing.
 inline constexpr const char* record_socket_variable = "TESSERA_RELAUNCH_SOCKET";
 
 /// relaunch's end: a datagram socket with an abstract name, which leaves no file behind.

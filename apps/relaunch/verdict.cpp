@@ -37,7 +37,8 @@ const RankRecord* first_killed(const Records& records) {
 }
 
 // Returns a message with the failure that the rank reported. If the rank reported none, the message
-// gives its exit code instead, unless the code is 0 or mpirun ended the rank. Else it is empty.
+// gives its exit code instead, unless the code is 0 or mpirun ended the rank. Otherwise the message
+// is empty.
 std::string own_failure(const RankRecord& record) {
   if (record.event == Event::started) return "";
   switch (record.status.failure) {
@@ -145,7 +146,7 @@ void name_hosts(const JobEnd& job, std::vector<LostRank>& ranks) {
   }
 }
 
-// Judges a job whose mpirun crashed, and none of whose ranks was killed by a signal first.
+// Judges a job whose mpirun crashed. No rank of the job was killed by a signal before the crash.
 Verdict judge_crash(const JobEnd& job) {
   for (const RankRecord& record : job.records) {
     if (record.status.failure == RunFailure::input) return {.why = own_failure(record)};

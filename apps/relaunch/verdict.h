@@ -58,11 +58,11 @@ struct Verdict {
 ///   ranks fell silent                        the silent ranks are lost
 ///   none of these                            failed
 ///
-/// A rank is silent if it reported nothing after its start, although other ranks did. Of the ranks
-/// that a rank waited for, those that timed out too are not lost. If some of the others were
-/// stopped, only the stopped ranks are lost. If none was stopped, but some did not wait themselves,
-/// only those that did not wait are lost. If mpirun has not crashed and it is unknown for whom the
-/// rank waited, all stopped ranks are lost.
+/// A rank is silent if it reported nothing after its start, although other ranks did. A rank that
+/// timed out reports the ranks it waited for. Reported ranks that timed out too are not lost. If
+/// some of the remaining reported ranks were stopped, only the stopped ranks are lost. If none was
+/// stopped, but some did not wait for other ranks, only the ranks that did not wait are lost. If
+/// mpirun has not crashed and no rank is lost by these rules, all stopped ranks are lost.
 ///
 /// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun breaks the
 /// ranks' connections. So any error that a rank reports then, except for bad input, is taken for a

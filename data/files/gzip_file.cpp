@@ -67,8 +67,9 @@ size_t GzipFile::decompress(std::span<uint8_t> out) {
   return done;
 }
 
-/// Returns true if another member follows. gzip ignores zeros, which tapes add, and warns of other
-/// bytes. These are refused here, because they may be a member whose first bytes are damaged.
+/// Returns true if another member follows. Like gzip, ignores zeros after the last member, because
+/// tapes add zeros. Refuses other bytes, of which gzip only warns, because they may be a member
+/// whose first bytes are damaged.
 bool GzipFile::next_member() {
   const int64_t end = position_ - stream_->avail_in;
   if (member_begins_at(end)) {

@@ -8,7 +8,8 @@ namespace {
 
 constexpr size_t buffer_bytes = size_t{1} << 20;
 // Contents of more than always_allowed_bytes may have at most most_expansion times the size of the
-// compressed file. Real tables have three to ten times the size, repeated lines a thousand times.
+// compressed file. Real tables expand to three to ten times this size, repeated lines to a thousand
+// times this size.
 constexpr int64_t most_expansion = 100;
 constexpr int64_t always_allowed_bytes = int64_t{1} << 26;
 

@@ -8,7 +8,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr int weight_bits = 22;  // 32 bits, less 8 for values, 1 for the sign and 1 to spare
+constexpr int weight_bits = 22;  // 32 bits of a sum: 8 for its value, 1 for the sign, 1 spare
 constexpr int32_t half = 1 << (weight_bits - 1);
 
 // Describes a resize in one direction: for each pixel of the result, the range of image pixels that

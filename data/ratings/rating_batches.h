@@ -20,7 +20,7 @@
 namespace tessera::data {
 
 /// B samples of K items each. `history` has a fixed size, so that all batches need the same amount
-/// of memory. A batch uses the beginning of `history`; the rest is undefined.
+/// of memory. A batch uses the beginning of `history`. The remaining elements are undefined.
 struct RatingBatch {
   Tensor users = {};            // i32 (B)
   Tensor items = {};            // i32 (B, K): the observed item, then drawn ones

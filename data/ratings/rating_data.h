@@ -52,7 +52,7 @@ struct RatingData {
   std::vector<std::string> item_ids = {};
   bool has_ratings = true;  // false: every value is 1
   std::string split = {};   // as in the options
-  int64_t dropped = 0;      // ratings dropped because a later one has the same user and item
+  int64_t dropped = 0;      // ratings dropped because a later rating has the same user and item
 
   int64_t users() const { return static_cast<int64_t>(user_ids.size()); }
   int64_t items() const { return static_cast<int64_t>(item_ids.size()); }

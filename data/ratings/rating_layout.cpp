@@ -119,7 +119,7 @@ std::string separator_of(const TextLines& lines, std::string_view line, size_t c
     try {
       if (splitter.split(line, lines).size() == columns) return separator;
     } catch (const InputError&) {
-      // The line's quotes do not fit this separator, but they may fit a later one.
+      // The line's quotes do not fit this separator, but they may fit a later separator.
     }
   }
   lines.refuse(

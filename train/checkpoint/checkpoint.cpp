@@ -51,8 +51,9 @@ int64_t step_of_name(const std::string& name) {
   return step;
 }
 
-// Returns `own` of the lowest rank on which it is not empty. Often all ranks have the same reason,
-// such as a damaged manifest or a missing file. Collective.
+// Returns the reason of the lowest rank that has one, or an empty text. `own` is this rank's
+// reason. One reason is enough, because often all ranks have the same one, such as a missing file.
+// Collective.
 std::string first_reason(const std::string& own, const dist::World& world) {
   const std::vector<std::string> all = dist::gather_text(*world.communicator, own);
   const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
@@ -60,8 +61,8 @@ std::string first_reason(const std::string& own, const dist::World& world) {
 }
 
 // Returns the reason why a checkpoint is not whole, or an empty text for a whole checkpoint. Every
-// rank verifies its share of the bytes. Throws if a rank cannot read them, which says nothing about
-// the checkpoint: a run that passed over it would later remove it. Collective.
+// rank verifies its share of the bytes. Throws if a rank cannot read the bytes. The checkpoint may
+// then still be whole, and a run that skipped it would later remove it. Collective.
 std::string verify_together(const std::string& path, const dist::World& world,
                             std::unique_ptr<CheckpointReader>& reader) {
   std::string damage;
@@ -190,12 +191,13 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   flush_folder(partial);
   // An existing checkpoint of this step may be replaced, because it was not whole or has the same
   // bits. The existing folder is moved away first, because rename() replaces only empty folders. If
-  // the process is killed between the two renames, remove_partial_checkpoints moves it back.
+  // the process is killed between the two renames, remove_partial_checkpoints moves the existing
+  // folder back.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   const fs::path before = whole.string() + replaced_end;
   const bool replaces = fs::exists(whole);
   if (replaces) {
-    fs::remove_all(before);  // a failed removal may have left it
+    fs::remove_all(before);  // left over if an earlier removal failed
     fs::rename(whole, before);
   }
   std::error_code error;
@@ -207,8 +209,8 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   }
   // The new name must be on the disk before the replaced and older checkpoints may be removed.
   flush_folder(folder);
-  // If this removal fails, the new checkpoint is valid all the same. The next removal of this kind
-  // takes what is left.
+  // The new checkpoint is valid even if this removal fails. remove_partial_checkpoints then removes
+  // the old folder when the next writer starts.
   if (replaces) fs::remove_all(before, error);
 }
 
@@ -217,10 +219,11 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) 
   // The steps are listed newest first, so the first `keep` steps up to `newest` stay.
   for (const int64_t step : checkpoint_steps(folder)) {
     const fs::path old = fs::path(folder) / checkpoint_name(step);
-    // Weights of --save-every are in folders of the same names. Only checkpoints have a manifest.
+    // --save-every writes weights to folders with equal names. Only checkpoints have a manifest.
     if (!fs::exists(old / manifest_name)) continue;
     if (step <= newest && kept++ < keep) continue;
-    // Without `old`, what is left of a checkpoint that it replaced would get its name back.
+    // `old` may have replaced a checkpoint that could not be removed. Once the name of `old` is
+    // free, remove_partial_checkpoints would give that checkpoint the name back.
     fs::remove_all(old.string() + replaced_end);
     // Renames the folder before removing it. A folder whose removal is interrupted is then not
     // mistaken for a checkpoint.

@@ -76,8 +76,8 @@ void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
 /// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes all other checkpoints.
 /// `newest` is the step of the checkpoint written last. Checkpoints of later steps are removed too.
-/// They were not whole, so the run did not resume from them, but their names would make them the
-/// newest. The caller must be the folder's only writer.
+/// The run did not resume from them, because they were not whole. By their names, a later run would
+/// take them for the newest checkpoints. The caller must be the folder's only writer.
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep);
 /// Removes all checkpoints with a temporary name. A checkpoint whose replacement was interrupted
 /// gets its final name back instead. No writer of the folder may be running.

@@ -21,7 +21,7 @@ std::string in_folder(const std::string& folder, const std::string& name) {
   return (std::filesystem::path(folder) / name).string();
 }
 
-// A file that this process may not read is not damaged, so it is no InputError.
+// Throws Error if this process may not read the file. InputError would mean a damaged checkpoint.
 void check_permission(const std::string& path) {
   if (::access(path.c_str(), R_OK) == 0 || errno != EACCES) return;
   fail("{}: cannot be read: {}", path, std::strerror(EACCES));
@@ -118,11 +118,12 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
 void CheckpointReader::verify_range(const CheckpointRange& range,
                                     std::vector<std::byte>& buffer) const {
   constexpr int64_t most_bytes = int64_t{1} << 20;
-  constexpr int64_t ahead = int64_t{16} << 20;  // each read prefetches bytes this far ahead of it
+  constexpr int64_t ahead = int64_t{16} << 20;  // bytes from a read to the bytes that it prefetches
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = this->file(static_cast<size_t>(range.file));
   const int64_t element = dtype_size(of.dtype);
-  // Each read begins at a block, because the digest of a range is the sum of its blocks' digests.
+  // A piece is a whole number of blocks, because a range's digest is the sum of its blocks'
+  // digests.
   const int64_t piece = most_bytes / element / digest_block * digest_block;
   const std::string path = of.path();
   BlockDigest digest;

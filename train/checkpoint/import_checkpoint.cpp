@@ -229,10 +229,10 @@ ImportedCheckpoint import_checkpoint(const ImportOptions& options) {
                     .imported = fs::path(weights.path).filename().string()};
   const std::vector<ImportedTensor> tensors = all_tensors(weights, moments, std::move(counts));
   for (const ImportedTensor& tensor : tensors) manifest.tensors.push_back(tensor.of);
-  // The folder is claimed after the checks above, because claiming it makes the folder and removes
+  // The folder is claimed after the checks above, because a claim makes the folder and removes
   // unfinished checkpoints. Elements are checked later, when write_checkpoint reads them.
   const CheckpointFolder claimed(options.folder);
-  // Claiming also gives a checkpoint its name back if its replacement was interrupted.
+  // A claim also gives a checkpoint its name back if its replacement was interrupted.
   check_folder(options, step);
   write_checkpoint(options, tensors, manifest);
   return {(fs::path(options.folder) / checkpoint_name(step)).string(), manifest};

@@ -29,7 +29,7 @@ ImportedTensor value_of(const std::string& name, const Shape& shape) {
 
 // Returns the settings of train_gpt that follow from the file. Without the number of heads and the
 // norms' epsilon, a run with other values could resume, because the tensors' shapes do not show
-// them. The default epsilon is left out, because train_gpt leaves it out, too.
+// these two numbers. The default epsilon is left out, because train_gpt leaves it out, too.
 dist::Settings gpt_settings(const models::GptConfig& config) {
   const auto text = [](auto value) { return fmt::format("{}", value); };
   dist::Settings settings{{"model.layers", text(config.layers)},

@@ -75,8 +75,8 @@ CheckpointFolder::CheckpointFolder(const std::string& folder)
 }
 
 bool CheckpointFolder::claim() {
-  // On a file system whose files change their numbers, `current` below is never true. After this
-  // many tries the lock counts as it is.
+  // On a file system without stable inode numbers, `current` below is never true. After this many
+  // tries, the lock is accepted without this check.
   constexpr int most_tries = 100;
   for (int tries = 1;; ++tries) {
     constexpr int flags = O_RDWR | O_CREAT | O_CLOEXEC;
@@ -102,8 +102,8 @@ bool CheckpointFolder::claim() {
 }
 
 CheckpointFolder::~CheckpointFolder() {
-  // The file is removed before the lock is released, so it is never a file that another process has
-  // locked.
+  // This process still holds the lock when it removes the file, so no other process has locked the
+  // file.
   try {
     if (removable_ && checkpoint_steps(folder_).empty()) ::unlink(lock_.c_str());
   } catch (const std::exception&) {
@@ -148,9 +148,10 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
   const bool asked_for = (notes & save_note) != 0;
-  // This rank's request to save is answered below, by a checkpoint or by a message that it is
-  // skipped. A checkpoint also answers a request that came too late for this step's notes. If there
-  // is only the message, the next step's notes carry such a request.
+  // Clears this rank's request to save. The code below answers the request with a checkpoint, or
+  // with a warning that a requested checkpoint is skipped. Either also answers a request that came
+  // too late for this step's notes. In all other cases, such a request stays for the next step's
+  // notes.
   if (phase_ == Phase::idle || asked_for) asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
   if (phase_ != Phase::idle) return skip(done, asked_for);
@@ -168,8 +169,8 @@ void RunCheckpoints::skip(int64_t done, bool asked_for) {
                  .add("skipped", true)
                  .add("writing", writing_.step));
   ++not_written_;
-  // On a slow disk many checkpoints are skipped, so only the first one is reported at once, and
-  // those that somebody waits for.
+  // On a slow disk many checkpoints are skipped. Warns only of those that a signal has asked for,
+  // and of the first of all others.
   if (!asked_for && std::exchange(warned_, true)) return;
   spdlog::warn(
       "the checkpoint of step {} is skipped, because that of step {} is still being written{}",

@@ -32,7 +32,8 @@ namespace tessera::train {
 /// missing, and removes unfinished checkpoints of earlier writers, as remove_partial_checkpoints
 /// does. Throws InputError if another process has claimed the folder, or if the folder cannot be
 /// written. On a file system without locks, other processes are not noticed. The destructor removes
-/// the lock file if this object made it and the folder has no checkpoint, as after a refused run.
+/// the lock file if this object made it and the folder has no checkpoint, for instance because the
+/// run was refused.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(const std::string& folder);
@@ -76,10 +77,10 @@ class RunCheckpoints {
 
   /// Must be called after each step. If saves() is true, the caller must first get the results of
   /// all launched steps. If a checkpoint is due while another one is being written, the new one is
-  /// skipped, and the log says so. The user is warned of each skipped checkpoint that a signal has
-  /// asked for, and of the first of the others; finish() prints the number of all. If a checkpoint
-  /// cannot be written, the run continues with a warning, and earlier checkpoints are kept.
-  /// Collective.
+  /// skipped, and the log says so. Warns of each skipped checkpoint that a signal has asked for,
+  /// and of the first one that no signal has asked for. finish() prints the number of skipped
+  /// checkpoints. If a checkpoint cannot be written, the run continues with a warning, and earlier
+  /// checkpoints are kept. Collective.
   void after_step(int64_t done, int64_t skipped, uint8_t notes);
   /// Waits until the thread has read all state that is not in the copy. Returns the time waited in
   /// nanoseconds. If the options limit the copy, this must be called before each change of the

@@ -4,9 +4,9 @@
 // place while the next step's forward and backward run. The next step's update waits for the reads.
 //
 // Some state is always copied, even beyond this limit: numbers of updates, the loss scaler's state,
-// running statistics of batch norms and, with offload, state that stays in GPU memory, because the
-// thread cannot read GPU memory. Without offload all state of a GPU is there, so a limit below the
-// state's size is refused.
+// and running statistics of batch norms. State in GPU memory is always copied too, because the
+// thread cannot read GPU memory. On a GPU without offload, all state is in GPU memory, so a limit
+// below the state's size is refused.
 #pragma once
 
 #include <vector>

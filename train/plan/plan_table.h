@@ -18,7 +18,7 @@ struct PlanHeading {
   std::string optimizer;
 };
 
-/// Returns the plan of a rank of a run.
+/// Computes the plan of one rank of a run.
 using RankPlan = std::function<optim::Plan(const TrainingRun&, const JobPlace&)>;
 /// Returns tables of rank 0's memory and traffic. No other rank uses more memory or sends more.
 std::string plan_table(const PlanHeading& heading, const TrainingRun& run, const JobPlace& place,

@@ -51,7 +51,7 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model,
           .header_bytes = place.device.header_bytes()};
 }
 
-// Every capture allocates one DropoutDraws. Only a graph with dropout keeps it.
+// Every capture allocates one DropoutDraws. Only a graph with dropout keeps its DropoutDraws.
 GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout) {
   constexpr int64_t draws = sizeof(DropoutDraws);
   const int64_t graphs =

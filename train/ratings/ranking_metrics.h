@@ -2,7 +2,7 @@
 //
 // A user has one or more held-out items. The place of an item is the number of candidates that rank
 // before it. ndcg follows Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR
-// techniques", TOIS 2002, with gains of one.
+// techniques", TOIS 2002, with a gain of 1 for each held-out item.
 #pragma once
 
 #include <cstdint>

@@ -65,7 +65,7 @@ class RankingTask {
   struct Options {
     int64_t k = 10;
     int64_t sampled = 0;  // number of sampled candidates; 0: all but the user's training items
-    uint64_t seed = 0;    // with (user, item), seeds the random choice of candidates
+    uint64_t seed = 0;    // sampled candidates depend on (seed, user, item)
     std::span<const std::string> user_ids = {};  // the ids that errors name; empty: user numbers
   };
   /// `training` and `user_ids` must outlive this object. With sampled candidates, throws InputError

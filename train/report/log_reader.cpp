@@ -35,8 +35,8 @@ Json parsed(const std::string& line) {
 }
 
 // Returns what is wrong with a line of type "step" or "eval", or an empty text. Reports leave out
-// members that are not numbers, so they would be silent about a loss that is a text. Members that
-// only some programs write are not checked.
+// members that are not numbers. Without this check, a loss that is a text would be missing from the
+// report without a message. Members that only some programs write are not checked.
 std::string fault_of(const Json& line) {
   if (line["type"] != "step" && line["type"] != "eval") return "";
   for (const char* name : {"loss", "grad_norm", "lr", "val_loss"}) {

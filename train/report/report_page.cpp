@@ -61,7 +61,7 @@ void write_report_page(const std::vector<ReportedRun>& runs, const std::string& 
 }
 
 bool is_report_page(const std::string& path) {
-  // To open a pipe would wait for a writer.
+  // Opening a pipe would block until another process opens it for writing.
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return false;
   std::string begin(page_begin.size(), '\0');

@@ -1,6 +1,6 @@
 // The timeline of one step on up to 16 ranks, as a line of the log. The recorded step is the third
 // since the run was started or resumed, because caches and allocators are warm by then. If fewer
-// than three steps are left, it is the last step.
+// than three steps are left, the recorded step is the last step.
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,8 @@ function drawing(parent, width, height, title) {
   return shape("svg", parent, {viewBox, role: "img", "aria-label": title});
 }
 
-// Adds a wide drawing. It scrolls sideways on a narrow screen, so that its texts can be read.
+// Adds a wide drawing. On a narrow screen the drawing scrolls sideways, so that its texts can be
+// read.
 function wideDrawing(parent, width, height, title) {
   const svg = drawing(element("div", parent, {class: "wide"}), width, height, title);
   svg.style.minWidth = "820px";

@@ -64,8 +64,8 @@ function nearest(points, x) {
 }
 
 // Returns the points of a series. Adds a null for each step at which the longest series has a value
-// and this series has none. For example, the norm of a skipped step is infinite, so it is missing.
-// Thinned series get no nulls.
+// and this series has none. For example, a skipped step can have an infinite norm, and logs have
+// only finite values. Thinned series get no nulls.
 function withGaps({series, count}, name) {
   const points = series[name] ?? [];
   if (points.length === 0 || count > thinnedBeyond) return points;

@@ -31,9 +31,9 @@ function flatParts(layout, ranks) {
   return {parts, size: begin};
 }
 
-// Returns the kinds of memory that a rank keeps from step to step. `of` names the member of a part
-// that has the bytes per element. Frozen parameters have neither gradients nor state. The gradients
-// of row-sparse tables exist only within a step.
+// Returns the kinds of memory that a rank keeps from step to step. `of` is the name of a part's
+// member with the bytes per element. Frozen parameters have neither gradients nor state. The
+// gradients of row-sparse tables exist only within a step.
 function kindsOf(stage, {parts}) {
   const kinds = [
     {name: "parameters", of: "values", sharded: stage >= 3, color: color(0)},

@@ -144,9 +144,9 @@ function heat(share) {
 const rowsOfText = 10;  // least distance in pixels between the names of two rows
 
 // Returns the indices of the rows that show their names. If the rows are high enough, all rows show
-// their names. Otherwise, only rows far enough apart do, with priority for the first row of each
-// layer. A parameter's layer is its name up to the first part that is a number, as in h.3 or
-// layer1.0. Without such a part, the layer is the first part of the name.
+// their names. Otherwise, only rows that are far enough apart show their names. The first row of
+// each layer has priority. A parameter's layer is its name up to the first part that is a number,
+// as in h.3 or layer1.0. Without such a part, the layer is the first part of the name.
 function namedRows(names, row) {
   const layer = (name) => name.match(/^.*?\.\d+/)?.[0] ?? name.split(".")[0];
   const chosen = [];

@@ -5,7 +5,7 @@
 const laneHeight = 12;
 const trackColors = {op: "var(--c5)", pass: "var(--c0)", wait: "var(--exposed)", comm: "var(--c2)",
                      repeat: "var(--line)"};
-// The name of the event if a rank has no micro-batch of its own and repeats the step's last one.
+// The event in which a rank without a micro-batch of its own repeats the step's last micro-batch.
 const repeated = "no micro-batch";
 
 // Returns each event of the compute track with its depth: the number of other events that contain
