@@ -74,8 +74,8 @@ void train_and_save(dist::Communicator& communicator, const fs::path& folder, in
   communicator.barrier();  // a faulty save() may return before rank 0 declares the save complete
 }
 
-// Resumes, and trains to the end. Returns a message about the first error, or an empty text. What
-// resume() returns, the number of steps before the save, must be one of the numbers in `allowed`.
+// Resumes, and trains to the end. Returns a message about the first error, or an empty text.
+// resume() returns the number of steps before the save, which must be one of those in `allowed`.
 std::string resume_message(dist::Communicator& communicator, const fs::path& folder,
                            const std::vector<int64_t>& allowed) {
   Run run(communicator);

@@ -55,7 +55,7 @@ struct Hints {
   std::string race;
   std::string unwaited;
 };
-/// Requires that the trial has no race and no call without a wait.
+/// Requires that the trial had no race, and that every call was waited for.
 void require_order(Grade& grade, const Trial& trial, const Hints& hints = {});
 
 /// In each micro-step of the last step, all calls of this kind and purpose must start before any of
