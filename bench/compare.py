@@ -111,7 +111,7 @@ def row(name, what, value, bar, note=""):
 
 def require_same_losses(what, a, b, tolerance):
     a, b = a[0]["losses"], b[0]["losses"]
-    # "Not all" rather than "any above", because no comparison with NaN is true.
+    # `not all(... <= ...)` also refuses NaN, because every comparison with NaN is false.
     if len(a) != len(b) or not all(abs(x - y) <= tolerance * abs(y) for x, y in zip(a, b)):
         sys.exit(f"{what}: losses differ: {a}, {b}")
 
