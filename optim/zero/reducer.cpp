@@ -338,9 +338,9 @@ void Reducer::note_completed(PartitionBuckets& part, int bucket) {
 }
 
 void Reducer::complete_missing() {
-  for (const auto& part : trainable_) {
-    for (int b = 0; b < part->partition.partition().buckets(); ++b) complete_bucket(*part, b);
-  }
+  // Each bucket is completed in its turn, so that it is sent at once and the next one can use its
+  // memory. In any other order a ring of gradients would have to hold many complete buckets.
+  for (const auto& [part, bucket] : order_) complete_bucket(*part, bucket);
 }
 
 void Reducer::complete_bucket(PartitionBuckets& part, int index) {

@@ -6,6 +6,7 @@
 // slot outside of the ring may remain.
 #include <functional>
 #include <utility>
+#include <vector>
 
 #include "optim/plan/plan.h"
 #include "tests/support/catch.h"
@@ -37,20 +38,26 @@ constexpr int layers = 6;
 // Forward uses the layers from last to first, so backward completes them from layer 0 to layer 5,
 // in the order of registration.
 const LayeredModel::Way from_the_last = {5, 4, 3, 2, 1, 0};
+constexpr DType half = DType::bf16;
+const std::vector<DType> alternating = {DType::f32, half, DType::f32, half, DType::f32, half};
+
+using HasData = std::function<bool(const MicroBatch&)>;
+bool all_have_data(const MicroBatch&) { return true; }
 
 // Trains a model of six layers; `options` sets the size of the buckets.
 class Run {
  public:
   Run(const dist::World& world, const optim::ZeroOptions& options, LayeredModel::Way way,
-      std::vector<DType> dtypes = {})
+      std::vector<DType> dtypes = {}, HasData has_data = all_have_data)
       : memory_(*world.communicator, world.communicator->device()),
         model_({.layers = layers, .width = 48, .dtypes = std::move(dtypes)}),
         noting_(std::make_shared<NotingCommunicator>(world.communicator)),
         optimizer_(model_, optim::AdamW{},
                    {.communicator = noting_, .rank = world.rank, .size = world.size}, options),
         training_{.batch = {.global = 2 * job_world().size, .micro = 1},
-                  .loss = [this, way = std::move(way)](const MicroBatch& micro) {
-                    return model_.loss(micro, way);
+                  .loss = [this, way = std::move(way),
+                           has_data = std::move(has_data)](const MicroBatch& micro) {
+                    return has_data(micro) ? model_.loss(micro, way) : Tensor();
                   }} {
     noting_->at_first = [this] { first_gradients_ = gradients(); };
   }
@@ -136,14 +143,29 @@ TEST_CASE("on the CPU gradients have memory from backward to the end of the step
 }
 
 TEST_CASE("buckets of two dtypes are sent in one order, in which rank 0 completes them") {
-  constexpr DType half = DType::bf16;
-  Run run(job_world(), {.stage = 2, .bucket_bytes = layer_bytes}, from_the_last,
-          {DType::f32, half, DType::f32, half, DType::f32, half});
+  Run run(job_world(), {.stage = 2, .bucket_bytes = layer_bytes}, from_the_last, alternating);
   // Parameters of one dtype form a group. The group's number is the registration index of its first
   // parameter: 0 for f32, 2 for bf16 (1.weight). Two bf16 layers fit into a bucket, so bf16 bucket
   // 0 has layers 5 and 3, and bucket 1 has layer 1. Backward completes layers 0 to 5 in turn.
   const std::vector<NotingCommunicator::Bucket> expected = {{0, 2}, {2, 1}, {0, 1}, {0, 0}, {2, 0}};
   for (int64_t step = 0; step < 2; ++step) CHECK(run.step(step) == expected);
+}
+
+TEST_CASE("on a rank without data gradients take the bytes of the plan") {
+  const dist::World world = job_world();
+  const optim::ZeroOptions options{.stage = 2, .bucket_bytes = layer_bytes};
+  for (const bool mixed : {false, true}) {
+    CAPTURE(mixed);
+    // Ranks other than 0 have no data in step 0 or, with two dtypes, in any step.
+    const auto has_data = [&](const MicroBatch& micro) {
+      return world.rank == 0 || (!mixed && micro.step > 0);
+    };
+    Run run(world, options, from_the_last, mixed ? alternating : std::vector<DType>{}, has_data);
+    for (int64_t step = 0; step < 3; ++step) {
+      run.step(step);
+      if (step > 0) CHECK(run.peak_gradients() == run.plan(world, options).gradients);
+    }
+  }
 }
 
 TEST_CASE("the order of buckets changes no bit") {
