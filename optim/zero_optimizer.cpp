@@ -49,10 +49,10 @@ void ZeroOptimizer::check(const nn::Module& model, const UpdateRule& rule, const
                           const ZeroOptions& options) {
   check_options(options);
   check_equal_ranks(options, world);
-  check_groups("optimizer", rule, options.groups);
-  if (options.table_rule) check_groups("table_rule", *options.table_rule, options.groups);
-  check_graph(options, model.named_parameters(), *world.communicator);
-  check_tables(options, rule, model.named_parameters());
+  const auto parameters = model.named_parameters();
+  check_groups(options, rule, parameters, groups_of(options, parameters));
+  check_graph(options, parameters, *world.communicator);
+  check_tables(options, rule, parameters);
 }
 
 ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
@@ -61,14 +61,7 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
   check(model, rule, world, options_);
   auto parameters = model.named_parameters();
   check_not_optimised(parameters);
-  std::vector<int> groups;
-  for (const auto& named : parameters) {
-    const int group = options_.group_of ? options_.group_of(named) : 0;
-    TESSERA_CHECK(group >= 0 && group <= static_cast<int>(options_.groups.size()),
-                  "optimizer: parameter '{}' is in group {}, expected 0 to {}", named.name, group,
-                  options_.groups.size());
-    groups.push_back(group);
-  }
+  const std::vector<int> groups = groups_of(options_, parameters);
   engine_ = std::make_unique<ZeroEngine>(options_, std::move(rule), world);
   engine_->add(std::move(parameters), groups, model.named_statistics());
 }
@@ -93,15 +86,14 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
     TESSERA_CHECK(!taken.contains(named.name),
                   "add_param_group: the name '{}' is taken, expected a new name", named.name);
   }
-  std::vector<GroupOptions> all = options_.groups;
-  all.push_back(group);
-  check_groups("optimizer", engine_->rule(), all);
-  if (options_.table_rule) check_groups("table_rule", *options_.table_rule, all);
+  ZeroOptions with_group = options_;
+  with_group.groups.push_back(group);
+  const std::vector<int> groups(parameters.size(), static_cast<int>(with_group.groups.size()));
+  check_groups(with_group, engine_->rule(), parameters, groups);
   check_graph(options_, parameters, engine_->communicator());
   check_tables(options_, engine_->rule(), parameters);
   const ValuesBefore before(parameters);
   options_.groups.push_back(group);
-  const std::vector<int> groups(parameters.size(), static_cast<int>(options_.groups.size()));
   try {
     engine_->add(std::move(parameters), groups, module.named_statistics());
   } catch (...) {

@@ -87,8 +87,9 @@ class ZeroOptimizer {
   ///  - an invalid stage, bucket size, clip or grad_shard,
   ///  - ordered reduction on ranks with different GPUs or GPU libraries,
   ///  - graphs, if the options, the parameters or the communicator do not allow graphs.
-  /// Throws Error for a missing schedule, for invalid hyper-parameters, and for a rule that cannot
-  /// update a parameter of the model.
+  /// Throws Error for a missing schedule, for invalid hyper-parameters, for groups without
+  /// group_of, for a parameter whose group does not exist, and for a rule that cannot update a
+  /// parameter of the model.
   static void check(const nn::Module& model, const UpdateRule& rule, const dist::World& world,
                     const ZeroOptions& options);
 
@@ -96,7 +97,7 @@ class ZeroOptimizer {
   /// sets hooks on all of them. The model must outlive the optimizer. At stage 3 the model has
   /// values only as long as the optimizer lives. Parameters that are frozen at this time get
   /// neither gradient nor state. Throws as `check` does. Also throws if a parameter already has an
-  /// optimizer, or if its group does not exist. Collective.
+  /// optimizer. Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                 ZeroOptions options = {});
   ~ZeroOptimizer();

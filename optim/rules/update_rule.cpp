@@ -32,10 +32,9 @@ void adam(const Context& context, const UpdateRanges& ranges,
 }
 
 void check_momentum(const UpdateHyper& hyper, bool has_state) {
-  TESSERA_CHECK(
-      hyper.beta1 == 0 || has_state,
-      "sgd: a group has momentum {}, but the rule has no momentum, and so no state for it",
-      hyper.beta1);
+  TESSERA_CHECK(hyper.beta1 == 0 || has_state,
+                "sgd: a momentum of {}, but the rule has no momentum, and so no state for it",
+                hyper.beta1);
 }
 
 template <class Rule>

@@ -1,6 +1,8 @@
 #include "optim/zero/option_checks.h"
 
 #include <limits>
+#include <set>
+#include <string>
 
 #include "core/error.h"
 #include "optim/zero/zero_engine.h"
@@ -8,8 +10,20 @@
 namespace tessera::optim {
 namespace {
 
-// Throws for hyper-parameters outside their valid range.
-void check_hyper(const std::string& whose, const UpdateHyper& hyper, size_t group) {
+// The rule itself may refuse a group. Its error does not know the number of the group.
+UpdateHyper hyper_of(const std::string& whose, const UpdateRule& rule, const GroupOptions& options,
+                     int group) {
+  try {
+    return rule.hyper(1, options);
+  } catch (const Error& error) {
+    fail("{}: group {}: {}", whose, group, error.what());
+  }
+}
+
+void check_group(const std::string& whose, const UpdateRule& rule,
+                 const std::vector<GroupOptions>& groups, int group) {
+  const GroupOptions own = group == 0 ? GroupOptions{} : groups[static_cast<size_t>(group) - 1];
+  const UpdateHyper hyper = hyper_of(whose, rule, own, group);
   const auto check = [&whose, group](const char* what, float value, float below) {
     TESSERA_CHECK(value >= 0 && value < below, "{}: group {} has {} {}, expected in [0, {})", whose,
                   group, what, value, below);
@@ -26,10 +40,40 @@ void check_hyper(const std::string& whose, const UpdateHyper& hyper, size_t grou
 
 }  // namespace
 
-void check_groups(const std::string& whose, const UpdateRule& rule,
-                  const std::vector<GroupOptions>& groups) {
-  check_hyper(whose, rule.hyper(1, {}), 0);
-  for (size_t i = 0; i < groups.size(); ++i) check_hyper(whose, rule.hyper(1, groups[i]), i + 1);
+std::vector<int> groups_of(const ZeroOptions& options,
+                           const std::vector<nn::NamedParameter>& parameters) {
+  TESSERA_CHECK(options.group_of || options.groups.empty(),
+                "optimizer: there are groups (number: {}), but no group_of that says which "
+                "parameters are in them; set group_of",
+                options.groups.size());
+  std::vector<int> groups;
+  for (const auto& named : parameters) {
+    const int group = options.group_of ? options.group_of(named) : 0;
+    TESSERA_CHECK(group >= 0 && group <= static_cast<int>(options.groups.size()),
+                  "optimizer: parameter '{}' is in group {}, expected 0 to {}", named.name, group,
+                  options.groups.size());
+    groups.push_back(group);
+  }
+  return groups;
+}
+
+// A rule may be unable to use a group that has only parameters of the other rule. For example, SGD
+// without momentum as table_rule cannot use the momentum of a group of dense parameters.
+void check_groups(const ZeroOptions& options, const UpdateRule& rule,
+                  const std::vector<nn::NamedParameter>& parameters, const std::vector<int>& of) {
+  std::set<int> groups{0};
+  std::set<int> table_groups{0};
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const nn::Parameter& parameter = parameters[i].parameter;
+    if (!parameter.trainable()) continue;
+    const bool by_table_rule = options.table_rule && parameter.distinct_rows() > 0;
+    (by_table_rule ? table_groups : groups).insert(of[i]);
+  }
+  for (const int group : groups) check_group("optimizer", rule, options.groups, group);
+  if (!options.table_rule) return;
+  for (const int group : table_groups) {
+    check_group("table_rule", *options.table_rule, options.groups, group);
+  }
 }
 
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters) {

@@ -1,7 +1,6 @@
 // Checks the options of a ZeroOptimizer before anything is allocated.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "dist/bootstrap.h"
@@ -10,11 +9,16 @@
 
 namespace tessera::optim {
 
-/// Throws Error for hyper-parameters outside their valid range, in the rule (group 0) or in a group
-/// (numbered from 1). The error begins with `whose`: "optimizer" for the optimizer's rule,
-/// "table_rule" for ZeroOptions::table_rule.
-void check_groups(const std::string& whose, const UpdateRule& rule,
-                  const std::vector<GroupOptions>& groups);
+/// Returns the group of each parameter. Throws Error if there are groups but no group_of, or if a
+/// parameter's group does not exist.
+std::vector<int> groups_of(const ZeroOptions& options,
+                           const std::vector<nn::NamedParameter>& parameters);
+/// Throws Error for hyper-parameters that are outside their valid range or that a rule cannot use.
+/// `of[i]`: the group of parameters[i]. `rule` and options.table_rule are each checked with their
+/// own hyper-parameters (group 0) and with the groups of the trainable parameters that they update.
+/// The error names the rule, "optimizer" or "table_rule", and the group.
+void check_groups(const ZeroOptions& options, const UpdateRule& rule,
+                  const std::vector<nn::NamedParameter>& parameters, const std::vector<int>& of);
 /// Throws Error if a parameter already has an optimizer, because a second optimizer would replace
 /// the hooks of the first.
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters);

@@ -197,15 +197,17 @@ TEST_CASE("invalid hyper-parameters are refused when they are given") {
   const dist::World world = lone_world();
   const auto refused = [&](const optim::UpdateRule& rule, const std::string& text,
                            const optim::GroupOptions& group = {}) {
-    CHECK_THROWS_WITH(optim::ZeroOptimizer(model, rule, world, {.groups = {group}}),
-                      ContainsSubstring(text));
+    CHECK_THROWS_WITH(
+        optim::ZeroOptimizer(model, rule, world,
+                             {.group_of = [](const auto&) { return 1; }, .groups = {group}}),
+        ContainsSubstring(text));
   };
   refused(optim::AdamW{.learning_rate = -1}, "learning rate of -1");
   refused(optim::AdamW{.beta1 = 1}, "first beta or momentum of 1, expected in [0, 1)");
   refused(optim::Adam{.epsilon = std::nanf("")}, "epsilon of nan");
   refused(optim::Sgd{.nesterov = true}, "Nesterov momentum without momentum");
   refused(optim::AdamW{}, "group 1 has a weight decay of -0.5", {.weight_decay = -0.5f});
-  refused(optim::Sgd{}, "a group has momentum 0.9, but the rule has no momentum", {.beta1 = 0.9f});
+  refused(optim::Sgd{}, "optimizer: group 1: sgd: a momentum of 0.9", {.beta1 = 0.9f});
   CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, world,
                                          {.table_rule = optim::Sgd{.learning_rate = -1}}),
                     ContainsSubstring("table_rule: group 0 has a learning rate of -1"));
@@ -223,6 +225,38 @@ TEST_CASE("invalid options are refused, and the error names them") {
   refused({.grad_shard = DType::f16}, "gradient shards in f16, expected f32 or bf16");
   refused({.loss_scaling = optim::LossScaling{.initial = 3}}, "loss scale 3");
   refused({.group_of = [](const auto&) { return 1; }}, "'wte.weight' is in group 1");
+  refused({.groups = {{.learning_rate = 0.5f}}}, "no group_of that says which parameters");
+}
+
+TEST_CASE("a group is checked only with the rules that update its parameters") {
+  const optim::UpdateRule plain = optim::Sgd{};  // has no state for a group's momentum
+  const optim::UpdateRule adamw = optim::AdamW{};
+  const dist::World world = lone_world();
+  // Makes an optimizer with a momentum in group 1, for the tables or for the other parameters.
+  const auto make = [&](bool tables, const optim::UpdateRule& rule,
+                        const optim::UpdateRule& table_rule) {
+    TableModel model(TableRun{});
+    const auto group_of = [tables](const nn::NamedParameter& named) {
+      return (named.parameter.distinct_rows() > 0) == tables ? 1 : 0;
+    };
+    const optim::ZeroOptimizer optimizer(
+        model, rule, world,
+        {.table_rule = table_rule, .group_of = group_of, .groups = {{.beta1 = 0.8f}}});
+  };
+  CHECK_NOTHROW(make(false, adamw, plain));
+  CHECK_NOTHROW(make(true, plain, adamw));
+  CHECK_THROWS_WITH(make(true, adamw, plain),
+                    "table_rule: group 1: sgd: a momentum of 0.8, but "
+                    "the rule has no momentum, and so no state for it");
+  CHECK_THROWS_WITH(make(false, plain, adamw),
+                    ContainsSubstring("optimizer: group 1: sgd: a momentum of 0.8"));
+  Branches dense;
+  TableModel tables(TableRun{});
+  LayeredModel more;
+  optim::ZeroOptimizer optimizer(dense, adamw, world, {.table_rule = plain});
+  CHECK_THROWS_WITH(optimizer.add_param_group(tables, {.beta1 = 0.8f}),
+                    ContainsSubstring("table_rule: group 1: sgd: a momentum of 0.8"));
+  CHECK_NOTHROW(optimizer.add_param_group(more, {.beta1 = 0.8f}));
 }
 
 TEST_CASE("calls at the wrong time and parameters optimised twice are refused") {
