@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <utility>
 
 #include "core/autograd.h"
 #include "optim/zero/zero_engine.h"
@@ -56,9 +57,9 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
                      std::vector<nn::NamedStatistics> statistics) {
   const Extent before{trainable_.size(),     frozen_.size(), tables_.size(),
                       update_counts_.size(), registered_,    scaler_ != nullptr};
-  // Everything that can fail comes first. If the optimizer already has parameters, the ranks then
-  // tell each other whether they failed. Without this exchange, a rank that succeeded would wait
-  // forever in the next step for a rank that rolled back.
+  // Everything that can fail comes first. In later calls than the first, the ranks then tell each
+  // other whether they failed. Without this exchange, a rank that succeeded would wait forever in
+  // the next step for a rank that rolled back.
   GradientNorm norm;
   BatchStatistics::Addition addition;
   std::exception_ptr failure;
@@ -69,9 +70,9 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   } catch (...) {
     failure = std::current_exception();
   }
-  const bool at_work = before.trainable + before.frozen + before.tables > 0;
-  const int failed = at_work ? first_that_failed(*communicator_, failure != nullptr)
-                             : (failure ? communicator_->rank() : -1);
+  const bool is_first = std::exchange(is_first_add_, false);
+  const int failed = is_first ? (failure ? communicator_->rank() : -1)
+                              : first_that_failed(*communicator_, failure != nullptr);
   if (failed < 0) {
     norm_ = std::move(norm);
     statistics_.add(std::move(addition), options_.sync_batch_norm);

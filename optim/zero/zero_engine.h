@@ -178,6 +178,7 @@ class ZeroEngine {
   std::unique_ptr<Reducer> reducer_;  // destroyed before the partitions that it works on
   GradientNorm norm_;
 
+  bool is_first_add_ = true;            // true until add() has been called
   int64_t registered_ = 0;              // number of parameters, frozen ones included
   std::vector<int64_t> update_counts_;  // updates so far of each trainable parameter
   std::vector<bool>

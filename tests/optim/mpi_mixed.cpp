@@ -291,5 +291,20 @@ TEST_CASE("add_param_group: if one rank is out of memory, nothing changes on any
   }
 }
 
+TEST_CASE("add_param_group after an empty model: a failure is known to every rank", "[cpu]") {
+  dist::World world = job_world();
+  const auto memory = std::make_shared<ShortOfMemory>(world.communicator);
+  world.communicator = memory;
+  struct Empty : nn::Module {
+  } empty;
+  Joining later;
+  optim::ZeroOptimizer optimizer(empty, optim::AdamW{}, world);
+  memory->left = 0;
+  const bool here = world.rank == world.size - 1;
+  CHECK_THROWS_WITH(optimizer.add_param_group(later, {}),
+                    ContainsSubstring(here ? "no memory for" : "could not take"));
+  CHECK(optimizer.options().groups.empty());
+}
+
 }  // namespace
 }  // namespace tessera::test
