@@ -181,6 +181,9 @@ void observe_outputs(OutputObserver observer) { output_observer = std::move(obse
 
 bool grad_enabled() { return grad_is_enabled; }
 
+// Only the first run of recompute() has a collector.
+bool may_be_differentiated() { return grad_is_enabled || input_collector != nullptr; }
+
 InputCollector::InputCollector() : before_(std::exchange(input_collector, this)) {}
 InputCollector::~InputCollector() { input_collector = before_; }
 

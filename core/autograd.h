@@ -77,6 +77,9 @@ struct Leaf {
   /// micro-batch's backward has ended. For a row-sparse table, `gradient_buffer` returns zeros of
   /// shape (looked-up rows of the micro-batch, C).
   ///
+  /// A lookup that cannot be differentiated (may_be_differentiated) belongs to an evaluation. It
+  /// does not count as a lookup of the micro-batch, and its result is valid until the next update.
+  ///
   /// Only the first `used` indices are looked up; the others may have any values.
   std::function<TableRows(const Tensor& indices, int64_t used)> look_up;
 
@@ -229,6 +232,10 @@ void observe_outputs(OutputObserver observer);
 
 /// True if operations are recorded on this thread.
 bool grad_enabled();
+/// True if a backward may differentiate this thread's operations: they are recorded, or they are
+/// the first run of a segment of recompute(), which runs without recording. False in an evaluation
+/// under NoGrad.
+bool may_be_differentiated();
 /// Turns recording on or off on this thread while the object lives.
 class GradMode {
  public:

@@ -40,13 +40,16 @@ void Table::set_hooks(MicroStepLog& log, Complete complete) {
   Leaf& leaf = info_.placed.named.parameter.leaf();
   const int64_t registration = info_.placed.registration;
   leaf.look_up = [this, &log, registration](const Tensor& indices, int64_t used) {
+    const bool evaluates = !values_.running() || !may_be_differentiated();
     // Lookups are logged, because a rank without data repeats the log to take part in the fetches
     // of the other ranks.
     if (values_.running()) {
-      log.note({ParameterEvent::Kind::use, registration});
-      log.add([this] { values_.follow_look_up(); });
+      const auto kind = evaluates ? ParameterEvent::Kind::done : ParameterEvent::Kind::use;
+      log.note({kind, registration});
+      log.add([this, kind] { follow(kind); });
     }
-    return values_.look_up(indices, used);
+    return evaluates ? values_.look_up_in_evaluation(indices, used)
+                     : values_.look_up(indices, used);
   };
   leaf.about_to_be_used = [name = info_.name()] {
     fail(
@@ -66,6 +69,11 @@ void Table::set_hooks(MicroStepLog& log, Complete complete) {
     log.note({ParameterEvent::Kind::complete, registration});
     complete(number_);
   };
+}
+
+void Table::follow(ParameterEvent::Kind kind) {
+  if (kind == ParameterEvent::Kind::use) values_.follow_look_up();
+  if (kind == ParameterEvent::Kind::done) values_.follow_evaluation();
 }
 
 Table::~Table() {

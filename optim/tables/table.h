@@ -53,12 +53,11 @@ class Table {
   void send(bool overlap);
   void end_backward() { values_.end_backward(); }
 
-  /// Takes part in the collective calls of another rank's lookup. Adds these calls to the log, so
-  /// that later micro-steps without data can repeat them.
-  void follow_look_up(MicroStepLog& log) {
-    const auto follow = [this] { values_.follow_look_up(); };
-    log.add(follow);
-    follow();
+  /// Takes part in the collective calls that belong to an event of another rank. Adds these calls
+  /// to the log, so that later micro-steps without data can repeat them.
+  void follow(ParameterEvent::Kind kind, MicroStepLog& log) {
+    log.add([this, kind] { follow(kind); });
+    follow(kind);
   }
 
   /// Waits for the gradient sums of the step. The caller must then gather touched_counts() from all
@@ -102,6 +101,7 @@ class Table {
 
  private:
   void set_hooks(MicroStepLog& log, Complete complete);
+  void follow(ParameterEvent::Kind kind);
   Tensor gather(const Tensor& own, int64_t width, dist::Traffic purpose) const;
   StateTensor state_tensor(const std::string& kind, DType dtype, bool value_per_row) const;
   /// The number of values that each state tensor has per row.

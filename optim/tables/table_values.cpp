@@ -95,7 +95,6 @@ Tensor TableValues::slots_of(RowSlots& slots, const Tensor& indices, int64_t use
 }
 
 TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
-  if (phase_ == Phase::evaluation) return look_up_in_evaluation(indices, used);
   const Tensor here = host_indices(indices, used);
   const int64_t before = current_.slots.count();
   const Tensor slots = slots_of(current_.slots, here, used);
@@ -159,6 +158,10 @@ TableRows TableValues::look_up_in_evaluation(const Tensor& indices, int64_t used
   const Tensor values = Tensor::empty({most, info_.width()}, info_.dtype(), communicator_.device());
   fetch_all(slots, values);
   return {values, places.to(communicator_.device())};
+}
+
+void TableValues::follow_evaluation() {
+  if (fetch_) look_up_in_evaluation(Tensor::empty({0}, DType::i32), 0);
 }
 
 void TableValues::fetch_all(const RowSlots& slots, const Tensor& values) {

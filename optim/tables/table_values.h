@@ -39,13 +39,18 @@ class TableValues {
   void end_backward();
   /// True from begin_forward() to end_backward().
   bool running() const { return phase_ != Phase::evaluation; }
-  /// Looks up rows, as Leaf::look_up describes. At stage 3, collective in an evaluation and in a
-  /// forward whose rows were not prefetched. Throws InputError for more than n distinct rows in a
-  /// micro-batch, and for an index outside the table. An evaluation checks indices only if it
-  /// fetches rows (stage 3 with several ranks).
+  /// Looks up rows for the current micro-batch, as Leaf::look_up describes. At stage 3, collective
+  /// in a forward whose rows were not prefetched. Throws InputError for more than n distinct rows
+  /// in a micro-batch, and for an index outside the table.
   TableRows look_up(const Tensor& indices, int64_t used);
   /// Takes part in the collective calls of another rank's look_up().
   void follow_look_up();
+  /// Looks up any number of rows for an evaluation, within a micro-batch or outside. Does not add
+  /// to looked_up(). Collective at stage 3. Checks indices only if it fetches rows (stage 3 with
+  /// several ranks), and then throws InputError for an index outside the table.
+  TableRows look_up_in_evaluation(const Tensor& indices, int64_t used);
+  /// Takes part in the collective calls of another rank's look_up_in_evaluation().
+  void follow_evaluation();
   /// The rows that were looked up by the current micro-batch or prefetched for it, by slot.
   const RowSlots& looked_up() const { return current_.slots; }
   /// If the rows were prefetched: for each row of looked_up(), 1 if the micro-batch has really
@@ -88,7 +93,6 @@ class TableValues {
 
   Tensor host_indices(const Tensor& indices, int64_t used) const;
   Tensor slots_of(RowSlots& slots, const Tensor& indices, int64_t used) const;
-  TableRows look_up_in_evaluation(const Tensor& indices, int64_t used);
   /// The category of temporary lists on the host. On the CPU, operations keep these lists. With a
   /// GPU, the lists are only copied to the device.
   Category host_category() const {

@@ -278,7 +278,7 @@ void Reducer::follow_events() {
       continue;
     }
     if (Table* const table = find_table(registration)) {
-      if (kind == ParameterEvent::Kind::use) table->follow_look_up(notes_.log);
+      if (kind != ParameterEvent::Kind::complete) table->follow(kind, notes_.log);
       continue;
     }
     const auto& [partition, part, parameter] = places.at(registration);

@@ -64,8 +64,9 @@ class StepState {
 /// is the same for any number of ranks, any stage and any bucket size.
 struct ParameterEvent {
   enum class Kind : uint8_t {
-    use,             // an operation is about to read the parameter
-    done,            // an operation has finished reading the parameter
+    use,             // an operation is about to read the parameter, or looks up rows of a table
+    done,            // an operation has finished reading the parameter; of a table: an evaluation
+                     // within the micro-batch looks up rows
     complete,        // the parameter's gradient is complete
     begin_backward,  // backward begins; this event has no parameter
   };

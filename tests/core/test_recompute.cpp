@@ -80,6 +80,22 @@ int64_t activations() { return memory_ledger().current(Category::activations); }
 
 }  // namespace
 
+TEST_CASE("both runs of a segment may be differentiated, an evaluation may not") {
+  Parameters parameters;
+  const Tensor x = parameters.make("x", {4}, 1);
+  std::vector<bool> seen;
+  const auto segment = [&seen](const Tensor& in) {
+    seen.push_back(may_be_differentiated());
+    return ops::mul(in, in);
+  };
+  {
+    const NoGrad no_grad;
+    run(true, x, segment);
+  }
+  backward(ops::sum(run(true, x, segment)));
+  CHECK(seen == std::vector<bool>{false, true, true});
+}
+
 TEST_CASE("recompute gives the same bits, with parameters in several segments and outside") {
   Parameters parameters;
   const Tensor x = parameters.make("x", {3, 8}, 1);

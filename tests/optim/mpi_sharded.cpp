@@ -8,6 +8,7 @@
 #include "tests/support/devices.h"
 #include "tests/support/layered_model.h"
 #include "tests/support/memory_use.h"
+#include "tests/support/table_model.h"
 #include "tests/support/tiny_training.h"
 
 namespace tessera::test {
@@ -293,6 +294,31 @@ TEST_CASE("evaluation between steps and micro-batches: equal losses, unchanged w
       CAPTURE(dtype_name(dtype), stage);
       CHECK(train_and_evaluate(job_world(), stage, dtype, true) == expected);
     }
+  }
+}
+
+TEST_CASE("evaluation within a micro-batch: row-sparse tables get unchanged weights") {
+  const auto train_tables_with = [](const dist::World& world, int stage, bool evaluating) {
+    const TableRun run{.recompute = stage % 2 == 1};
+    TableModel model(run);
+    // Looks up more rows than a micro-batch may look up.
+    const auto look = [&] {
+      const NoGrad no_grad;
+      if (evaluating) CHECK(model.loss({.step = 100, .samples = 40}).item() > 0);
+    };
+    const Training training{.batch = run.batch, .loss = [&](const MicroBatch& micro) {
+                              if (micro.step > 0 && micro.index % 3 == 1) return Tensor();
+                              look();
+                              Tensor loss = model.loss(micro);
+                              look();
+                              return loss;
+                            }};
+    return train(model, training, world, {.stage = stage});
+  };
+  const TrainingResult expected = train_tables_with(lone_world(), 0, false);
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
+    CHECK(train_tables_with(job_world(), stage, true) == expected);
   }
 }
 
