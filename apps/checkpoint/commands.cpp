@@ -26,18 +26,26 @@ std::string in_folder(const std::string& folder, int64_t step) {
   return (fs::path(folder) / train::checkpoint_name(step)).string();
 }
 
-// Verifies a checkpoint and prints the result. Returns the error, or "" if the checkpoint is whole.
-std::string verify_one(const std::string& path) {
+struct Verified {
+  bool was_read = true;  // false: the checkpoint could not be read, and may be whole or not
+  std::string why = {};  // the error; empty if the checkpoint is whole
+};
+
+// Verifies a checkpoint and prints the result.
+Verified verify_one(const std::string& path) {
   try {
     const train::CheckpointReader checkpoint(path);
     checkpoint.verify();
     const train::Manifest& manifest = checkpoint.manifest();
     fmt::print("{}: whole, {} bytes, digest {}\n", path, grouped(total_bytes(manifest)),
                manifest.digest.text());
-    return "";
-  } catch (const Error& error) {  // not only InputError: a file may be truncated during the read
+    return {};
+  } catch (const InputError& error) {
     fmt::print("{}: not whole\n", path);
-    return error.what();
+    return {.why = error.what()};
+  } catch (const Error& error) {  // for instance no permission, or a failing disk
+    fmt::print("{}: cannot be checked\n", path);
+    return {.was_read = false, .why = fmt::format("{}: cannot be checked: {}", path, error.what())};
   }
 }
 
@@ -75,23 +83,26 @@ std::string plain(const std::string& text) {
 int verify_checkpoints(const CheckpointToolOptions& options) {
   const std::string& path = options.path;
   if (is_one_checkpoint(path)) {
-    const std::string why = verify_one(path);
-    if (!why.empty()) fail("{}", why);
+    const Verified result = verify_one(path);
+    if (!result.why.empty()) fail("{}", result.why);
     return 0;
   }
   const std::vector<int64_t> steps = steps_in(path);
   int64_t damaged = 0;
-  std::string first;
+  std::string first_damage;
+  std::string first_unread;
   for (const int64_t step : steps) {
-    const std::string why = verify_one(in_folder(path, step));
-    if (why.empty()) continue;
-    ++damaged;
-    if (first.empty()) first = why;
+    const Verified result = verify_one(in_folder(path, step));
+    if (result.why.empty()) continue;
+    if (result.was_read) ++damaged;
+    std::string& first = result.was_read ? first_damage : first_unread;
+    if (first.empty()) first = result.why;
   }
   if (damaged > 0) {
     fail("{} of {} {} not whole: {}", damaged, counted(std::ssize(steps), "checkpoint"),
-         damaged == 1 ? "is" : "are", first);
+         damaged == 1 ? "is" : "are", first_damage);
   }
+  if (!first_unread.empty()) fail("{}", first_unread);
   return 0;
 }
 

@@ -26,8 +26,11 @@ int64_t total_bytes(const train::Manifest& manifest);
 /// unchanged. Other text is put in quotes, escaped, and cut after 100 bytes.
 std::string plain(const std::string& text);
 
+/// Lists the checkpoints of a folder, or shows one. Throws Error, after it has printed the list, if
+/// one of the listed checkpoints cannot be read.
 int inspect_checkpoints(const CheckpointToolOptions& options);
-/// Throws Error, not InputError, if a checkpoint is not whole: the exit code is then 1, not 2.
+/// Throws Error, not InputError, if a checkpoint is not whole or cannot be read: the exit code is
+/// then 1, not 2.
 int verify_checkpoints(const CheckpointToolOptions& options);
 /// Returns 0 if all tensors are equal, else 1.
 int diff_checkpoints(const CheckpointToolOptions& options);

@@ -148,7 +148,8 @@ struct Listed {
   std::string path;
   int64_t step = 0;
   std::optional<Manifest> manifest;
-  std::string why;  // the error, if the checkpoint cannot be opened; else empty
+  bool was_read = true;  // false: the checkpoint could not be read, and may be damaged or not
+  std::string why;       // the error, if the checkpoint cannot be opened; else empty
 };
 
 std::vector<Listed> list_folder(const std::string& folder) {
@@ -158,7 +159,10 @@ std::vector<Listed> list_folder(const std::string& folder) {
     Listed one{.path = path.string(), .step = step, .manifest = {}, .why = {}};
     try {
       one.manifest = train::CheckpointReader(one.path).manifest();
-    } catch (const Error& error) {
+    } catch (const InputError& error) {
+      one.why = error.what();
+    } catch (const Error& error) {  // for instance no permission, or a failing disk
+      one.was_read = false;
       one.why = error.what();
     }
     list.push_back(std::move(one));
@@ -169,13 +173,13 @@ std::vector<Listed> list_folder(const std::string& folder) {
 ordered_json folder_json(const std::vector<Listed>& list) {
   ordered_json json = ordered_json::array();
   for (const Listed& one : list) {
-    json.push_back(
-        one.manifest
-            ? summary_json(one.path, *one.manifest)
-            : ordered_json{{"path", one.path},
-                           {"files_complete", false},
-                           {"step", one.step},
-                           {"why", one.why}});
+    json.push_back(one.manifest
+                       ? summary_json(one.path, *one.manifest)
+                       : ordered_json{{"path", one.path},
+                                      {"files_complete",
+                                       one.was_read ? ordered_json(false) : ordered_json(nullptr)},
+                                      {"step", one.step},
+                                      {"why", one.why}});
   }
   return {{"checkpoints", json}};
 }
@@ -184,7 +188,9 @@ ordered_json folder_json(const std::vector<Listed>& list) {
 void print_folder(const std::string& folder, const std::vector<Listed>& list) {
   std::vector<std::vector<std::string>> rows{{"step", "files", "digest", "bytes", "layout"}};
   for (const Listed& one : list) {
-    rows.push_back({std::to_string(one.step), one.manifest ? "complete" : "damaged"});
+    rows.push_back({std::to_string(one.step), one.manifest   ? "complete"
+                                              : one.was_read ? "damaged"
+                                                             : "unreadable"});
     if (!one.manifest) continue;
     rows.back().push_back(one.manifest->digest.text());
     rows.back().push_back(grouped(total_bytes(*one.manifest)));
@@ -192,7 +198,9 @@ void print_folder(const std::string& folder, const std::vector<Listed>& list) {
   }
   print_table(rows);
   for (const Listed& one : list) {
-    if (!one.manifest) fmt::print("{} is not whole: {}\n", one.path, one.why);
+    if (one.manifest) continue;
+    fmt::print("{} {}: {}\n", one.path, one.was_read ? "is not whole" : "cannot be checked",
+               one.why);
   }
   fmt::print(
       "\"complete\" means that sizes and headers of all files are right; checkpoint verify {} also "
@@ -218,6 +226,8 @@ int inspect_checkpoints(const CheckpointToolOptions& options) {
   } else {
     print_folder(options.path, list);
   }
+  const auto unread = std::ranges::find(list, false, &Listed::was_read);
+  if (unread != list.end()) fail("{}: cannot be checked: {}", unread->path, unread->why);
   return 0;
 }
 

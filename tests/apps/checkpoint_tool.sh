@@ -178,6 +178,19 @@ alone --data text.txt --layers 1 --heads 2 --width 96 --context 16 --global-batc
 tool import wide/model.safetensors many --shard-bytes 2048
 [[ $(ls many/step-000000000 | wc -l) -gt 400 ]] || fail "few files: $(ls many/step-000000000)"
 (ulimit -n 300 && "$checkpoint" verify many) > tool.log 2>&1 || fail "$(cat tool.log)"
+# A checkpoint that cannot be read, here because a process may open too few files, is not called
+# damaged.
+checkpoint=few_files
+few_files() (ulimit -n 100 && "$TESSERA_BIN/checkpoint" "$@")
+one=many/step-000000000
+for command in "verify many" "verify $one" "inspect many" "inspect many --json"; do
+  read -ra words <<< "$command"
+  fails 1 "$one: cannot be checked: $one/shard-.*: cannot be opened: Too many open files" \
+    "${words[@]}"
+  ! grep -qE 'not whole|damaged|false' tool.log || fail "$(cat tool.log)"
+  grep -qE 'cannot be checked|"files_complete": null' tool.log || fail "$(cat tool.log)"
+done
+checkpoint=$TESSERA_BIN/checkpoint
 
 # The tool's memory stays far below the model's size. The model has 256 MiB of weights, in a sparse
 # file that reads as zeros.
