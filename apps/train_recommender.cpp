@@ -172,15 +172,17 @@ class Run {
   }
 
   JsonObject header(const std::optional<train::RankingQuality>& popularity) const {
+    JsonObject model;
+    model.add("name", options_.model.name)
+        .add("users", task_.config.users)
+        .add("items", task_.config.items)
+        .add("factors", task_.config.factors);
+    if (options_.model.name == "neumf") {
+      model.add("hidden", fmt::format("{}", fmt::join(task_.config.hidden, ",")));
+    }
+    model.add("parameters", model_->parameter_count());
     JsonObject line = header_begin("train_recommender", options_);
-    line.add("format", task_.data.format)
-        .add("split", options_.split)
-        .add("model", JsonObject()
-                          .add("name", options_.model.name)
-                          .add("users", task_.config.users)
-                          .add("items", task_.config.items)
-                          .add("factors", task_.config.factors)
-                          .add("parameters", model_->parameter_count()));
+    line.add("format", task_.data.format).add("split", options_.split).add("model", model);
     add_run(line, options_, world_);
     line.add("epochs", options_.epochs)
         .add("steps_per_epoch", task_.batches.steps_per_epoch())

@@ -42,6 +42,9 @@ bool shapes_weights(const std::string& name) {
          name == "precision";
 }
 
+// True for settings that checkpoints and logs of earlier versions may lack.
+bool is_recent(const std::string& name) { return name == "ids" || name == "model.hidden"; }
+
 // Returns the name that a flag has in the header: "--global-batch" becomes "global_batch". Blanks
 // around the flag are left out.
 std::string member_name(std::string name) {
@@ -241,8 +244,7 @@ void Resumed::check(const dist::Settings& run) const {
   const auto is_compared = [&](const std::string& name) {
     // An imported file determines only the settings that the import recorded.
     if (imported) return has_setting(manifest.run, name);
-    // Earlier versions did not record the ids.
-    if (name == "ids" && !has_setting(manifest.run, name)) return false;
+    if (is_recent(name) && !has_setting(manifest.run, name)) return false;
     return !flags_.only_weights || shapes_weights(name);
   };
   std::vector<ChangedSetting> refused;
@@ -285,7 +287,7 @@ void Resumed::check_log(const std::string& path, const nlohmann::json& header) c
   for (const auto& [name, value] : checkpoint_->manifest().run) {
     if (!name.starts_with("model.")) continue;
     const std::string there = setting_value(logged, name);
-    if (there == value) continue;
+    if (there == value || (is_recent(name) && !has_setting(logged, name))) continue;
     fail_input("{} is the log of another run: {} is {} there, and {} in the checkpoint; name "
                "another log",
                path, name, there, value);

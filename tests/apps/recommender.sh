@@ -66,6 +66,17 @@ ranks 2 "${run[@]}" --precision bf16 --objective ranking --trace trace.json
 grep -q 'equal on all ranks (2)' stdout.log || fail "$(cat stdout.log)"
 python3 -c 'import json; json.load(open("trace.json"))'
 rm run.jsonl
+# A run with other widths of the MLP is not the run that the checkpoint is of.
+perceptron=("${run[@]}" --objective ranking --model neumf --checkpoint perceptron
+  --checkpoint-every 3 --checkpoint-async off)
+alone "${perceptron[@]}" --hidden 8,6,4
+expect 'model.hidden is 8,4 instead of 8,6,4;' "$train_gpt" "${perceptron[@]}" --hidden 8,4
+# The log of an earlier version does not have these widths, and the run goes on with it.
+rm -r perceptron/step-000000006
+sed -i 's/"hidden":"8,6,4",//' run.jsonl
+alone "${perceptron[@]}" --hidden 8,6,4
+grep -q '"type":"resume","step":3,' run.jsonl || fail "$(cat run.jsonl)"
+rm run.jsonl
 
 # Without --data, ratings are drawn from planted factors, and training recovers the factors. A model
 # with biases alone would have an RMSE of 0.78, and the second run, with a single factor, is little

@@ -1,8 +1,15 @@
-// Tests the comparison of a run's settings with those of its checkpoint.
+// Tests the comparison of a run's settings with those of its checkpoint, and checkpoints of earlier
+// versions, which lack some settings.
 #include "apps/cli/changed_settings.h"
 
 #include "apps/cli/resume.h"
+#include "core/error.h"
+#include "models/gpt/gpt.h"
+#include "optim/zero_optimizer.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/report/progress.h"
 
 using namespace tessera;
 using namespace tessera::apps;
@@ -77,4 +84,23 @@ TEST_CASE("the tensors of a checkpoint depend on the model and on the optimizer'
   CHECK_FALSE(is_fixed("beta1", "0.8", "0.9", {{"optimizer", "sgd"}}));
   CHECK_FALSE(is_fixed("beta1", "0", "0.9", {{"optimizer", "adamw"}}));
   CHECK_FALSE(is_fixed("lr", "1", "2"));
+}
+
+TEST_CASE("settings that earlier versions did not record are not compared") {
+  train::set_up_messages(false);
+  const test::TemporaryFolder folder;
+  const dist::World world{.communicator = dist::single_communicator()};
+  models::Gpt model({.layers = 1, .heads = 1, .width = 4, .context = 4, .vocab = 5});
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {});
+  CheckpointFlags flags;
+  flags.options.folder = folder.path("run");
+  flags.resume = "latest";
+  train::save_checkpoint(flags.options.folder, optimizer, world,
+                         {.step = 3, .run = {{"model.factors", "8"}}});
+  const Resumed resumed(flags, world);
+  CHECK_NOTHROW(resumed.check({{"model.factors", "8"}, {"model.hidden", "8,4"}, {"ids", "7"}}));
+  CHECK_THAT(test::message_of<InputError>([&] {
+               resumed.check({{"model.factors", "8"}, {"model.depth", "2"}});
+             }),
+             Catch::Matchers::ContainsSubstring("model.depth is 2 instead of nothing"));
 }
