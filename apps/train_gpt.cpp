@@ -12,6 +12,7 @@
 #include <memory>
 #include <numbers>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -20,6 +21,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_header.h"
 #include "apps/cli/unwritten_outputs.h"
+#include "apps/console/console.h"
 #include "apps/train_gpt_options.h"
 #include "core/context.h"
 #include "core/cuda.h"
@@ -211,7 +213,8 @@ class Run {
     const data::TokenFile& file = *data_.training().file;
     run_settings_.push_back({"data", tokens_setting("", options_.data, file, false).value});
     resumed_.check(run_settings_);
-    if (nothing_left(options_, resumed_)) return false;
+    const std::vector<std::string> others = given_flags({{"--sample", options_.sample > 0}});
+    if (nothing_left(options_, resumed_, others)) return false;
     training_.loop.weights.evaluated = measure();
     resumed_.place(training_.loop, bits_settings("train_gpt", world_));
     return true;

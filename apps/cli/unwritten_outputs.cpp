@@ -1,6 +1,8 @@
 #include "apps/cli/unwritten_outputs.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include <spdlog/spdlog.h>
@@ -9,6 +11,20 @@
 #include "core/error.h"
 
 namespace tessera::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+// True if the folder of --checkpoint has the checkpoint that the run resumes from. The two folders
+// can differ if --resume gives a path.
+bool has_checkpoint(const CheckpointFlags& flags, const Resumed& resumed) {
+  if (flags.resume == "latest") return true;
+  std::error_code error;
+  const fs::path resumed_in = fs::canonical(resumed.folder(), error).parent_path();
+  return fs::equivalent(flags.options.folder, resumed_in, error);
+}
+
+}  // namespace
 
 std::vector<std::string> output_flags(const RunOptions& options) {
   return given_flags({{"--log", !options.log.empty() && !options.log_implied},
@@ -29,7 +45,8 @@ void warn_of_plan(const RunOptions& options) {
                fmt::format("{}", fmt::join(flags, ", ")));
 }
 
-bool nothing_left(const RunOptions& options, const Resumed& resumed) {
+bool nothing_left(const RunOptions& options, const Resumed& resumed,
+                  const std::vector<std::string>& others) {
   if (options.eval_only || !resumed.finished(options.steps)) return false;
   const std::pair<const char*, const std::string&> unwritten[] = {
       {"--report", options.report},
@@ -43,7 +60,7 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed) {
   }
   std::error_code error;
   const bool asks_for_log = !options.log.empty() && !options.log_implied;
-  if (asks_for_log && !std::filesystem::exists(options.log, error)) {
+  if (asks_for_log && !fs::exists(options.log, error)) {
     spdlog::warn("--log {} is not written, because no step is left", options.log);
   }
   if (!options.trace.empty()) {
@@ -53,6 +70,18 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed) {
     spdlog::warn(
         "--save {0} is not written, because no step is left; `checkpoint export {1} {0}` writes it",
         options.save, resumed.folder());
+  }
+  std::vector<std::string> flags = given_flags(
+      {{"--save-every", options.save_every.has_value()}, {"--save-best", options.save_best}});
+  std::ranges::copy(others, std::back_inserter(flags));
+  if (!flags.empty()) {
+    spdlog::warn("no step is left, so nothing is written for {}",
+                 fmt::format("{}", fmt::join(flags, ", ")));
+  }
+  if (options.checkpoints.options.wanted() && !has_checkpoint(options.checkpoints, resumed)) {
+    spdlog::warn(
+        "--checkpoint {} is not written, because no step is left; the run's last checkpoint is {}",
+        options.checkpoints.options.folder, resumed.folder());
   }
   return true;
 }

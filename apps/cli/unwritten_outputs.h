@@ -18,8 +18,11 @@ std::vector<std::string> output_flags(const RunOptions& options);
 void warn_of_plan(const RunOptions& options);
 
 /// Returns true if all steps of the run are done and --eval-only was not given. In this case, warns
-/// of each output that was asked for and will not be written: the outputs of --report, --csv,
-/// --tensorboard, --trace and --save, and of --log if its file does not exist.
-bool nothing_left(const RunOptions& options, const Resumed& resumed);
+/// of each output that was asked for but will not be written: those of --report, --csv,
+/// --tensorboard, --trace, --save, --save-every and --save-best, that of --log if the file does not
+/// exist, and that of --checkpoint if the checkpoint to resume from is in another folder. `others`
+/// are given flags of one application that ask for output, such as "--sample".
+bool nothing_left(const RunOptions& options, const Resumed& resumed,
+                  const std::vector<std::string>& others = {});
 
 }  // namespace tessera::apps

@@ -70,6 +70,14 @@ for output in "--save late.safetensors" "--log late.jsonl"; do
   grep -q -- "$output is not written, because no step is left" stderr.log ||
     fail "$(cat stderr.log)"
 done
+alone "${run[@]}" --resume elsewhere/step-000000012 --checkpoint third --save late.safetensors \
+  --save-every 5 --save-best --sample 3 --quiet
+for text in 'no step is left, so nothing is written for --save-every, --save-best, --sample$' \
+  '--checkpoint third is not written, .* the run.s last checkpoint is elsewhere/step-000000012$'; do
+  grep -q -- "$text" stderr.log || fail "$(cat stderr.log)"
+done
+alone "${run[@]}" --resume elsewhere/step-000000012 --checkpoint elsewhere --quiet
+[[ ! -s stderr.log ]] || fail "$(cat stderr.log)"
 # No output may damage a checkpoint, whether the run reads it or not.
 before=$(cat elsewhere/step-000000012/* | sha256sum)
 for output in "--save manifest.json" "--trace manifest.json" "--csv new.csv" "--report new.html"; do
