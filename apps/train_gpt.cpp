@@ -167,8 +167,8 @@ class Run {
 
   void train() {
     if (!optimizer_) return;  // the checkpoint has all steps of the run
-    announce();
     if (options_.eval_only) return evaluate_only();
+    // The loop's constructor may refuse the run, so it precedes the first line of the log.
     train::StepLoop loop(
         training_.loop, world_, *optimizer_, *log_,
         {.unit = "tokens",
@@ -189,6 +189,7 @@ class Run {
          .run = run_settings_,
          .bits = bits_settings("train_gpt", world_),
          .weights = models::gpt_metadata(model_.config())});
+    announce();
     loop.train();
     if (!loop.stopped()) finish(loop.count());
     train::write_reports(files_, world_);
@@ -200,6 +201,7 @@ class Run {
   // Evaluates the weights of --init or of the checkpoint, and prints the result and the sample on
   // standard output.
   void evaluate_only() {
+    announce();
     print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
     print_sample();
   }

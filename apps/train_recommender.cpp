@@ -103,8 +103,8 @@ class Run {
 
   void train() {
     if (!optimizer_) return;  // the checkpoint has all steps of the run
-    announce();
     if (options_.eval_only) return evaluate_only();
+    // The loop's constructor may refuse the run, so it precedes the first line of the log.
     train::StepLoop loop(
         training_.loop, world_, *optimizer_, *log_,
         {.unit = "samples",
@@ -125,6 +125,7 @@ class Run {
                                                   .objective = options_.objective_name(),
                                                   .lowest = task_.range.lowest,
                                                   .highest = task_.range.highest})});
+    announce();
     loop.train();
     if (!loop.stopped()) finish(loop.count());
     train::write_reports(files_, world_);
@@ -138,7 +139,10 @@ class Run {
   }
 
   // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
-  void evaluate_only() { print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_); }
+  void evaluate_only() {
+    announce();
+    print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
+  }
 
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
   // run resumes from a checkpoint, checks that the checkpoint belongs to this run, and starts the

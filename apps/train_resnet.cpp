@@ -165,8 +165,8 @@ class Run {
 
   void train() {
     if (!optimizer_) return;  // the checkpoint has all steps of the run
-    announce();
     if (options_.eval_only) return evaluate_only();
+    // The loop's constructor may refuse the run, so it precedes the first line of the log.
     train::StepLoop loop(training_.loop, world_, *optimizer_, *log_,
                          {.unit = "images",
                           .units_per_step = options_.batch.global,
@@ -186,6 +186,7 @@ class Run {
                           .run = run_settings_,
                           .bits = bits_settings("train_resnet", world_),
                           .weights = models::image_metadata(description_of(options_, data_))});
+    announce();
     loop.train();
     if (!loop.stopped()) finish(loop.count());
     train::write_reports(files_, world_);
@@ -193,7 +194,10 @@ class Run {
 
  private:
   // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
-  void evaluate_only() { print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_); }
+  void evaluate_only() {
+    announce();
+    print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
+  }
 
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
   // run resumes, checks that the checkpoint belongs to this run, and starts the loop at the

@@ -1,6 +1,10 @@
 #include "train/step_loop.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -35,6 +39,17 @@ void check_readable_later(const std::string& log) {
   }
 }
 
+// The event file itself is not made here: its start would make TensorBoard hide later steps of
+// another run, even if this run is then refused.
+void check_event_folder(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail_input("{}: cannot be made: {}", folder, error.message());
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
+    fail_input("{}: cannot be written: {}", folder, std::strerror(errno));
+  }
+}
+
 void check_files(const RunFiles& files) {
   const std::string* const all[] = {&files.log, &files.trace, &files.save, &files.report,
                                     &files.csv};
@@ -48,6 +63,16 @@ void check_files(const RunFiles& files) {
     }
   }
   if (!files.report.empty() || !files.csv.empty()) check_readable_later(files.log);
+  if (!files.tensorboard.empty()) check_event_folder(files.tensorboard);
+}
+
+// Makes the event file with the log's first line, because a run may still be refused before that.
+void write_events(RunLog& log, const std::string& folder, int64_t finished) {
+  log.follow([folder, finished,
+              writer = std::shared_ptr<TensorBoardWriter>()](const std::string& line) mutable {
+    if (writer == nullptr) writer = std::make_shared<TensorBoardWriter>(folder, finished);
+    writer->add(line);
+  });
 }
 
 }  // namespace
@@ -59,9 +84,7 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
   world.communicator->barrier();
   auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "", files.finished);
   if (world.rank == 0 && !files.tensorboard.empty()) {
-    const auto writer =
-        std::make_shared<TensorBoardWriter>(files.tensorboard, files.finished.value_or(0));
-    log->follow([writer](const std::string& line) { writer->add(line); });
+    write_events(*log, files.tensorboard, files.finished.value_or(0));
   }
   trace::enable(false);
   if (!files.trace.empty()) {

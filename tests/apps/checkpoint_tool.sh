@@ -101,10 +101,13 @@ alone "${full[@]}" --steps 1 --optimizer sgd --checkpoint sgd
 tool import out plain --optimizer plain-sgd
 alone "${full[@]}" --steps 1 --optimizer sgd --beta1 0 --checkpoint plain
 status=0
-"$train_gpt" "${full[@]}" --resume plain/step-000000000 > stdout.log 2> stderr.log || status=$?
+cp a.jsonl refused.jsonl
+"$train_gpt" "${full[@]}" --resume plain/step-000000000 --log refused.jsonl > stdout.log \
+  2> stderr.log || status=$?
 [[ $status == 2 ]] || fail "exit code $status: AdamW went on from the state of SGD"
 grep -q 'it has no .*/exp_avg, which the run has; expected the optimizer and' stderr.log ||
   fail "$(cat stderr.log)"
+cmp a.jsonl refused.jsonl || fail "a refused run has changed an older log"
 
 # Without flags for sizes, a run takes the sizes of the weights file. No tensor shows the epsilon of
 # the norms, so the import records it. A run with another epsilon is refused, with an error that

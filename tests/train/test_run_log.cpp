@@ -5,8 +5,11 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include "core/error.h"
 #include "core/random.h"
@@ -21,6 +24,21 @@
 using namespace tessera;
 using namespace tessera::train;
 using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+// Returns the messages that opening a log prints.
+std::string messages_of(const std::string& path, int64_t finished) {
+  std::ostringstream text;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_st>(text)));
+  { const RunLog log(path, finished); }
+  spdlog::set_default_logger(before);
+  return text.str();
+}
+
+}  // namespace
 
 TEST_CASE("a float in the log is the shortest text that reads back to the same float") {
   REQUIRE(json_number(0.1f) == "0.1");
@@ -184,4 +202,24 @@ TEST_CASE("the log of a resumed run keeps the finished steps, and has no step tw
   CHECK(fresh.empty());
   fresh.write(JsonObject().add("type", "header"));
   CHECK(folder.read("new.jsonl") == "{\"type\":\"header\"}\n");
+}
+
+TEST_CASE("a log that is opened but not written stays as it was") {
+  const test::TemporaryFolder folder;
+  const std::string text =
+      "{\"type\":\"header\"}\n{\"type\":\"step\",\"step\":1}\n{\"type\":\"step\",\"st";
+  const std::string path = folder.file("log.jsonl", text);
+  CHECK(RunLog(path).empty());
+  CHECK_FALSE(RunLog(path, 1).empty());
+  CHECK(folder.read("log.jsonl") == text);
+}
+
+TEST_CASE("only a log whose last steps are missing has a gap") {
+  const test::TemporaryFolder folder;
+  // The checkpoint of step 2 was written while steps 3 and 4 ran.
+  const std::string path = folder.file(
+      "log.jsonl", "{\"type\":\"step\",\"step\":4}\n{\"type\":\"checkpoint\",\"step\":2}\n");
+  CHECK(messages_of(path, 4).empty());
+  CHECK_THAT(messages_of(path, 5), ContainsSubstring("ends with step 4, and the run goes on after "
+                                                     "step 5: the log has a gap"));
 }

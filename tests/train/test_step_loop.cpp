@@ -4,6 +4,7 @@
 #include "train/step_loop.h"
 
 #include <cmath>
+#include <filesystem>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -196,7 +197,24 @@ TEST_CASE("a run that could not write its files does not begin, and keeps the ol
   const std::string nowhere = folder.path("no/file");
   CHECK_THROWS_AS(begin_run({.log = log, .save = nowhere}, world), InputError);
   CHECK_THROWS_AS(begin_run({.log = log, .trace = nowhere}, world), InputError);
+  // No folder of events can be made below a file.
+  CHECK_THAT(test::message_of<InputError>(
+                 [&] { begin_run({.log = log, .tensorboard = log + "/events"}, world); }),
+             ContainsSubstring("run.jsonl/events: cannot be made"));
   CHECK(folder.read("run.jsonl") == "older");
+}
+
+TEST_CASE("a run that is refused before its first line changes neither the log nor the events") {
+  const test::TemporaryFolder folder;
+  const dist::World world = alone();
+  const RunFiles files{.log = folder.file("run.jsonl", "older"),
+                       .tensorboard = folder.path("events")};
+  begin_run(files, world);
+  CHECK(folder.read("run.jsonl") == "older");
+  CHECK(std::filesystem::is_empty(files.tensorboard));
+  begin_run(files, world)->write(JsonObject().add("type", "header"));
+  CHECK(folder.read("run.jsonl") == "{\"type\":\"header\"}\n");
+  CHECK_FALSE(std::filesystem::is_empty(files.tensorboard));
 }
 
 TEST_CASE("norms and the timeline of steps are in the log, and change nothing else") {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -51,23 +52,23 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       fail_input("{}: another run that still goes on writes its log there", path);
     }
-    cut_after(finished);
+    if (finished) find_kept_lines(*finished);
+    must_cut_ = true;
   } catch (...) {
     ::close(descriptor_);
     throw;
   }
 }
 
-// Keeps the lines up to step `finished`, and removes everything after them: lines of later steps, a
-// summary, and all lines after a summary. Also removes invalid lines at the end, as a crash may
-// leave them. Throws if there are valid lines after an invalid one. If `finished` is not set,
-// removes all lines.
-void RunLog::cut_after(const std::optional<int64_t>& finished) {
+// Sets `bytes_` to the size of the lines up to step `finished`. Lines of later steps, a summary and
+// all lines after a summary are not kept. Neither are invalid lines at the end, as a crash may
+// leave them. Throws if there are valid lines after an invalid one.
+void RunLog::find_kept_lines(int64_t finished) {
   std::ifstream file(path_, std::ios::binary);
   int64_t number = 0;
   int64_t invalid = 0;
   int64_t last_step = 0;
-  for (std::string line; finished && std::getline(file, line) && !file.eof();) {
+  for (std::string line; std::getline(file, line) && !file.eof();) {
     ++number;
     const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
     if (json.is_object() && invalid != 0) {
@@ -81,18 +82,23 @@ void RunLog::cut_after(const std::optional<int64_t>& finished) {
     if (json.value("type", "") == "summary") break;
     const auto step = json.find("step");
     if (step != json.end()) {
-      if (!step->is_number_integer() || step->get<int64_t>() > *finished) break;
-      last_step = step->get<int64_t>();
+      if (!step->is_number_integer() || step->get<int64_t>() > finished) break;
+      // The line of an asynchronous checkpoint comes after lines of later steps.
+      last_step = std::max(last_step, step->get<int64_t>());
     }
     bytes_ += std::ssize(line) + 1;
   }
-  if (bytes_ > 0 && last_step < *finished) {
+  if (bytes_ > 0 && last_step < finished) {
     spdlog::warn("{} ends with step {}, and the run goes on after step {}: the log has a gap",
-                 path_, last_step, *finished);
+                 path_, last_step, finished);
   }
+}
+
+void RunLog::cut() {
   if (::ftruncate(descriptor_, bytes_) != 0 || ::lseek(descriptor_, bytes_, SEEK_SET) != bytes_) {
     fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
   }
+  must_cut_ = false;
 }
 
 RunLog::~RunLog() {
@@ -104,6 +110,7 @@ void RunLog::write(const JsonObject& line) {
   std::string text = line.text();
   for (const auto& follower : followers_) follower(text);
   if (descriptor_ < 0) return;
+  if (must_cut_) cut();
   text += '\n';
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(descriptor_, text.data() + done, text.size() - done);

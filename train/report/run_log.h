@@ -27,7 +27,9 @@ class RunLog {
  public:
   /// Opens the log. With an empty path, nothing is written. If `finished` is set, continues the log
   /// after that many steps: removes lines of later steps and of a summary, because they will be
-  /// written again. If `finished` is not set, replaces an older file. Throws InputError
+  /// written again. If `finished` is not set, replaces an older file. Nothing is removed before the
+  /// first write(), so that a run which is refused before it begins keeps the older log. Throws
+  /// InputError
   ///  - if the file cannot be opened;
   ///  - if it is neither a regular file nor a character device, such as a terminal;
   ///  - if it is the log of another run that still writes to it;
@@ -37,7 +39,7 @@ class RunLog {
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  /// True if the file has no line yet.
+  /// True if the file has no line yet. Lines that the first write() will remove do not count.
   bool empty() const { return bytes_ == 0; }
 
   /// Calls `follower` with the text of each later line, even if there is no file or the line cannot
@@ -46,18 +48,21 @@ class RunLog {
     followers_.push_back(std::move(follower));
   }
 
-  /// Appends a line. If writing fails, for instance on a full disk, a regular file keeps no part of
+  /// Appends a line. The first call also removes the lines that are not kept, and throws InputError
+  /// if this fails. If writing fails, for instance on a full disk, a regular file keeps no part of
   /// the line, and the run continues. Only the first failure prints a warning. Later calls still
   /// try to write their lines.
   void write(const JsonObject& line);
 
  private:
-  void cut_after(const std::optional<int64_t>& finished);
+  void find_kept_lines(int64_t finished);
+  void cut();
   void lose_line(int error);
 
   std::string path_;
   int descriptor_ = -1;
-  int64_t bytes_ = 0;  // size of all whole lines
+  int64_t bytes_ = 0;      // size of all kept and written lines
+  bool must_cut_ = false;  // true: the file may have more than `bytes_`, which write() removes
   bool warned_ = false;
   std::vector<std::function<void(const std::string&)>> followers_;
 };
