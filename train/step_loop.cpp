@@ -170,7 +170,7 @@ void StepLoop::train() {
   } else {
     spdlog::info("checkpoint: {}", path);
   }
-  // The destructor restores the previous signal handlers.
+  // From here on, SIGTERM ends the program, and a request for a checkpoint is ignored.
   checkpoints_.reset();
 }
 

@@ -3,6 +3,8 @@
 // refuses. tests/package and tests/apps run StepLoop on several ranks.
 #include "train/step_loop.h"
 
+#include <signal.h>
+
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -215,6 +217,39 @@ TEST_CASE("a run that is refused before its first line changes neither the log n
   begin_run(files, world)->write(JsonObject().add("type", "header"));
   CHECK(folder.read("run.jsonl") == "{\"type\":\"header\"}\n");
   CHECK_FALSE(std::filesystem::is_empty(files.tensorboard));
+}
+
+TEST_CASE("after the steps, a request for a checkpoint does not end the program") {
+  const test::TemporaryFolder folder;
+  const dist::World world = alone();
+  const auto handler_of = [](int signal) {
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    return action.sa_handler;
+  };
+  const auto own = [](int) {};
+  ::signal(SIGUSR1, own);
+  ::signal(SIGUSR2, SIG_DFL);
+  const auto told = handler_of(SIGTERM);
+  models::Gpt model(tiny);
+  optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
+  RunLog log("");
+  const LoopOptions options{.steps = 1,
+                            .batch = {.global = 2, .micro = 2},
+                            .checkpoints = {.folder = folder.path("saved")}};
+  StepLoop loop(options, world, optimizer, log,
+                {.unit = "tokens", .units_per_step = 8, .forward = [&](const MicroBatch& micro) {
+                   return model.loss(tokens_of(micro), tokens_of(micro));
+                 }});
+  CHECK(handler_of(SIGUSR2) != SIG_DFL);
+  CHECK(handler_of(SIGUSR2) != SIG_IGN);
+  loop.train();
+  CHECK(std::filesystem::exists(folder.path("saved/step-000000001")));
+  CHECK(handler_of(SIGUSR1) == +own);
+  CHECK(handler_of(SIGUSR2) == SIG_IGN);
+  CHECK(handler_of(SIGTERM) == told);
+  ::signal(SIGUSR1, SIG_DFL);
+  ::signal(SIGUSR2, SIG_DFL);
 }
 
 TEST_CASE("norms and the timeline of steps are in the log, and change nothing else") {

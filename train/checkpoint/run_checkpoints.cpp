@@ -36,8 +36,8 @@ static_assert(std::atomic<uint8_t>::is_always_lock_free);
 
 void ask(int signal) { asked |= signal == SIGUSR1 ? save_note : stop_note; }
 
-/// Handles SIGUSR1, SIGUSR2 and SIGTERM. The destructor restores the previous handlers. Only one
-/// object may exist at a time.
+/// Handles SIGUSR1, SIGUSR2 and SIGTERM. The destructor restores the previous handlers, but leaves
+/// SIGUSR1 and SIGUSR2 ignored if they had none. Only one object may exist at a time.
 class Signals {
  public:
   Signals() {
@@ -48,7 +48,14 @@ class Signals {
     for (size_t i = 0; i < numbers.size(); ++i) sigaction(numbers[i], &action, &before_[i]);
   }
   ~Signals() {
-    for (size_t i = 0; i < numbers.size(); ++i) sigaction(numbers[i], &before_[i], nullptr);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      // After its last step a run still reports and saves its weights. By default, a request for a
+      // checkpoint that comes too late would end the process before this is done.
+      if (numbers[i] != SIGTERM && before_[i].sa_handler == SIG_DFL) {
+        before_[i].sa_handler = SIG_IGN;
+      }
+      sigaction(numbers[i], &before_[i], nullptr);
+    }
   }
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;

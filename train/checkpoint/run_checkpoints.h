@@ -56,7 +56,8 @@ class RunCheckpoints {
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
   /// (CheckpointFolder). Checkpoints record the settings, metadata and best evaluation of `info`.
   /// Handles SIGUSR1, SIGUSR2 and SIGTERM until destruction, and allocates the copy if the options
-  /// ask for one.
+  /// ask for one. The destructor restores the previous handlers. SIGUSR1 and SIGUSR2 are ignored
+  /// from then on if they had none, so that they do not end a program that writes its results.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
