@@ -3,6 +3,7 @@
 #include "data/tokens/token_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/token_average.h"
 
 using namespace tessera;
 using namespace tessera::train;
@@ -61,4 +62,10 @@ TEST_CASE("an evaluation of very many batches does not list its windows") {
   CHECK(windows.start(windows.count() - 1) == 935);
   CHECK_THROWS_AS(EvaluationWindows(range, {.context = 64, .batches = INT64_MAX, .sequences = 12}),
                   Error);
+}
+
+TEST_CASE("the batches of several all-reduces are added to one mean") {
+  const test::TokenAverage average =
+      test::average_of_tokens({.communicator = dist::single_communicator()});
+  CHECK(average.evaluated == average.expected);
 }
