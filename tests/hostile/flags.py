@@ -3,7 +3,7 @@ files, misspelled, repeated and contradictory flags, and nonsense in --config fi
 
 Expected: exit code 0 after a run that did what was asked, or 1 or 2 with a message that names the
 flag, its value or the file. Two other messages are allowed: that a number is not finite, and, from
-`tune`, that there is no usable GPU."""
+`tune`, that there is no usable GPU. A refused run leaves an older log as it was."""
 import os
 import re
 import shlex
@@ -242,6 +242,7 @@ def check(kind, bench, command, result):
             fail("taken, though it cannot be meant")
         check_done(kind, bench, command, fail)
         return "done"
+    check_kept(bench, command, result, fail)
     files = [value for name, value in command.values.items() if name in INPUTS]
     words = [word for word in command.words + files if word.strip()]
     # Only lines with errors are searched, because other messages also contain names of files.
@@ -252,6 +253,26 @@ def check(kind, bench, command, result):
             command.program == "tune" and re.search(r"CUDA|no usable GPU", refusal)):
         fail("the refusal names neither flag nor value nor file")
     return "refused"
+
+
+def put_older_log(bench, command):
+    """Copies the log of another run to the path of the log, if that is in the folder of outputs."""
+    if command.values.get("log") != "out/run.jsonl":
+        return
+    command.older_log = (bench.root / "pristine/run.jsonl").read_bytes()
+    (bench.output / "run.jsonl").write_bytes(command.older_log)
+
+
+def check_kept(bench, command, result, fail):
+    """Fails if a refused run has changed an older log. A run that ends with exit code 1 may have
+    failed after it had begun. Its log then begins with a header again."""
+    if not hasattr(command, "older_log"):
+        return
+    log = bench.output / "run.jsonl"
+    text = log.read_bytes() if log.is_file() else b""
+    began = result.code == 1 and text.startswith(b'{"type":"header"')
+    if text != command.older_log and not began:
+        fail("the refused run has changed an older log")
 
 
 def check_done(kind, bench, command, fail):
@@ -310,6 +331,8 @@ def run_case(bench, draw):
         command.never.pop("contradiction", None)
     if kinds[-1] != "no value":  # the next argument has become the flag's value
         command.never.pop("no value", None)
+    if draw.random() < 0.5:
+        put_older_log(bench, command)
     result = bench.run(["mpirun", "-n", "2", *line] if ranks else line,
                        environment=command.environment)
     kind = kinds[0] if len(kinds) == 1 else "several"
