@@ -41,7 +41,7 @@ struct Scalars {
   X(rsqrt,      output,  1 / M::sqrt(x),                 -0.5f * k * k * k)                     \
   X(reciprocal, output,  1 / x,                          -k * k)                                \
   X(square,     input,   x * x,                          2 * k)                                 \
-  X(abs,        input,   x < 0 ? -x : x,                 k > 0 ? 1.0f : k < 0 ? -1.0f : 0.0f)   \
+  X(abs,        input,   fabsf(x),                       k > 0 ? 1.0f : k < 0 ? -1.0f : 0.0f)   \
   X(tanh,       output,  M::tanh(x),                     1 - k * k)                             \
   X(sigmoid,    output,  logistic<M>(x),                 k * (1 - k))                           \
   X(silu,       input,   x / (1 + M::exp(-x)),           silu_slope<M>(k))                      \
@@ -56,6 +56,9 @@ struct Scalars {
 //   curved   the slopes depend on the inputs, which backward reads
 //   flat     the slopes are zero, so there is no backward
 //
+// The slope of div with respect to b is not computed as -a / (b * b), because b * b would underflow
+// or overflow for many b.
+//
 // bce_with_logits of a logit a and a target b in [0, 1] is
 // -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))). It is computed in a form in which no
 // exponential overflows.
@@ -63,7 +66,7 @@ struct Scalars {
   X(add,     linear,  a + b,                      1.0f,                   1.0f)                 \
   X(sub,     linear,  a - b,                      1.0f,                   -1.0f)                \
   X(mul,     curved,  a * b,                      b,                      a)                    \
-  X(div,     curved,  a / b,                      1 / b,                  -a / (b * b))         \
+  X(div,     curved,  a / b,                      1 / b,                  -(a / b) / b)         \
   X(maximum, curved,  a > b || a != a ? a : b,    share_of_larger(a, b),  share_of_larger(b, a)) \
   X(minimum, curved,  a < b || a != a ? a : b,    share_of_larger(b, a),  share_of_larger(a, b)) \
   X(bce_with_logits, curved, log_one_plus_exp<M>(a, a * b), logistic<M>(a) - b, -a)             \

@@ -111,6 +111,19 @@ TEST_CASE("gradients of binary operations agree with finite differences", "[elem
   }
 }
 
+TEST_CASE("the gradient of div is accurate where the divisor's square leaves the range of f32",
+          "[elementwise]") {
+  const Tensor a = as_parameter(Tensor::from<float>({3}, {0, 1e30f, 3}));
+  const Tensor b = as_parameter(Tensor::from<float>({3}, {1e-25f, 1e25f, 1e-19f}));
+  const Values left = values_of(a), right = values_of(b);
+  backward_from(ops::div(a, b), Tensor::full({3}, 1));
+  const Values gradient = values_of(b.leaf()->gradient);
+  for (size_t i = 0; i < 3; ++i) {
+    CAPTURE(left[i], right[i]);
+    CHECK(gradient[i] == Catch::Approx(-left[i] / (right[i] * right[i])).epsilon(1e-6));
+  }
+}
+
 TEST_CASE("equal inputs of maximum and minimum share the gradient", "[elementwise]") {
   for (const Operation operation : {ops::maximum, ops::minimum}) {
     const Tensor a = as_parameter(Tensor::from<float>({2}, {1, 4}));

@@ -130,6 +130,7 @@ TEST_CASE("unary operations at zero, infinity, NaN and large values", "[elementw
   CHECK(of(ops::softplus, 1000) == 1000);
   CHECK(of(ops::sqrt, 0) == 0);
   CHECK(of(ops::reciprocal, 0) == infinity);
+  CHECK_FALSE(std::signbit(of(ops::abs, -0.0f)));
   const float nan = std::nanf("");
   for (const Case& c : cases()) {
     CAPTURE(c.name);
