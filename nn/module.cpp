@@ -103,7 +103,14 @@ void Module::train(bool on) {
 }
 
 void materialize(Module& model, Device device, uint64_t seed) {
-  for (const auto& [name, parameter, shared, block] : model.named_parameters()) {
+  const auto list = model.named_parameters();
+  // At ZeRO stage 3 an optimizer's parameters have no memory between their uses. They must not be
+  // mistaken for parameters that still need their initial values.
+  for (const auto& [name, parameter, shared, block] : list) {
+    TESSERA_CHECK(!parameter.leaf().gradient_buffer,
+                  "materialize: parameter '{}' belongs to an optimizer", name);
+  }
+  for (const auto& [name, parameter, shared, block] : list) {
     parameter.leaf().name = name;
     Tensor tensor = parameter.tensor();
     if (tensor.allocated()) continue;

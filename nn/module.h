@@ -105,7 +105,7 @@ class Module {
 
 /// Allocates and initialises a model's parameters and running statistics on `device`, for inference
 /// or for training without a Tessera optimizer. Parameters and statistics that already have memory
-/// keep their values.
+/// keep their values. Throws if a parameter belongs to an optimizer.
 void materialize(Module& model, Device device = default_device(), uint64_t seed = 0);
 
 }  // namespace tessera::nn

@@ -21,6 +21,17 @@ struct Range {
 constexpr Range f16_range{65504, 65520, "fp32 or bf16"};
 constexpr Range bf16_range{0x1.FEp127f, 0x1.FFp127f, "fp32"};
 
+// Refuses a parameter that save_weights cannot read in this process.
+void check_in_memory(const NamedParameter& named) {
+  TESSERA_CHECK(!named.parameter.leaf().look_up,
+                "save_weights: '{}' is a row-sparse table of an optimizer; use train::save_weights",
+                named.name);
+  TESSERA_CHECK(named.parameter.tensor().allocated(),
+                "save_weights: parameter '{}' has no values here; under ZeRO stage 3 use "
+                "train::save_weights",
+                named.name);
+}
+
 // Refuses a finite weight that would become infinity in the parameter's dtype.
 void check_fits(const std::string& path, const NamedParameter& named, int64_t begin,
                 std::span<const float> values) {
@@ -159,12 +170,16 @@ void WeightsWriter::commit(const Module& model, int64_t batches) {
 
 void save_weights(const std::string& path, const Module& model) {
   const NoGrad no_grad;
+  const std::vector<NamedParameter> list = model.named_parameters();
+  // At ZeRO stage 3, an InUse of a parameter without memory gathers it. This call would then hang
+  // if only one process made it. An InUse may also gather or free other parameters. So all
+  // parameters are checked before the first InUse, and each one again before its own.
+  for (const NamedParameter& named : list) check_in_memory(named);
   WeightsWriter writer(path, model);
-  for (const NamedParameter& named : model.named_parameters()) {
+  for (const NamedParameter& named : list) {
+    check_in_memory(named);
     const Tensor& tensor = named.parameter.tensor();
     const InUse in_use({&tensor});  // an optimizer's last gather may be in flight
-    TESSERA_CHECK(tensor.allocated(), "save_weights: parameter '{}' has no values here",
-                  named.name);
     writer.write(named, ops::convert(tensor, DType::f32).to_host().values<float>());
   }
   writer.commit(model, 0);

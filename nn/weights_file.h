@@ -74,8 +74,8 @@ class WeightsWriter {
 };
 
 /// Writes all weights of a model that is in memory. Throws InputError if the file cannot be
-/// written. Throws if a parameter has no values in this process; under ZeRO stage 3 use
-/// train::save_weights.
+/// written. Throws if a parameter has no values in this process, as under ZeRO stage 3, or is a
+/// row-sparse table of an optimizer; use train::save_weights then.
 void save_weights(const std::string& path, const Module& model);
 /// Overwrites all weights of a model with those of a file. Allocates memory where it is missing.
 /// Throws InputError if the file does not fit the model. Throws if a parameter belongs to an

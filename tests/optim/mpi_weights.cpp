@@ -1,11 +1,13 @@
 // Tests the weights of a model under an optimizer. nn::save_weights waits until updated weights
-// have arrived, and nn::load_weights is refused. set_parameters sets the weights, and resets or
-// keeps the optimizer's state.
+// have arrived, and refuses sharded parameters and row-sparse tables. nn::load_weights and
+// nn::materialize are refused. set_parameters sets the weights, and resets or keeps the optimizer's
+// state.
 #include "core/ops.h"
 #include "nn/layers.h"
 #include "nn/weights_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/delayed_communicator.h"
+#include "tests/support/table_model.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_training.h"
 
@@ -29,6 +31,37 @@ TEST_CASE("saved weights are those after the step, even if their gather is under
   CHECK(folder.read("at_once") == folder.read("later"));
   CHECK_THROWS_WITH(nn::load_weights(folder.path("later"), model),
                     Catch::Matchers::ContainsSubstring("belongs to an optimizer"));
+}
+
+TEST_CASE("at stage 3, save_weights and materialize are refused before they gather or allocate") {
+  const TemporaryFolder folder;
+  nn::Linear model(32, 32);
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, job_world(),
+                                 {.stage = 3, .bucket_bytes = 1024});
+  (void)optimizer.step(0, {.global = 8, .micro = 1}, [&](const MicroBatch&) {
+    return ops::mean(model(Tensor::full({4, 32}, 1.0f)));
+  });
+  const MemoryLedger& ledger = memory_ledger(default_device());
+  const int64_t held = ledger.current(Category::parameters);
+  CHECK_THROWS_WITH(
+      nn::save_weights(folder.path("weights"), model),
+      Catch::Matchers::ContainsSubstring("has no values here; under ZeRO stage 3 use "));
+  CHECK(folder.entries() == 0);
+  CHECK_THROWS_WITH(nn::materialize(model),
+                    "materialize: parameter 'weight' belongs to an optimizer");
+  CHECK(ledger.current(Category::parameters) == held);
+}
+
+TEST_CASE("save_weights of a row-sparse table under an optimizer names train::save_weights") {
+  const TemporaryFolder folder;
+  for (const int stage : {0, 3}) {
+    TableModel model(TableRun{});
+    const optim::ZeroOptimizer optimizer(model, optim::Sgd{}, lone_world(), {.stage = stage});
+    CHECK_THROWS_WITH(nn::save_weights(folder.path("weights"), model),
+                      "save_weights: 'users.weight' is a row-sparse table of an optimizer; use "
+                      "train::save_weights");
+  }
+  CHECK(folder.entries() == 0);
 }
 
 // Calls `before` with the tiny GPT's optimizer, trains two more steps, and returns losses, weights
