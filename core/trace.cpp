@@ -32,6 +32,8 @@ int thread_of(int rank, Track track) {
   return tracks * rank + static_cast<int>(track);
 }
 
+double microseconds(int64_t ns) { return static_cast<double>(ns) / 1e3; }
+
 // Makes a text safe for JSON: escapes quotes and backslashes, drops bytes below 0x20, and replaces
 // each byte from 0x7F on by "?". JSON requires valid UTF-8, but the name of a parameter may contain
 // any bytes.
@@ -140,7 +142,7 @@ std::vector<Event> events_within(int64_t begin_ns, int64_t end_ns) {
   return result;
 }
 
-std::string to_chrome_json(const std::vector<Event>& list, int rank) {
+std::string to_chrome_json(const std::vector<Event>& list, int rank, int64_t origin_ns) {
   std::string json = fmt::format(
       R"({{"ph":"M","name":"process_name","pid":{0},"args":{{"name":"rank {0}"}}}})", rank);
   for (const Track track :
@@ -156,12 +158,11 @@ std::string to_chrome_json(const std::vector<Event>& list, int rank) {
         ",\n"
         R"({{"ph":"{}","name":"{}","pid":{},"tid":{},"ts":{:.3f})",
         instant ? "i" : "X", escaped(event.name), rank, thread_of(rank, event.track),
-        static_cast<double>(event.begin_ns) / 1e3);
+        microseconds(event.begin_ns - origin_ns));
     if (instant) {
       json += R"(,"s":"t")";
     } else {
-      json += fmt::format(R"(,"dur":{:.3f})",
-                          static_cast<double>(event.end_ns - event.begin_ns) / 1e3);
+      json += fmt::format(R"(,"dur":{:.3f})", microseconds(event.end_ns - event.begin_ns));
     }
     if (event.place.bucket >= 0 || !event.detail.empty()) {
       json += fmt::format(R"(,"args":{{"bucket":{},"detail":"{}"}})", event.place.bucket,
@@ -175,7 +176,7 @@ std::string to_chrome_json(const std::vector<Event>& list, int rank) {
         R"({{"ph":"{}","cat":"gradient","name":"gradient","id":{},"pid":{},"tid":{},)"
         R"("ts":{:.3f}{}}})",
         point.phase, point.id, rank, thread_of(rank, point.track),
-        static_cast<double>(point.at_ns) / 1e3, point.phase == 'f' ? R"(,"bp":"e")" : "");
+        microseconds(point.at_ns - origin_ns), point.phase == 'f' ? R"(,"bp":"e")" : "");
   }
   return json;
 }

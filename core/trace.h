@@ -54,7 +54,10 @@ std::vector<Event> events_within(int64_t begin_ns, int64_t end_ns);
 /// Returns one rank's elements of the Chrome JSON array ("ph":"X" ...), separated by commas,
 /// without brackets. Arrows (flow events) lead from the operation that completes a bucket's
 /// gradient to the bucket's exchange, if there is one, and on to its update.
-std::string to_chrome_json(const std::vector<Event>& events, int rank);
+///
+/// Times are written relative to `origin_ns`, which must be the same on all ranks. Readers keep
+/// times in floating point, so the times of a clock that has run for months would lose nanoseconds.
+std::string to_chrome_json(const std::vector<Event>& events, int rank, int64_t origin_ns);
 
 /// Records an event that lasts as long as the object. `detail` is called only if tracing is on.
 class Scope {

@@ -87,21 +87,22 @@ ClockReading ask(const Ranks& ranks, int rank) {
 }  // namespace
 
 ClockReading compare_clocks(const World& world) {
-  if (world.size == 1) return {.at_ns = trace::now_ns()};
+  const int64_t begin_ns = trace::now_ns();
+  if (world.size == 1) return {.at_ns = begin_ns, .rank_0_ns = begin_ns};
   const Ranks ranks(world.comm_timeout_s);
   if (world.rank == 0) {
     for (int rank = 1; rank < world.size; ++rank) {
       const ClockReading reading = ask(ranks, rank);
-      ranks.send<3>(rank, {reading.at_ns, reading.offset_ns, reading.error_ns});
+      ranks.send<4>(rank, {reading.at_ns, reading.offset_ns, reading.error_ns, begin_ns});
     }
-    return {.at_ns = trace::now_ns()};
+    return {.at_ns = trace::now_ns(), .rank_0_ns = begin_ns};
   }
   for (int i = 0; i < questions; ++i) {
     ranks.receive<1>(0);
     ranks.send<1>(0, {trace::now_ns()});
   }
-  const auto [at, offset, error] = ranks.receive<3>(0);
-  return {.at_ns = at, .offset_ns = offset, .error_ns = error};
+  const auto [at, offset, error, rank_0] = ranks.receive<4>(0);
+  return {.at_ns = at, .offset_ns = offset, .error_ns = error, .rank_0_ns = rank_0};
 }
 
 int64_t on_rank_0(int64_t ns, const ClockReading& first, const ClockReading& last) {

@@ -18,6 +18,7 @@ struct ClockReading {
   int64_t at_ns = 0;      // the time of the comparison, on this rank's clock
   int64_t offset_ns = 0;  // rank 0's time minus this rank's
   int64_t error_ns = 0;   // bound on the measured offset's error: half of a round trip
+  int64_t rank_0_ns = 0;  // rank 0's time before the first question, equal on all ranks
 };
 
 /// Compares clocks. Rank 0 asks each rank in turn for its time, several times, and takes the answer

@@ -30,8 +30,8 @@ class Tracing {
   }
 };
 
-nlohmann::json parsed(const std::vector<Event>& events, int rank) {
-  return nlohmann::json::parse("[" + trace::to_chrome_json(events, rank) + "]");
+nlohmann::json parsed(const std::vector<Event>& events, int rank, int64_t origin_ns = 0) {
+  return nlohmann::json::parse("[" + trace::to_chrome_json(events, rank, origin_ns) + "]");
 }
 
 }  // namespace
@@ -184,6 +184,20 @@ TEST_CASE("arrows lead from a gradient to its exchange and its update") {
   for (const auto& entry : parsed(events, 3)) {
     if (entry.contains("cat")) CHECK_FALSE(ways.contains(entry["id"].get<int64_t>()));
   }
+}
+
+TEST_CASE("times are exact to the nanosecond on a host that has been up for months") {
+  constexpr int64_t origin = 20'000'000'000'000'000;
+  const Event ready{
+      "ready", Track::buckets, origin + 7, origin + 7, "", {0, 0, trace::Station::ready}};
+  const auto json =
+      parsed({{"linear", Track::compute, origin + 3, origin + 4'000'000'008}, ready}, 0, origin);
+  REQUIRE(json.size() == 8);
+  CHECK(json[5]["ts"].get<double>() == 0.003);
+  CHECK(json[5]["dur"].get<double>() == 4'000'000.005);
+  CHECK(json[6]["ts"].get<double>() == 0.007);
+  CHECK(json[7]["ph"] == "s");
+  CHECK(json[7]["ts"].get<double>() == 0.007);
 }
 
 TEST_CASE("events within a time span are copied, and stay in the trace") {

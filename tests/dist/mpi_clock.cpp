@@ -29,5 +29,8 @@ TEST_CASE("clocks of ranks are compared to within the round trip of a message") 
     CHECK(std::abs(reading.offset_ns + own) <= reading.error_ns);
     if (own == 0) CHECK(reading.offset_ns == 0);
     CHECK(reading.at_ns <= trace::now_ns());
+    for (const std::string& on_rank : gather_text(job(), std::to_string(reading.rank_0_ns))) {
+      CHECK(on_rank == std::to_string(reading.rank_0_ns));
+    }
   }
 }

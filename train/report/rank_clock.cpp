@@ -13,7 +13,7 @@ std::optional<dist::ClockReading> clock_at_begin;
 
 void begin_rank_clock(const dist::World& world) { clock_at_begin = dist::compare_clocks(world); }
 
-void to_clock_of_rank_0(std::vector<trace::Event>& events, const dist::World& world) {
+int64_t to_clock_of_rank_0(std::vector<trace::Event>& events, const dist::World& world) {
   const dist::ClockReading last = dist::compare_clocks(world);
   const dist::ClockReading first = clock_at_begin.value_or(last);
   for (trace::Event& event : events) {
@@ -21,6 +21,7 @@ void to_clock_of_rank_0(std::vector<trace::Event>& events, const dist::World& wo
     event.begin_ns += moved;
     event.end_ns += moved;
   }
+  return first.rank_0_ns;
 }
 
 }  // namespace tessera::train

@@ -1,6 +1,7 @@
 // Converts times of this rank to rank 0's clock, so that events of all ranks can be shown together.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "core/trace.h"
@@ -11,7 +12,8 @@ namespace tessera::train {
 /// Compares this rank's clock with rank 0's at the start of a run. Collective.
 void begin_rank_clock(const dist::World& world);
 
-/// Compares the clocks again, and converts the times of `events` to rank 0's clock. Collective.
-void to_clock_of_rank_0(std::vector<trace::Event>& events, const dist::World& world);
+/// Compares the clocks again, and converts the times of `events` to rank 0's clock. Returns rank
+/// 0's time at the start of the run, which is equal on all ranks. Collective.
+int64_t to_clock_of_rank_0(std::vector<trace::Event>& events, const dist::World& world);
 
 }  // namespace tessera::train

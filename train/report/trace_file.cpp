@@ -17,8 +17,8 @@ void begin_trace(const dist::World& world) {
 void write_trace(const std::string& path, const dist::World& world) {
   trace::enable(false);
   std::vector<trace::Event> recorded = trace::take_events();
-  to_clock_of_rank_0(recorded, world);
-  const std::string own = trace::to_chrome_json(recorded, world.rank);
+  const int64_t origin_ns = to_clock_of_rank_0(recorded, world);
+  const std::string own = trace::to_chrome_json(recorded, world.rank, origin_ns);
   const std::vector<std::string> ranks = dist::gather_text(*world.communicator, own);
   if (world.rank != 0) return;
   OutputFile file(path);
