@@ -15,19 +15,20 @@ Tessera, PyTorch and dd flush their files. Each question prints rows of a table.
 row compares run alternately, except dd, which runs last. Rows show medians.
 """
 import argparse
-import json
 import os
 import pathlib
 import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
 from compare import BIN, PEER_LIBRARY, PEERS, alternate, environment, last_json, row
 
 RANKS = 2
+QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 def ours(args, folder, **options):
@@ -52,7 +53,8 @@ def compare_saves(args, where, name, *flush):
     try:
         mine, dcp, single = alternate(
             args.rounds,
-            lambda: ours(args, folders[0], rounds=4),
+            # Stage 0, because every rank of the peers holds and loads the whole state.
+            lambda: ours(args, folders[0], rounds=4, stage=0),
             lambda: peer(args, folders[1], "--rounds", "4", *flush),
             lambda: peer(args, folders[2], "--rounds", "4", "--way", "torch.save", *flush))
     finally:
@@ -98,33 +100,50 @@ def train_gpt(args, folder, log, *flags):
             "--threads", "1", "--log", str(log), *flags]
 
 
-def median_step_ms(args, *flags):
+def mean_step_ms(args, *flags):
+    """Time 40 steps from outside. The log's step_ms does not have the time between two steps, in
+    which a checkpoint copies the state and starts its thread."""
     with tempfile.TemporaryDirectory(dir=args.disk) as folder:
         log = pathlib.Path(folder) / "log.jsonl"
         given = [flag.replace("FOLDER", folder) for flag in flags]
-        subprocess.run(train_gpt(args, folder, log, "--preset", "micro", "--steps", "45",
-                                 "--eval-every", "0", "--sample", "0", *given),
-                       env=environment(1), check=True, stdin=subprocess.DEVNULL,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
-    # The mean, because a median would not show the few steps that write a checkpoint.
-    steps = [line["step_ms"] for line in lines if line["type"] == "step"][4:44]
-    return {"ms": statistics.mean(steps)}
+        job = subprocess.Popen(train_gpt(args, folder, log, "--preset", "micro", "--steps", "45",
+                                         "--eval-every", "0", "--sample", "0", *given), **QUIET,
+                               env=environment(1))
+        wait_for_steps(job, log, 4)
+        begin = time.perf_counter()
+        wait_for_steps(job, log, 44)
+        ms = (time.perf_counter() - begin) * 1e3 / 40
+        if job.wait() != 0:
+            sys.exit(f"train_gpt failed with exit code {job.returncode}")
+    return {"ms": ms}
 
 
 def training(args):
     without, with_them = alternate(
-        args.rounds, lambda: median_step_ms(args),
-        lambda: median_step_ms(args, "--checkpoint", "FOLDER/run", "--checkpoint-every", "20"))
+        args.rounds, lambda: mean_step_ms(args),
+        lambda: mean_step_ms(args, "--checkpoint", "FOLDER/run", "--checkpoint-every", "20"))
     a = statistics.median(result["ms"] for result in without)
     b = statistics.median(result["ms"] for result in with_them)
     row("a step of micro, 2 ranks, with an asynchronous checkpoint every 20",
         f"{b:.1f} ms, without {a:.1f} ms", f"{(b / a - 1) * 100:+.1f} %", "<= 2 %")
 
 
-def wait_for_steps(log, count):
-    while not (log.exists() and log.read_text().count('"type":"step"') >= count):
-        time.sleep(0.01)
+def wait_until(job, log, holds):
+    """Wait until holds(text of the log). Stop the benchmark if the job has ended before."""
+    while not (log.exists() and holds(log.read_text())):
+        if job.poll() is not None and not (log.exists() and holds(log.read_text())):
+            sys.exit(f"{job.args[0]} ended too early, with exit code {job.returncode}")
+        time.sleep(0.005)
+
+
+def wait_for_steps(job, log, count):
+    wait_until(job, log, lambda text: text.count('"type":"step"') >= count)
+
+
+def wait_for_a_step_after_resume(job, log):
+    wait_until(job, log, lambda text: '"type":"resume"' in text)
+    before = log.read_text().split('"type":"resume"')[0].count('"type":"step"')
+    wait_for_steps(job, log, before + 1)
 
 
 def kill_ranks(folder):
@@ -139,20 +158,15 @@ def restart(args):
             command = train_gpt(args, folder, log, "--preset", "nano", "--steps", "100000",
                                 "--eval-every", "0", "--checkpoint", f"{folder}/run",
                                 "--checkpoint-every", "10")
-            start = {"env": environment(1), "stdin": subprocess.DEVNULL,
-                     "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL,
-                     "start_new_session": True}
+            start = {"env": environment(1), "start_new_session": True, **QUIET}
             job = subprocess.Popen(command, **start)
-            wait_for_steps(log, 35)
+            wait_for_steps(job, log, 35)
             begin = time.perf_counter()
             os.killpg(job.pid, signal.SIGKILL)
             kill_ranks(folder)
             job.wait()
             job = subprocess.Popen(command, **start)
-            while '"type":"resume"' not in log.read_text():
-                time.sleep(0.005)
-            before = log.read_text().split('"type":"resume"')[0].count('"type":"step"')
-            wait_for_steps(log, before + 1)
+            wait_for_a_step_after_resume(job, log)
             times.append(time.perf_counter() - begin)
             os.killpg(job.pid, signal.SIGKILL)
             kill_ranks(folder)
@@ -172,17 +186,13 @@ def relaunch(args):
                                 "--checkpoint-every", "10")
             program = command[command.index("-n") + 2:]
             job = subprocess.Popen([args.bin / "relaunch", "-n", "3", "--", *program],
-                                   env=environment(1), stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            wait_for_steps(log, 35)
+                                   env=environment(1), **QUIET)
+            wait_for_steps(job, log, 35)
             ranks = subprocess.run(["pgrep", "-f", f"^{program[0]} .*{folder}"],
                                    capture_output=True, text=True, check=True).stdout.split()
             begin = time.perf_counter()
             os.kill(int(ranks[1]), signal.SIGKILL)
-            while '"type":"resume"' not in log.read_text():
-                time.sleep(0.005)
-            before = log.read_text().split('"type":"resume"')[0].count('"type":"step"')
-            wait_for_steps(log, before + 1)
+            wait_for_a_step_after_resume(job, log)
             times.append(time.perf_counter() - begin)
             job.send_signal(signal.SIGTERM)
             job.wait()

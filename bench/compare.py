@@ -28,7 +28,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build/release/bin"
 PEERS = ROOT / "bench/peers"
 OPENBLAS = pathlib.Path("/usr/lib/x86_64-linux-gnu/openblas-openmp")
-PEER_LIBRARY = {"LD_LIBRARY_PATH": str(OPENBLAS)} if OPENBLAS.exists() else {}
+# The folder of OpenBLAS precedes the folders that the caller's LD_LIBRARY_PATH names.
+PEER_LIBRARY = {"LD_LIBRARY_PATH": ":".join(filter(None, (
+    str(OPENBLAS), os.environ.get("LD_LIBRARY_PATH"))))} if OPENBLAS.exists() else {}
 SIZES = {  # layers, heads, width, context, batch, vocab
     "nano": (4, 4, 128, 64, 12, 256),
     "micro": (6, 6, 384, 256, 12, 256),

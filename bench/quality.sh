@@ -7,7 +7,7 @@
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../scripts/common.sh"
 
-data=${1:?usage: bench/quality.sh FILE}
+data=$(cd "$called_from" && realpath -- "${1:?usage: bench/quality.sh FILE}")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 for seed in 1 2 3; do

@@ -15,10 +15,9 @@ import pathlib
 import statistics
 import time
 
-import torch
-from torch.nn.functional import conv2d
+import process
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 def loop_s(calls, body, wait):
@@ -36,7 +35,9 @@ def median_s(body, wait):
 
 
 def peer(row, ours):
-    options = {"device": ours["device"], "dtype": DTYPES[ours["dtype"]]}
+    import torch
+    from torch.nn.functional import conv2d
+    options = {"device": ours["device"], "dtype": getattr(torch, DTYPES[ours["dtype"]])}
     wait = torch.cuda.synchronize if ours["device"] == "cuda" else lambda: None
 
     def values(*shape):
@@ -63,6 +64,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ours", type=pathlib.Path, help="what bench_conv printed")
     ours = json.loads(parser.parse_args().ours.read_text())
+    process.before_torch(ours["threads"])
+    import torch
     torch.set_num_threads(ours["threads"])
     totals = [0, 0]
     for row in ours["rows"]:

@@ -34,6 +34,7 @@ def arguments():
 
 def main():
     args = arguments()
+    process.before_torch(args.threads)
     import numpy as np
     import torch
     from torch.nn import functional as F
@@ -64,7 +65,7 @@ def main():
         labels = ((torch.arange(args.batch) * 7 + step) % 10).to(args.device)
         synchronize()
         begin = time.perf_counter()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype == "bf16"):
             loss = F.cross_entropy(step_model(images), labels)
         loss.backward()

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import process
 from mixed import mixed
 
 
@@ -46,6 +47,7 @@ def launch(args):
 
 
 def train(args, rank):
+    process.before_torch(args.threads)
     import numpy
     import torch
 

@@ -44,7 +44,7 @@ expect 1 return-all 3 '^all steps finished'
 for ranks in 2 3; do
   expect "$ranks" return 3 '^rank 1: ended with code 3, while other ranks are still running$'
   expect "$ranks" return-all 3 '^all steps finished'
-  if grep -q 'go on' "$output"; then fail "ranks that return together were ended"; fi
+  if grep -q 'still running' "$output"; then fail "ranks that return together were ended"; fi
   expect "$ranks" throw 1 '^rank 1, step 6: something went wrong$'
   expect "$ranks" input-one 2 "^error: this rank's file is empty \(rank 1, step 6\)$"
   expect "$ranks" kill 137 "$last_words"
