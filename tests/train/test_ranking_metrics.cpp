@@ -13,6 +13,7 @@ namespace tessera::train {
 namespace {
 
 using Catch::Approx;
+using Items = std::vector<int32_t>;
 using Places = std::vector<int64_t>;
 
 TEST_CASE("the quality for one held-out item depends on its place") {
@@ -54,8 +55,8 @@ TEST_CASE("the quality for several held-out items is relative to their best orde
 
 TEST_CASE("items with equal scores are in the order of their numbers") {
   const std::vector<float> scores = {2, 3, 2, 3, 2, -INFINITY};
-  const auto place = [&](int32_t item, const std::vector<int32_t>& excluded = {}) {
-    return place_in_catalogue(scores, excluded, item);
+  const auto place = [&](int32_t item, const Items& excluded = {}) {
+    return places_in_catalogue(scores, excluded, Items{item}).at(0);
   };
   CHECK(place(1) == 0);
   CHECK(place(3) == 1);
@@ -73,11 +74,8 @@ TEST_CASE("items with equal scores are in the order of their numbers") {
 
 TEST_CASE("a score of NaN ranks before the wanted items, and is never a hit") {
   const std::vector<float> scores = {1, NAN, 5, NAN, INFINITY};
-  CHECK(place_in_catalogue(scores, {}, 4) == 2);
-  CHECK(place_in_catalogue(scores, {}, 2) == 3);
-  CHECK(place_in_catalogue(scores, std::vector<int32_t>{1, 4}, 2) == 1);
-  CHECK(place_in_catalogue(scores, {}, 1) == 4);
-  CHECK(place_in_catalogue(scores, {}, 3) == 4);
+  CHECK(places_in_catalogue(scores, {}, Items{4, 2, 1, 3}) == Places{2, 3, 4, 4});
+  CHECK(places_in_catalogue(scores, Items{1, 4}, Items{3, 2}) == Places{2, 1});
   CHECK(place_among(scores, std::vector<int32_t>{0, 1}, 2) == 1);
   CHECK(place_among(scores, std::vector<int32_t>{0, 2, 4}, 3) == 3);
 }
@@ -87,19 +85,42 @@ TEST_CASE("places in a catalogue are those of a stable sort") {
   RandomStream random(seed, "scores of the test", 0);
   std::vector<float> scores(97);
   for (float& score : scores) score = static_cast<float>(random.below(40));  // many are equal
-  std::vector<int32_t> excluded;
-  std::vector<int32_t> candidates;
+  Items excluded;
+  Items candidates;
   for (int32_t item = 0; item < 97; ++item) {
     (random.below(3) == 0 ? excluded : candidates).push_back(item);
   }
-  std::vector<int32_t> order = candidates;
+  Items order = candidates;
   std::ranges::stable_sort(order, std::ranges::greater{},
                            [&](int32_t item) { return scores[static_cast<size_t>(item)]; });
+  const Places places = places_in_catalogue(scores, excluded, order);
   for (int64_t place = 0; place < std::ssize(order); ++place) {
     const int32_t item = order[static_cast<size_t>(place)];
-    REQUIRE(place_in_catalogue(scores, excluded, item) == place);
+    REQUIRE(places[static_cast<size_t>(place)] == place);
+    REQUIRE(places_in_catalogue(scores, excluded, Items{item}) == Places{place});
     REQUIRE(place_among(scores, candidates, item) == place);
   }
+}
+
+TEST_CASE("places of several held-out items are those of plain counts, also with NaN") {
+  const uint64_t seed = GENERATE(1, 2, 3);
+  RandomStream random(seed, "scores of the test", 1);
+  std::vector<float> scores(97);
+  for (float& score : scores) {
+    score = random.below(9) == 0 ? NAN : static_cast<float>(random.below(20));
+  }
+  Items excluded;
+  Items candidates;
+  Items held_out;
+  for (int32_t item = 0; item < 97; ++item) {
+    (random.below(3) == 0 ? excluded : candidates).push_back(item);
+    if (candidates.size() % 3 == 1 && candidates.back() == item) held_out.push_back(item);
+  }
+  REQUIRE(std::ranges::any_of(
+      held_out, [&](int32_t item) { return std::isnan(scores[static_cast<size_t>(item)]); }));
+  Places expected;
+  for (const int32_t item : held_out) expected.push_back(place_among(scores, candidates, item));
+  CHECK(places_in_catalogue(scores, excluded, held_out) == expected);
 }
 
 }  // namespace

@@ -242,8 +242,8 @@ TEST_CASE("a catalogue that is too large to score at once is scored in parts") {
   double mrr = 0;
   for (const auto& [user, item] : {std::pair{0, 70'000}, {2, 65'535}}) {
     const std::vector<float> scores = floats(plain_scores(*model, histories, user));
-    mrr +=
-        0.5 / static_cast<double>(1 + train::place_in_catalogue(scores, histories.of(user), item));
+    mrr += 0.5 / static_cast<double>(
+                     1 + train::places_in_catalogue(scores, histories.of(user), {&item, 1})[0]);
   }
   CHECK(train::evaluate_ranking(*model, task, lone_world()).mrr == Approx(mrr).epsilon(1e-3));
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -39,14 +41,35 @@ RankingQuality ranking_quality(std::span<const int64_t> places, int64_t k) {
           .mrr = static_cast<float>(1 / static_cast<double>(first + 1))};
 }
 
-int64_t place_in_catalogue(std::span<const float> scores, std::span<const int32_t> excluded,
-                           int32_t item) {
-  int64_t place = 0;
-  for (int32_t other = 0; other < std::ssize(scores); ++other) {
-    place += is_before(scores, other, item) ? 1 : 0;
+std::vector<int64_t> places_in_catalogue(std::span<const float> scores,
+                                         std::span<const int32_t> excluded,
+                                         std::span<const int32_t> held_out) {
+  const auto before = [&](int32_t a, int32_t b) { return is_before(scores, a, b); };
+  const auto has_number = [&](int32_t item) {
+    return !std::isnan(scores[static_cast<size_t>(item)]);
+  };
+  std::vector<int32_t> ranked;  // the held-out items whose score is a number, best first
+  std::ranges::copy_if(held_out, std::back_inserter(ranked), has_number);
+  std::ranges::sort(ranked, before);
+  // An item ranks before all held-out items that follow the first one before which it ranks. So it
+  // is counted at the first one, and sums of the counts are the places.
+  std::vector<int64_t> places(ranked.size(), 0);
+  const auto count = [&](int32_t other, int64_t change) {
+    // Most items rank behind all held-out items, and need no search.
+    if (ranked.empty() || !before(other, ranked.back())) return;
+    const auto first = std::upper_bound(ranked.begin(), ranked.end(), other, before);
+    places[static_cast<size_t>(first - ranked.begin())] += change;
+  };
+  for (int32_t other = 0; other < std::ssize(scores); ++other) count(other, 1);
+  for (const int32_t other : excluded) count(other, -1);
+  std::partial_sum(places.begin(), places.end(), places.begin());
+  std::vector<int64_t> result;
+  for (const int32_t item : held_out) {
+    const auto found = std::ranges::lower_bound(ranked, item, before);
+    result.push_back(has_number(item) ? places[static_cast<size_t>(found - ranked.begin())]
+                                      : std::ssize(scores) - std::ssize(excluded) - 1);
   }
-  for (const int32_t other : excluded) place -= is_before(scores, other, item) ? 1 : 0;
-  return place;
+  return result;
 }
 
 int64_t place_among(std::span<const float> scores, std::span<const int32_t> others, int32_t item) {

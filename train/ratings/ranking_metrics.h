@@ -22,12 +22,15 @@ struct RankingQuality {
 /// empty or k < 1.
 RankingQuality ranking_quality(std::span<const int64_t> places, int64_t k);
 
-/// Returns the place of `item` among all items except `excluded`: the number of candidates that
-/// have a higher score, or an equal score and a lower number. A candidate whose score is NaN ranks
-/// before `item`. If the score of `item` is NaN, all candidates rank before it.
-int64_t place_in_catalogue(std::span<const float> scores, std::span<const int32_t> excluded,
-                           int32_t item);
-/// Returns the place of `item` among `others`, by the rules of place_in_catalogue.
+/// Returns the place of each item of `held_out` among all items except `excluded`: the number of
+/// candidates that have a higher score, or an equal score and a lower number. A candidate whose
+/// score is NaN ranks before the held-out item. If the score of the held-out item is NaN, all other
+/// candidates rank before it. No item may be both held out and excluded. Reads all scores once,
+/// however many items are held out.
+std::vector<int64_t> places_in_catalogue(std::span<const float> scores,
+                                         std::span<const int32_t> excluded,
+                                         std::span<const int32_t> held_out);
+/// Returns the place of `item` among `others`, by the rules of places_in_catalogue.
 int64_t place_among(std::span<const float> scores, std::span<const int32_t> others, int32_t item);
 
 }  // namespace tessera::train

@@ -152,10 +152,14 @@ std::vector<int32_t> RankingTask::sample(int32_t user, int32_t item) const {
 }
 
 RankingQuality RankingTask::quality(int32_t user, std::span<const float> scores) const {
+  const std::span<const int32_t> held_out = held_out_.of(user);
   std::vector<int64_t> places;
-  for (const int32_t item : held_out_.of(user)) {
-    places.push_back(options_.sampled == 0 ? place_in_catalogue(scores, training_.of(user), item)
-                                           : place_among(scores, sample(user, item), item));
+  if (options_.sampled == 0) {
+    places = places_in_catalogue(scores, training_.of(user), held_out);
+  } else {
+    for (const int32_t item : held_out) {
+      places.push_back(place_among(scores, sample(user, item), item));
+    }
   }
   return ranking_quality(places, options_.k);
 }
@@ -200,7 +204,7 @@ void write_quality(const RankingQuality& quality, float* to) {
 
 RankingQuality RankingTask::popularity() const {
   // All users have the same scores, so the items are sorted once. A pass over all items for each
-  // held-out item, as quality() makes, would take minutes for 25 million ratings.
+  // user, as quality() makes, would take much longer for 25 million ratings.
   const std::vector<int64_t> places = places_by_popularity(training_);
   std::vector<float> numbers(users_.size() * ranking_evaluation_counts);
   for (size_t i = 0; i < users_.size(); ++i) {
