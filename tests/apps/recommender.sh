@@ -199,6 +199,21 @@ with open("shifted.safetensors", "wb") as file:
 PYTHON
 alone "${rated[@]}" --init shifted.safetensors --eval-only
 if cmp -s stdout.log evaluated.txt; then fail "the mean of the weights was ignored"; fi
+# Weights that are not numbers are an error, although places in a ranking can be counted with them.
+python3 - << 'PYTHON'
+import json
+data = bytearray(open("model.safetensors", "rb").read())
+begin = 8 + int.from_bytes(data[:8], "little")
+at = begin + json.loads(data[8:begin])["item_factors.weight"]["data_offsets"][0]
+data[at:at + 4] = b"\0\0\xc0\x7f"  # NaN
+open("nan.safetensors", "wb").write(data)
+PYTHON
+status=0
+"$train_gpt" "${rated[@]}" --objective ranking --split fold:1/4 --init nan.safetensors --eval-only \
+  > stdout.log 2> stderr.log < /dev/null || status=$?
+[[ $status == 1 ]] || fail "exit code $status of a ranking with NaN: $(cat stderr.log)"
+grep -q 'the evaluation after step 0 is not finite' stderr.log || fail "$(cat stderr.log)"
+grep -q 'ndcg@10 nan ' stdout.log || fail "$(cat stdout.log)"
 expect 'no user' "$recommend" model.safetensors --user nobody
 expect 'required' "$recommend" model.safetensors
 cp text.txt text.safetensors

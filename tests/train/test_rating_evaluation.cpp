@@ -157,17 +157,35 @@ TEST_CASE("errors of ratings equal those of a plain loop that clamps predictions
             .batches == (60 + samples - 1) / samples);
 }
 
-TEST_CASE("a prediction of NaN makes the errors NaN") {
+TEST_CASE("a prediction that is not finite makes the errors NaN") {
+  const float value = GENERATE(NAN, INFINITY, -INFINITY);
   const Data data = Data::drawn(false);
   const auto model = built("mf");
   for (const nn::NamedParameter& named : model->named_parameters()) {
     if (named.name != "item_bias.weight") continue;
-    named.parameter.tensor().values<float>()[data.validation.items[0]] = NAN;
+    named.parameter.tensor().values<float>()[data.validation.items[0]] = value;
   }
   const train::RatingErrors errors = train::evaluate_ratings(
       *model, data.histories, data.validation, {.lowest = 1, .highest = 5}, 8, lone_world());
   CHECK(std::isnan(errors.rmse));
   CHECK(std::isnan(errors.mae));
+}
+
+TEST_CASE("a score that is not finite makes the quality of a ranking NaN") {
+  const float value = GENERATE(NAN, INFINITY);
+  const int64_t sampled = GENERATE(0, 9);
+  CAPTURE(value, sampled);
+  const Data data = Data::drawn(sampled > 0);
+  const auto model = built("mf");
+  for (const nn::NamedParameter& named : model->named_parameters()) {
+    if (named.name == "item_factors.weight") named.parameter.tensor().values<float>()[4] = value;
+  }
+  const RankingTask task(data.histories, data.validation, {.k = 5, .sampled = sampled});
+  const RankingQuality quality = train::evaluate_ranking(*model, task, lone_world());
+  CHECK(std::isnan(quality.hit_rate));
+  CHECK(std::isnan(quality.ndcg));
+  CHECK(std::isnan(quality.recall));
+  CHECK(std::isnan(quality.mrr));
 }
 
 TEST_CASE("the range of ratings is from the lowest to the highest") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <unordered_set>
@@ -35,7 +36,8 @@ void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) 
   }
 }
 
-/// Sums the results over ranks. Each number is 0 on all ranks except one, so that the sum is exact.
+/// Sums the results over ranks. Each number is 0 on all ranks except one, so that the sum is exact,
+/// and a NaN stays a NaN.
 std::vector<float> brought_together(const std::vector<float>& own, const dist::World& world) {
   const Tensor sums = Tensor::from({std::ssize(own)}, own);
   world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();
@@ -88,11 +90,9 @@ RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories&
       double distances = 0;
       for (int64_t i = 0; i < count; ++i) {
         const float score = scores[static_cast<size_t>(i)];
-        // Clamps the score to the range. A NaN stays a NaN, because both comparisons are false for
-        // it.
-        const float rating = score < range.lowest    ? range.lowest
-                             : score > range.highest ? range.highest
-                                                     : score;
+        // A score that is not finite becomes NaN. Clamping would turn infinity into a good rating.
+        const float rating = std::isfinite(score) ? std::clamp(score, range.lowest, range.highest)
+                                                  : std::numeric_limits<float>::quiet_NaN();
         const double error =
             static_cast<double>(rating) - validation.values[static_cast<size_t>(first + i)];
         squares += error * error;
@@ -173,7 +173,7 @@ RankingQuality mean_quality(std::span<const float> numbers) {
     sums[i % ranking_evaluation_counts] += static_cast<double>(numbers[i]);
   }
   const auto users = static_cast<double>(numbers.size() / ranking_evaluation_counts);
-  const auto mean = [&](size_t i) { return static_cast<float>(sums[i] / users); };
+  const auto mean = [&](size_t i) { return without_nan_sign(static_cast<float>(sums[i] / users)); };
   return {.hit_rate = mean(0), .ndcg = mean(1), .recall = mean(2), .mrr = mean(3)};
 }
 
@@ -191,6 +191,17 @@ std::vector<int64_t> places_by_popularity(const data::Histories& training) {
     places[items[place]] = static_cast<int64_t>(place);
   }
   return places;
+}
+
+/// Returns the user's quality, which is NaN if a score is not finite. The places of held-out items
+/// are numbers even then, and would hide that the weights or the data are invalid.
+RankingQuality quality_if_finite(const RankingTask& task, int32_t user,
+                                 std::span<const float> scores) {
+  if (std::ranges::all_of(scores, [](float score) { return std::isfinite(score); })) {
+    return task.quality(user, scores);
+  }
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  return {.hit_rate = nan, .ndcg = nan, .recall = nan, .mrr = nan};
 }
 
 void write_quality(const RankingQuality& quality, float* to) {
@@ -268,7 +279,7 @@ RankingQuality evaluate_ranking(models::Recommender& model, const RankingTask& t
       const auto items = static_cast<size_t>(model.config().items);
       for (int64_t i = 0; i < count; ++i) {
         const auto row = static_cast<size_t>(i);
-        write_quality(task.quality(batch_users[row], scores.subspan(row * items, items)),
+        write_quality(quality_if_finite(task, batch_users[row], scores.subspan(row * items, items)),
                       own.data() + (first + i) * ranking_evaluation_counts);
       }
     });

@@ -53,8 +53,9 @@ RatingEvaluationSizes rating_evaluation_sizes(const models::RecommenderConfig& c
 
 /// Evaluates all ratings of `validation` in batches of `samples`. `histories` are the users'
 /// training interactions. Ratings of a user or item without training interactions are predicted
-/// too, with parameters that no rating has trained. Predictions are clamped to `range`. The batches
-/// are divided among the ranks. Every rank gets the same bits, for any number of ranks. Collective.
+/// too, with parameters that no rating has trained. Predictions are clamped to `range`. If a
+/// prediction is not finite, both errors are NaN. The batches are divided among the ranks. Every
+/// rank gets the same bits, for any number of ranks. Collective.
 RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories& histories,
                               const data::Ratings& validation, const RatingRange& range,
                               int64_t samples, const dist::World& world);
@@ -99,8 +100,8 @@ class RankingTask {
 RatingEvaluationSizes ranking_evaluation_sizes(const models::RecommenderConfig& config,
                                                const data::Histories& histories, int64_t users);
 
-/// Returns the mean quality over the task's users. The batches of users are divided among the ranks
-/// as in evaluate_ratings. Collective.
+/// Returns the mean quality over the task's users, which is NaN if a score is not finite. The
+/// batches of users are divided among the ranks as in evaluate_ratings. Collective.
 RankingQuality evaluate_ranking(models::Recommender& model, const RankingTask& task,
                                 const dist::World& world);
 
