@@ -9,6 +9,7 @@
 
 #include "apps/cli/command_line.h"
 #include "apps/predict_options.h"
+#include "apps/predict_transform.h"
 #include "core/autograd.h"
 #include "core/context.h"
 #include "core/text/number_text.h"
@@ -34,11 +35,9 @@ data::ImageView grey(const data::ImageView& image, std::vector<uint8_t>& pixels)
 }
 
 // Reads an image as the model's input, (1, side, side, channels). Converts it to grey for a model
-// of one channel. An image of another size is resized, and its middle is cut out, as when
-// train_resnet evaluates on a folder of images (data/images/augment.h).
+// of one channel.
 Tensor read_input(const std::string& path, const models::ImageModel& model) {
   const auto [side, channels, classes] = model.sizes;
-  const data::ImageShape shape{side, side, channels};
   data::ImageMemory memory;
   std::vector<uint8_t> grey_pixels;
   data::ImageView image = data::read_image_file(path, memory);
@@ -47,9 +46,7 @@ Tensor read_input(const std::string& path, const models::ImageModel& model) {
     fail_input("{}: the image has 3 channels, expected {} as in the images of the model", path,
                channels);
   }
-  const data::ImageTransform transform({.shape = shape,
-                                        .norm = {.mean = model.norm.mean, .std = model.norm.std},
-                                        .resizes = image.shape != shape});
+  const data::ImageTransform transform(predict_transform(model, image.shape));
   const Tensor input = Tensor::empty({1, side, side, channels}, DType::f32, Device{});
   transform.evaluate(image, memory, input.raw());
   return input.to(default_device());

@@ -77,6 +77,7 @@ models::ImageModel description_of(const ImageTrainOptions& options, const data::
   return {.name = options.model,
           .sizes = sizes_of(data),
           .norm = {.mean = data.transform.norm.mean, .std = data.transform.norm.std},
+          .resizes = data.transform.resizes,
           .class_names = data.class_names};
 }
 

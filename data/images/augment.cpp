@@ -13,7 +13,6 @@ namespace {
 constexpr int64_t padding = 4;
 constexpr double least_area = 0.08;
 constexpr double most_ratio = 4.0 / 3;
-constexpr double evaluated_share = 224.0 / 256;  // part of the shorter side that evaluation uses
 
 // Returns a number that is uniform in [0, 1).
 double uniform(RandomStream& stream) { return static_cast<double>(stream.next_u32()) * 0x1p-32; }
@@ -45,12 +44,12 @@ ImageBox random_part(const ImageShape& image, RandomStream& stream) {
 }
 
 // Returns the part of an image that evaluation uses: a box in the middle, with the input's aspect
-// ratio.
-ImageBox evaluated_part(const ImageShape& image, const ImageShape& input) {
+// ratio. The box covers a part `share` of the image's shorter side.
+ImageBox evaluated_part(const ImageShape& image, const ImageShape& input, double share) {
   const double shorter =
       std::min(static_cast<double>(image.height) / static_cast<double>(input.height),
                static_cast<double>(image.width) / static_cast<double>(input.width));
-  const double scale = evaluated_share * shorter;
+  const double scale = share * shorter;
   return middle(image, scale * static_cast<double>(input.height),
                 scale * static_cast<double>(input.width));
 }
@@ -99,9 +98,9 @@ void ImageTransform::train(const ImageView& image, int64_t epoch, int64_t sample
 }
 
 void ImageTransform::evaluate(const ImageView& image, ImageMemory& memory, void* out) const {
-  place(options_.resizes ? resize(image, evaluated_part(image.shape, options_.shape), memory)
-                         : image,
-        {}, out);
+  if (!options_.resizes) return place(image, {}, out);
+  const ImageBox box = evaluated_part(image.shape, options_.shape, options_.evaluated_share);
+  place(resize(image, box, memory), {}, out);
 }
 
 ImageView ImageTransform::resize(const ImageView& image, const ImageBox& box,

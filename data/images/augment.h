@@ -11,7 +11,7 @@
 //                  resized (Szegedy et al., arXiv:1409.4842); if ten random parts do not fit into
 //                  the image, a part in its middle
 //     evaluation   the middle of the image, after the image is resized so that it just covers
-//                  256 / 224 of the input's height and width
+//                  256 / 224 of the input's height and width (see evaluated_share)
 //   In training, images of both kinds are also mirrored at random.
 #pragma once
 
@@ -32,6 +32,8 @@ struct ImageTransformOptions {
   bool augments = true;         // false: training prepares images as evaluation does
   uint64_t seed = 0;
   DType dtype = DType::f32;
+  /// If images are resized: the part of an image's shorter side that evaluation uses.
+  double evaluated_share = 224.0 / 256;
 };
 
 /// The random choices for one training image: where to cut, and whether to mirror.

@@ -30,6 +30,7 @@ ImageModel parse_description(const std::string& text) {
                              .channels = json_integer("channels", json.at("channels"))},
                    .norm = {.mean = json.at("mean"), .std = json.at("std")},
                    .class_names = json.at("classes")};
+  if (json.contains("resizes")) model.resizes = json.at("resizes").get<bool>();
   model.sizes.classes = std::ssize(model.class_names);
   model.sizes.validate();
   const auto channels = static_cast<size_t>(model.sizes.channels);
@@ -45,7 +46,7 @@ ImageModel parse_description(const std::string& text) {
 }  // namespace
 
 nn::SafetensorsMetadata image_metadata(const ImageModel& model) {
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"model", model.name},
       {"image_size", model.sizes.side},
       {"channels", model.sizes.channels},
@@ -53,6 +54,7 @@ nn::SafetensorsMetadata image_metadata(const ImageModel& model) {
       {"std", model.norm.std},
       {"classes", model.class_names},
   };
+  if (model.resizes) json["resizes"] = *model.resizes;
   // Class names can be names of folders, which need not be valid UTF-8. Without `replace`, dump()
   // would throw for them.
   using Handler = nlohmann::json::error_handler_t;

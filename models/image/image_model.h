@@ -1,11 +1,12 @@
-// Describes an image classifier in the metadata of its file of weights: name, sizes, normalisation
-// and classes (docs/formats.md). `predict` builds the model from this description. The weights
-// themselves have torchvision's names and layout (nn/weights_file.h).
+// Describes an image classifier in the metadata of its file of weights: name, sizes, how images are
+// prepared, and classes (docs/formats.md). `predict` builds the model from this description. The
+// weights themselves have torchvision's names and layout (nn/weights_file.h).
 //
 //   nn::WeightsWriter writer("out.safetensors", *model, models::image_metadata(description));
 //   const models::ImageModel description = models::read_image_model("out.safetensors");
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ struct ImageModel {
     std::vector<float> std;
   };
   Norm norm;
+  /// True if every image was resized for the model, as those of a folder are. False if the images
+  /// had the model's size. Empty for files that were written before this was recorded.
+  std::optional<bool> resizes = {};
   std::vector<std::string> class_names;
 };
 

@@ -6,7 +6,8 @@
 train_gpt=$TESSERA_BIN/train_resnet  # the program that `alone` and `ranks` run
 predict=$TESSERA_BIN/predict
 
-# Python writes a folder of PNG files in two classes, bright and dark.
+# Python writes a folder of PNG files in two classes, bright and dark. A second folder has images of
+# the model's size for validation.
 python3 - << 'PYTHON'
 import os, random, struct, zlib
 def png(path, pixels, side):
@@ -25,6 +26,8 @@ for name, low, high in (("bright", 160, 255), ("dark", 0, 95)):
         side = 20 + i
         png(f"pictures/{name}/{i:02}.png",
             [random.randint(low, high) for _ in range(3 * side * side)], side)
+    os.makedirs("sized/val/" + name)
+    png(f"sized/val/{name}/0.png", [random.randint(0, 255) for _ in range(3 * 16 * 16)], 16)
 PYTHON
 values() { losses "$1" | sed 's/,"images_per_s".*//'; }
 equal() { diff <(values "$1") <(values "$2"); }
@@ -104,6 +107,21 @@ alone "${run[@]}" --steps 30 --eval-every 30 --save model.safetensors --log long
 [[ $(sed -n 2p labels.txt) == *bright && $(sed -n 5p labels.txt) == *dark ]] ||
   fail "$(cat labels.txt)"
 [[ $("$predict" --top 1 model.safetensors pictures/dark/07.png | wc -l) == 2 ]] || fail "--top 1"
+
+# predict prepares images of the model's size as an evaluation on a folder of images does. So the
+# probabilities of the right classes give the loss of the evaluation.
+cp -r pictures sized/train
+alone "${run[@]}" --data sized --init one.safetensors --eval-only
+"$predict" one.safetensors sized/val/bright/0.png sized/val/dark/0.png > labels.txt
+python3 - << 'PYTHON'
+import math, re
+lines = open("labels.txt").read().splitlines()
+right = [next(float(l.split()[0]) / 100 for l in lines[i + 1:i + 3] if l.endswith(name))
+         for i, name in ((0, "bright"), (3, "dark"))]
+loss = float(re.search("validation loss ([0-9.]+)", open("stdout.log").read())[1])
+expected = -sum(math.log(p) for p in right) / 2
+assert abs(loss - expected) < 2e-3, (loss, expected, lines)
+PYTHON
 
 # --eval-only evaluates with the normalisation of the weights, and refuses classes of other names.
 # A mean in the file that differs from the data's mean must change the result.

@@ -231,6 +231,20 @@ TEST_CASE("resizing keeps flat colours, and weights neighbouring pixels") {
           std::vector<int>{100, 125, 175, 200});
 }
 
+TEST_CASE("with a share of 1, evaluation uses the whole middle of an image") {
+  data::ImageTransformOptions options = plain({4, 4, 1});
+  options.resizes = true;
+  options.evaluated_share = 1;
+  const data::ImageShape shape{4, 8, 1};
+  const auto pixels = counting(shape);
+  data::ImageMemory memory;
+  std::vector<float> out(16);
+  data::ImageTransform(options).evaluate({shape, pixels.data()}, memory, out.data());
+  for (size_t i = 0; i < out.size(); ++i) {
+    REQUIRE(out[i] == Catch::Approx(pixels[i / 4 * 8 + 2 + i % 4]));
+  }
+}
+
 TEST_CASE("evaluation resizes the shorter side of an image, and crops the middle") {
   data::ImageTransformOptions options = plain({14, 14, 3});
   options.resizes = true;

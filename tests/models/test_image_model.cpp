@@ -65,6 +65,15 @@ TEST_CASE("image models are saved and loaded with statistics and description") {
   CHECK(read.sizes.classes == 3);
   CHECK(read.norm.std == description().norm.std);
   CHECK(read.class_names == description().class_names);
+  CHECK_FALSE(read.resizes.has_value());
+}
+
+TEST_CASE("the description of an image model says whether images are resized") {
+  for (const bool resizes : {false, true}) {
+    ImageModel model = description();
+    model.resizes = resizes;
+    CHECK(parse_image_model("file", image_metadata(model)).resizes == resizes);
+  }
 }
 
 TEST_CASE("one call saves a model's weights, and one call loads them") {
@@ -155,6 +164,7 @@ TEST_CASE("invalid descriptions of image models are refused") {
                 size + R"(,"std":[)" + deviation + "]}");
   };
   CHECK(read_image_model(grey("8", "0.5")).norm.std[0] == 0.5f);
+  CHECK_THROWS_AS(read_image_model(grey(R"(8,"resizes":1)", "1")), InputError);
   CHECK_THROWS_WITH(read_image_model(grey("16.9", "1")), Catch::Contains("whole number"));
   CHECK_THROWS_WITH(read_image_model(grey("8", "0")), Catch::Contains("a standard deviation of 0"));
   CHECK_THROWS_AS(read_image_model(grey("8", "1e99")), InputError);
