@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
+#include "models/image/resnet.h"
 
 namespace tessera::apps {
 namespace {
@@ -11,6 +12,17 @@ namespace {
 constexpr const char* absent = "nothing";
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
+
+// Returns true if a model of images has other tensors for images of another size. A VGG has weights
+// for each pixel. A ResNet averages over all pixels before its last layer, but the kernel of its
+// first convolution is smaller for small images.
+bool depends_on_size(const std::string& model, const std::string& now, const std::string& before) {
+  if (model.starts_with("vgg")) return true;
+  const auto small_images = [&](const std::string& side) {
+    return models::ResNetConfig::preset(model, {.side = std::atoll(side.c_str())}).small_images;
+  };
+  return small_images(now) != small_images(before);
+}
 
 }  // namespace
 
@@ -49,8 +61,9 @@ bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   // that were added later.
   if (now == absent || before == absent) return false;
   if (name == "model.dropout" || name == "model.epsilon") return false;
-  // A ResNet averages over all pixels before its last layer. A VGG has weights for each pixel.
-  if (name == "model.image_size") return setting_value(run, "model.name").starts_with("vgg");
+  if (name == "model.image_size") {
+    return depends_on_size(setting_value(run, "model.name"), now, before);
+  }
   if (name.starts_with("model.")) return true;
   // Adam and AdamW have the same state.
   if (name == "optimizer") return !(now.starts_with("adam") && before.starts_with("adam"));
