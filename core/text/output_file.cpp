@@ -183,16 +183,24 @@ void OutputFile::flush_in_time(int64_t written) {
   constexpr int64_t piece = int64_t{16} << 20;
   const bool ends_piece = unflushed_ / piece != (unflushed_ + written) / piece;
   unflushed_ += written;
+  synced_ = false;
   if (ends_piece) ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);
   if (unflushed_ < most) return;
   if (::fdatasync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));
   unflushed_ = 0;
 }
 
+void OutputFile::sync() {
+  if (synced_) return;
+  if (::fsync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));
+  unflushed_ = 0;
+  synced_ = true;
+}
+
 void OutputFile::commit() {
   // The bytes go to disk before the rename. Otherwise the final name could belong to an empty file
   // after a crash.
-  if (::fsync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));
+  sync();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     fail("{}: renaming {} failed: {}", path_, temporary_, std::strerror(errno));
   }

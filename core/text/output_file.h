@@ -28,7 +28,11 @@ class OutputFile {
   /// Writes bytes from `position` on. `write` still continues where the last `write` ended. Bytes
   /// that are never written become zeros.
   void write_at(int64_t position, const void* data, size_t bytes);
-  /// Flushes the file to disk and renames it to `path`, replacing an earlier file.
+  /// Flushes the file to disk, where it keeps its temporary name. Throws if the disk is full. With
+  /// several files, sync() is called for all of them before the first commit().
+  void sync();
+  /// Flushes the file to disk, unless sync() has done so, and renames it to `path`, replacing an
+  /// earlier file.
   void commit();
 
  private:
@@ -38,6 +42,7 @@ class OutputFile {
   std::string path_;
   std::string temporary_;
   int descriptor_ = -1;
+  bool synced_ = false;    // true: nothing was written since sync()
   int64_t unflushed_ = 0;  // bytes
 };
 

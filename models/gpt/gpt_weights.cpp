@@ -163,11 +163,12 @@ void GptWriter::write(const nn::NamedParameter& named, std::span<const float> va
 
 void GptWriter::commit() {
   file_.check_complete();
-  // The disk may become full, so both files are written completely before the first rename. The
-  // weights are renamed last. So if the weights exist, config.json exists too, even if the process
-  // is killed between the two renames.
+  // The disk may become full, even in fsync, so both files are on the disk before the first rename.
+  // The weights are renamed last. So if the weights exist, config.json exists too, even if the
+  // process is killed between the two renames.
   OutputFile config(config_path_);
   config.write(gpt_config_text(config_));
+  file_.sync();
   config.commit();
   file_.commit();
 }

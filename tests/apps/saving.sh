@@ -188,10 +188,27 @@ else
   printf 'skipped, because no small disk can be mounted here: saves on a full disk\n'
 fi
 
-# With a limited staging copy and a slow disk, the update waits until the thread that writes the
-# checkpoint has read the state. Results do not change.
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
+# A save flushes the weights and config.json once each. If the disk is full when the weights are
+# flushed, neither file of the model that they should replace has changed.
+replace=("$train_gpt" "${run[@]}" --steps 1 --eval-every 0
+  --save "$work/replaced/model.safetensors")
+mkdir replaced
+must_work env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/replaced/" FAULT_CALLS=fsync \
+  FAULT_COUNT="$work/count.txt" "${replace[@]}" --width 32
+[[ $(< count.txt) == 2 ]] || fail "$(< count.txt) calls of fsync"
+cp -r replaced larger
+status=0
+LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/replaced/model.safetensors" FAULT_CALLS=fsync \
+  FAULT_AT=1 FAULT=ENOSPC "${replace[@]}" > stdout.log 2> stderr.log < /dev/null || status=$?
+[[ $status == 1 ]] || fail "exit code $status instead of 1: $(< stderr.log)"
+grep -q 'replaced/model.safetensors: writing failed: No space left on device' stderr.log ||
+  fail "$(< stderr.log)"
+diff -r replaced larger || fail "a save that failed has changed a file"
+
+# With a limited staging copy and a slow disk, the update waits until the thread that writes the
+# checkpoint has read the state. Results do not change.
 digest() {
   sed -nE "s/.*\"type\":\"checkpoint\",\"step\":$2,.*\"digest\":\"([0-9a-f]+)\".*/\1/p" "$1"
 }

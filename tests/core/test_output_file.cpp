@@ -28,6 +28,17 @@ TEST_CASE("a file appears complete, at commit") {
   REQUIRE(folder.entries() == 1);
 }
 
+TEST_CASE("a file keeps its temporary name after sync, and can still be written") {
+  const test::TemporaryFolder folder;
+  OutputFile file(folder.path("a"));
+  file.write("one ");
+  file.sync();
+  REQUIRE_FALSE(std::filesystem::exists(folder.path("a")));
+  file.write("two");
+  file.commit();
+  REQUIRE(folder.read("a") == "one two");
+}
+
 TEST_CASE("without commit nothing is left behind, and an existing file stays") {
   const test::TemporaryFolder folder;
   folder.file("a", "before");
