@@ -19,9 +19,9 @@ void set_order_seed(uint64_t seed);
 uint64_t order_seed();
 
 /// Sets the seed of deferred streams (emulated/deferred.h); with seed 0, streams are not deferred.
-/// Work that the host does not wait for runs once it has been queued for `patience_ms`. Before the
-/// change, this call waits for all deferred work and clears a failure of this work. No other thread
-/// may use CUDA during this call.
+/// Deferred work runs when the host waits for it, or once it has been queued for `patience_ms`.
+/// Before it sets the seed, this call waits for all deferred work and clears any failure of that
+/// work. No other thread may use CUDA during this call.
 void set_stream_seed(uint64_t seed, int patience_ms = 20);
 
 /// Sets the number of devices, 0 to 64. -1 stands for the number in the environment variable

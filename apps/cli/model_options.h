@@ -33,7 +33,8 @@ void add_model_options(Flags& app, ModelOptions& options);
 std::string preset_of(const ModelOptions& options);
 /// Returns the model's sizes. Throws InputError, naming the flags, if the sizes are invalid.
 models::GptConfig model_config(const ModelOptions& options);
-/// Returns the help's texts for the defaults of training a GPT, which depend on the preset.
+/// Returns what --help says about the defaults of GPT training. Where a default depends on the
+/// preset, its text has the value of each preset.
 DefaultTexts gpt_default_texts();
 /// Returns `options` with the sizes of the model in a safetensors file of weights, so that the user
 /// need not give the sizes. Heads and epsilon come from config.json beside the file. If no preset
@@ -43,13 +44,14 @@ DefaultTexts gpt_default_texts();
 /// not divide the file's width.
 ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
-/// --global-batch (or --batch) and --micro-batch. The help of both flags names the unit `samples`.
-/// batch_sizes throws InputError, naming the flags, if the sizes are invalid.
+/// --global-batch (or --batch) and --micro-batch.
 struct BatchOptions {
   std::optional<int64_t> global, micro;
 };
+/// Adds both flags. `samples` is the word for samples in their help, such as "Images".
 void add_batch_options(Flags& app, BatchOptions& options, const std::string& group,
                        const DefaultTexts& defaults, const std::string& samples = "Sequences");
+/// Throws InputError, naming the flags, if the sizes are invalid.
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
 
 /// Adds --optimizer adamw|adam|sgd|adagrad.

@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// True if the folder of --checkpoint has the checkpoint that the run resumes from. The two folders
-// can differ if --resume gives a path.
+// True if the checkpoint that the run resumes from is in the folder of --checkpoint. It can be in
+// another folder if --resume gives a path.
 bool has_checkpoint(const CheckpointFlags& flags, const Resumed& resumed) {
   if (flags.resume == "latest") return true;
   std::error_code error;

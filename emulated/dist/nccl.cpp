@@ -92,7 +92,8 @@ void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t strea
   const auto graph = is_captured ? communicator->captured() : nullptr;
   const auto work = [communicator, calls = std::move(calls), graph] {
     const ncclResult_t result = guarded([&] { communicator->run(calls); });
-    // A failure of a deferred call is a failure of the communicator, not of the stream.
+    // run() has recorded a failure in the communicator. The launch of a graph returns the failure
+    // too, but a deferred stream goes on, as a GPU's stream does.
     if (result == ncclSuccess || streams_are_deferred()) return cudaSuccess;
     return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));
   };

@@ -118,7 +118,7 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
 void CheckpointReader::verify_range(const CheckpointRange& range,
                                     std::vector<std::byte>& buffer) const {
   constexpr int64_t most_bytes = int64_t{1} << 20;
-  constexpr int64_t ahead = int64_t{16} << 20;  // bytes from a read to the bytes that it prefetches
+  constexpr int64_t ahead = int64_t{16} << 20;  // bytes between a read and the prefetch beside it
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = this->file(static_cast<size_t>(range.file));
   const int64_t element = dtype_size(of.dtype);

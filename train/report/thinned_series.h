@@ -1,6 +1,6 @@
-// A curve with a bounded number of points, for any number of steps. A short curve keeps all points.
-// A longer curve keeps the least and the largest point of every 2 neighbours, then of every 4, and
-// so on. A drawing of the kept points therefore shows every spike.
+// A curve with a bounded number of points, for any number of steps. Neighbouring points are grouped
+// in bins. A bin holds 1 point while the curve is short, then 2, 4 and so on as the curve grows.
+// Each bin keeps only its lowest and its highest point, so a drawing of them shows every spike.
 #pragma once
 
 #include <cstdint>

@@ -34,16 +34,17 @@ void check_against_reference(DType dtype, float loss_scale, int64_t rows, int64_
   const Values logits =
       product(values_of(x), values_of(weight), rows, vocabulary, channels, false, true);
   const CrossEntropyReference expected(logits, targets, loss_scale);
-  // Rounding to bf16 changes a logit by up to 1/256 of its magnitude. The loss of a row and the
-  // relative gradient of a logit may be off by as much.
+  // Rounding to bf16 changes a logit by up to 1/256 of its magnitude. `logit_error` is the largest
+  // such change. The loss of a row may be off by as much, and the gradient of a logit by this
+  // fraction of its value.
   const bool rounded = logits_dtype(dtype) == DType::bf16;
   double largest = 0;
   for (const double logit : logits) largest = std::max(largest, std::fabs(logit));
   const double logit_error = rounded ? largest / 256 : 0;
   CHECK(std::fabs(loss.item() - expected.loss) <= 1e-5 * expected.loss + 1e-6 + logit_error);
-  // The gradient of the logits is rounded, and so is each product of this gradient. If the forward
-  // computes the gradients, the backward multiplies them by the loss's gradient and rounds them
-  // once more.
+  // A gradient is rounded twice: as the gradient of the logits, and as the product of that gradient
+  // with the weight or x. If logits are bf16, the forward computes the gradients, and the backward
+  // rounds them a third time when it multiplies them by the loss's gradient.
   const double bound = tolerance(dtype, rounded ? 3 : 2, 5e-5) + logit_error;
   CHECK(relative_error(x.leaf()->gradient, product(expected.dlogits, values_of(weight), rows,
                                                    channels, vocabulary)) < bound);
@@ -59,9 +60,9 @@ TEST_CASE("linear_cross_entropy and its gradients equal float64") {
 }
 
 TEST_CASE("linear_cross_entropy with a loss scale keeps gradients that f16 would round away") {
-  // Each probability is about 1e-5. The gradient of a logit that is not a target's is its
-  // probability divided by the 100 rows: about 1e-7. f16 needs a loss scale to represent this value
-  // precisely.
+  // Each probability is about 1e-5. For a token that is not the target, the gradient of the logit
+  // is the probability divided by the 100 rows: about 1e-7. f16 needs a loss scale to represent
+  // this value precisely.
   const int64_t rows = 100, channels = 3, vocabulary = 80000;
   const Tensor x = as_parameter(random_tensor_of(DType::f16, {rows, channels}, 1));
   const Tensor weight = as_parameter(random_tensor_of(DType::f16, {vocabulary, channels}, 2));
@@ -192,7 +193,7 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const int64_t extra = dtype == DType::f32           ? 0
                         : gradient_in_forward(dtype) ? vocabulary * channels * 4
                                                      : elements * 2 + vocabulary * channels * 4;
-  // `small` is for rows of losses and logsumexp, and for packed operands of products.
+  // `small` is for the loss and logsumexp of each row, and for packed operands of products.
   const int64_t small = int64_t{4} << 20;
   CHECK(peak_of(x, weight, targets, chunk, true) <= logits + gradients + extra + small);
   const NoGrad no_grad;
