@@ -35,8 +35,9 @@ const std::set<std::string> not_of_the_run = {
     "sample",  "preset",    "format",      "workers",      "protocol",     "popularity",
     "tuned_digest", "instructions"};
 
-// True for settings that the tensors of a checkpoint depend on. With --eval-only, only these
-// settings are compared.
+// True for settings that the weights of a checkpoint depend on. With --eval-only, only these
+// settings are compared, and those that the state of the optimizer depends on (must_agree), because
+// a checkpoint is restored with its state.
 bool shapes_weights(const std::string& name) {
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
          name == "precision";
@@ -241,16 +242,17 @@ void Resumed::check(const dist::Settings& run) const {
     }
   }
   const bool imported = !manifest.imported.empty();
-  const auto is_compared = [&](const std::string& name) {
+  const auto is_compared = [&](const ChangedSetting& changed) {
+    const std::string& name = changed.name;
     // An imported file determines only the settings that the import recorded.
     if (imported) return has_setting(manifest.run, name);
     if (is_recent(name) && !has_setting(manifest.run, name)) return false;
-    return !flags_.only_weights || shapes_weights(name);
+    return !flags_.only_weights || shapes_weights(name) || must_agree(changed, run);
   };
   std::vector<ChangedSetting> refused;
   for (const ChangedSetting& changed : changed_settings(run, manifest.run)) {
     const bool named = std::ranges::find(flags_.changed, changed.name) != flags_.changed.end();
-    if (!is_compared(changed.name) || (named && !must_agree(changed, run))) continue;
+    if (!is_compared(changed) || (named && !must_agree(changed, run))) continue;
     refused.push_back(changed);
   }
   if (!refused.empty()) {

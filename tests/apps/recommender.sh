@@ -179,6 +179,14 @@ alone --data u.data "${saved[@]}"
 must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only
 expect 'saved/step-000000002: ids is [0-9a-f]* instead of' "$train_gpt" --data others.data \
   "${saved[@]}" --eval-only
+# A checkpoint is restored with the state of its optimizer, so settings that the state depends on
+# must be those of the checkpoint.
+expect 'saved/step-000000002: table_optimizer is rowwise-adagrad instead of same;' "$train_gpt" \
+  --data u.data "${saved[@]}" --table-optimizer rowwise-adagrad --eval-only
+momentum=("${saved[@]}" --optimizer sgd --checkpoint momentum)
+alone --data u.data "${momentum[@]}"
+expect 'momentum/step-000000002: beta1 is 0 instead of 0.9;' "$train_gpt" --data u.data \
+  "${momentum[@]}" --beta1 0 --eval-only
 # --eval-only predicts with the mean rating of the weights, not with that of the data.
 rated=(--data u.data --batch 60 --micro-batch 12 --factors 8)
 alone "${rated[@]}" --init model.safetensors --eval-only

@@ -89,21 +89,50 @@ TEST_CASE("the tensors of a checkpoint depend on the model and on the optimizer'
   CHECK_FALSE(is_fixed("lr", "1", "2"));
 }
 
-TEST_CASE("settings that earlier versions did not record are not compared") {
+namespace {
+
+// Saves the checkpoint of a run with the settings `run`, and returns the flags that find it.
+CheckpointFlags saved_run(const test::TemporaryFolder& folder, const dist::World& world,
+                          const dist::Settings& run) {
   train::set_up_messages(false);
-  const test::TemporaryFolder folder;
-  const dist::World world{.communicator = dist::single_communicator()};
   models::Gpt model({.layers = 1, .heads = 1, .width = 4, .context = 4, .vocab = 5});
   optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {});
   CheckpointFlags flags;
   flags.options.folder = folder.path("run");
   flags.resume = "latest";
-  train::save_checkpoint(flags.options.folder, optimizer, world,
-                         {.step = 3, .run = {{"model.factors", "8"}}});
-  const Resumed resumed(flags, world);
+  train::save_checkpoint(flags.options.folder, optimizer, world, {.step = 3, .run = run});
+  return flags;
+}
+
+}  // namespace
+
+TEST_CASE("settings that earlier versions did not record are not compared") {
+  const test::TemporaryFolder folder;
+  const dist::World world{.communicator = dist::single_communicator()};
+  const Resumed resumed(saved_run(folder, world, {{"model.factors", "8"}}), world);
   CHECK_NOTHROW(resumed.check({{"model.factors", "8"}, {"model.hidden", "8,4"}, {"ids", "7"}}));
   CHECK_THAT(test::message_of<InputError>([&] {
                resumed.check({{"model.factors", "8"}, {"model.depth", "2"}});
              }),
              Catch::Matchers::ContainsSubstring("model.depth is 2 instead of nothing"));
+}
+
+TEST_CASE("--eval-only compares the settings that the optimizer's state depends on") {
+  const test::TemporaryFolder folder;
+  const dist::World world{.communicator = dist::single_communicator()};
+  const auto settings = [](const char* beta1, const char* table_optimizer) {
+    return dist::Settings{
+        {"optimizer", "sgd"}, {"beta1", beta1}, {"table_optimizer", table_optimizer}};
+  };
+  CheckpointFlags flags = saved_run(folder, world, settings("0.9", "same"));
+  flags.only_weights = true;
+  const Resumed resumed(flags, world);
+  CHECK_NOTHROW(resumed.check(settings("0.8", "same")));
+  const auto refused = [&](const char* beta1, const char* table_optimizer) {
+    return test::message_of<InputError>([&] { resumed.check(settings(beta1, table_optimizer)); });
+  };
+  using Catch::Matchers::ContainsSubstring;
+  CHECK_THAT(refused("0", "same"), ContainsSubstring(": beta1 is 0 instead of 0.9;"));
+  CHECK_THAT(refused("0.9", "rowwise-adagrad"),
+             ContainsSubstring(": table_optimizer is rowwise-adagrad instead of same;"));
 }
