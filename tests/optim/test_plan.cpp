@@ -264,6 +264,31 @@ TEST_CASE("plan: the staging of a transport can be given") {
   CHECK(plan(input, 0).communication == 5 + 2 * 8 + 2 * 4 + 2 * 2);
 }
 
+TEST_CASE("plan: ranks that save exchange texts, for which a save frees its bucket") {
+  // Each rank has a piece of 1 MiB / N, but at least 4 KiB and at most 64 KiB, and 8 bytes for the
+  // length of its text. The parameter has 157 blocks, padded to 158: 40,448 elements.
+  PlanInput input{.parameters = {{"w", 40'000}}, .ranks = 2, .stage = 2};
+  const int64_t without = plan(input, 0).communication;
+  input.checkpoints = true;
+  CHECK(plan(input, 0).communication == without + 2 * (65'536 + 8));
+  input.saves = true;  // the bucket in f32 is larger than the texts
+  CHECK(plan(input, 0).communication == without + 40'448 * 4);
+  input.parameters[0].elements = 512;
+  CHECK(plan(input, 0).communication == without - 156 * 8 + 2 * (65'536 + 8));
+  input.ranks = 64;
+  CHECK(plan(input, 0).parts.texts == 64 * (16'384 + 8));
+  input.ranks = 1000;
+  CHECK(plan(input, 0).parts.texts == 1000 * (4096 + 8));
+  // On a GPU the texts are on the host, so the device has the bucket alone.
+  input.ranks = 2;
+  input.device = {DeviceType::cuda, 0};
+  const Plan saves = plan(input, 0);
+  input.saves = input.checkpoints = false;
+  const Plan neither = plan(input, 0);
+  CHECK(saves.communication == neither.communication + 512 * 4);
+  CHECK(saves.host.communication == neither.host.communication + 2 * (65'536 + 8));
+}
+
 TEST_CASE("plan: a million ranks, trillions of parameters") {
   // 10^12 elements are 3,906,250,000 blocks. Each of 10^6 ranks holds 3,907 of them (3,906.25
   // rounded up), 1,000,192 elements. There are ten such parameters, each a bucket and a block of
