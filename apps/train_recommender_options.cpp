@@ -243,6 +243,8 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
        .decay = "Weight decay of matrices, and of all rows of the tables in each step (default: 0)",
        .save = "Write the weights and ids at the end to FILE.safetensors, which recommend reads",
        .init = "Begin with the weights in FILE.safetensors",
+       .verify = "Let ranks compare all bytes of the file of --init, instead of samples at 64 "
+                 "places; ratings are always compared completely",
        .clip = 0,
        .defaults = default_texts()});
   line.help = app.parse(argc, argv);

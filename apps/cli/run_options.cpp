@@ -228,10 +228,7 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
   add_distribution(app, given, flags.defaults);
   add_device_options(app, options.devices);
   add_memory_options(app, options.memory);
-  app.add_flag("--verify-data", options.verify_data,
-               "Let ranks compare all bytes of the files that they read, instead of samples at 64 "
-               "places")
-      ->group("Data");
+  app.add_flag("--verify-data", options.verify_data, flags.verify)->group("Data");
   add_output(app, given, options, flags);
   add_checkpoint_options(app, options.checkpoints);
 }

@@ -22,7 +22,7 @@ namespace tessera::apps {
 
 struct RunOptions {
   std::string data;
-  bool verify_data = false;  // true: ranks compare all of the data, not just 64 blocks or images
+  bool verify_data = false;  // true: ranks compare whole files, not just 64 blocks or images
 
   int stage = 2;
   int64_t bucket_bytes = 0;
@@ -88,6 +88,9 @@ struct RunFlags {
   std::string decay;      // help of --weight-decay
   std::string save;       // help of --save
   std::string init;       // help of --init
+  // help of --verify-data
+  std::string verify =
+      "Let ranks compare all bytes of the files that they read, instead of samples at 64 places";
   float clip = 0;         // default of --clip
   DefaultTexts defaults = {};
 };

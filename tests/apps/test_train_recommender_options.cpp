@@ -24,6 +24,13 @@ TEST_CASE("train_recommender: the seed and the implied log are known before the 
   CHECK(options.log == "run.jsonl");
 }
 
+TEST_CASE("train_recommender: the help says which files --verify-data is for") {
+  const char* arguments[] = {"train_recommender", "--help"};
+  std::string help = parse_recommender_command_line(2, arguments).help;
+  std::erase_if(help, [](char c) { return c == ' ' || c == '\n'; });  // the help breaks lines
+  CHECK_THAT(help, Catch::Matchers::ContainsSubstring("ratingsarealwayscomparedcompletely"));
+}
+
 TEST_CASE("train_recommender: defaults without flags") {
   const RecommenderTrainOptions options = parse({});
   CHECK(options.data.empty());
