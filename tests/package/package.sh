@@ -36,6 +36,11 @@ trains() {
   "build/$program" "$@" > /dev/null
   cmp <(losses two.jsonl) <(losses "$program.jsonl") || fail "$program: one rank trains otherwise"
 }
+# The README says how short these programs are.
+grep -q 'programs of fewer than 70 lines' "$TESSERA_SOURCE_DIR/README.md" || fail "README.md"
+for program in tokens images; do
+  (($(wc -l < "$program.cpp") < 70)) || fail "$program.cpp: has $(wc -l < "$program.cpp") lines"
+done
 seq 1 6000 > numbers.txt
 trains tokens numbers.txt
 trains images
