@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the rules of the house style that a script can check: sizes, whitespace, headers, marks of
 unfinished work, includes between folders, and the word "rank" in nn/ and models/. Also checks that
-the sources still have the lines that docs/ quote.
+the sources still have the lines that docs/ quote, and that a page names the file that it quotes.
 
 Usage: scripts/check_style.py [ROOT]. Prints a line per finding, and exits with 1 if there is any.
 """
@@ -185,19 +185,28 @@ def check_cpp(root, path, text):
 
 
 def check_quotes(root, path):
-    """A ```cpp block of docs/ without a main must be consecutive lines of one source."""
+    """A ```cpp block of docs/ without a main must be consecutive lines of one source, whose name
+    the page has above the block."""
     text = (root / path).read_text(encoding="utf-8")
     for match in re.finditer(r"^```cpp\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         quote = "\n" + "".join(line.strip() + "\n" for line in match.group(1).splitlines())
-        if "int main" not in quote and not any(quote in source for source in stripped(root)):
-            yield text.count("\n", 0, match.start()) + 1, "no source has these lines any more"
+        if "int main" in quote:
+            continue
+        number = text.count("\n", 0, match.start()) + 1
+        above = text[:match.start()]
+        quoted = [source for source, lines in stripped(root).items() if quote in lines]
+        if not quoted:
+            yield number, "no source has these lines any more"
+        elif not any(re.search(rf"\b{re.escape(source.name)}\b", above) for source in quoted):
+            yield number, f"{quoted[0]} has these lines, and is not named above them"
 
 
 @functools.cache
 def stripped(root):
-    """Returns the texts of all C++ sources, without indentation."""
-    return ["\n" + "".join(line.strip() + "\n" for line in (root / path).read_text().splitlines())
-            for path in sources(root) if path.suffix in CPP_SUFFIXES]
+    """Returns the text of each C++ source, without indentation, by path."""
+    return {path: "\n" + "".join(line.strip() + "\n"
+                                 for line in (root / path).read_text().splitlines())
+            for path in sources(root) if path.suffix in CPP_SUFFIXES}
 
 
 def sources(root):

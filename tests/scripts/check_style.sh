@@ -77,7 +77,10 @@ printf '#include <mpi.h>\n' | plant nn/a.cpp "1: nn/ may not use MPI, which belo
 printf '#include "good.h"\n' |
   plant core/a.cpp '1: "good.h" is not a path from the root of the checkout'
 fence='```'
-printf '%scpp\n  int value_ = 1'"'"'000, other_{3};\n%s\n' "$fence" "$fence" > "$tree/docs/good.md"
+quote="${fence}cpp"$'\n'"  int value_ = 1'000, other_{3};"$'\n'"$fence"
+printf 'Sizes (core/good.h):\n%s\n' "$quote" > "$tree/docs/good.md"
 python3 "$check" "$tree"
+printf 'Sizes (core/good.cpp, core/no_good.h):\n%s\nfrom core/good.h\n' "$quote" |
+  plant docs/a.md '2: core/good.h has these lines, and is not named above them'
 printf 'text\n%scpp\nint gone;\n%s\n' "$fence" "$fence" |
   plant docs/a.md '2: no source has these lines any more'
