@@ -196,7 +196,7 @@ Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags
 void Resumed::open(const dist::World& world) {
   const std::string& folder = flags_.options.folder;
   const bool writes = flags_.options.wanted() && !flags_.only_weights;
-  if (writes && world.rank == 0) claimed_ = std::make_unique<train::CheckpointFolder>(folder);
+  if (writes) claimed_ = train::claim_folder(folder, world);
   if (flags_.resume == "latest") {
     checkpoint_ = train::find_checkpoint(folder, world);
     if (flags_.only_weights && !found()) {

@@ -62,6 +62,15 @@ differ 'the checkpoint to resume from: rank 0 has step 2, digest ' \
   1 "${resumed[@]}" --resume saved/step-000000002 : 1 "${resumed[@]}" --resume step-000000003
 differ '--resume: rank 0 has a folder, rank 1 has never' \
   1 "${run[@]}" --resume step-000000003 : 1 "${run[@]}" --resume never
+# The paths of --checkpoint may differ too, but must lead to one folder.
+mkdir shared
+ln -s shared linked
+agree 1 "${run[@]}" --checkpoint shared : 1 "${run[@]}" --checkpoint linked
+[[ -e shared/step-000000003/manifest.json ]] || fail "no checkpoint: $(ls shared)"
+differ 'the folder of --checkpoint: rank 0 has a folder that all ranks must share, rank 1 has '\
+'another folder, elsewhere; ' \
+  1 "${run[@]}" --checkpoint here : 1 "${run[@]}" --checkpoint elsewhere
+[[ ! -e here/step-000000003 && ! -e elsewhere ]] || fail "a refused run wrote a checkpoint"
 echo 'seed = 7' > seed.ini
 differ '--seed: rank 0 has 1, rank 1 has 7' 1 "${run[@]}" : 1 "${run[@]}" --config seed.ini
 

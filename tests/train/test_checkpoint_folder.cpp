@@ -40,5 +40,25 @@ TEST_CASE("a claim on a folder without checkpoints removes the lock file that it
   CHECK(fs::exists(lock));  // the last claim did not make the lock, so it did not remove it
 }
 
+TEST_CASE("a claimed folder is recognized by its signature, at any path") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run"), link = folder.path("link");
+  std::string signature;
+  {
+    CheckpointFolder claimed(run);
+    CHECK_FALSE(CheckpointFolder::is_signed(run, ""));
+    const std::string first = claimed.sign();
+    signature = claimed.sign();
+    CHECK(signature != first);
+    fs::create_directory_symlink(run, link);
+    CHECK(CheckpointFolder::is_signed(link, signature));
+    CHECK_FALSE(CheckpointFolder::is_signed(run, first));
+    CHECK_FALSE(CheckpointFolder::is_signed(folder.path("absent"), signature));
+    fs::create_directory(run + "/step-000000003");  // the claim then leaves its lock file
+  }
+  const CheckpointFolder again(run);
+  CHECK(CheckpointFolder::is_signed(run, signature));  // `again` has not signed the folder yet
+}
+
 }  // namespace
 }  // namespace tessera::test

@@ -13,12 +13,17 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <random>
 #include <utility>
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include "core/error.h"
 #include "core/trace.h"
+#include "dist/agreement.h"
+#include "dist/communicator.h"
 
 namespace tessera::train {
 namespace {
@@ -117,6 +122,50 @@ CheckpointFolder::~CheckpointFolder() {
     // The folder cannot be read, so the lock stays.
   }
   ::close(descriptor_);
+}
+
+std::string CheckpointFolder::sign() {
+  std::random_device random;
+  const std::string signature = fmt::format("{:08x}{:08x}{:08x}\n", random(), random(), random());
+  // fdatasync sends the text to the server of a network file system. Closing a second descriptor
+  // would do so too, but there it would also release the lock.
+  const auto size = static_cast<ssize_t>(signature.size());
+  if (::ftruncate(descriptor_, 0) != 0 ||
+      ::pwrite(descriptor_, signature.data(), signature.size(), 0) != size ||
+      ::fdatasync(descriptor_) != 0) {
+    fail_input("{}: cannot be written: {}", lock_, std::strerror(errno));
+  }
+  return signature;
+}
+
+bool CheckpointFolder::is_signed(const std::string& folder, const std::string& signature) {
+  // A network file system may show an older state of the folder for a while. Listing the folder
+  // makes its client ask the server for the newest state.
+  constexpr int most_tries = 20;
+  for (int tries = 0; tries < most_tries; ++tries) {
+    if (tries > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::error_code error;
+    for (fs::directory_iterator entry(folder, error), end; !error && entry != end;) {
+      entry.increment(error);
+    }
+    std::ifstream file(fs::path(folder) / lock_name);
+    std::string found;
+    if (std::getline(file, found) && found + '\n' == signature) return true;
+  }
+  return false;
+}
+
+std::unique_ptr<CheckpointFolder> claim_folder(const std::string& folder,
+                                               const dist::World& world) {
+  auto claimed = world.rank == 0 ? std::make_unique<CheckpointFolder>(folder) : nullptr;
+  if (world.size == 1) return claimed;
+  const std::string signature =
+      dist::broadcast_text(*world.communicator, claimed ? claimed->sign() : "");
+  const bool shared = claimed || CheckpointFolder::is_signed(folder, signature);
+  dist::check_agreement(
+      world, {{"the folder of --checkpoint", shared ? "a folder that all ranks must share"
+                                                    : fmt::format("another folder, {}", folder)}});
+  return claimed;
 }
 
 RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& world,

@@ -41,6 +41,12 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
+  /// Writes a random text into the lock file and returns this text, by which processes on other
+  /// hosts recognize the folder. Throws InputError if the file cannot be written.
+  std::string sign();
+  /// True if `folder` is claimed by an object whose sign() returned `signature`.
+  static bool is_signed(const std::string& folder, const std::string& signature);
+
  private:
   /// Opens and locks the file `lock_`. Returns false if another process has locked it.
   bool claim();
@@ -51,10 +57,16 @@ class CheckpointFolder {
   bool removable_ = false;  // true if this object has made the file, and locked it
 };
 
+/// Claims a run's folder of checkpoints: rank 0 gets the claim, other ranks get null. Each rank
+/// gives its own path, because hosts may mount the folder at different paths. Throws InputError on
+/// every rank if the path of a rank leads to another folder. Checkpoints would lack the shards of
+/// this rank, and the first checkpoint may come after hours of training. Collective.
+std::unique_ptr<CheckpointFolder> claim_folder(const std::string& folder, const dist::World& world);
+
 class RunCheckpoints {
  public:
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
-  /// (CheckpointFolder). Checkpoints record the settings, metadata and best evaluation of `info`.
+  /// (claim_folder). Checkpoints record the settings, metadata and best evaluation of `info`.
   /// Handles SIGUSR1, SIGUSR2 and SIGTERM until destruction, and allocates the copy if the options
   /// ask for one. The destructor restores the previous handlers. SIGUSR1 and SIGUSR2 are ignored
   /// from then on if they had none, so that they do not end a program that writes its results.
