@@ -19,7 +19,7 @@ struct GivenPath {
 /// (train/weight_saves.h).
 struct GivenSaves {
   std::string file = {};                 // the file of --save; empty: not given
-  std::vector<std::string> others = {};  // names of files written beside the weights
+  std::vector<std::string> others = {};  // names of other files in each folder of weights
   int64_t every = 0;                     // --save-every; 0: not given
   bool best = false;                     // --save-best
   std::string checkpoints = {};          // the folder of --checkpoint

@@ -65,7 +65,7 @@ void add_distribution(Flags& app, GivenRun& given, const DefaultTexts& defaults)
   app.add_option("--threads", given.threads,
                  "CPU threads of each rank (default: OMP_NUM_THREADS, else the host's cores "
                  "divided by the number of its ranks)")
-      ->compare(Compared::nothing)  // check_inputs compares the number of threads
+      ->compare(Compared::nothing)  // check_inputs compares the resulting number of threads
       ->group(group);
 }
 
@@ -154,7 +154,7 @@ void check_training(const RunOptions& options) {
 }
 
 // Checks --eval-only: the run must have an evaluation and weights to evaluate, and no flag may ask
-// for an output file. A log, for instance, would lose its lines after the checkpoint's step.
+// for an output file. The file may belong to the run that is evaluated, and would lose its content.
 void check_eval_only(const RunOptions& options) {
   if (!options.eval_only) return;
   if (options.eval_every == 0) {

@@ -1,4 +1,4 @@
-// The defaults of a training run, and their values for each preset of a GPT.
+// The defaults of a training run: for each preset of a GPT, and as texts for --help.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace tessera::apps {
 struct TrainDefaults {
   int64_t steps;
   int64_t global_batch;
-  int64_t micro_batch;  // fixed, so that results have the same bits on any number of ranks
+  int64_t micro_batch;  // does not depend on the number of ranks, so neither do a run's bits
   float lr;
   float min_lr;
   int64_t warmup;

@@ -12,8 +12,8 @@
 //   exchange_v (alltoallv), all_gather_v      (N-1) / N
 //   broadcast, send_receive (sendrecv)        1
 //
-// nccl-tests has no exchange. An exchange moves as many bytes as a reduce-scatter, so it has the
-// same factor.
+// exchange is an all-to-all that is timed together with the additions of a reduction. nccl-tests
+// has no such measurement. It moves as many bytes as a reduce-scatter, so it has the same factor.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 //   CommResult result = measurement.measure(dist::Collective::all_gather, 4096);
 //
 // A call is timed until it is done; on CUDA, until the device is done. The time of a call is the
-// time of the slowest rank. The time of an exchange includes the f32 additions of an ordered
-// reduction, because the time of a reduce-scatter includes additions too.
+// time of the slowest rank. An exchange (an all-to-all) is followed by the f32 additions that make
+// it an ordered reduction. They are timed too, as in the time of a reduce-scatter, which adds.
 #pragma once
 
 #include <cstdint>

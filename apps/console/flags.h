@@ -12,7 +12,8 @@
 //   const std::string text = app.parse(argc, argv);       // if not empty: print it and exit
 //   dist::check_agreement(world, app.settings());         // in programs with ranks
 //
-// No flag adjusts a value: a text that is not a valid value is refused (apps/console/flag_value.h).
+// Values are never rounded or clamped: a text that is not a valid value is refused
+// (apps/console/flag_value.h).
 #pragma once
 
 #include <cstdint>
