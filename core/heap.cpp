@@ -61,7 +61,11 @@ void* Heap::take(int64_t bytes) {
   live_bytes_ += bytes;
   const int64_t peak_before = std::exchange(peak_bytes_, std::max(peak_bytes_, live_bytes_));
   auto found = best_fit(bytes);
-  if (found == free_.end() && grow(bytes)) found = best_fit(bytes);
+  if (found == free_.end()) {
+    (void)grow(bytes);
+    // Even a grow() that fails may have handed free pages back, so `found` is no longer valid.
+    found = best_fit(bytes);
+  }
   if (found == free_.end()) {
     live_bytes_ -= bytes;
     peak_bytes_ = peak_before;

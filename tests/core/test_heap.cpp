@@ -166,6 +166,22 @@ TEST_CASE("a heap without blocks returns all memory to the system", "[heap][cpu]
 
 // The address sanitizer keeps freed pages. So the test is tagged [slow], and sanitizer builds leave
 // it out.
+TEST_CASE("a block for which the system has no memory is refused, and the heap stays usable",
+          "[heap][cpu]") {
+  Blocks blocks(4096);
+  const auto no_block = [&] { return blocks.heap.take(int64_t{1} << 60) == nullptr; };
+  CHECK(no_block());
+  for (int i = 0; i < 40; ++i) blocks.take(3 * mebibyte);
+  for (size_t i = 0; i < 20; ++i) blocks.give(i);  // leaves free ranges, which grow() hands back
+  CHECK(no_block());
+  CHECK(no_block());
+  const int64_t live = 20 * blocks.heap.block_bytes(3 * mebibyte);
+  CHECK(blocks.heap.held_bytes() >= live);
+  for (int i = 0; i < 20; ++i) blocks.take(5 * mebibyte);
+  CHECK(blocks.heap.held_bytes() >= live + 20 * 5 * mebibyte);
+  CHECK(blocks.heap.held_bytes() <= blocks.heap.most_held_bytes());
+}
+
 TEST_CASE("growing blocks leave little more memory resident than the largest block",
           "[slow][cpu]") {
   static_assert(noexcept(std::declval<Heap&>().give(nullptr, 0)));
