@@ -196,8 +196,13 @@ void InputCollector::add(std::span<const Tensor> inputs) {
   }
 }
 
-GradMode::GradMode(bool on) : before_(std::exchange(grad_is_enabled, on)) {}
-GradMode::~GradMode() { grad_is_enabled = before_; }
+GradMode::GradMode(bool on)
+    : before_(std::exchange(grad_is_enabled, on)),
+      collector_before_(std::exchange(input_collector, on ? input_collector : nullptr)) {}
+GradMode::~GradMode() {
+  grad_is_enabled = before_;
+  input_collector = collector_before_;
+}
 
 /// One backward walk over the graph that led to some outputs. The caller calls, in this order: the
 /// constructor, begin_gradients, count_contributions, start, run. All contributions are counted

@@ -246,8 +246,10 @@ class GradMode {
 
  private:
   bool before_;
+  InputCollector* collector_before_;
 };
-/// Turns recording off on this thread while the object lives.
+/// Turns recording off on this thread while the object lives. Also hides the InputCollector of a
+/// recompute(): operations under NoGrad within a segment are an evaluation in both of its runs.
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };

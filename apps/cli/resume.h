@@ -55,8 +55,9 @@ class Resumed {
  public:
   /// Finds the checkpoint to resume from. Collective.
   ///
-  /// Rank 0 claims the folder of --checkpoint (train::CheckpointFolder). With --eval-only rank 0
-  /// does not claim the folder, because another run may be training in it.
+  /// Rank 0 claims the folder of --checkpoint, which must be the same for all ranks
+  /// (train::claim_folder). With --eval-only rank 0 does not claim the folder, because another run
+  /// may be training in it.
   ///
   /// With --resume latest, the run starts from the newest checkpoint in the folder of --checkpoint.
   /// Without a checkpoint the run starts from step 0, but with --eval-only throws InputError.

@@ -59,7 +59,8 @@ struct ZeroOptions {
   /// them. The time of an update then grows with the whole table.
   bool update_all_rows = false;
   /// Returns the group of a parameter: 0 for the rule's own hyper-parameters, i for groups[i - 1].
-  /// Must be set if there are groups.
+  /// Must be set if there are groups. It is called several times per parameter and must return the
+  /// same group each time.
   std::function<int(const nn::NamedParameter&)> group_of = nullptr;
   std::vector<GroupOptions> groups = {};
 };

@@ -164,8 +164,6 @@ TEST_CASE("a heap without blocks returns all memory to the system", "[heap][cpu]
   CHECK(blocks.heap.held_bytes() == 6 * mebibyte);
 }
 
-// The address sanitizer keeps freed pages. So the test is tagged [slow], and sanitizer builds leave
-// it out.
 TEST_CASE("a block for which the system has no memory is refused, and the heap stays usable",
           "[heap][cpu]") {
   Blocks blocks(4096);
@@ -182,6 +180,8 @@ TEST_CASE("a block for which the system has no memory is refused, and the heap s
   CHECK(blocks.heap.held_bytes() <= blocks.heap.most_held_bytes());
 }
 
+// The address sanitizer keeps freed pages. So the test is tagged [slow], and sanitizer builds leave
+// it out.
 TEST_CASE("growing blocks leave little more memory resident than the largest block",
           "[slow][cpu]") {
   static_assert(noexcept(std::declval<Heap&>().give(nullptr, 0)));

@@ -84,8 +84,13 @@ TEST_CASE("both runs of a segment may be differentiated, an evaluation may not")
   Parameters parameters;
   const Tensor x = parameters.make("x", {4}, 1);
   std::vector<bool> seen;
-  const auto segment = [&seen](const Tensor& in) {
+  std::vector<bool> evaluated;  // within the segment
+  const auto segment = [&](const Tensor& in) {
     seen.push_back(may_be_differentiated());
+    {
+      const NoGrad no_grad;
+      evaluated.push_back(may_be_differentiated());
+    }
     return ops::mul(in, in);
   };
   {
@@ -94,6 +99,7 @@ TEST_CASE("both runs of a segment may be differentiated, an evaluation may not")
   }
   backward(ops::sum(run(true, x, segment)));
   CHECK(seen == std::vector<bool>{false, true, true});
+  CHECK(evaluated == std::vector<bool>{false, false, false});
 }
 
 TEST_CASE("recompute gives the same bits, with parameters in several segments and outside") {

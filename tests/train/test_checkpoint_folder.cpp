@@ -40,24 +40,23 @@ TEST_CASE("a claim on a folder without checkpoints removes the lock file that it
   CHECK(fs::exists(lock));  // the last claim did not make the lock, so it did not remove it
 }
 
-TEST_CASE("a claimed folder is recognized by its signature, at any path") {
+TEST_CASE("a claimed folder is recognized by its mark, at any path") {
   const TemporaryFolder folder;
-  const std::string run = folder.path("run"), link = folder.path("link");
-  std::string signature;
+  const std::string run = folder.path("a/run"), link = folder.path("link");
   {
     CheckpointFolder claimed(run);
-    CHECK_FALSE(CheckpointFolder::is_signed(run, ""));
-    const std::string first = claimed.sign();
-    signature = claimed.sign();
-    CHECK(signature != first);
+    const std::string mark = claimed.put_mark();
     fs::create_directory_symlink(run, link);
-    CHECK(CheckpointFolder::is_signed(link, signature));
-    CHECK_FALSE(CheckpointFolder::is_signed(run, first));
-    CHECK_FALSE(CheckpointFolder::is_signed(folder.path("absent"), signature));
-    fs::create_directory(run + "/step-000000003");  // the claim then leaves its lock file
+    CHECK(CheckpointFolder::has_mark(run, mark));
+    CHECK(CheckpointFolder::has_mark(link, mark));
+    CHECK_FALSE(CheckpointFolder::has_mark(run, "lock.0"));
+    CHECK_FALSE(CheckpointFolder::has_mark(folder.path("b/c/run"), mark));
+    CHECK_FALSE(fs::exists(folder.path("b")));  // folders made by the search are removed
+    claimed.remove_mark();
+    CHECK_FALSE(CheckpointFolder::has_mark(run, mark));
+    CHECK(claimed.put_mark() != mark);
   }
-  const CheckpointFolder again(run);
-  CHECK(CheckpointFolder::is_signed(run, signature));  // `again` has not signed the folder yet
+  CHECK(fs::is_empty(run));  // the destructor has removed the second mark
 }
 
 }  // namespace

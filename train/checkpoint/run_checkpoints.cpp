@@ -13,7 +13,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <random>
 #include <utility>
 
@@ -114,6 +113,7 @@ bool CheckpointFolder::claim() {
 }
 
 CheckpointFolder::~CheckpointFolder() {
+  remove_mark();
   // This process still holds the lock when it removes the file, so no other process has locked the
   // file.
   try {
@@ -124,47 +124,50 @@ CheckpointFolder::~CheckpointFolder() {
   ::close(descriptor_);
 }
 
-std::string CheckpointFolder::sign() {
+std::string CheckpointFolder::put_mark() {
   std::random_device random;
-  const std::string signature = fmt::format("{:08x}{:08x}{:08x}\n", random(), random(), random());
-  // fdatasync sends the text to the server of a network file system. Closing a second descriptor
-  // would do so too, but there it would also release the lock.
-  const auto size = static_cast<ssize_t>(signature.size());
-  if (::ftruncate(descriptor_, 0) != 0 ||
-      ::pwrite(descriptor_, signature.data(), signature.size(), 0) != size ||
-      ::fdatasync(descriptor_) != 0) {
-    fail_input("{}: cannot be written: {}", lock_, std::strerror(errno));
-  }
-  return signature;
+  const std::string name = fmt::format("lock.{:08x}{:08x}{:08x}", random(), random(), random());
+  mark_ = (fs::path(folder_) / name).string();
+  const int file = ::open(mark_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file < 0) fail_input("{}: cannot be written: {}", mark_, std::strerror(errno));
+  ::close(file);
+  return name;
 }
 
-bool CheckpointFolder::is_signed(const std::string& folder, const std::string& signature) {
-  // A network file system may show an older state of the folder for a while. Listing the folder
-  // makes its client ask the server for the newest state.
-  constexpr int most_tries = 20;
-  for (int tries = 0; tries < most_tries; ++tries) {
-    if (tries > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    std::error_code error;
-    for (fs::directory_iterator entry(folder, error), end; !error && entry != end;) {
-      entry.increment(error);
-    }
-    std::ifstream file(fs::path(folder) / lock_name);
-    std::string found;
-    if (std::getline(file, found) && found + '\n' == signature) return true;
+void CheckpointFolder::remove_mark() {
+  if (!mark_.empty()) ::unlink(mark_.c_str());
+  mark_.clear();
+}
+
+bool CheckpointFolder::has_mark(const std::string& folder, const std::string& name) {
+  // The client of a network file system may remember that a folder was absent. Only an attempt to
+  // make the folder asks the server. The random name of the mark is new to every client.
+  std::error_code error;
+  std::vector<fs::path> made;
+  fs::path path;
+  for (const fs::path& part : fs::absolute(folder)) {
+    path /= part;
+    if (fs::create_directory(path, error)) made.push_back(path);
   }
-  return false;
+  const bool found = fs::exists(fs::path(folder) / name, error);
+  // remove() does not remove a folder that is not empty.
+  for (auto folder_made = made.rbegin(); folder_made != made.rend(); ++folder_made) {
+    fs::remove(*folder_made, error);
+  }
+  return found;
 }
 
 std::unique_ptr<CheckpointFolder> claim_folder(const std::string& folder,
                                                const dist::World& world) {
   auto claimed = world.rank == 0 ? std::make_unique<CheckpointFolder>(folder) : nullptr;
   if (world.size == 1) return claimed;
-  const std::string signature =
-      dist::broadcast_text(*world.communicator, claimed ? claimed->sign() : "");
-  const bool shared = claimed || CheckpointFolder::is_signed(folder, signature);
+  const std::string mark =
+      dist::broadcast_text(*world.communicator, claimed ? claimed->put_mark() : "");
+  const bool shared = claimed || CheckpointFolder::has_mark(folder, mark);
   dist::check_agreement(
       world, {{"the folder of --checkpoint", shared ? "a folder that all ranks must share"
                                                     : fmt::format("another folder, {}", folder)}});
+  if (claimed) claimed->remove_mark();
   return claimed;
 }
 

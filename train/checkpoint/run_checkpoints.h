@@ -41,11 +41,13 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  /// Writes a random text into the lock file and returns this text, by which processes on other
-  /// hosts recognize the folder. Throws InputError if the file cannot be written.
-  std::string sign();
-  /// True if `folder` is claimed by an object whose sign() returned `signature`.
-  static bool is_signed(const std::string& folder, const std::string& signature);
+  /// Puts an empty file with a random name into the folder and returns the name, by which processes
+  /// on other hosts recognize the folder. The destructor removes the file, or remove_mark() does.
+  /// Throws InputError if the file cannot be made.
+  std::string put_mark();
+  void remove_mark();
+  /// True if `folder` has the mark `name`.
+  static bool has_mark(const std::string& folder, const std::string& name);
 
  private:
   /// Opens and locks the file `lock_`. Returns false if another process has locked it.
@@ -53,6 +55,7 @@ class CheckpointFolder {
 
   std::string folder_;
   std::string lock_;
+  std::string mark_;  // the file of put_mark(); empty if there is none
   int descriptor_ = -1;
   bool removable_ = false;  // true if this object has made the file, and locked it
 };
