@@ -52,8 +52,9 @@ Verified verify_one(const std::string& path) {
 }  // namespace
 
 bool is_one_checkpoint(const std::string& path) {
+  const std::string no_folder = train::why_no_folder(path);
+  if (!no_folder.empty()) fail_input("{}", no_folder);
   std::error_code error;
-  if (!fs::is_directory(path, error)) fail_input("{}: there is no such folder", path);
   return train::names_checkpoint(path) || fs::exists(fs::path(path) / train::manifest_name, error);
 }
 

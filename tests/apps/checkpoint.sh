@@ -210,6 +210,7 @@ expect 'give --checkpoint' "$train_gpt" "${run[@]}" --checkpoint-every 2
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --resume latest
 expect 'there is no checkpoint to resume from' "$train_gpt" "${run[@]}" --resume-changed lr
 expect 'nowhere: there is no such folder' "$train_gpt" "${run[@]}" --resume nowhere
+expect 'off/lock is a file, expected the folder' "$train_gpt" "${run[@]}" --resume off/lock
 expect 'off is a folder of checkpoints; name one of them, such as off/step-0000000' \
   "$train_gpt" "${run[@]}" --resume off
 expect 'cannot be made' "$train_gpt" "${run[@]}" --checkpoint text.txt/run

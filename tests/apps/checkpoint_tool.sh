@@ -274,7 +274,7 @@ fails 2 'checkpoint export DIR FILE' export a
 for command in inspect verify; do
   fails 2 'nowhere: there is no such folder' "$command" nowhere
   fails 2 'half: it has no checkpoints' "$command" half
-  fails 2 'text.txt: there is no such folder' "$command" text.txt
+  fails 2 'text.txt is a file, expected the folder of a checkpoint' "$command" text.txt
 done
 fails 2 'nowhere: there is no such folder' diff a nowhere
 fails 2 'half: it has no checkpoints' export half x.safetensors

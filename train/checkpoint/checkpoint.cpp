@@ -82,9 +82,9 @@ std::string verify_together(const std::string& path, const dist::World& world,
 
 // Returns why there is no checkpoint at `path`, or an empty text if there may be one.
 std::string why_no_checkpoint(const std::string& path) {
+  const std::string no_folder = why_no_folder(path);
   std::error_code error;
-  if (!fs::is_directory(path, error)) return path + ": there is no such folder";
-  if (fs::exists(fs::path(path) / manifest_name, error)) return "";
+  if (!no_folder.empty() || fs::exists(fs::path(path) / manifest_name, error)) return no_folder;
   const std::vector<int64_t> steps = checkpoint_steps(path);
   if (steps.empty()) return "";
   return fmt::format("{} is a folder of checkpoints; name one of them, such as {}", path,
@@ -92,6 +92,13 @@ std::string why_no_checkpoint(const std::string& path) {
 }
 
 }  // namespace
+
+std::string why_no_folder(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return "";
+  return path + (fs::exists(path, error) ? " is a file, expected the folder of a checkpoint"
+                                         : ": there is no such folder");
+}
 
 std::string first_failure(const std::vector<std::string>& texts) {
   for (size_t rank = 0; rank < texts.size(); ++rank) {

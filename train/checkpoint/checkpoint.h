@@ -51,6 +51,9 @@ bool names_partial_checkpoint(const std::string& path);
 /// folder does not exist. Throws InputError if the folder cannot be read.
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
 
+/// Returns why `path` is not a folder, or an empty text if it is one.
+std::string why_no_folder(const std::string& path);
+
 /// `texts` has one text per rank. Returns the first text that is not empty, as "rank N: text", or
 /// an empty text if all texts are empty.
 std::string first_failure(const std::vector<std::string>& texts);
