@@ -10,6 +10,7 @@
 #include "apps/console/flags.h"
 #include "apps/cli/paths.h"
 #include "core/error.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace tessera::apps {
 namespace {
@@ -141,6 +142,10 @@ Examples:
   required(import.weights, "import FILE DIR");
   required(import.folder, "import FILE DIR");
   check_outside_checkpoints("DIR", import.folder);
+  if (train::names_checkpoint(import.folder)) {
+    fail_input("DIR {} has the name of a single checkpoint; give the folder another name",
+               import.folder);
+  }
   if (import.step) {
     at_least("--step", *import.step, 0);
     at_most("--step", *import.step, int64_t{1} << 40);

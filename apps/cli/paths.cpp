@@ -203,6 +203,19 @@ void check_outside_checkpoints(const std::string& flag, const std::string& path)
   }
 }
 
+void check_checkpoint_folder(const std::string& path) {
+  if (!train::names_checkpoint(path)) return;
+  std::error_code error;
+  if (!fs::exists(fs::path(path) / train::manifest_name, error)) {
+    fail_input("--checkpoint {} has the name of a single checkpoint; give the folder another name",
+               path);
+  }
+  const fs::path name = (fs::path(path) / "").lexically_normal().parent_path();
+  const std::string above = name.parent_path().string();
+  fail_input("--checkpoint {} is a single checkpoint; give --checkpoint {}, or --resume {}", path,
+             above.empty() ? "." : above, path);
+}
+
 void check_output_path(const std::string& flag, const std::string& path) {
   check_outside_checkpoints(flag, path);
   check_writable(path);

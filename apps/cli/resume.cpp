@@ -10,6 +10,7 @@
 
 #include "apps/cli/changed_settings.h"
 #include "apps/cli/command_line.h"
+#include "apps/cli/paths.h"
 #include "core/context.h"
 #include "core/cuda.h"
 #include "core/error.h"
@@ -114,6 +115,7 @@ std::vector<std::string> flags_of_writing(const CheckpointFlags& flags) {
 }
 
 void fill_checkpoints(CheckpointFlags& flags) {
+  check_checkpoint_folder(flags.options.folder);
   at_least("--checkpoint-every", flags.options.every, 0);
   flags.options.keep = flags.keep.value_or(flags.options.keep);
   at_least("--checkpoint-keep", flags.options.keep, 1);

@@ -84,8 +84,19 @@ for output in "--save manifest.json" "--trace manifest.json" "--csv new.csv" "--
   expect 'is in the checkpoint .*, which would be damaged' "$train_gpt" "${run[@]}" \
     "${output% *}" "elsewhere/step-000000012/${output#* }"
 done
-expect 'checkpoint .* is the checkpoint .*, which would be damaged' "$train_gpt" "${run[@]}" \
-  --checkpoint elsewhere/step-000000012
+# The folder of --checkpoint is neither a checkpoint nor named like one.
+one=elsewhere/step-000000012
+expect "$one is a single checkpoint; give --checkpoint elsewhere, or --resume $one\$" "$train_gpt" \
+  "${run[@]}" --checkpoint $one
+expect "$one/ is a single checkpoint; give --checkpoint elsewhere, or --resume $one/" "$train_gpt" \
+  "${run[@]}" --checkpoint $one/ --eval-only
+expect 'is a single checkpoint; give --checkpoint ., or --resume step-000000012$' \
+  env -C elsewhere "$train_gpt" "${run[@]}" --data "$work/text.txt" --checkpoint step-000000012
+expect 'not-yet/step-000000040 has the name of a single checkpoint' "$train_gpt" "${run[@]}" \
+  --checkpoint not-yet/step-000000040
+ln -s $one link
+expect 'link is the checkpoint .*, which would be damaged' "$train_gpt" "${run[@]}" \
+  --checkpoint link
 [[ $(cat elsewhere/step-000000012/* | sha256sum) == "$before" ]] || fail "a checkpoint was damaged"
 # No output may replace the lock of a folder of checkpoints, whether the folder exists or not.
 expect 'elsewhere/lock is the lock of the checkpoints' "$train_gpt" "${run[@]}" \

@@ -24,6 +24,7 @@ for folder in a/step-000000008 ./a/step-000000008/ a/step-000000008/new; do
     import out "$folder"
 done
 [[ $(find a/step-000000008 | wc -l) == 3 ]] || fail "$(find a/step-000000008)"
+fails 2 'has the name of a single checkpoint' import out new/step-000000040
 fails 2 'is in out, where the checkpoint is to be written' import out/model.safetensors out
 fails 2 'a: it has a checkpoint of step 4 already' import out a --step 4
 fails 2 'a/step-000000008 is there, and a run would go on from it' import out a --step 5
