@@ -234,15 +234,22 @@ int Resumed::threads(int given, const dist::World& world) const {
   return dist::threads_per_rank(given, world.local_size);
 }
 
-void Resumed::check(const dist::Settings& run) const {
-  if (!found()) return;
-  const train::Manifest& manifest = checkpoint_->manifest();
-  const std::vector<std::string> known = setting_names(run, manifest.run);
+// Refuses names in --resume-changed that no setting has. A run without a checkpoint is checked too,
+// so that a command is refused at its first start, not only when it restarts a killed run.
+void Resumed::check_names(const dist::Settings& run) const {
+  const std::vector<std::string> known =
+      setting_names(run, found() ? checkpoint_->manifest().run : dist::Settings());
   for (const std::string& name : flags_.changed) {
     if (std::ranges::find(known, name) == known.end()) {
       fail_input("{}", unknown_setting(name, known, run));
     }
   }
+}
+
+void Resumed::check(const dist::Settings& run) const {
+  check_names(run);
+  if (!found()) return;
+  const train::Manifest& manifest = checkpoint_->manifest();
   const bool imported = !manifest.imported.empty();
   const auto is_compared = [&](const ChangedSetting& changed) {
     const std::string& name = changed.name;

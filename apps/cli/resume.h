@@ -88,7 +88,7 @@ class Resumed {
   ///
   ///   - Settings differ that --resume-changed does not name, or that the checkpoint's tensors
   ///     depend on. The message has all of these settings, with both values.
-  ///   - --resume-changed names an unknown setting.
+  ///   - --resume-changed names an unknown setting, even if there is no checkpoint.
   ///
   /// With --eval-only, compares only the settings that the checkpoint's tensors depend on. For an
   /// imported checkpoint, compares only the settings that the import recorded.
@@ -118,6 +118,7 @@ class Resumed {
  private:
   void open(const dist::World& world);
   void check_no_later_steps() const;
+  void check_names(const dist::Settings& run) const;
   void announce_differences(const dist::Settings& bits) const;
   void drop_other_best(train::LoopOptions& loop) const;
 

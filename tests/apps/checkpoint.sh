@@ -215,6 +215,8 @@ expect 'lr is 0.5 instead of 0.001, min_lr is .*, clip is 2 instead of 1; ' \
 # Flags and folders that make no sense are refused.
 expect 'there is no such setting' "$train_gpt" "${run[@]}" --steps 20 --resume-changed stpes \
   --checkpoint on
+expect 'stpes: there is no such setting' "$train_gpt" "${run[@]}" --resume-changed stpes \
+  --checkpoint first-start
 expect 'no such setting, expected model.layers' "$train_gpt" "${run[@]}" --resume-changed layers \
   --checkpoint on
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --checkpoint-every 2
