@@ -214,7 +214,7 @@ class Run {
     run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
     const data::TokenFile& file = *data_.training().file;
     run_settings_.push_back({"data", tokens_setting("", options_.data, file, false).value});
-    resumed_.check(run_settings_);
+    resumed_.check("train_gpt", run_settings_);
     const std::vector<std::string> others = given_flags({{"--sample", options_.sample > 0}});
     if (nothing_left(options_, resumed_, others)) return false;
     training_.loop.weights.evaluated = measure();

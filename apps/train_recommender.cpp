@@ -152,7 +152,7 @@ class Run {
     run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);
     run_settings_.push_back({"data", fmt::format("{:016x}", digest_of_ratings(task_.data))});
     run_settings_.push_back({"ids", fmt::format("{:016x}", digest_of_ids(task_.data))});
-    resumed_.check(run_settings_);
+    resumed_.check("train_recommender", run_settings_);
     if (nothing_left(options_, resumed_)) return false;
     if (task_.ranking) training_.loop.weights.evaluated = task_.ranking->measure();
     resumed_.place(training_.loop, bits_settings("train_recommender", world_));

@@ -208,7 +208,7 @@ class Run {
     const bool ranks_matter = options_.sync_bn || options_.reduction == optim::Reduction::fast;
     run_settings_ = run_settings(header(), ranks_matter);
     run_settings_.push_back({"data", fmt::format("{:016x}", data::digest_of_images(data_, false))});
-    resumed_.check(run_settings_);
+    resumed_.check("train_resnet", run_settings_);
     if (nothing_left(options_, resumed_)) return false;
     resumed_.place(training_.loop, bits_settings("train_resnet", world_));
     return true;

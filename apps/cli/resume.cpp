@@ -246,7 +246,21 @@ void Resumed::check_names(const dist::Settings& run) const {
   }
 }
 
-void Resumed::check(const dist::Settings& run) const {
+// Refuses the checkpoint of another program. Almost all settings differ then, and a list of them
+// would hide the reason. The program is recorded as "train_gpt 0.1.0", but not in imported
+// checkpoints.
+void Resumed::check_program(const std::string& program) const {
+  const dist::Settings& bits = checkpoint_->manifest().bits;
+  if (!has_setting(bits, "program")) return;
+  const std::string saved = setting_value(bits, "program");
+  const std::string writer = saved.substr(0, saved.find(' '));
+  if (writer == program) return;
+  fail_input("{} was written by {}, expected a checkpoint of {}", checkpoint_->folder(), writer,
+             program);
+}
+
+void Resumed::check(const std::string& program, const dist::Settings& run) const {
+  if (found()) check_program(program);
   check_names(run);
   if (!found()) return;
   const train::Manifest& manifest = checkpoint_->manifest();

@@ -3,7 +3,7 @@
 //
 //   const Resumed resumed(options.checkpoints, world);  // claims the folder
 //   set_thread_count(resumed.threads(options.threads, world));
-//   resumed.check(run);                                 // throws if `run` differs
+//   resumed.check("train_gpt", run);                    // throws if `run` differs
 //   ... optimizer ...
 //   resumed.restore(optimizer);
 #pragma once
@@ -84,15 +84,17 @@ class Resumed {
   /// If there is no checkpoint, or it records no usable number, dist::threads_per_rank decides.
   int threads(int given, const dist::World& world) const;
 
-  /// Compares the settings with those of the checkpoint's run. Throws InputError in these cases:
+  /// Compares the settings with those of the checkpoint's run. `program` is the name of the running
+  /// program, such as "train_gpt". Throws InputError in these cases:
   ///
+  ///   - Another program wrote the checkpoint.
   ///   - Settings differ that --resume-changed does not name, or that the checkpoint's tensors
   ///     depend on. The message has all of these settings, with both values.
   ///   - --resume-changed names an unknown setting, even if there is no checkpoint.
   ///
   /// With --eval-only, compares only the settings that the checkpoint's tensors depend on. For an
   /// imported checkpoint, compares only the settings that the import recorded.
-  void check(const dist::Settings& run) const;
+  void check(const std::string& program, const dist::Settings& run) const;
   /// Throws InputError if the log at `path` belongs to another model than the checkpoint. `header`
   /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.
   void check_log(const std::string& path, const nlohmann::json& header) const;
@@ -118,6 +120,7 @@ class Resumed {
  private:
   void open(const dist::World& world);
   void check_no_later_steps() const;
+  void check_program(const std::string& program) const;
   void check_names(const dist::Settings& run) const;
   void announce_differences(const dist::Settings& bits) const;
   void drop_other_best(train::LoopOptions& loop) const;

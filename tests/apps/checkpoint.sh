@@ -212,6 +212,9 @@ done
 # Settings are compared even if no step is left. The error has all differences, in one line.
 expect 'lr is 0.5 instead of 0.001, min_lr is .*, clip is 2 instead of 1; ' \
   "$train_gpt" "${run[@]}" --lr 0.5 --clip 2 --checkpoint on
+# For the checkpoint of another program, the error names both programs instead of all settings.
+expect 'on/step-000000012 was written by train_gpt, expected a checkpoint of train_resnet$' \
+  "$train_resnet" --batch 12 --micro-batch 4 --steps 20 --threads 1 --checkpoint on
 # Flags and folders that make no sense are refused.
 expect 'there is no such setting' "$train_gpt" "${run[@]}" --steps 20 --resume-changed stpes \
   --checkpoint on
