@@ -179,7 +179,8 @@ dist::Settings bits_settings(const std::string& program, const dist::World& worl
 
 bool Resumed::finished(int64_t steps) const {
   if (!found() || step() < steps) return false;
-  spdlog::info("{} done; for more steps give --steps and --resume-changed steps",
+  // The default warm-up is at most a tenth of all steps, so it may change with --steps.
+  spdlog::info("{} done; for more steps give --steps and --resume-changed steps,warmup",
                steps == 1 ? "the only step is" : fmt::format("all {} steps are", steps));
   return true;
 }
@@ -337,12 +338,13 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& bits) const 
 // run does not save its best weights, it keeps the checkpoint's best evaluation for its own
 // checkpoints, unless settings have changed.
 void Resumed::drop_other_best(train::LoopOptions& loop) const {
-  const bool only_longer = std::ranges::all_of(
-      flags_.changed, [](const std::string& name) { return name == "steps" || name == "epochs"; });
+  const bool only_longer = std::ranges::all_of(flags_.changed, [](const std::string& name) {
+    return name == "steps" || name == "epochs" || name == "warmup";
+  });
   if (loop.best && !only_longer) {
     spdlog::info(
-        "--resume-changed names settings other than steps and epochs, so earlier evaluations no "
-        "longer count as the best");
+        "--resume-changed names settings other than steps, epochs and warmup, so earlier "
+        "evaluations no longer count as the best");
     loop.best.reset();
   }
   if (!loop.best || !loop.weights.best || loop.best->evaluated.empty() ||

@@ -63,7 +63,8 @@ ranks 5 "${run[@]}" --resume off/step-000000008 --checkpoint elsewhere --log off
 like_whole off.jsonl "from a folder that was named"
 # Resumes a run that has finished all its steps.
 ranks 2 "${run[@]}" --checkpoint elsewhere --log off.jsonl
-grep -q 'all 12 steps are done' stderr.log || fail "$(cat stderr.log)"
+grep -q 'all 12 steps are done; .* give --steps and --resume-changed steps,warmup$' stderr.log ||
+  fail "$(cat stderr.log)"
 like_whole off.jsonl "nothing left to do"
 ranks 2 "${run[@]}" --checkpoint elsewhere --save late.safetensors --log late.jsonl --quiet
 for output in "--save late.safetensors" "--log late.jsonl"; do
