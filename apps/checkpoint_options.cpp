@@ -24,7 +24,8 @@ Commands (checkpoint COMMAND --help explains each):
   inspect DIR       Shows the checkpoints in a folder, or the contents of one checkpoint
   verify DIR        Reads every byte of the checkpoints, and checks their digests
   diff A B          Compares two checkpoints bit for bit, whatever ranks and stages wrote them
-  export DIR FILE   Writes a checkpoint's weights as safetensors, as --save of the run would
+  export DIR FILE   Writes a checkpoint's weights as safetensors, as --save of the run would, but a
+                    recommender's without ids and histories
   import FILE DIR   Makes a checkpoint from weights, and from the state of PyTorch's optimizers
 
 Examples:
@@ -101,6 +102,9 @@ std::string parse_export(int argc, const char* const* argv, CheckpointToolOption
                  "A checkpoint, or a folder of checkpoints, whose newest one is taken");
   app.add_option("file,--file", options.other, "File to write, FILE.safetensors");
   app.add_examples(R"(
+The file is the one that --save of the run would have written at that step. Only a recommender's
+file differs: without ids and histories, it can be given to --init, but not to recommend.
+
 Examples:
   checkpoint export runs/a out/model.safetensors             the newest whole checkpoint
   checkpoint export runs/a/step-000000500 half.safetensors   this checkpoint

@@ -4,11 +4,13 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include "core/error.h"
 #include "core/text/number_text.h"
 #include "core/text/output_file.h"
 #include "dist/communicator.h"
+#include "models/recommender/recommender_file.h"
 #include "nn/safetensors.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/export_weights.h"
@@ -117,6 +119,9 @@ int export_checkpoint(const CheckpointToolOptions& options) {
   train::export_weights(*checkpoint, options.other);
   fmt::print("{}: the weights of {}, after step {}\n", options.other, checkpoint->folder(),
              checkpoint->manifest().step);
+  if (models::describes_recommender(checkpoint->manifest().weights)) {
+    spdlog::warn("{} is without the ids and histories that recommend needs", options.other);
+  }
   return 0;
 }
 

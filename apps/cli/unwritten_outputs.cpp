@@ -9,6 +9,7 @@
 
 #include "apps/console/console.h"
 #include "core/error.h"
+#include "models/recommender/recommender_file.h"
 
 namespace tessera::apps {
 namespace {
@@ -66,7 +67,12 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed,
   if (!options.trace.empty()) {
     spdlog::warn("--trace {} is not written, because no step is left", options.trace);
   }
-  if (!options.save.empty()) {
+  if (!options.save.empty() && models::describes_recommender(resumed.manifest().weights)) {
+    spdlog::warn(
+        "--save {} is not written, because no step is left; `checkpoint export` cannot write it, "
+        "because checkpoints lack the ids and histories that recommend needs",
+        options.save);
+  } else if (!options.save.empty()) {
     spdlog::warn(
         "--save {0} is not written, because no step is left; `checkpoint export {1} {0}` writes it",
         options.save, resumed.folder());

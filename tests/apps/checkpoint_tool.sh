@@ -161,7 +161,14 @@ expect 'model.name is resnet32 instead of resnet20' "$train_resnet" \
   --batch 12 --micro-batch 4 --steps 5 --model resnet32 --checkpoint resnet-zero
 others "$train_recommender" recommender --batch 60 --micro-batch 12 --factors 10 --threads 1
 # The exported weights equal the saved ones, except for ids and histories, which checkpoints do not
-# have.
+# have. No message proposes the export as a file for recommend.
+tool export recommender recommender-exported.safetensors
+grep -q 'recommender-exported.safetensors is without the ids and histories' stderr.log ||
+  fail "$(cat stderr.log)"
+must_work "$train_recommender" --batch 60 --micro-batch 12 --factors 10 --threads 1 --steps 5 \
+  --checkpoint recommender --save late.safetensors
+grep -q 'late.safetensors is not written, .*; `checkpoint export` cannot write it' stderr.log ||
+  fail "$(cat stderr.log)"
 "$python" edit.py recommender.safetensors recommender-weights.safetensors \
   'tensors = {n: t for n, t in tensors.items() if t[0] == "F32"}'
 "$python" edit.py recommender-exported.safetensors recommender-same.safetensors ''
