@@ -7,6 +7,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/error.h"
+#include "core/text/input_file.h"
 #include "core/text/number_text.h"
 #include "core/text/output_file.h"
 #include "dist/communicator.h"
@@ -31,10 +32,16 @@ std::string in_folder(const std::string& folder, int64_t step) {
 struct Verified {
   bool was_read = true;  // false: the checkpoint could not be read, and may be whole or not
   std::string why = {};  // the error; empty if the checkpoint is whole
+  bool removed = false;  // true: the run that writes to the folder has removed the checkpoint
 };
 
 // Verifies a checkpoint and prints the result.
 Verified verify_one(const std::string& path) {
+  const auto is_removed = [&path] {
+    if (has_name(path)) return false;
+    fmt::print("{}: was removed while it was read\n", path);
+    return true;
+  };
   try {
     const train::CheckpointReader checkpoint(path);
     checkpoint.verify();
@@ -43,9 +50,11 @@ Verified verify_one(const std::string& path) {
                manifest.digest.text());
     return {};
   } catch (const InputError& error) {
+    if (is_removed()) return {.why = error.what(), .removed = true};
     fmt::print("{}: not whole\n", path);
     return {.why = error.what()};
   } catch (const Error& error) {  // for instance no permission, or a failing disk
+    if (is_removed()) return {.why = error.what(), .removed = true};
     fmt::print("{}: cannot be checked\n", path);
     return {.was_read = false, .why = fmt::format("{}: cannot be checked: {}", path, error.what())};
   }
@@ -68,8 +77,9 @@ std::vector<int64_t> steps_in(const std::string& folder) {
 
 std::unique_ptr<train::CheckpointReader> open_whole_checkpoint(const std::string& path) {
   if (is_one_checkpoint(path)) return train::open_checkpoint(path, this_process());
-  steps_in(path);
-  return train::find_checkpoint(path, this_process());
+  auto found = train::find_checkpoint(path, this_process());
+  if (found == nullptr) fail_input("{}: it has no checkpoints", path);
+  return found;
 }
 
 int64_t total_bytes(const train::Manifest& manifest) {
@@ -92,17 +102,21 @@ int verify_checkpoints(const CheckpointToolOptions& options) {
   }
   const std::vector<int64_t> steps = steps_in(path);
   int64_t damaged = 0;
+  int64_t removed = 0;
   std::string first_damage;
   std::string first_unread;
   for (const int64_t step : steps) {
     const Verified result = verify_one(in_folder(path, step));
-    if (result.why.empty()) continue;
+    if (result.removed) ++removed;
+    if (result.removed || result.why.empty()) continue;
     if (result.was_read) ++damaged;
     std::string& first = result.was_read ? first_damage : first_unread;
     if (first.empty()) first = result.why;
   }
+  const int64_t verified = std::ssize(steps) - removed;
+  if (verified == 0) fail("{}: all its checkpoints were removed while they were read", path);
   if (damaged > 0) {
-    fail("{} of {} {} not whole: {}", damaged, counted(std::ssize(steps), "checkpoint"),
+    fail("{} of {} {} not whole: {}", damaged, counted(verified, "checkpoint"),
          damaged == 1 ? "is" : "are", first_damage);
   }
   if (!first_unread.empty()) fail("{}", first_unread);

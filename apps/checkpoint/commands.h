@@ -27,10 +27,11 @@ int64_t total_bytes(const train::Manifest& manifest);
 std::string plain(const std::string& text);
 
 /// Lists the checkpoints of a folder, or shows one. Throws Error, after it has printed the list, if
-/// one of the listed checkpoints cannot be read.
+/// one of the listed checkpoints cannot be read. A checkpoint that a run removes meanwhile is left
+/// out.
 int inspect_checkpoints(const CheckpointToolOptions& options);
 /// Throws Error, not InputError, if a checkpoint is not whole or cannot be read: the exit code is
-/// then 1, not 2.
+/// then 1, not 2. A checkpoint that a run removes meanwhile does not count as damaged.
 int verify_checkpoints(const CheckpointToolOptions& options);
 /// Returns 0 if all tensors are equal, else 1.
 int diff_checkpoints(const CheckpointToolOptions& options);

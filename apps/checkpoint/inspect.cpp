@@ -9,6 +9,7 @@
 
 #include "apps/checkpoint/commands.h"
 #include "core/error.h"
+#include "core/text/input_file.h"
 #include "core/text/number_text.h"
 #include "nn/safetensors.h"
 #include "train/checkpoint/checkpoint.h"
@@ -165,6 +166,8 @@ std::vector<Listed> list_folder(const std::string& folder) {
       one.was_read = false;
       one.why = error.what();
     }
+    // The run that writes to the folder may have removed the checkpoint since it was listed.
+    if (!one.manifest && !has_name(one.path)) continue;
     list.push_back(std::move(one));
   }
   return list;

@@ -241,6 +241,32 @@ assert os.path.getsize("written/model.safetensors") > weights - 4096
 PYTHON
 rm -r large kept written
 
+# A run may remove old checkpoints while they are read. They are not called damaged.
+mkdir rotated
+for step in {10..19}; do cp -r a/step-000000008 "rotated/step-0000000$step"; done
+rotate() {
+  local step=19
+  while [[ ! -e stop ]]; do
+    step=$((step + 1))
+    cp -r a/step-000000008 rotated/next
+    mv rotated/next "rotated/$(printf 'step-%09d' $step)"
+    mv "rotated/$(printf 'step-%09d' $((step - 10)))" rotated/old.partial
+    rm -r rotated/old.partial
+  done
+}
+# The checkpoint of step 1 stays, so that there is always one left to read.
+cp -r a/step-000000008 rotated/step-000000001
+rotate &
+job=$!
+for _ in {1..20}; do
+  for command in verify inspect; do
+    tool $command rotated
+    ! grep -qE 'not whole|damaged' tool.log || fail "$(cat tool.log)"
+  done
+done
+touch stop
+wait $job
+
 # Damage is found, and the message says where.
 cp -r a damaged
 printf x | dd of="$(ls damaged/step-000000008/shard-*)" bs=1 seek=20000 conv=notrunc 2> dd.log

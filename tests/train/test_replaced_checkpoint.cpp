@@ -1,9 +1,13 @@
 #include "train/checkpoint/checkpoint.h"
 
 #include <filesystem>
+#include <functional>
+#include <utility>
 
+#include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/checkpoints.h"
+#include "tests/support/forwarding_communicator.h"
 #include "tests/support/temporary_folder.h"
 
 namespace tessera::test {
@@ -13,10 +17,10 @@ namespace fs = std::filesystem;
 
 constexpr int64_t step = 7;
 
-/// Writes the checkpoint of `step` with one tensor, whose values are all `value`.
-std::string write(const std::string& folder, float value) {
+/// Writes a checkpoint with one tensor, whose values are all `value`.
+std::string write(const std::string& folder, float value, int64_t of_step = step) {
   train::Manifest manifest;
-  manifest.step = step;
+  manifest.step = of_step;
   return write_checkpoint(folder, {stated("w", "value", {3}, {value, value, value})},
                           manifest);
 }
@@ -34,6 +38,47 @@ std::vector<std::string> names(const std::string& folder) {
     all.push_back(entry.path().filename().string());
   }
   return all;
+}
+
+/// Calls a function before each gather. find_checkpoint gathers first between listing the folder
+/// and reading a checkpoint.
+class Interrupting : public ForwardingCommunicator {
+ public:
+  explicit Interrupting(std::function<void()> before)
+      : ForwardingCommunicator(dist::single_communicator()), before_(std::move(before)) {}
+  dist::Work all_gather_host(const Tensor& buffer, dist::Call call) override {
+    before_();
+    return ForwardingCommunicator::all_gather_host(buffer, call);
+  }
+
+ private:
+  std::function<void()> before_;
+};
+
+TEST_CASE("checkpoints that are removed after the listing are not called damaged") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  std::string newest = write(run, 1);
+  int64_t next = step + 1;
+  const auto rotate = [&] {
+    if (next > step + 2) return;
+    fs::rename(newest, newest + ".partial");
+    newest = write(run, 1, next++);
+  };
+  dist::World world{.communicator = std::make_shared<Interrupting>(rotate)};
+  const auto found = train::find_checkpoint(run, world);
+  REQUIRE(found != nullptr);
+  CHECK(found->manifest().step == step + 2);
+
+  const auto remove = [&] { fs::remove_all(newest); };
+  world.communicator = std::make_shared<Interrupting>(remove);
+  CHECK(train::find_checkpoint(run, world) == nullptr);
+
+  // Removes the newest of two checkpoints. The other one is damaged.
+  fs::remove(fs::path(write(run, 1)) / train::manifest_name);
+  newest = write(run, 1, step + 1);
+  const std::string why = message_of<InputError>([&] { train::find_checkpoint(run, world); });
+  CHECK(why.find("is whole: " + run + "/step-000000007/manifest.json") != std::string::npos);
 }
 
 TEST_CASE("a checkpoint of the same step is replaced, and nothing else remains") {

@@ -12,6 +12,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/error.h"
+#include "core/text/input_file.h"
 #include "core/text/output_file.h"
 #include "train/report/run_log.h"
 #include "train/tuned_file.h"
@@ -60,11 +61,15 @@ std::string first_reason(const std::string& own, const dist::World& world) {
   return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);
 }
 
-// Returns the reason why a checkpoint is not whole, or an empty text for a whole checkpoint. Every
-// rank verifies its share of the bytes. Throws if a rank cannot read the bytes. The checkpoint may
-// then still be whole, and a run that skipped it would later remove it. Collective.
-std::string verify_together(const std::string& path, const dist::World& world,
-                            std::unique_ptr<CheckpointReader>& reader) {
+struct Verified {
+  std::string why = {};  // why the checkpoint is not whole; empty if it is
+  bool removed = false;  // true: the folder is gone, so the checkpoint is not damaged
+};
+
+// Every rank verifies its share of the bytes. Throws if a rank cannot read the bytes. The
+// checkpoint may then still be whole, and a run that skipped it would later remove it. Collective.
+Verified verify_together(const std::string& path, const dist::World& world,
+                         std::unique_ptr<CheckpointReader>& reader) {
   std::string damage;
   std::string failure;
   try {
@@ -76,8 +81,30 @@ std::string verify_together(const std::string& path, const dist::World& world,
     failure = error.what();
   }
   failure = first_reason(failure, world);
+  damage = first_reason(damage, world);
+  if (failure.empty() && damage.empty()) return {};
+  const std::string there = has_name(path) ? "there" : "";
+  if (dist::broadcast_text(*world.communicator, there).empty()) {
+    return {.why = path + ": was removed while it was read", .removed = true};
+  }
   if (!failure.empty()) fail("{}: cannot be checked: {}", path, failure);
-  return first_reason(damage, world);
+  return {.why = damage};
+}
+
+// Returns the steps of a folder's checkpoints, newest first, as rank 0 lists them. Verifying is
+// collective, so all ranks must try the same checkpoints in the same order. Collective.
+std::vector<int64_t> steps_together(const std::string& folder, const dist::World& world) {
+  std::string names;
+  if (world.rank == 0) {
+    for (const int64_t step : checkpoint_steps(folder)) names += fmt::format("{} ", step);
+  }
+  names = dist::broadcast_text(*world.communicator, names);
+  std::vector<int64_t> steps;
+  const char* const end = names.data() + names.size();
+  for (const char* at = names.data(); at < end;) {
+    at = std::from_chars(at, end, steps.emplace_back()).ptr + 1;
+  }
+  return steps;
 }
 
 // Returns why there is no checkpoint at `path`, or an empty text if there may be one.
@@ -307,7 +334,7 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path,
                                                   const dist::World& world) {
   std::unique_ptr<CheckpointReader> reader;
-  const std::string why = verify_together(path, world, reader);
+  const std::string why = verify_together(path, world, reader).why;
   if (why.empty()) return reader;
   const std::string plainer = why_no_checkpoint(path);
   fail_input("{}", plainer.empty() ? why : plainer);
@@ -315,24 +342,24 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path,
 
 std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
                                                   const dist::World& world) {
-  // Rank 0 lists the folder for all ranks. Verifying is collective, so all ranks must try the same
-  // checkpoints in the same order.
-  std::string names;
-  if (world.rank == 0) {
-    for (const int64_t step : checkpoint_steps(folder)) names += fmt::format("{} ", step);
-  }
-  names = dist::broadcast_text(*world.communicator, names);
+  // The run that writes to the folder may remove a listed checkpoint before it is read. A newer
+  // checkpoint is then there, so the folder is listed again. The limit ends the search if
+  // checkpoints are removed faster than they are read.
+  constexpr int most_listings = 5;
   std::string newest_failure;
-  const char* const end = names.data() + names.size();
-  for (const char* at = names.data(); at < end;) {
-    int64_t step = 0;
-    at = std::from_chars(at, end, step).ptr + 1;
-    std::unique_ptr<CheckpointReader> reader;
-    const std::string path = (fs::path(folder) / checkpoint_name(step)).string();
-    const std::string why = verify_together(path, world, reader);
-    if (why.empty()) return reader;
-    spdlog::warn("{} is passed over: {}", path, why);
-    if (newest_failure.empty()) newest_failure = why;
+  bool again = true;
+  for (int listing = 0; again && listing < most_listings; ++listing) {
+    newest_failure.clear();
+    again = false;
+    for (const int64_t step : steps_together(folder, world)) {
+      std::unique_ptr<CheckpointReader> reader;
+      const std::string path = (fs::path(folder) / checkpoint_name(step)).string();
+      const auto [why, removed] = verify_together(path, world, reader);
+      if (why.empty()) return reader;
+      again = again || removed;
+      if (!removed) spdlog::warn("{} is passed over: {}", path, why);
+      if (newest_failure.empty()) newest_failure = why;
+    }
   }
   if (newest_failure.empty()) return nullptr;
   fail_input("{}: no checkpoint there is whole: {}", folder, newest_failure);

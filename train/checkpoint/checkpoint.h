@@ -88,7 +88,8 @@ void remove_partial_checkpoints(const std::string& folder);
 
 /// Opens the newest whole checkpoint of a folder. Returns null if the folder has no checkpoint.
 /// Every rank reads its share of the bytes and compares digests. Warns of checkpoints that are not
-/// whole. Throws InputError if there are checkpoints, but none is whole. Collective.
+/// whole. Checkpoints that a run removes meanwhile are left out. Throws InputError if there are
+/// checkpoints, but none is whole. Collective.
 std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
                                                   const dist::World& world);
 /// Opens the checkpoint in exactly this folder, and verifies it as find_checkpoint does. Throws
