@@ -22,7 +22,8 @@ std::pair<int64_t, int64_t> table_sizes(const nn::SafetensorsReader& file, const
     fail_input("{}: tensor {}: shape is [{}], expected two sizes", file.path(),
                nn::printable(entry.name), fmt::join(entry.shape, ", "));
   }
-  fail_input("{}: it has no tensor \"{}\"", file.path(), name);
+  fail_input("{}: it has no tensor \"{}\", so it does not have the weights of a GPT", file.path(),
+             name);
 }
 
 int64_t count_layers(const nn::SafetensorsReader& file) {
@@ -110,9 +111,10 @@ std::string preset_like(const GptFileSizes& sizes) {
 }
 
 GptConfig read_gpt_config_of(const std::string& weights_path) {
-  const GptConfig config = read_gpt_config(config_path_beside(weights_path));
+  // The weights come first: if they are missing or not a GPT's, an error about config.json would
+  // mislead.
   read_gpt_file_sizes(weights_path);
-  return config;
+  return read_gpt_config(config_path_beside(weights_path));
 }
 
 }  // namespace tessera::models

@@ -32,6 +32,7 @@ hostile("overlap.safetensors", {"a": tensor(0, 8), "b": tensor(4, 12)}, bytes(12
 hostile("out_of_range.safetensors", {"a": tensor(0, 8)}, bytes(4))
 hostile("dtype.safetensors", {"a": tensor(0, 8, "F99")}, bytes(8))
 hostile("json.safetensors", b'{"a":')
+hostile("images.safetensors", {"fc.bias": tensor(0, 8)}, bytes(8))
 PYTHON
 
 before() { find . -type f ! -name '*.log' -exec sha256sum {} + | sort; }
@@ -108,7 +109,10 @@ if [[ $(id -u) != 0 ]]; then
   train 'cannot be written: Permission denied' "${small[@]}" --save locked/m.safetensors
 fi
 
-expect 'config.json: there is no such file' "$generate" truncated.safetensors
+expect 'config.json: there is no such file' "$generate" other.safetensors
+expect 'none.safetensors: cannot be opened' "$generate" none.safetensors
+expect 'it has no tensor "wte.weight", so it does not have the weights of a GPT' "$generate" \
+  images.safetensors
 expect 'unknown flag --foo; --help lists' "$generate" saved/model.safetensors --foo
 expect 'token 256 is beyond the model.s vocabulary of 256' \
   "$generate" saved/model.safetensors --prompt-tokens 256
