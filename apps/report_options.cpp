@@ -1,7 +1,6 @@
 #include "apps/report_options.h"
 
 #include <filesystem>
-#include <utility>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/paths.h"
@@ -44,10 +43,6 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
   if (other_form && options.logs.size() > 1) {
     fail_input("{} is for one run, but {} logs are given",
                options.csv.empty() ? "--tensorboard" : "--csv", options.logs.size());
-  }
-  for (const auto& [flag, path] : {std::pair<const char*, const std::string&>("--out", options.out),
-                                   {"--csv", options.csv}}) {
-    if (path == "-") fail_input("{} -: nothing is written to standard output; name a file", flag);
   }
   if (options.out.empty() && !other_form) {
     if (options.logs.size() > 1) {

@@ -62,6 +62,13 @@ bool is_data_of(const std::string& path, const std::string& folder) {
   return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
 }
 
+// Refuses "-", which many programs take for standard output. A file of this name is hardly wanted.
+void check_not_a_dash(const std::string& flag, const std::string& path) {
+  if (path != "-") return;
+  fail_input("{} -: nothing is written to standard output; name a file or folder, such as ./-",
+             flag);
+}
+
 // Refuses an output file to which standard output or error is redirected. The program and the
 // stream would write at separate offsets and overwrite each other.
 void check_streams(const GivenPath& output) {
@@ -217,6 +224,7 @@ void check_checkpoint_folder(const std::string& path) {
 }
 
 void check_output_path(const std::string& flag, const std::string& path) {
+  check_not_a_dash(flag, path);
   check_outside_checkpoints(flag, path);
   check_writable(path);
 }
@@ -231,6 +239,7 @@ void check_paths(const GivenPaths& given) {
   for (size_t i = 0; i < paths.outputs.size(); ++i) {
     const auto& [flag, path, may_replace] = paths.outputs[i];
     if (path.empty()) continue;
+    check_not_a_dash(flag, path);
     check_streams(paths.outputs[i]);
     check_outside_checkpoints(flag, path);
     check_own_folder(paths.outputs[i], given.saves.checkpoints);

@@ -35,6 +35,7 @@ struct GivenPaths {
 ///
 ///   - an output is an input that it may not replace, a data file in an input folder, or another
 ///     output;
+///   - an output is "-", which does not stand for standard output here;
 ///   - an output is the file that standard output or error is redirected to;
 ///   - an output is a checkpoint or in a checkpoint, which the output would damage;
 ///   - an output is the lock of a folder of checkpoints, or has the name of an unfinished
@@ -53,8 +54,8 @@ void check_outside_checkpoints(const std::string& flag, const std::string& path)
 /// Throws InputError if `path`, the folder of --checkpoint, is a checkpoint or is named like one.
 /// Readers would take such a folder of checkpoints for a checkpoint without a manifest.
 void check_checkpoint_folder(const std::string& path);
-/// Throws InputError as check_outside_checkpoints does, or if no file can be written to `path`. For
-/// programs with a single output.
+/// Throws InputError as check_outside_checkpoints does, or if `path` is "-", or if no file can be
+/// written to `path`. For programs with a single output.
 void check_output_path(const std::string& flag, const std::string& path);
 
 }  // namespace tessera::apps

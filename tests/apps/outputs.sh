@@ -49,6 +49,12 @@ expect "$same" "${resnet[@]}" --report new.html --trace ./new.jsonl
 expect "$same" "${recommender[@]}" --report new.html --trace ./new.jsonl
 expect '--trace .* is what --init reads' "${resnet[@]}" --init in/model.safetensors \
   --trace in/model.safetensors
+# A dash is refused instead of taken for a file's name.
+for output in log trace report csv tensorboard save checkpoint; do
+  expect "--$output -: nothing is written to standard output" "${run[@]}" --data text.txt \
+    "--$output" -
+done
+expect 'FILE -: nothing is written to standard output' "$TESSERA_BIN/checkpoint" export in -
 
 after=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort)
 diff <(echo "$before") <(echo "$after") || fail "files were changed"

@@ -141,7 +141,7 @@ expect 'no/x.html: cannot be written' "$train_gpt" "${run[@]}" --report no/x.htm
 expect 'would write the same file' "$train_gpt" "${run[@]}" --report x.jsonl
 expect 'nothing would show the norms' "$train_gpt" "${run[@]}" --norms-every 5
 expect 'name the page of 2 runs' "$report" run.jsonl plain.jsonl
-expect 'nothing is written to standard output' "$report" run.jsonl --csv -
+expect '--csv -: nothing is written to standard output' "$report" run.jsonl --csv -
 echo precious > kept.jsonl
 echo precious > plain.html
 expect 'kept.jsonl, which already exists' "$train_gpt" "${run[@]}" --report kept.html
