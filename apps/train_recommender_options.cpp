@@ -6,6 +6,8 @@
 
 #include "apps/cli/command_line.h"
 #include "apps/console/flags.h"
+#include "data/ratings/rating_layout.h"
+#include "data/ratings/rating_split.h"
 
 namespace tessera::apps {
 namespace {
@@ -140,7 +142,23 @@ void check_ranking(RecommenderTrainOptions& options, const Given& given) {
   }
 }
 
+// Checks --split and --columns before the data is read, so that errors name the flags. Messages of
+// the parsers begin with the names of these flags, without dashes.
+void check_data_flags(const RecommenderTrainOptions& options) {
+  if (!options.columns.empty() && options.data.empty()) {
+    fail_input("--columns is for --data; ratings that the program draws have no file");
+  }
+  try {
+    data::parse_rating_split(options.split);
+    if (!options.columns.empty()) data::parse_rating_columns(options.columns);
+  } catch (const InputError& error) {
+    fail_input("--{}", error.what());
+  }
+}
+
 void check_model(RecommenderTrainOptions& options, const Given& given) {
+  at_least("--factors", options.model.factors, 1);
+  at_most("--factors", options.model.factors, int64_t{1} << 16);
   if (!given.hidden.empty()) {
     if (options.model.name != "neumf") {
       fail_input("--hidden is for --model neumf, not {}", options.model.name);
@@ -152,7 +170,7 @@ void check_model(RecommenderTrainOptions& options, const Given& given) {
   try {
     some.validate();
   } catch (const InputError& error) {
-    fail_input("--model, --factors or --hidden: {}", error.what());
+    fail_input("--hidden: {}", error.what());
   }
 }
 
@@ -251,6 +269,7 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
   line.settings = app.settings();
   if (!line.help.empty()) return line;
   check_ranking(options, given);
+  check_data_flags(options);
   check_model(options, given);
   options.l2 = given.l2.value_or(options.ranks ? 1e-3f : 0.1f);
   within("--l2", options.l2, 0, std::numeric_limits<float>::infinity());

@@ -73,7 +73,7 @@ RatingLayout inter_layout(const TextLines& lines, std::string_view header) {
     if (!field) {
       lines.refuse(
           "the header has the field {}, expected user_id, item_id, rating or timestamp; "
-          "or name the columns, for example columns = header:user,item,-",
+          "or name the columns, such as header:user,item,-",
           excerpt(text));
     }
     const bool is_id = *field == RatingField::user || *field == RatingField::item;
@@ -92,9 +92,8 @@ RatingLayout csv_layout(const TextLines& lines, std::string_view header) {
   const auto texts = splitter.split(header, lines);
   if (std::ranges::none_of(texts, [](auto text) { return field_called(text).has_value(); })) {
     lines.refuse(
-        "is not a header such as userId,movieId,rating,timestamp: {}; name the columns, for "
-        "example columns = user,item,rating,time, or columns = header:user,item,rating,time if "
-        "the line has other names",
+        "is not a header such as userId,movieId,rating,timestamp: {}; name the columns, such as "
+        "user,item,rating,time, or header:user,item,rating,time if the line has other names",
         excerpt(header));
   }
   for (const std::string_view text : texts) {
@@ -102,7 +101,7 @@ RatingLayout csv_layout(const TextLines& lines, std::string_view header) {
     if (!field) {
       lines.refuse(
           "the header has the column {}, expected userId, movieId (or itemId), rating and "
-          "timestamp; or name the columns, for example columns = header:user,item,rating,-",
+          "timestamp; or name the columns, such as header:user,item,rating,-",
           excerpt(text));
     }
     layout.fields.push_back(*field);
@@ -128,7 +127,9 @@ std::string separator_of(const TextLines& lines, std::string_view line, size_t c
       columns, excerpt(line));
 }
 
-RatingLayout named_layout(const TextLines& lines, std::string_view line, std::string_view columns) {
+}  // namespace
+
+RatingLayout parse_rating_columns(std::string_view columns) {
   RatingLayout layout{.format = "columns", .separator = {}, .fields = {}};
   layout.has_header = columns.starts_with(header_mark);
   std::string_view rest = columns;
@@ -148,11 +149,8 @@ RatingLayout named_layout(const TextLines& lines, std::string_view line, std::st
   }
   const std::string fault = fault_of(layout.fields);
   if (!fault.empty()) fail_input("columns are {}: the list {}", excerpt(columns), fault);
-  layout.separator = separator_of(lines, line, layout.fields.size());
   return layout;
 }
-
-}  // namespace
 
 bool RatingLayout::has(RatingField field) const {
   return std::ranges::find(fields, field) != fields.end();
@@ -166,7 +164,11 @@ std::string RatingLayout::names() const {
 
 RatingLayout find_rating_layout(const TextLines& lines, std::string_view first_line,
                                 const std::string& columns) {
-  if (!columns.empty()) return named_layout(lines, first_line, columns);
+  if (!columns.empty()) {
+    RatingLayout layout = parse_rating_columns(columns);
+    layout.separator = separator_of(lines, first_line, layout.fields.size());
+    return layout;
+  }
   const bool is_inter = name_without_gz(lines.path()).ends_with(".inter");
   if (is_inter || first_line.find(":token") != first_line.npos) {
     return inter_layout(lines, first_line);
@@ -182,7 +184,7 @@ RatingLayout find_rating_layout(const TextLines& lines, std::string_view first_l
   lines.refuse(
       "begins with {}, expected tabs or '::' between user, item, rating and time "
       "(MovieLens), a header such as userId,movieId,rating,timestamp, or that of a .inter "
-      "file; or name the columns, for example columns = user,item,rating,time",
+      "file; or name the columns, such as user,item,rating,time",
       excerpt(first_line));
 }
 

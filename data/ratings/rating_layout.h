@@ -23,6 +23,10 @@ struct RatingLayout {
   std::string names() const;
 };
 
+/// Parses RatingDataOptions::columns, which must not be empty. The separator, which depends on the
+/// file, stays empty. Throws InputError if the text is malformed.
+RatingLayout parse_rating_columns(std::string_view columns);
+
 /// Detects the layout. `columns` is RatingDataOptions::columns; `first_line` is the line that was
 /// last read from `lines`. Throws InputError if the first line fits no known format, or if
 /// `columns` is invalid.

@@ -7,6 +7,8 @@
 namespace tessera::apps {
 namespace {
 
+using Catch::Matchers::Equals;
+using Catch::Matchers::StartsWith;
 using models::RecommenderObjective;
 
 RecommenderTrainOptions parse(std::vector<const char*> arguments, int64_t interactions = 80'000) {
@@ -123,10 +125,14 @@ TEST_CASE("train_recommender refuses invalid flags") {
   CHECK_THROWS_WITH(parse({"--model", "als"}), Catch::Contains("als"));
   CHECK_THROWS_WITH(parse({"--model", "neumf", "--hidden", "5,3"}),
                     Catch::Contains("--hidden: an MLP of widths 5, 3"));
+  CHECK_THROWS_WITH(parse({"--factors", "0"}), Equals("--factors is 0, expected at least 1"));
+  CHECK_THROWS_WITH(parse({"--factors", "65537"}), StartsWith("--factors is 65537, expected"));
+  CHECK_THROWS_WITH(parse({"--split", "last:2"}), StartsWith("--split is 'last:2', expected"));
+  CHECK_THROWS_WITH(parse({"--data", "u.data", "--columns", "a,b"}),
+                    StartsWith("--columns are 'a,b', expected user"));
+  CHECK_THROWS_WITH(parse({"--columns", "user,item"}), StartsWith("--columns is for --data"));
   for (const std::vector<const char*>& arguments :
-       std::vector<std::vector<const char*>>{{"--factors", "0"},
-                                             {"--factors", "65537"},
-                                             {"--model", "neumf", "--hidden", "8"},
+       std::vector<std::vector<const char*>>{{"--model", "neumf", "--hidden", "8"},
                                              {"--model", "neumf", "--hidden", "8,x"},
                                              {"--model", "neumf", "--hidden", "8,0"},
                                              {"--objective", "ranks"},

@@ -228,7 +228,7 @@ TEST_CASE("invalid headers are refused") {
   for (const char* first : {"1,2,3", "u1,i5,4.5,881250949", "uid,iid,stars"}) {
     CHECK_THAT(csv(first), ContainsSubstring("a.csv, line 1: is not a header such as userId,") &&
                                ContainsSubstring(first) &&
-                               ContainsSubstring("name the columns, for example columns = user,"));
+                               ContainsSubstring("name the columns, such as user,"));
   }
   CHECK_THAT(csv("userId,rating,time"), EndsWith("line 1: the header has no column item"));
   CHECK_THAT(csv("userId,user_id,movieId"), EndsWith("the header has the column user 2 times"));
