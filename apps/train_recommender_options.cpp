@@ -214,6 +214,21 @@ TrainDefaults defaults_for(const RecommenderTrainOptions& options) {
           .weight_decay = 0};
 }
 
+// Refuses flags that need an evaluation if no ratings are held out. Comes before the checks of all
+// training programs, which would propose --eval-every.
+void check_held_out(const RecommenderCommandLine& line) {
+  if (line.options.split != "none") return;
+  const char* const flag = line.given.eval_every.value_or(0) > 0 ? "--eval-every"
+                           : line.options.save_best              ? "--save-best"
+                           : line.options.eval_only              ? "--eval-only"
+                                                                 : nullptr;
+  if (flag == nullptr) return;
+  fail_input(
+      "--split none holds nothing out, so there is nothing to evaluate on: leave out {}, or give "
+      "another --split",
+      flag);
+}
+
 // Returns the help's texts for the defaults that defaults_for chooses.
 DefaultTexts default_texts() {
   return {.steps = "those of --epochs",
@@ -297,13 +312,9 @@ void complete(RecommenderCommandLine& line, int64_t interactions) {
   const auto per_epoch = static_cast<double>(options.steps_per_epoch);
   defaults.steps = std::max<int64_t>(1, std::llround(line.epochs.value_or(20) * per_epoch));
   defaults.eval_every = options.split == "none" ? 0 : options.steps_per_epoch;
+  check_held_out(line);
   fill_run(line.given, defaults, options);
   check_tables(options, line);
-  if (options.split == "none" && options.eval_every > 0) {
-    fail_input(
-        "--split none holds nothing out, so there is nothing to evaluate on: leave out "
-        "--eval-every");
-  }
   options.epochs = static_cast<double>(options.steps) / per_epoch;
 }
 

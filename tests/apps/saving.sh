@@ -150,7 +150,7 @@ expect 'save-every is -3, expected at least 1' "${save[@]}" --save-every -3
 expect '--save-every: give --save' "$train_gpt" "${run[@]}" --save-every 5
 expect '--save-best: give --save' "$train_gpt" "${run[@]}" --save-best
 expect '--save-best: no evaluation' "${save[@]}" --save-best --eval-every 0
-expect '--save-best: no evaluation' "$train_recommender" --split none --save-best --save model
+expect 'leave out --save-best' "$train_recommender" --split none --save-best --save model
 expect 'is what --init reads' "$train_gpt" --data text.txt --init first/best/model.safetensors \
   --save first/model.safetensors --save-best
 expect 'is what --init reads' "$train_gpt" --data text.txt \

@@ -104,7 +104,9 @@ TEST_CASE("without a split, nothing is evaluated") {
   CHECK(parse({"--split", "none", "--eval-every", "0"}).eval_every == 0);
   CHECK(parse({"--eval-every", "0"}).eval_every == 0);
   CHECK_THROWS_WITH(parse({"--split", "none", "--eval-every", "5"}),
-                    Catch::Contains("leave out --eval-every"));
+                    Catch::Contains("leave out --eval-every, or give another --split"));
+  CHECK_THROWS_WITH(parse({"--split", "none", "--save", "model", "--save-best"}),
+                    Catch::Contains("leave out --save-best, or give another --split"));
 }
 
 TEST_CASE("flags that are for ranking only are refused if ratings are predicted") {
