@@ -1,12 +1,12 @@
 #include "dist/device_choice.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,6 +19,21 @@ namespace tessera::dist {
 namespace {
 
 constexpr int most_threads = 4096;  // per rank
+
+// Parses OMP_NUM_THREADS: a number of threads, or a list with a number for each level of nested
+// parallelism. Returns the first number, or 0 if the text is invalid. libgomp would then compute on
+// all cores, and the number of threads changes the bits of a run.
+int64_t first_of_list(const std::string& text) {
+  std::istringstream list(text);
+  int64_t first = 0;
+  for (char separator = ','; separator == ',';) {
+    int64_t threads = 0;
+    if (!(list >> threads) || threads < 1) return 0;
+    if (first == 0) first = threads;
+    if (!(list >> separator)) return first;
+  }
+  return 0;
+}
 
 /// What a rank tells all other ranks about its host. The rank's piece of the all-gather has the
 /// members in this order.
@@ -122,12 +137,13 @@ void choose_device(const std::string& device) {
 int threads_per_rank(int asked, int ranks_on_this_host) {
   if (asked > 0) return asked;
   if (const char* const variable = std::getenv("OMP_NUM_THREADS")) {
-    const int threads = omp_get_max_threads();
+    const int64_t threads = first_of_list(variable);
     // libgomp keeps a team's data on the stack, and many more threads would overflow the stack.
-    if (threads > most_threads) {
-      fail_input("OMP_NUM_THREADS is {}, expected from 1 to {}", variable, most_threads);
+    if (threads < 1 || threads > most_threads) {
+      fail_input("OMP_NUM_THREADS is '{}', expected a whole number from 1 to {}", variable,
+                 most_threads);
     }
-    return std::max(1, threads);
+    return static_cast<int>(threads);
   }
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, cores / std::max(1, ranks_on_this_host));

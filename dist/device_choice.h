@@ -37,7 +37,8 @@ void choose_devices(World& world, const DeviceOptions& options);
 void choose_device(const std::string& device);
 
 /// Returns the number of threads of a rank: `asked` if above 0, else OMP_NUM_THREADS, else the
-/// rank's share of the host's cores. Throws InputError if OMP_NUM_THREADS is used and above 4096.
+/// rank's share of the host's cores. Throws InputError if OMP_NUM_THREADS is used and is not from 1
+/// to 4096. If it is a list, its first number counts.
 int threads_per_rank(int asked, int ranks_on_this_host);
 
 /// The device's type as the flag --device names it: "cpu" or "cuda".

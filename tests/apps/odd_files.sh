@@ -54,7 +54,8 @@ status=0
 rm gpt/config.json
 must_work "${run[@]}" --save gpt/model.safetensors
 many_threads() {
-  OMP_NUM_THREADS=99999 expect 'OMP_NUM_THREADS is 99999, expected from 1 to 4096' "$@"
+  OMP_NUM_THREADS=99999 \
+    expect "OMP_NUM_THREADS is '99999', expected a whole number from 1 to 4096" "$@"
 }
 many_threads "${run[@]}"
 many_threads "${resnet[@]}"
