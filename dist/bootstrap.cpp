@@ -374,7 +374,7 @@ int run(int argc, char** argv, const std::function<int(World&)>& body) {
     end_with_error(error.what());
   } catch (const std::exception& error) {
     publish_failure(RunFailure::error);
-    end_with_error(error.what());
+    end_with_error(error_text(error));
   } catch (...) {
     publish_failure(RunFailure::error);
     end_with_error("an exception that is not a std::exception");

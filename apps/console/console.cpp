@@ -43,7 +43,7 @@ void hold_closed_streams() {
 }
 
 void print_error(const std::exception& error) {
-  std::fputs(fmt::format("error: {}\n", error.what()).c_str(), stderr);
+  std::fputs(fmt::format("error: {}\n", error_text(error)).c_str(), stderr);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // tests/dist/watchdog.sh:
 //
 //   mpirun -n 3 failing_rank HOW [nccl [graph|host]]
-//     HOW: throw input input-one kill segv exit abort hang none return return-all mpi
+//     HOW: throw memory input input-one kill segv exit abort hang none return return-all mpi
 //          stop stall: rank 1 is stopped, or sleeps for ever; the timeout is 2 s
 //          linger: rank 1 sleeps for ever after the last step; the timeout is 0.2 s
 //          absent: with `nccl`, rank 1 sleeps for ever before the ranks connect over NCCL
@@ -23,6 +23,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -48,6 +49,7 @@ void fail_in_step_6(const std::string& how, dist::World& world) {
   if (how == "input") fail_input("the file is empty");
   if (world.rank != std::min(1, world.size - 1)) return;
   if (how == "throw") fail("something went wrong");
+  if (how == "memory") throw std::bad_alloc();
   if (how == "input-one") fail_input("this rank's file is empty");
   if (how == "kill") kill(getpid(), SIGKILL);
   if (how == "segv") kill(getpid(), SIGSEGV);

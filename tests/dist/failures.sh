@@ -91,6 +91,7 @@ grep -qE "$last_words" "$output" || fail "a hanging job that was ended had no la
 
 alone none 0 '^all steps finished'
 alone throw 1 '^rank 0, step 6: something went wrong$'
+alone memory 1 '^rank 0, step 6: out of host memory$'
 alone input 2 '^error: the file is empty \(step 6\)$'
 
 # If a launcher that this MPI does not know has started several processes, they are refused. Without
