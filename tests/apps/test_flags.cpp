@@ -145,8 +145,9 @@ TEST_CASE("flags of every kind are read, with and without =") {
 
 TEST_CASE("a number that its type cannot hold is refused, not changed") {
   CHECK_THAT(refusal({"--integer", "9223372036854775808"}),
-             Equals("--integer is 9223372036854775808, expected at most 9223372036854775807"));
-  CHECK_THAT(refusal({"--integer", "-9223372036854775809"}), ContainsSubstring("at least"));
+             Equals("--integer is 9223372036854775808, which is too large"));
+  CHECK_THAT(refusal({"--integer", "-9223372036854775809"}),
+             Equals("--integer is -9223372036854775809, which is too small"));
   CHECK_THAT(refusal({"--list", "1,2147483648"}),
              Equals("--list is 2147483648, expected at most 2147483647"));
   for (const char* text : {"ten", "1.5", "1e3", "0x10", "1 ", " 1", "--1", "++1", "+-1", "nan"}) {

@@ -96,7 +96,7 @@ TEST_CASE("train_gpt refuses invalid flags in one line that says what is expecte
       {{"--steps", "-5"}, "--steps is -5"},
       {{"--steps", "ten"}, "ten"},
       {{"--steps", "1.5"}, "1.5"},
-      {{"--steps", "99999999999999999999"}, "expected at most"},
+      {{"--steps", "99999999999999999999"}, "which is too large"},
       {{"--steps"}, "--steps"},
       {{"--layers", "0"}, "--layers is 0, expected at least 1"},
       {{"--heads", "-1"}, "--heads is -1"},
