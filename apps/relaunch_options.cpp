@@ -96,6 +96,14 @@ void check_resume(const std::vector<std::string>& command) {
       *value);
 }
 
+// Adds the program to the usage line of the help. Flags knows nothing of the words after the --.
+std::string with_program(std::string help) {
+  constexpr std::string_view usage = "Usage: relaunch [OPTIONS]";
+  const size_t at = help.find(usage);
+  if (at != help.npos) help.insert(at + usage.size(), " -- PROGRAM [ARGUMENTS]");
+  return help;
+}
+
 }  // namespace
 
 RelaunchCommandLine parse_relaunch_command_line(int argc, const char* const* argv) {
@@ -127,7 +135,7 @@ RelaunchCommandLine parse_relaunch_command_line(int argc, const char* const* arg
       ->capture_default_str();
   const auto own = static_cast<size_t>(dashes - arguments.begin());
   check_program_place(arguments.first(own));
-  result.help = app.parse(static_cast<int>(own), argv);
+  result.help = with_program(app.parse(static_cast<int>(own), argv));
   if (!result.help.empty()) return result;
 
   constexpr int64_t most = 1 << 20;

@@ -285,6 +285,9 @@ TEST_CASE("relaunch reads its command line, and refuses invalid flags") {
         {"--ranks=2", "train"}, {"--mpirun", "mpirun -v", "train", "--", "--data"}}) {
     CHECK(refusal(own).find("'train': write -- before the program to run: relaunch -n 4 --") == 0);
   }
+  const char* const help[] = {"relaunch", "--help"};
+  CHECK(parse_relaunch_command_line(2, help).help.find(
+            "\nUsage: relaunch [OPTIONS] -- PROGRAM [ARGUMENTS]\n") != std::string::npos);
   CHECK(refusal({"-n", "2"}).find("the program to run is missing") == 0);
   CHECK(refusal({"--", "x"}).find("--ranks: give the number") == 0);
   CHECK(refusal({"-n", "0", "--", "x"}).find("--ranks is 0") == 0);
