@@ -35,8 +35,8 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
   GenerateOptions& options = result.options;
   Flags app("Samples from a GPT that train_gpt or transformers saved", "generate");
   app.add_option("model,--model", options.model,
-                 "Weights, FILE.safetensors, or the folder DIR that has them; config.json beside "
-                 "them has the model's sizes");
+                 "Weights: FILE.safetensors, or model.safetensors in the folder DIR; config.json "
+                 "beside them has the model's sizes");
   app.add_option("--prompt", options.prompt,
                  "Text to continue, for models whose tokens are bytes (default: a line break)");
   app.add_option("--prompt-tokens", options.prompt_tokens,

@@ -116,8 +116,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
        .optimizer = "adamw",
        .decay = "Weight decay of matrices (default: adamw 0.1, others 0)",
        .save = "Write the weights at the end to FILE.safetensors, and config.json beside it",
-       .init = "Begin with the weights of FILE.safetensors, or of the folder DIR; they set the "
-               "model's sizes",
+       .init = "Begin with the weights of FILE.safetensors, or of model.safetensors in the folder "
+               "DIR; they set the model's sizes",
        .clip = 1,
        .defaults = gpt_default_texts()});
   add_recompute_option(app, options.memory);

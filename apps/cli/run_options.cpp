@@ -96,11 +96,13 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
       ->compare(Compared::presence)
       ->group(group);
   app.add_option("--report", options.report,
-                 "Write a page with charts of the run to FILE.html, for a browser")
+                 "Write a page with charts of the run to FILE.html, for a browser; without --log, "
+                 "the log is written beside it, to FILE.jsonl")
       ->compare(Compared::presence)  // every rank records the timeline of one step
       ->group(group);
   app.add_option("--csv", options.csv,
-                 "Write a table of the steps to FILE.csv at the end of the run")
+                 "Write a table of the steps to FILE.csv at the end of the run; without --log, the "
+                 "log is written beside it, to FILE.jsonl")
       ->compare(Compared::nothing)  // only rank 0 writes the table
       ->group(group);
   app.add_option("--tensorboard", options.tensorboard,
