@@ -140,6 +140,7 @@ const std::map<std::string, std::vector<std::string>> needed = {
     {"--checkpoint-staging", {"--checkpoint", "runs"}},
     {"--resume-changed", {"--resume", "runs"}},
     {"--grad-shard", {"--precision", "bf16"}},
+    {"--columns", {"--data", "ratings.csv"}},
     {"--hidden", {"--model", "neumf"}},
     {"--loss", {"--objective", "ranking"}},
     {"--negatives", {"--objective", "ranking"}},
