@@ -117,6 +117,8 @@ TEST_CASE("a line that does not fit on the disk is left out whole, and the next 
 
 TEST_CASE("a log is a regular file or a device, and a pipe is refused, not waited for") {
   const test::TemporaryFolder folder;
+  CHECK_THAT(test::message_of<InputError>([&] { RunLog{folder.path("")}; }),
+             ContainsSubstring("cannot be written: it is a folder"));
   const std::string pipe = folder.path("pipe");
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK_THAT(

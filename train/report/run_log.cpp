@@ -34,10 +34,12 @@ double rounded(double value) { return std::round(value * 1000) / 1000; }
 RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_(path) {
   if (path.empty()) return;
   fail_beyond_file_size_limit();
+  struct stat status {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  if (exists && S_ISDIR(status.st_mode)) fail_input("{}: cannot be written: it is a folder", path);
   // Pipes are refused. POSIX leaves open() with O_RDWR on a pipe undefined. On Linux, a write would
   // block as soon as the pipe is full and nobody reads.
-  struct stat status {};
-  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode)) {
+  if (exists && !S_ISREG(status.st_mode) && !S_ISCHR(status.st_mode)) {
     fail_input(
         "{}: cannot be written: it already exists and is neither a regular file nor a terminal; "
         "a file can be followed with tail -f",
