@@ -236,6 +236,14 @@ class Run {
     train::announce_run(training_, options_.name, model_, world_);
     spdlog::info("{}: {} tokens to train on, {} to validate", options_.data,
                  grouped(data_.training().size()), grouped(data_.validation().size()));
+    warn_of_gzip(*data_.training().file);
+    if (!options_.val_data.empty()) warn_of_gzip(*data_.validation().file);
+  }
+
+  static void warn_of_gzip(const data::TokenFile& file) {
+    if (!file.is_gzip()) return;
+    spdlog::warn("{}: is compressed by gzip, and the compressed bytes are taken for the text",
+                 file.path());
   }
 
   train::StepWork::Evaluation evaluation(int64_t done) {

@@ -55,12 +55,16 @@ TEST_CASE("a text's tokens are its bytes") {
   const data::TokenFile file(folder.file("a.txt", "A\xff\n"));
   REQUIRE(file.is_text());
   REQUIRE(all_of(file) == std::vector<int32_t>{65, 255, 10});
+  CHECK_FALSE(file.is_gzip());
+  CHECK_FALSE(data::TokenFile(folder.file("b.txt", "\x1f")).is_gzip());
+  CHECK(data::TokenFile(folder.file("c.txt", "\x1f\x8b")).is_gzip());
 }
 
 TEST_CASE("a .bin holds uint16, with and without llm.c's header") {
   const TemporaryFolder folder;
   const std::vector<uint16_t> tokens = {1, 50256, 0, 65535};
   const std::vector<int32_t> expected = {1, 50256, 0, 65535};
+  CHECK_FALSE(data::TokenFile(folder.file("plain.bin", "\x1f\x8b")).is_gzip());
   REQUIRE(all_of(data::TokenFile(folder.file("plain.bin", raw(tokens)))) == expected);
   const data::TokenFile file(folder.file("header.bin", with_header(tokens, 4)));
   REQUIRE_FALSE(file.is_text());
