@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Ctrl-C without mpirun: the progress line ends, and the program says which step it finished last,
 # numbered as on the screen and in the log. Then the program ends by SIGINT, which a shell shows as
-# 130. If SIGINT is ignored, as under nohup, training continues.
+# 130. With --checkpoint, the program first saves a checkpoint. If SIGINT is ignored, as under
+# nohup, training continues, also with --checkpoint.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 --log run.jsonl)
 
@@ -64,21 +65,39 @@ found = last_words.search(errors)
 assert found, errors
 check_log(int(found.group(1)))
 
-# nohup and shells' background jobs ignore SIGINT.
+# With --checkpoint the run is saved, and its report is written.
 os.remove("run.jsonl")
-process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                           stderr=subprocess.PIPE, text=True,
-                           preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
-while len(steps_in_log()) < 1:
+saved = command + ["--checkpoint", "saved"]
+process = subprocess.Popen(saved + ["--report", "run.html"], stdin=subprocess.DEVNULL,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+while len(steps_in_log()) < 3:
     assert process.poll() is None
     time.sleep(0.05)
 process.send_signal(signal.SIGINT)
-before = len(steps_in_log())
-while len(steps_in_log()) < before + 3:
-    assert process.poll() is None, process.returncode
-    time.sleep(0.05)
-process.terminate()
 _, errors = process.communicate()
-assert process.returncode in (128 + signal.SIGTERM, -signal.SIGTERM), (process.returncode, errors)
-assert last_words.search(errors), errors
+assert process.returncode == -signal.SIGINT, (process.returncode, errors)
+stopped = re.search(r"stopped after step (\d+) of \d+; the same command goes on from (\S+)", errors)
+assert stopped and os.path.exists(stopped.group(2) + "/manifest.json"), errors
+assert int(stopped.group(1)) == steps_in_log()[-1] and not last_words.search(errors), errors
+assert os.path.exists("run.html"), errors
+
+# nohup and shells' background jobs ignore SIGINT.
+for extra in ([], ["--checkpoint", "ignored"]):
+    os.remove("run.jsonl")
+    process = subprocess.Popen(command + extra, stdin=subprocess.DEVNULL, text=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    while len(steps_in_log()) < 1:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    before = len(steps_in_log())
+    while len(steps_in_log()) < before + 3:
+        assert process.poll() is None, process.returncode
+        time.sleep(0.05)
+    process.terminate()
+    _, errors = process.communicate()
+    ends = (0,) if extra else (128 + signal.SIGTERM, -signal.SIGTERM)
+    assert process.returncode in ends, (process.returncode, errors)
+    assert extra or last_words.search(errors), errors
 PYTHON

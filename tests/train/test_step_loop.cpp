@@ -231,6 +231,7 @@ TEST_CASE("after the steps, a request for a checkpoint does not end the program"
   ::signal(SIGUSR1, own);
   ::signal(SIGUSR2, SIG_DFL);
   const auto told = handler_of(SIGTERM);
+  ::signal(SIGINT, own);
   models::Gpt model(tiny);
   optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
   RunLog log("");
@@ -243,11 +244,18 @@ TEST_CASE("after the steps, a request for a checkpoint does not end the program"
                  }});
   CHECK(handler_of(SIGUSR2) != SIG_DFL);
   CHECK(handler_of(SIGUSR2) != SIG_IGN);
+  // The first Ctrl-C asks for the end, the second one would reach the previous handler.
+  CHECK(handler_of(SIGINT) != +own);
+  ::raise(SIGINT);
+  CHECK(was_interrupted());
+  CHECK(handler_of(SIGINT) == +own);
   loop.train();
   CHECK(std::filesystem::exists(folder.path("saved/step-000000001")));
   CHECK(handler_of(SIGUSR1) == +own);
   CHECK(handler_of(SIGUSR2) == SIG_IGN);
   CHECK(handler_of(SIGTERM) == told);
+  CHECK(handler_of(SIGINT) == +own);
+  ::signal(SIGINT, SIG_DFL);
   ::signal(SIGUSR1, SIG_DFL);
   ::signal(SIGUSR2, SIG_DFL);
 }

@@ -38,10 +38,19 @@ constexpr uint8_t busy_note = 4;
 std::atomic<uint8_t> asked{0};
 static_assert(std::atomic<uint8_t>::is_always_lock_free);
 
-void ask(int signal) { asked |= signal == SIGUSR1 ? save_note : stop_note; }
+std::atomic<bool> interrupted{false};  // SIGINT has asked for the end of a run
+struct sigaction before_interrupt;     // the previous handler of SIGINT
 
-/// Handles SIGUSR1, SIGUSR2 and SIGTERM. The destructor restores the previous handlers, but leaves
-/// SIGUSR1 and SIGUSR2 ignored if they had none. Only one object may exist at a time.
+void ask(int signal) {
+  asked |= signal == SIGUSR1 ? save_note : stop_note;
+  if (signal != SIGINT) return;
+  interrupted = true;
+  sigaction(SIGINT, &before_interrupt, nullptr);  // a second Ctrl-C does not wait for the step
+}
+
+/// Handles SIGUSR1, SIGUSR2 and SIGTERM, and SIGINT unless it is ignored, as under nohup. The
+/// destructor restores the previous handlers, but leaves SIGUSR1 and SIGUSR2 ignored if they had
+/// none. Only one object may exist at a time.
 class Signals {
  public:
   Signals() {
@@ -50,8 +59,11 @@ class Signals {
     action.sa_handler = ask;
     action.sa_flags = SA_RESTART;
     for (size_t i = 0; i < numbers.size(); ++i) sigaction(numbers[i], &action, &before_[i]);
+    sigaction(SIGINT, nullptr, &before_interrupt);
+    if (before_interrupt.sa_handler != SIG_IGN) sigaction(SIGINT, &action, nullptr);
   }
   ~Signals() {
+    sigaction(SIGINT, &before_interrupt, nullptr);
     for (size_t i = 0; i < numbers.size(); ++i) {
       // After its last step a run still reports and saves its weights. By default, a request for a
       // checkpoint that comes too late would end the process before this is done.
@@ -71,6 +83,8 @@ class Signals {
 std::unique_ptr<Signals> signals;
 
 }  // namespace
+
+bool was_interrupted() { return interrupted; }
 
 CheckpointFolder::CheckpointFolder(const std::string& folder)
     : folder_(folder), lock_((fs::path(folder) / lock_name).string()) {

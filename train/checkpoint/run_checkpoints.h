@@ -11,8 +11,8 @@
 // three phases run between two steps. If the copy is limited (CheckpointOptions::staging), the next
 // update waits until the thread has read the state that is not in the copy.
 //
-//   SIGUSR1            save after the current step, and continue the run
-//   SIGUSR2, SIGTERM   save after the current step, and end the run
+//   SIGUSR1                    save after the current step, and continue the run
+//   SIGUSR2, SIGTERM, SIGINT   save after the current step, and end the run
 #pragma once
 
 #include <atomic>
@@ -60,6 +60,10 @@ class CheckpointFolder {
   bool removable_ = false;  // true if this object has made the file, and locked it
 };
 
+/// True if SIGINT (Ctrl-C) has asked a run of this process to save a checkpoint and end. A program
+/// then ends itself by SIGINT, so that a shell ends its script too.
+bool was_interrupted();
+
 /// Claims a run's folder of checkpoints: rank 0 gets the claim, other ranks get null. Each rank
 /// gives its own path, because hosts may mount the folder at different paths. Throws InputError on
 /// every rank if the path of a rank leads to another folder. Checkpoints would lack the shards of
@@ -70,9 +74,10 @@ class RunCheckpoints {
  public:
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
   /// (claim_folder). Checkpoints record the settings, metadata and best evaluation of `info`.
-  /// Handles SIGUSR1, SIGUSR2 and SIGTERM until destruction, and allocates the copy if the options
-  /// ask for one. The destructor restores the previous handlers. SIGUSR1 and SIGUSR2 are ignored
-  /// from then on if they had none, so that they do not end a program that writes its results.
+  /// Handles SIGUSR1, SIGUSR2, SIGTERM and, unless it is ignored, SIGINT until destruction, and
+  /// allocates the copy if the options ask for one. A second SIGINT reaches the previous handler.
+  /// The destructor restores the previous handlers. SIGUSR1 and SIGUSR2 are ignored from then on if
+  /// they had none, so that they do not end a program that writes its results.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
