@@ -79,7 +79,7 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
     must_work mpirun -n 1 "$train_gpt" "${run[@]}" --comm nccl : \
       -n 1 -x TESSERA_EMULATED_FIRST_DEVICE=1 "$train_gpt" "${run[@]}" --comm nccl
   fi
-  expect 'config.json: there is no such file' "$generate" none.safetensors --device cuda
+  expect 'none.safetensors: cannot be opened' "$generate" none.safetensors --device cuda
   expect 'no.json: cannot be opened' mpirun -n 2 "$train_gpt" "${run[@]}" --tuned no.json
   expect 'no/tuned.json: cannot be written' "$tune" --out no/tuned.json
   expect 'tune measures on one rank, but was started on 2 ranks' \
