@@ -7,7 +7,6 @@
 // end with exit code 2.
 #pragma once
 
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -35,12 +34,6 @@ template <class... Args>
 template <class... Args>
 [[noreturn]] void fail_input(fmt::format_string<Args...> format, Args&&... args) {
   throw InputError(fmt::format(format, std::forward<Args>(args)...));
-}
-
-/// Returns what an error says, in words also for std::bad_alloc, whose own text is a type's name.
-inline std::string error_text(const std::exception& error) {
-  const bool out_of_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  return out_of_memory ? "out of host memory" : error.what();
 }
 
 }  // namespace tessera

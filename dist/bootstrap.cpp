@@ -23,6 +23,7 @@
 
 #include "core/awake_time.h"
 #include "core/run_status.h"
+#include "core/text/error_text.h"
 #include "core/text/step_number.h"
 #include "dist/mpi/mpi_check.h"
 #include "dist/stalled.h"

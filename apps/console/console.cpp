@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/text/error_text.h"
 #include "core/text/output_file.h"
 
 namespace tessera::apps {

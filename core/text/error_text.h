@@ -1,0 +1,16 @@
+// The text of any exception, for the end of a program.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <string>
+
+namespace tessera {
+
+/// Returns what an error says, in words also for std::bad_alloc, whose own text is a type's name.
+inline std::string error_text(const std::exception& error) {
+  const bool out_of_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  return out_of_memory ? "out of host memory" : error.what();
+}
+
+}  // namespace tessera
