@@ -145,6 +145,7 @@ Examples:
   if (!help.empty()) return help;
   required(import.weights, "import FILE DIR");
   required(import.folder, "import FILE DIR");
+  check_not_a_dash("DIR", import.folder);
   check_outside_checkpoints("DIR", import.folder);
   if (train::names_checkpoint(import.folder)) {
     fail_input("DIR {} has the name of a single checkpoint; give the folder another name",

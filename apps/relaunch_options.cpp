@@ -72,9 +72,10 @@ std::optional<std::string> resume_in_file(const std::vector<std::string>& comman
   std::optional<std::string> value;
   try {
     for (const ConfigLine& line : read_config(*path)) {
+      if (line.name != "resume") continue;
       // Another program may give the name another meaning, such as `resume = true`.
-      const bool is_start = line.value == "never" || std::filesystem::exists(line.value);
-      if (line.name == "resume" && is_start) value = line.value;
+      std::error_code error;
+      if (line.value == "never" || std::filesystem::exists(line.value, error)) value = line.value;
     }
   } catch (const InputError&) {
     // The file of another program can have another format. A program of Tessera reports the error

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "core/text/error_text.h"
 #include "nn/weights_file.h"
 
 namespace tessera::train {
@@ -28,7 +29,7 @@ std::string try_to_save(const std::function<std::string()>& path, optim::ZeroOpt
     try {
       part();
     } catch (const std::exception& error) {
-      why = error.what();
+      why = error_text(error);
       sink.reset();
     }
   };

@@ -224,6 +224,7 @@ int inspect_checkpoints(const CheckpointToolOptions& options) {
     return 0;
   }
   const std::vector<Listed> list = list_folder(options.path);
+  if (list.empty()) fail("{}: all its checkpoints were removed while they were read", options.path);
   if (options.json) {
     fmt::print("{}", text_of(folder_json(list)));
   } else {

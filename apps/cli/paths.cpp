@@ -62,13 +62,6 @@ bool is_data_of(const std::string& path, const std::string& folder) {
   return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
 }
 
-// Refuses "-", which many programs take for standard output. A file of this name is hardly wanted.
-void check_not_a_dash(const std::string& flag, const std::string& path) {
-  if (path != "-") return;
-  fail_input("{} -: nothing is written to standard output; name a file or folder, such as ./-",
-             flag);
-}
-
 // Refuses an output file to which standard output or error is redirected. The program and the
 // stream would write at separate offsets and overwrite each other.
 void check_streams(const GivenPath& output) {
@@ -208,6 +201,12 @@ void check_outside_checkpoints(const std::string& flag, const std::string& path)
     fail_input("{} {} is the lock of the checkpoints in {}; give another name", flag, path,
                name.parent_path().string());
   }
+}
+
+void check_not_a_dash(const std::string& flag, const std::string& path) {
+  if (path != "-") return;
+  fail_input("{} -: nothing is written to standard output; name a file or folder, such as ./-",
+             flag);
 }
 
 void check_checkpoint_folder(const std::string& path) {

@@ -51,6 +51,8 @@ void check_paths(const GivenPaths& paths);
 /// name of an unfinished checkpoint, or is the lock of a folder of checkpoints. `path` need not
 /// exist. `flag` names the output in the error.
 void check_outside_checkpoints(const std::string& flag, const std::string& path);
+/// Throws InputError if `path` is "-", which many programs take for standard output.
+void check_not_a_dash(const std::string& flag, const std::string& path);
 /// Throws InputError if `path`, the folder of --checkpoint, is a checkpoint or is named like one.
 /// Readers would take such a folder of checkpoints for a checkpoint without a manifest.
 void check_checkpoint_folder(const std::string& path);

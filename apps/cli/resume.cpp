@@ -115,7 +115,6 @@ std::vector<std::string> flags_of_writing(const CheckpointFlags& flags) {
 }
 
 void fill_checkpoints(CheckpointFlags& flags) {
-  check_checkpoint_folder(flags.options.folder);
   at_least("--checkpoint-every", flags.options.every, 0);
   flags.options.keep = flags.keep.value_or(flags.options.keep);
   at_least("--checkpoint-keep", flags.options.keep, 1);
@@ -179,9 +178,11 @@ dist::Settings bits_settings(const std::string& program, const dist::World& worl
 
 bool Resumed::finished(int64_t steps) const {
   if (!found() || step() < steps) return false;
-  // The default warm-up is at most a tenth of all steps, so it may change with --steps.
-  spdlog::info("{} done; for more steps give --steps and --resume-changed steps,warmup",
-               steps == 1 ? "the only step is" : fmt::format("all {} steps are", steps));
+  // Settings that follow from --steps: the default warm-up is at most a tenth of all steps, and
+  // some programs record the number of epochs.
+  spdlog::info("{} done; for more steps give --steps and --resume-changed steps,warmup{}",
+               steps == 1 ? "the only step is" : fmt::format("all {} steps are", steps),
+               has_setting(manifest().run, "epochs") ? ",epochs" : "");
   return true;
 }
 

@@ -101,8 +101,8 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
       ->compare(Compared::presence)  // every rank records the timeline of one step
       ->group(group);
   app.add_option("--csv", options.csv,
-                 "Write a table of the steps to FILE.csv at the end of the run; without --log, the "
-                 "log is written beside it, to FILE.jsonl")
+                 "Write a table of the steps to FILE.csv at the end of the run; without --log and "
+                 "--report, the log is written beside it, to FILE.jsonl")
       ->compare(Compared::nothing)  // only rank 0 writes the table
       ->group(group);
   app.add_option("--tensorboard", options.tensorboard,
@@ -238,6 +238,7 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
 void fill_before_data(const GivenRun& given, RunOptions& options) {
   at_least("--seed", given.seed, 0);
   options.seed = static_cast<uint64_t>(given.seed);
+  check_checkpoint_folder(options.checkpoints.options.folder);
   imply_log(options);
 }
 

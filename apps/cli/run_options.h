@@ -100,7 +100,7 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
 
 /// Fills in the options that do not depend on the data: the seed, and the path of the log
 /// (imply_log). A program whose data depend on the seed needs these options before it calls
-/// fill_run. Throws InputError if the seed is negative.
+/// fill_run. Throws InputError if the seed is negative or --checkpoint names a single checkpoint.
 void fill_before_data(const GivenRun& given, RunOptions& options);
 
 /// Completes `options` from the given flags and from `defaults`. The defaults must be those for the

@@ -258,6 +258,7 @@ rotate() {
 cp -r a/step-000000008 rotated/step-000000001
 rotate &
 job=$!
+trap 'touch stop; wait; rm -rf "$work"' EXIT  # ends `rotate` also after a failure
 for _ in {1..20}; do
   for command in verify inspect; do
     tool $command rotated

@@ -55,6 +55,8 @@ for output in log trace report csv tensorboard save checkpoint; do
     "--$output" -
 done
 expect 'FILE -: nothing is written to standard output' "$TESSERA_BIN/checkpoint" export in -
+expect 'DIR -: nothing is written to standard output' "$TESSERA_BIN/checkpoint" \
+  import in.safetensors -
 
 after=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort)
 diff <(echo "$before") <(echo "$after") || fail "files were changed"

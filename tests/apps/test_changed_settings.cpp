@@ -110,9 +110,10 @@ TEST_CASE("settings that earlier versions did not record are not compared") {
   const test::TemporaryFolder folder;
   const dist::World world{.communicator = dist::single_communicator()};
   const Resumed resumed(saved_run(folder, world, {{"model.factors", "8"}}), world);
-  CHECK_NOTHROW(resumed.check({{"model.factors", "8"}, {"model.hidden", "8,4"}, {"ids", "7"}}));
+  CHECK_NOTHROW(resumed.check(
+      "train_recommender", {{"model.factors", "8"}, {"model.hidden", "8,4"}, {"ids", "7"}}));
   CHECK_THAT(test::message_of<InputError>([&] {
-               resumed.check({{"model.factors", "8"}, {"model.depth", "2"}});
+               resumed.check("train_recommender", {{"model.factors", "8"}, {"model.depth", "2"}});
              }),
              Catch::Matchers::ContainsSubstring("model.depth is 2 instead of nothing"));
 }
@@ -127,9 +128,10 @@ TEST_CASE("--eval-only compares the settings that the optimizer's state depends 
   CheckpointFlags flags = saved_run(folder, world, settings("0.9", "same"));
   flags.only_weights = true;
   const Resumed resumed(flags, world);
-  CHECK_NOTHROW(resumed.check(settings("0.8", "same")));
+  CHECK_NOTHROW(resumed.check("train_recommender", settings("0.8", "same")));
   const auto refused = [&](const char* beta1, const char* table_optimizer) {
-    return test::message_of<InputError>([&] { resumed.check(settings(beta1, table_optimizer)); });
+    return test::message_of<InputError>(
+        [&] { resumed.check("train_recommender", settings(beta1, table_optimizer)); });
   };
   using Catch::Matchers::ContainsSubstring;
   CHECK_THAT(refused("0", "same"), ContainsSubstring(": beta1 is 0 instead of 0.9;"));

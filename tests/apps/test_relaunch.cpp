@@ -305,6 +305,10 @@ TEST_CASE("relaunch reads its command line, and refuses invalid flags") {
   CHECK(refusal({"-n", "3", "--", "x", "--config", config.c_str()}).find("--resume never") == 0);
   CHECK(refusal({"-n", "3", "--", "x", ("--config=" + config).c_str()}).find("--resume never") ==
         0);
+  // Values of other names, however odd, do not matter.
+  std::ofstream(config) << "note = " << std::string(300, 'a') << "\nresume = true\n";
+  CHECK(parse({"-n", "3", "--", "x", "--config", config.c_str()}).ranks == 3);
+  std::ofstream(config) << "resume = never\n";
   // A flag overrides the file.
   CHECK(parse({"-n", "3", "--", "x", "--config", config.c_str(), "--resume", "latest"}).ranks == 3);
   // A file that is absent, or has another format, is left to the program.

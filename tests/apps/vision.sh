@@ -154,6 +154,14 @@ expect "class 1 of saved/step-000000006 is 'bright', but" "$train_gpt" "${run[@]
   --checkpoint saved --eval-only
 run[1]=pictures
 
+# The advice for more steps works, and one checkpoint is not taken for a folder of checkpoints.
+alone "${run[@]}" --checkpoint saved
+grep -q 'for more steps give --steps and --resume-changed steps,warmup,epochs' std*.log ||
+  fail "$(cat stdout.log stderr.log)"
+alone "${run[@]}" --steps 8 --checkpoint saved --resume-changed steps,warmup,epochs
+expect 'is a single checkpoint; give --checkpoint saved, or --resume' "$train_gpt" "${run[@]}" \
+  --checkpoint saved/step-000000006 --eval-only
+
 expect 'nothing.*: ' "$train_gpt" --data nothing
 python3 - << 'PYTHON'
 import os, struct

@@ -8,10 +8,12 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include <spdlog/spdlog.h>
 
 #include "core/error.h"
+#include "core/text/error_text.h"
 #include "core/text/input_file.h"
 #include "core/text/output_file.h"
 #include "train/report/run_log.h"
@@ -78,7 +80,7 @@ Verified verify_together(const std::string& path, const dist::World& world,
   } catch (const InputError& error) {
     damage = error.what();
   } catch (const std::exception& error) {
-    failure = error.what();
+    failure = error_text(error);
   }
   failure = first_reason(failure, world);
   damage = first_reason(damage, world);
@@ -297,7 +299,7 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
     try {
       part();
     } catch (const std::exception& error) {
-      why = error.what();
+      why = error_text(error);
     }
   };
   // A rank that fails still takes part in the collectives below. Otherwise the other ranks would
@@ -347,20 +349,24 @@ std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
   // checkpoints are removed faster than they are read.
   constexpr int most_listings = 5;
   std::string newest_failure;
+  std::set<int64_t> failed;  // steps whose checkpoints are not whole; they are not read again
   bool again = true;
   for (int listing = 0; again && listing < most_listings; ++listing) {
-    newest_failure.clear();
     again = false;
     for (const int64_t step : steps_together(folder, world)) {
+      if (failed.contains(step)) continue;
       std::unique_ptr<CheckpointReader> reader;
       const std::string path = (fs::path(folder) / checkpoint_name(step)).string();
       const auto [why, removed] = verify_together(path, world, reader);
       if (why.empty()) return reader;
       again = again || removed;
-      if (!removed) spdlog::warn("{} is passed over: {}", path, why);
+      if (removed) continue;
+      spdlog::warn("{} is passed over: {}", path, why);
+      failed.insert(step);
       if (newest_failure.empty()) newest_failure = why;
     }
   }
+  if (again) fail_input("{}: its checkpoints are removed faster than they can be read", folder);
   if (newest_failure.empty()) return nullptr;
   fail_input("{}: no checkpoint there is whole: {}", folder, newest_failure);
 }

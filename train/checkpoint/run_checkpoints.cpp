@@ -14,12 +14,14 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include "core/error.h"
+#include "core/text/error_text.h"
 #include "core/trace.h"
 #include "dist/agreement.h"
 #include "dist/communicator.h"
@@ -46,6 +48,8 @@ void ask(int signal) {
   if (signal != SIGINT) return;
   interrupted = true;
   sigaction(SIGINT, &before_interrupt, nullptr);  // a second Ctrl-C does not wait for the step
+  constexpr std::string_view text = "\nsaving after this step; Ctrl-C again ends at once\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
 /// Handles SIGUSR1, SIGUSR2 and SIGTERM, and SIGINT unless it is ignored, as under nohup. The
@@ -60,7 +64,8 @@ class Signals {
     action.sa_flags = SA_RESTART;
     for (size_t i = 0; i < numbers.size(); ++i) sigaction(numbers[i], &action, &before_[i]);
     sigaction(SIGINT, nullptr, &before_interrupt);
-    if (before_interrupt.sa_handler != SIG_IGN) sigaction(SIGINT, &action, nullptr);
+    const bool handles = before_interrupt.sa_handler != SIG_IGN && !interrupted;
+    if (handles) sigaction(SIGINT, &action, nullptr);
   }
   ~Signals() {
     sigaction(SIGINT, &before_interrupt, nullptr);
@@ -95,8 +100,18 @@ CheckpointFolder::CheckpointFolder(const std::string& folder)
     fail_input("{}: another run writes its checkpoints there; give this run another folder",
                folder);
   }
-  // The folder has no other writer now, so any partial folders are left over from earlier writers.
+  // The folder has no other writer now, so any partial folders and marks are left over from earlier
+  // writers.
   remove_partial_checkpoints(folder);
+  const std::string mark_begin = std::string(lock_name) + ".";
+  std::vector<fs::path> marks;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const bool is_mark = name.starts_with(mark_begin) && name.size() == mark_begin.size() + 24;
+    if (is_mark && fs::is_empty(entry->path(), error)) marks.push_back(entry->path());
+  }
+  for (const fs::path& mark : marks) fs::remove(mark, error);
 }
 
 bool CheckpointFolder::claim() {
@@ -159,12 +174,12 @@ bool CheckpointFolder::has_mark(const std::string& folder, const std::string& na
   std::error_code error;
   std::vector<fs::path> made;
   fs::path path;
-  for (const fs::path& part : fs::absolute(folder)) {
+  for (const fs::path& part : fs::absolute(folder, error)) {
     path /= part;
     if (fs::create_directory(path, error)) made.push_back(path);
   }
   const bool found = fs::exists(fs::path(folder) / name, error);
-  // remove() does not remove a folder that is not empty.
+  // remove() does not remove a folder that is not empty, such as one that another rank has used.
   for (auto folder_made = made.rbegin(); folder_made != made.rend(); ++folder_made) {
     fs::remove(*folder_made, error);
   }
@@ -370,7 +385,7 @@ void RunCheckpoints::work(std::function<void()> body) {
     try {
       body();
     } catch (const std::exception& error) {
-      why_ = error.what();
+      why_ = error_text(error);
     }
     end_reading();  // also after a failure, or the next update would wait forever
     busy_ = false;  // last, because the main thread may then join and read the results

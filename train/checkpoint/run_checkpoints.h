@@ -61,7 +61,8 @@ class CheckpointFolder {
 };
 
 /// True if SIGINT (Ctrl-C) has asked a run of this process to save a checkpoint and end. A program
-/// then ends itself by SIGINT, so that a shell ends its script too.
+/// should look after each run: it should then start no other run, and end itself by SIGINT, so that
+/// a shell ends its script too. From then on, SIGINT ends the process at once.
 bool was_interrupted();
 
 /// Claims a run's folder of checkpoints: rank 0 gets the claim, other ranks get null. Each rank
