@@ -109,7 +109,8 @@ CheckpointFlags saved_run(const test::TemporaryFolder& folder, const dist::World
 TEST_CASE("settings that earlier versions did not record are not compared") {
   const test::TemporaryFolder folder;
   const dist::World world{.communicator = dist::single_communicator()};
-  const Resumed resumed(saved_run(folder, world, {{"model.factors", "8"}}), world);
+  const CheckpointFlags flags = saved_run(folder, world, {{"model.factors", "8"}});
+  const Resumed resumed(flags, world);
   CHECK_NOTHROW(resumed.check(
       "train_recommender", {{"model.factors", "8"}, {"model.hidden", "8,4"}, {"ids", "7"}}));
   CHECK_THAT(test::message_of<InputError>([&] {
