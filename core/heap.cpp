@@ -142,7 +142,8 @@ bool Heap::grow(int64_t bytes) {
       make_room(more);
     }
     more = missing();
-    if (add_pages(map_pages(edge_ - more, more, MAP_FIXED_NOREPLACE), more, edge_ - more)) {
+    const bool fits = static_cast<uint64_t>(more) < reinterpret_cast<uintptr_t>(edge_);
+    if (fits && add_pages(map_pages(edge_ - more, more, MAP_FIXED_NOREPLACE), more, edge_ - more)) {
       return true;
     }
   }

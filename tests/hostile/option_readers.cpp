@@ -89,7 +89,7 @@ std::vector<Reader> option_readers() {
   const std::string recommender =
       "epochs = 2.5\nmodel = neumf\nhidden = \"8,4\"\nbatch = 32\nmicro-batch = 16\n"
       "objective = ranking\nloss = bpr\nnegatives = 2\nl2 = 0.01\ntop = 5\nsplit = last\n"
-      "sampled-items = 99\nfactors = 4\ncolumns = \"user,item\"\n";
+      "sampled-items = 99\nfactors = 4\ndata = u.txt\ncolumns = \"user,item\"\n";
   const std::string command =
       "--model\nm.safetensors\n--user=196\n--user\nb c\n--top\n5\n--items=u.item\n--all\n"
       "--device\ncpu\n--threads=2\n";
