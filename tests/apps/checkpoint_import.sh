@@ -38,7 +38,7 @@ cp out/model.safetensors bare
 fails 2 'bare/config.json is missing' import bare new
 # refused CODE PATTERN: import must refuse moments that the Python statement CODE has changed.
 refused() {
-  "$python" edit.py moments.safetensors wrong.safetensors "$1"
+  edit_safetensors moments.safetensors wrong.safetensors "$1"
   fails 2 "$2" import out new --moments wrong.safetensors
 }
 name="'transformer.h.0.ln_1.weight"
@@ -59,13 +59,13 @@ done
 refused "tensors[$name.step'][2] = struct.pack('<f', 9)" \
   '"h.0.ln_1.weight" has 9; give the number of finished steps'
 [[ ! -e new/step-000000004 ]] || fail "a checkpoint of what was refused"
-"$python" edit.py moments.safetensors counts.safetensors \
+edit_safetensors moments.safetensors counts.safetensors \
   "tensors[$name.step'][2] = struct.pack('<f', 9)"
 tool import out counts --moments counts.safetensors --step 4
 "$checkpoint" diff counts a/step-000000004 > tool.log && fail "another count"
 says '^  h.0.ln_1.weight/updates: 1 of 1 element, the first at \[\]: 9 and 4$'
 says '^111 tensors are equal, 1 differs$'
-"$python" edit.py resnet-moments.safetensors uncounted.safetensors \
+edit_safetensors resnet-moments.safetensors uncounted.safetensors \
   'tensors = {n: t for n, t in tensors.items() if not n.endswith(".step")}'
 fails 2 'has no step; give the number of finished steps' \
   import resnet-2.safetensors new --moments uncounted.safetensors

@@ -50,23 +50,3 @@ for tensor, value in zip(tensors, values):
 text = json.dumps(header).encode()
 open(path, "wb").write(struct.pack("<Q", len(text)) + text + data)
 PYTHON
-
-# edit.py FROM TO CODE: copies a safetensors file after the Python statement CODE has changed
-# `tensors`, a dict of name -> [dtype, shape, bytes].
-cat > edit.py << 'PYTHON'
-import json, struct, sys
-data = open(sys.argv[1], "rb").read()
-size = int.from_bytes(data[:8], "little")
-header, data = json.loads(data[8:8 + size]), data[8 + size:]
-metadata = header.pop("__metadata__", None)
-tensors = {name: [e["dtype"], e["shape"], data[slice(*e["data_offsets"])]]
-           for name, e in header.items()}
-exec(sys.argv[3])
-header, data = {"__metadata__": metadata} if metadata else {}, b""
-for name, (dtype, shape, value) in tensors.items():
-    header[name] = {"dtype": dtype, "shape": shape,
-                    "data_offsets": [len(data), len(data) + len(value)]}
-    data += value
-text = json.dumps(header).encode()
-open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data)
-PYTHON

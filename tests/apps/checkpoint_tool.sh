@@ -169,9 +169,9 @@ must_work "$train_recommender" --batch 60 --micro-batch 12 --factors 10 --thread
   --checkpoint recommender --save late.safetensors
 grep -q 'late.safetensors is not written, .*; `checkpoint export` cannot write it' stderr.log ||
   fail "$(cat stderr.log)"
-"$python" edit.py recommender.safetensors recommender-weights.safetensors \
+edit_safetensors recommender.safetensors recommender-weights.safetensors \
   'tensors = {n: t for n, t in tensors.items() if t[0] == "F32"}'
-"$python" edit.py recommender-exported.safetensors recommender-same.safetensors ''
+edit_safetensors recommender-exported.safetensors recommender-same.safetensors ''
 cmp recommender-weights.safetensors recommender-same.safetensors
 tool import recommender.safetensors recommender-ids --optimizer adam
 tool inspect recommender-ids --json

@@ -59,3 +59,28 @@ as_first() {
   losses run.jsonl | diff "$1.txt" - || fail "other losses: $1, $2"
   cmp run.safetensors "kept/$1.safetensors" || fail "other weights: $1, $2"
 }
+
+# edit_safetensors FROM TO CODE: copies a safetensors file after the Python statement CODE has
+# changed `tensors`, a dict of name -> [dtype, shape, bytes], or `metadata`. describe(KEY, NAME,
+# VALUE) sets one member of the JSON object that the metadata have under KEY.
+edit_safetensors() {
+  python3 - "$@" << 'PYTHON'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+size = int.from_bytes(data[:8], "little")
+header, data = json.loads(data[8:8 + size]), data[8 + size:]
+metadata = header.pop("__metadata__", None)
+tensors = {name: [e["dtype"], e["shape"], data[slice(*e["data_offsets"])]]
+           for name, e in header.items()}
+def describe(key, name, value):
+    metadata[key] = json.dumps({**json.loads(metadata[key]), name: value})
+exec(sys.argv[3])
+header, data = {"__metadata__": metadata} if metadata else {}, b""
+for name, (dtype, shape, value) in tensors.items():
+    header[name] = {"dtype": dtype, "shape": shape,
+                    "data_offsets": [len(data), len(data) + len(value)]}
+    data += value
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data)
+PYTHON
+}

@@ -192,30 +192,14 @@ rated=(--data u.data --batch 60 --micro-batch 12 --factors 8)
 alone "${rated[@]}" --init model.safetensors --eval-only
 mv stdout.log evaluated.txt
 grep -q rmse evaluated.txt || fail "$(cat evaluated.txt)"
-python3 - << 'PYTHON'
-import json
-with open("model.safetensors", "rb") as file:
-    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    data = file.read()
-model = json.loads(header["__metadata__"]["tessera_recommender"])
-model["mean"] -= 1
-header["__metadata__"]["tessera_recommender"] = json.dumps(model)
-text = json.dumps(header).encode()
-text += b" " * (-len(text) % 8)
-with open("shifted.safetensors", "wb") as file:
-    file.write(len(text).to_bytes(8, "little") + text + data)
-PYTHON
+edit_safetensors model.safetensors shifted.safetensors \
+  'describe("tessera_recommender", "mean", json.loads(metadata["tessera_recommender"])["mean"] - 1)'
 alone "${rated[@]}" --init shifted.safetensors --eval-only
 if cmp -s stdout.log evaluated.txt; then fail "the mean of the weights was ignored"; fi
 # Weights that are not numbers are an error, although places in a ranking can be counted with them.
-python3 - << 'PYTHON'
-import json
-data = bytearray(open("model.safetensors", "rb").read())
-begin = 8 + int.from_bytes(data[:8], "little")
-at = begin + json.loads(data[8:begin])["item_factors.weight"]["data_offsets"][0]
-data[at:at + 4] = b"\0\0\xc0\x7f"  # NaN
-open("nan.safetensors", "wb").write(data)
-PYTHON
+nan='b"\0\0\xc0\x7f"'
+edit_safetensors model.safetensors nan.safetensors \
+  "factors = tensors['item_factors.weight']; factors[2] = $nan + factors[2][4:]"
 status=0
 "$train_gpt" "${rated[@]}" --objective ranking --split fold:1/4 --init nan.safetensors --eval-only \
   > stdout.log 2> stderr.log < /dev/null || status=$?
