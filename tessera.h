@@ -35,6 +35,7 @@
 #include "optim/plan/plan.h"
 #include "optim/zero_optimizer.h"
 #include "train/agreement.h"
+#include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/compare_checkpoints.h"
 #include "train/checkpoint/export_weights.h"
 #include "train/checkpoint/import_checkpoint.h"

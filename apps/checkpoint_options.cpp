@@ -10,7 +10,6 @@
 #include "apps/console/flags.h"
 #include "apps/cli/paths.h"
 #include "core/error.h"
-#include "train/checkpoint/checkpoint.h"
 
 namespace tessera::apps {
 namespace {
@@ -147,10 +146,7 @@ Examples:
   required(import.folder, "import FILE DIR");
   check_not_a_dash("DIR", import.folder);
   check_outside_checkpoints("DIR", import.folder);
-  if (train::names_checkpoint(import.folder)) {
-    fail_input("DIR {} has the name of a single checkpoint; give the folder another name",
-               import.folder);
-  }
+  check_checkpoint_folder("DIR", import.folder);
   if (import.step) {
     at_least("--step", *import.step, 0);
     at_most("--step", *import.step, int64_t{1} << 40);

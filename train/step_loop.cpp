@@ -42,9 +42,7 @@ void check_readable_later(const std::string& log) {
 // The event file itself is not made here: its start would make TensorBoard hide later steps of
 // another run, even if this run is then refused.
 void check_event_folder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) fail_input("{}: cannot be made: {}", folder, error.message());
+  make_event_folder(folder);
   if (::access(folder.c_str(), W_OK | X_OK) != 0) {
     fail_input("{}: cannot be written: {}", folder, std::strerror(errno));
   }

@@ -37,11 +37,6 @@ struct Verified {
 
 // Verifies a checkpoint and prints the result.
 Verified verify_one(const std::string& path) {
-  const auto is_removed = [&path] {
-    if (has_name(path)) return false;
-    fmt::print("{}: was removed while it was read\n", path);
-    return true;
-  };
   try {
     const train::CheckpointReader checkpoint(path);
     checkpoint.verify();
@@ -49,12 +44,16 @@ Verified verify_one(const std::string& path) {
     fmt::print("{}: whole, {} bytes, digest {}\n", path, grouped(total_bytes(manifest)),
                manifest.digest.text());
     return {};
-  } catch (const InputError& error) {
-    if (is_removed()) return {.why = error.what(), .removed = true};
-    fmt::print("{}: not whole\n", path);
-    return {.why = error.what()};
-  } catch (const Error& error) {  // for instance no permission, or a failing disk
-    if (is_removed()) return {.why = error.what(), .removed = true};
+  } catch (const Error& error) {
+    if (!has_name(path)) {
+      fmt::print("{}: was removed while it was read\n", path);
+      return {.why = error.what(), .removed = true};
+    }
+    if (dynamic_cast<const InputError*>(&error) != nullptr) {
+      fmt::print("{}: not whole\n", path);
+      return {.why = error.what()};
+    }
+    // For instance no permission, or a failing disk.
     fmt::print("{}: cannot be checked\n", path);
     return {.was_read = false, .why = fmt::format("{}: cannot be checked: {}", path, error.what())};
   }

@@ -209,17 +209,17 @@ void check_not_a_dash(const std::string& flag, const std::string& path) {
              flag);
 }
 
-void check_checkpoint_folder(const std::string& path) {
+void check_checkpoint_folder(const std::string& flag, const std::string& path) {
   if (!train::names_checkpoint(path)) return;
   std::error_code error;
   if (!fs::exists(fs::path(path) / train::manifest_name, error)) {
-    fail_input("--checkpoint {} has the name of a single checkpoint; give the folder another name",
+    fail_input("{} {} has the name of a single checkpoint; give the folder another name", flag,
                path);
   }
   const fs::path name = (fs::path(path) / "").lexically_normal().parent_path();
   const std::string above = name.parent_path().string();
-  fail_input("--checkpoint {} is a single checkpoint; give --checkpoint {}, or --resume {}", path,
-             above.empty() ? "." : above, path);
+  fail_input("{0} {1} is a single checkpoint; give {0} {2}, or --resume {1}", flag, path,
+             above.empty() ? "." : above);
 }
 
 void check_output_path(const std::string& flag, const std::string& path) {

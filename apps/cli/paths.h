@@ -53,9 +53,10 @@ void check_paths(const GivenPaths& paths);
 void check_outside_checkpoints(const std::string& flag, const std::string& path);
 /// Throws InputError if `path` is "-", which many programs take for standard output.
 void check_not_a_dash(const std::string& flag, const std::string& path);
-/// Throws InputError if `path`, the folder of --checkpoint, is a checkpoint or is named like one.
-/// Readers would take such a folder of checkpoints for a checkpoint without a manifest.
-void check_checkpoint_folder(const std::string& path);
+/// Throws InputError if `path`, a folder of checkpoints, is a checkpoint or is named like one.
+/// Readers would take such a folder of checkpoints for a checkpoint without a manifest. `flag`
+/// names the folder in the error.
+void check_checkpoint_folder(const std::string& flag, const std::string& path);
 /// Throws InputError as check_outside_checkpoints does, or if `path` is "-", or if no file can be
 /// written to `path`. For programs with a single output.
 void check_output_path(const std::string& flag, const std::string& path);

@@ -18,7 +18,9 @@
 #include "apps/console/flags.h"
 #include "core/text/json_line.h"
 #include "dist/bootstrap.h"
-#include "train/checkpoint/run_checkpoints.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_folder.h"
+#include "train/report/run_log.h"
 #include "train/training_run.h"
 
 namespace tessera::apps {

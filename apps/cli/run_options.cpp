@@ -238,7 +238,7 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
 void fill_before_data(const GivenRun& given, RunOptions& options) {
   at_least("--seed", given.seed, 0);
   options.seed = static_cast<uint64_t>(given.seed);
-  check_checkpoint_folder(options.checkpoints.options.folder);
+  check_checkpoint_folder("--checkpoint", options.checkpoints.options.folder);
   imply_log(options);
 }
 

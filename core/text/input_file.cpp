@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -50,6 +51,14 @@ void InputFile::read_at(int64_t position, void* data, size_t bytes) const {
     position += got;
     bytes -= static_cast<size_t>(got);
   }
+}
+
+bool has_gzip_magic(const InputFile& file, int64_t position) {
+  constexpr std::array<uint8_t, 2> magic = {0x1F, 0x8B};
+  std::array<uint8_t, 2> bytes{};
+  if (file.size() - position < std::ssize(bytes)) return false;
+  file.read_at(position, bytes.data(), bytes.size());
+  return bytes == magic;
 }
 
 bool has_name(const std::string& path) {

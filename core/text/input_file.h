@@ -37,6 +37,10 @@ class InputFile {
   int64_t size_ = 0;
 };
 
+/// True if a member of a gzip file may begin at byte `position`: gzip's magic number is there
+/// (RFC 1952).
+bool has_gzip_magic(const InputFile& file, int64_t position);
+
 /// True if `path` names a directory entry, even an unreadable file or a broken link. A caller that
 /// then opens the entry gets an error, and does not treat the file as missing.
 bool has_name(const std::string& path);

@@ -1,7 +1,6 @@
 #include "data/files/gzip_file.h"
 
 #include <algorithm>
-#include <array>
 
 #include <zlib.h>
 
@@ -28,7 +27,7 @@ std::shared_ptr<z_stream> open_stream(const std::string& path) {
 }  // namespace
 
 GzipFile::GzipFile(const std::string& path) : file_(path) {
-  if (!member_begins_at(0)) return;
+  if (!has_gzip_magic(file_, 0)) return;
   stream_ = open_stream(path);
   input_.resize(input_bytes);
   in_member_ = true;
@@ -72,7 +71,7 @@ size_t GzipFile::decompress(std::span<uint8_t> out) {
 /// whose first bytes are damaged.
 bool GzipFile::next_member() {
   const int64_t end = position_ - stream_->avail_in;
-  if (member_begins_at(end)) {
+  if (has_gzip_magic(file_, end)) {
     ::inflateReset(stream_.get());
     in_member_ = true;
     return true;
@@ -86,14 +85,6 @@ bool GzipFile::next_member() {
     stream_->avail_in = 0;
   }
   return false;
-}
-
-bool GzipFile::member_begins_at(int64_t position) const {
-  constexpr std::array<uint8_t, 2> magic = {0x1F, 0x8B};
-  std::array<uint8_t, 2> bytes{};
-  if (file_.size() - position < std::ssize(bytes)) return false;
-  file_.read_at(position, bytes.data(), bytes.size());
-  return bytes == magic;
 }
 
 /// Reads the next compressed bytes. Returns false at the end of the file.

@@ -31,7 +31,6 @@ class GzipFile {
   int64_t most_bytes() const;
 
  private:
-  bool member_begins_at(int64_t position) const;
   bool next_member();
   bool refill();
   size_t decompress(std::span<uint8_t> out);

@@ -32,13 +32,7 @@ TokenFile::TokenFile(const std::string& path, int64_t vocab) : file_(path), voca
   size_ = token_bytes / width_;
 }
 
-bool TokenFile::is_gzip() const {
-  constexpr std::array<uint8_t, 2> magic = {0x1F, 0x8B};
-  std::array<uint8_t, 2> bytes{};
-  if (!is_text() || file_.size() < std::ssize(bytes)) return false;
-  file_.read_at(0, bytes.data(), bytes.size());
-  return bytes == magic;
-}
+bool TokenFile::is_gzip() const { return is_text() && has_gzip_magic(file_, 0); }
 
 void TokenFile::skip_header() {
   if (file_.size() < 4) return;

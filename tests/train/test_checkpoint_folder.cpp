@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
-#include "train/checkpoint/run_checkpoints.h"
+#include "train/checkpoint/checkpoint_folder.h"
 
 namespace tessera::test {
 namespace {

@@ -1,3 +1,4 @@
+#include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/import_checkpoint.h"
 
 #include <cmath>
@@ -9,7 +10,6 @@
 #include "tests/support/checkpoints.h"
 #include "tests/support/temporary_folder.h"
 #include "train/checkpoint/compare_checkpoints.h"
-#include "train/checkpoint/run_checkpoints.h"
 
 namespace tessera::test {
 namespace {

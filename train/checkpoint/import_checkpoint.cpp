@@ -7,9 +7,9 @@
 #include "nn/safetensors.h"
 #include "optim/rules/update_rule.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/imported_tensor.h"
 #include "train/checkpoint/path_within.h"
-#include "train/checkpoint/run_checkpoints.h"
 #include "train/report/run_log.h"
 
 namespace tessera::train {

@@ -28,57 +28,19 @@
 
 namespace tessera::train {
 
-/// Claims a folder of checkpoints for one writer until destruction. Makes the folder if it is
-/// missing, and removes unfinished checkpoints of earlier writers, as remove_partial_checkpoints
-/// does. Throws InputError if another process has claimed the folder, or if the folder cannot be
-/// written. On a file system without locks, other processes are not noticed. The destructor removes
-/// the lock file if this object made it and the folder has no checkpoint, for instance because the
-/// run was refused.
-class CheckpointFolder {
- public:
-  explicit CheckpointFolder(const std::string& folder);
-  ~CheckpointFolder();
-  CheckpointFolder(const CheckpointFolder&) = delete;
-  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
-
-  /// Puts an empty file with a random name into the folder and returns the name, by which processes
-  /// on other hosts recognize the folder. The destructor removes the file, or remove_mark() does.
-  /// Throws InputError if the file cannot be made.
-  std::string put_mark();
-  void remove_mark();
-  /// True if `folder` has the mark `name`.
-  static bool has_mark(const std::string& folder, const std::string& name);
-
- private:
-  /// Opens and locks the file `lock_`. Returns false if another process has locked it.
-  bool claim();
-
-  std::string folder_;
-  std::string lock_;
-  std::string mark_;  // the file of put_mark(); empty if there is none
-  int descriptor_ = -1;
-  bool removable_ = false;  // true if this object has made the file, and locked it
-};
-
 /// True if SIGINT (Ctrl-C) has asked a run of this process to save a checkpoint and end. A program
 /// should look after each run: it should then start no other run, and end itself by SIGINT, so that
 /// a shell ends its script too. From then on, SIGINT ends the process at once.
 bool was_interrupted();
 
-/// Claims a run's folder of checkpoints: rank 0 gets the claim, other ranks get null. Each rank
-/// gives its own path, because hosts may mount the folder at different paths. Throws InputError on
-/// every rank if the path of a rank leads to another folder. Checkpoints would lack the shards of
-/// this rank, and the first checkpoint may come after hours of training. Collective.
-std::unique_ptr<CheckpointFolder> claim_folder(const std::string& folder, const dist::World& world);
-
 class RunCheckpoints {
  public:
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
-  /// (claim_folder). Checkpoints record the settings, metadata and best evaluation of `info`.
-  /// Handles SIGUSR1, SIGUSR2, SIGTERM and, unless it is ignored, SIGINT until destruction, and
-  /// allocates the copy if the options ask for one. A second SIGINT reaches the previous handler.
-  /// The destructor restores the previous handlers. SIGUSR1 and SIGUSR2 are ignored from then on if
-  /// they had none, so that they do not end a program that writes its results.
+  /// (claim_folder in checkpoint_folder.h). Checkpoints record the settings, metadata and best
+  /// evaluation of `info`. Allocates the copy if the options ask for one. Handles SIGUSR1, SIGUSR2,
+  /// SIGTERM and, unless it is ignored, SIGINT, until destruction. A second SIGINT reaches the
+  /// previous handler. The destructor restores the previous handlers. SIGUSR1 and SIGUSR2 are
+  /// ignored from then on if they had none, so that they do not end a program that saves results.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();

@@ -138,11 +138,15 @@ uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-EventFile::EventFile(const std::string& folder, int64_t first_step) {
-  fail_beyond_file_size_limit();
+void make_event_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail_input("{}: cannot be made: {}", folder, error.message());
+}
+
+EventFile::EventFile(const std::string& folder, int64_t first_step) {
+  fail_beyond_file_size_limit();
+  make_event_folder(folder);
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   const auto seconds = static_cast<int64_t>(seconds_now());

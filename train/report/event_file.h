@@ -15,6 +15,9 @@ namespace tessera::train {
 /// Returns the CRC-32C (Castagnoli, RFC 3720) of some bytes.
 uint32_t crc32c(std::string_view bytes);
 
+/// Makes the folder of event files if it is missing. Throws InputError if it cannot be made.
+void make_event_folder(const std::string& folder);
+
 class EventFile {
  public:
   /// Creates a new file in `folder`, and the folder if necessary. The name begins with

@@ -1,0 +1,148 @@
+#include "train/checkpoint/checkpoint_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <random>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "dist/agreement.h"
+#include "dist/communicator.h"
+#include "train/checkpoint/checkpoint.h"
+
+namespace tessera::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view mark_begin = "lock.";  // 24 hexadecimal digits follow
+
+// Removes the files that put_mark() has left in a folder.
+void remove_marks(const std::string& folder) {
+  std::error_code error;
+  std::vector<fs::path> marks;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const bool is_mark = name.starts_with(mark_begin) && name.size() == mark_begin.size() + 24;
+    if (is_mark && fs::is_empty(entry->path(), error)) marks.push_back(entry->path());
+  }
+  for (const fs::path& mark : marks) fs::remove(mark, error);
+}
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(const std::string& folder)
+    : folder_(folder), lock_((fs::path(folder) / lock_name).string()) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail_input("{}: cannot be made: {}", folder, error.message());
+  if (!claim()) {
+    fail_input("{}: another run writes its checkpoints there; give this run another folder",
+               folder);
+  }
+  // The folder has no other writer now, so any partial folders and marks are left over from earlier
+  // writers.
+  remove_partial_checkpoints(folder);
+  remove_marks(folder);
+}
+
+bool CheckpointFolder::claim() {
+  // On a file system without stable inode numbers, `current` below is never true. After this many
+  // tries, the lock is accepted without this check.
+  constexpr int most_tries = 100;
+  for (int tries = 1;; ++tries) {
+    constexpr int flags = O_RDWR | O_CREAT | O_CLOEXEC;
+    descriptor_ = ::open(lock_.c_str(), flags | O_EXCL, 0666);
+    const bool made = descriptor_ >= 0;
+    if (!made && errno == EEXIST) descriptor_ = ::open(lock_.c_str(), flags, 0666);
+    if (descriptor_ < 0) fail_input("{}: cannot be written: {}", lock_, std::strerror(errno));
+    // The system releases the lock when this process ends, even if it is killed. On file systems
+    // without locks, flock fails with another error, and the folder is used without a lock.
+    const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
+    if (!locked && errno != EWOULDBLOCK) return true;
+    // The process that made the file may have removed it between open and flock. A lock on a
+    // removed file would not be seen by a process that makes the file anew.
+    struct stat opened {}, named {};
+    const bool current = locked && ::fstat(descriptor_, &opened) == 0 &&
+                         ::stat(lock_.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+                         opened.st_ino == named.st_ino;
+    removable_ = made && current;
+    if (current || (locked && tries == most_tries)) return true;
+    ::close(descriptor_);
+    if (!locked) return false;
+  }
+}
+
+CheckpointFolder::~CheckpointFolder() {
+  remove_mark();
+  // This process still holds the lock when it removes the file, so no other process has locked the
+  // file.
+  try {
+    if (removable_ && checkpoint_steps(folder_).empty()) ::unlink(lock_.c_str());
+  } catch (const std::exception&) {
+    // The folder cannot be read, so the lock stays.
+  }
+  ::close(descriptor_);
+}
+
+std::string CheckpointFolder::put_mark() {
+  std::random_device random;
+  const std::string name =
+      fmt::format("{}{:08x}{:08x}{:08x}", mark_begin, random(), random(), random());
+  mark_ = (fs::path(folder_) / name).string();
+  const int file = ::open(mark_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file < 0) fail_input("{}: cannot be written: {}", mark_, std::strerror(errno));
+  ::close(file);
+  return name;
+}
+
+void CheckpointFolder::remove_mark() {
+  if (!mark_.empty()) ::unlink(mark_.c_str());
+  mark_.clear();
+}
+
+bool CheckpointFolder::has_mark(const std::string& folder, const std::string& name) {
+  // The client of a network file system may remember that a folder was absent. Only an attempt to
+  // make the folder asks the server. The random name of the mark is new to every client.
+  std::error_code error;
+  std::vector<fs::path> made;
+  fs::path path;
+  for (const fs::path& part : fs::absolute(folder, error)) {
+    path /= part;
+    if (fs::create_directory(path, error)) made.push_back(path);
+  }
+  const bool found = fs::exists(fs::path(folder) / name, error);
+  // remove() does not remove a folder that is not empty, such as one that another rank has used.
+  for (auto folder_made = made.rbegin(); folder_made != made.rend(); ++folder_made) {
+    fs::remove(*folder_made, error);
+  }
+  return found;
+}
+
+std::unique_ptr<CheckpointFolder> claim_folder(const std::string& folder,
+                                               const dist::World& world) {
+  auto claimed = world.rank == 0 ? std::make_unique<CheckpointFolder>(folder) : nullptr;
+  if (world.size == 1) return claimed;
+  const std::string mark =
+      dist::broadcast_text(*world.communicator, claimed ? claimed->put_mark() : "");
+  const bool shared = claimed || CheckpointFolder::has_mark(folder, mark);
+  dist::check_agreement(
+      world, {{"the folder of --checkpoint", shared ? "a folder that all ranks must share"
+                                                    : fmt::format("another folder, {}", folder)}});
+  if (claimed) claimed->remove_mark();
+  return claimed;
+}
+
+}  // namespace tessera::train

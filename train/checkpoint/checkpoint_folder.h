@@ -1,0 +1,52 @@
+// The claim that the writer of a folder of checkpoints has on it, so that no other process writes
+// there.
+//
+//   const auto claimed = claim_folder("runs/a", world);  // held for as long as the run writes
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "dist/bootstrap.h"
+
+namespace tessera::train {
+
+/// Claims a folder of checkpoints for one writer until destruction. Makes the folder if it is
+/// missing, and removes unfinished checkpoints of earlier writers, as remove_partial_checkpoints
+/// does. Throws InputError if another process has claimed the folder, or if the folder cannot be
+/// written. On a file system without locks, other processes are not noticed. The destructor removes
+/// the lock file if this object made it and the folder has no checkpoint, for instance because the
+/// run was refused.
+class CheckpointFolder {
+ public:
+  explicit CheckpointFolder(const std::string& folder);
+  ~CheckpointFolder();
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+
+  /// Puts an empty file with a random name into the folder and returns the name, by which processes
+  /// on other hosts recognize the folder. The destructor removes the file, or remove_mark() does.
+  /// Throws InputError if the file cannot be made.
+  std::string put_mark();
+  void remove_mark();
+  /// True if `folder` has the mark `name`.
+  static bool has_mark(const std::string& folder, const std::string& name);
+
+ private:
+  /// Opens and locks the file `lock_`. Returns false if another process has locked it.
+  bool claim();
+
+  std::string folder_;
+  std::string lock_;
+  std::string mark_;  // the file of put_mark(); empty if there is none
+  int descriptor_ = -1;
+  bool removable_ = false;  // true if this object has made the file, and locked it
+};
+
+/// Claims a run's folder of checkpoints: rank 0 gets the claim, other ranks get null. Each rank
+/// gives its own path, because hosts may mount the folder at different paths. Throws InputError on
+/// every rank if the path of a rank leads to another folder. Checkpoints would lack the shards of
+/// this rank, and the first checkpoint may come after hours of training. Collective.
+std::unique_ptr<CheckpointFolder> claim_folder(const std::string& folder, const dist::World& world);
+
+}  // namespace tessera::train
