@@ -150,7 +150,8 @@ Fiber& BlockRunner::next_fiber() {
   }
   if (all_have_begun) return host_;
   if (free_.empty()) {
-    fibers_.push_back(std::make_unique<Fiber>(fiber_main, static_cast<int>(fibers_.size())));
+    const auto number = static_cast<int>(fibers_.size());
+    fibers_.push_back(std::make_unique<Fiber>(fiber_main, stacks_, number));
     free_.push_back(fibers_.back().get());
   }
   started_ = free_.back();

@@ -42,6 +42,7 @@ class BlockRunner {
   void* shared_memory() { return shared_.get(); }
 
  private:
+  static constexpr int max_threads = 1024;
   enum class State : uint8_t { runs, waits, ended };
   struct Thread {
     unsigned number;
@@ -103,7 +104,7 @@ class BlockRunner {
   size_t ended_ = 0;
   bool waiting_first_ = true;  // Order::waiting_first() for the running block
   Thread* current_ = nullptr;
-  std::array<uint16_t, 1024> ready_{};  // ring buffer of the threads that can continue
+  std::array<uint16_t, max_threads> ready_{};  // ring buffer of the threads that can continue
   unsigned ready_begin_ = 0;
   unsigned ready_end_ = 0;
 
@@ -112,6 +113,7 @@ class BlockRunner {
   Site barrier_site_;
 
   Fiber host_;  // the stack that called run()
+  FiberStacks stacks_{max_threads};
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
   /// The fiber that next_fiber() took from free_ most recently; fiber_main reads it to learn which

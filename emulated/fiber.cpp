@@ -19,9 +19,10 @@ namespace emulated {
 
 namespace {
 
-// Large enough for a kernel's frames, even with sanitizers, which make frames larger. Only touched
-// pages take memory.
-constexpr size_t stack_bytes = 256 << 10;
+// Large enough for a kernel's frames, even with sanitizers, which make frames larger. The stacks of
+// a block's 1024 threads together stay below 64 MiB. In a larger range the address sanitizer does
+// not clean up after an exception.
+constexpr size_t smallest_stack = 56 << 10;
 
 // The switch in progress leaves `departing` and enters `arriving`.
 constinit thread_local Fiber* departing = nullptr;
@@ -63,57 +64,70 @@ emulated_switch_stacks:
 )");
 #endif
 
-Fiber::Fiber(void (*entry)(), int number) : entry_(entry) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  void* const mapping = mmap(nullptr, page + stack_bytes, PROT_READ | PROT_WRITE,
+FiberStacks::FiberStacks(int count)
+    : count_(count), guard_bytes_(static_cast<size_t>(sysconf(_SC_PAGESIZE))) {
+  stack_bytes_ = (smallest_stack + guard_bytes_ - 1) / guard_bytes_ * guard_bytes_;
+  range_.bytes = static_cast<size_t>(count) * (guard_bytes_ + stack_bytes_);
+  void* const mapping = mmap(nullptr, range_.bytes, PROT_NONE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
   mapping_ = static_cast<char*>(mapping);
-  mprotect(mapping_, page, PROT_NONE);  // guard page: a stack overflow faults
-  low_ = mapping_ + page;
-  bytes_ = stack_bytes;
-  offset_ = static_cast<size_t>(number % 32) * 256;
+  range_.low = mapping;
+}
+
+FiberStacks::~FiberStacks() {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(mapping_, range_.bytes);
+#endif
+  munmap(mapping_, range_.bytes);
+}
+
+char* FiberStacks::open(int number) {
+  if (number >= count_) throw std::bad_alloc();
+  const auto before = static_cast<size_t>(number) * (guard_bytes_ + stack_bytes_);
+  char* const low = mapping_ + before + guard_bytes_;
+  if (mprotect(low, stack_bytes_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  return low;
+}
+
+Fiber::Fiber(void (*entry)(), FiberStacks& stacks, int number)
+    : entry_(entry), stack_(stacks.open(number)), range_(&stacks.range_) {
+  // Without this shift, the tops of all stacks would compete for the same cache sets.
+  bytes_ = stacks.stack_bytes_ - static_cast<size_t>(number % 32) * 256;
   restart();
 }
 
 Fiber::~Fiber() {
-  if (mapping_ == nullptr) return;
 #if defined(__SANITIZE_THREAD__)
-  if (tsan_fiber_ != nullptr) __tsan_destroy_fiber(tsan_fiber_);
+  if (stack_ != nullptr && tsan_fiber_ != nullptr) __tsan_destroy_fiber(tsan_fiber_);
 #endif
-#if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(low_, bytes_);
-#endif
-  munmap(mapping_, static_cast<size_t>(static_cast<const char*>(low_) - mapping_) + bytes_);
 }
 
 void Fiber::restart() {
 #if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(low_, bytes_);  // abandoned frames leave poisoned memory
-  fake_stack_ = nullptr;
+  __asan_unpoison_memory_region(stack_, bytes_);  // abandoned frames leave poisoned memory
 #endif
-  char* const low = mapping_ + (static_cast<const char*>(low_) - mapping_);
 #if defined(__x86_64__)
   // Lays out the stack as emulated_switch_stacks expects it: six saved registers, and above them
   // the address of start() as return address. The x86-64 ABI demands that a function begins with
   // the stack pointer 8 bytes below a multiple of 16.
-  auto* const top = reinterpret_cast<uintptr_t*>(low + bytes_ - offset_);
+  auto* const top = reinterpret_cast<uintptr_t*>(stack_ + bytes_);
   top[-1] = 0;  // start() never returns
   top[-2] = reinterpret_cast<uintptr_t>(&Fiber::start);
   for (int i = 3; i <= 8; ++i) top[-i] = 0;
   stack_pointer_ = top - 8;
 #else
   getcontext(&context_);
-  context_.uc_stack.ss_sp = low;
-  context_.uc_stack.ss_size = bytes_ - offset_;
+  context_.uc_stack.ss_sp = stack_;
+  context_.uc_stack.ss_size = bytes_;
   context_.uc_link = nullptr;
   makecontext(&context_, &Fiber::start, 0);
 #endif
 }
 
 void Fiber::start() {
-  Fiber& self = *arriving;
-  self.arrive();
+  const Fiber& self = *arriving;
+  arrive();
   self.entry_();
   std::abort();
 }
@@ -122,10 +136,12 @@ void Fiber::switch_to(Fiber& to) {
   departing = this;
   arriving = &to;
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&fake_stack_, to.low_, to.bytes_);
+  if (range_ != to.range_) {
+    __sanitizer_start_switch_fiber(&range_->fake_stack, to.range_->low, to.range_->bytes);
+  }
 #endif
 #if defined(__SANITIZE_THREAD__)
-  if (mapping_ == nullptr) tsan_fiber_ = __tsan_get_current_fiber();
+  if (stack_ == nullptr) tsan_fiber_ = __tsan_get_current_fiber();
   if (to.tsan_fiber_ == nullptr) to.tsan_fiber_ = __tsan_create_fiber(0);
   __tsan_switch_to_fiber(to.tsan_fiber_, 0);
 #endif
@@ -139,9 +155,10 @@ void Fiber::switch_to(Fiber& to) {
 
 void Fiber::arrive() {
 #if defined(__SANITIZE_ADDRESS__)
-  // Stores the bounds of the departing fiber's stack. A fiber for an OS thread's own stack gets its
-  // bounds only from this call.
-  __sanitizer_finish_switch_fiber(fake_stack_, &departing->low_, &departing->bytes_);
+  StackRange& from = *departing->range_;
+  if (&from == arriving->range_) return;
+  // Only this call tells the range of an OS thread's own stack.
+  __sanitizer_finish_switch_fiber(arriving->range_->fake_stack, &from.low, &from.bytes);
 #endif
 }
 
