@@ -1,10 +1,11 @@
-// The arithmetic of the emulated cuBLASLt.
+// The arithmetic of the emulated cuBLASLt, except that of the sums (cublas_lt_sums.cpp).
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "core/half.h"
 #include "emulated/cublas_lt.h"
+#include "emulated/cublas_lt_sums.h"
 
 namespace emulated::cublas_lt {
 
@@ -41,47 +42,6 @@ std::vector<float> widened(const void* data, const Layout& x, int64_t matrix, in
     }
   });
   return result;
-}
-
-// The sums of a tile fit into the first-level cache. Each element of A is read once for all columns
-// of a tile. Long sums are added in parts, as on a GPU that splits k: the error of one f32 sum over
-// 100,000 terms would exceed the tolerance of the tests.
-constexpr int64_t tile_rows = 512;
-constexpr int64_t tile_columns = 4;
-constexpr int64_t most_terms = 4096;  // per part
-using Tile = float[tile_columns][tile_rows];
-
-/// Part of a packed matrix. The columns are `stride` elements apart.
-struct Packed {
-  const float* data;
-  int64_t stride;
-};
-
-/// Returns the index of the term at which a sum of `terms` terms begins. It is never 0 if there are
-/// at least two terms and `rotation` is not 0.
-int64_t first_term(uint32_t rotation, int64_t terms) {
-  return rotation == 0 || terms < 2 ? 0 : 1 + rotation % (terms - 1);
-}
-
-/// Computes sums = a (rows, terms) b (terms, columns). Adds the terms in order from first_term on,
-/// and then the terms before first_term.
-void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms,
-              uint32_t rotation) {
-  for (auto& column : sums) std::fill_n(column, rows, 0.0f);
-  const int64_t first = first_term(rotation, terms);
-  for (int64_t i = 0; i < terms; ++i) {
-    const int64_t l = first + i < terms ? first + i : first + i - terms;
-    const float* from = a.data + l * a.stride;
-    float factor[tile_columns] = {};
-    for (int64_t j = 0; j < columns; ++j) factor[j] = b.data[j * b.stride + l];
-#pragma omp simd
-    for (int64_t row = 0; row < rows; ++row) {
-      sums[0][row] += from[row] * factor[0];
-      sums[1][row] += from[row] * factor[1];
-      sums[2][row] += from[row] * factor[2];
-      sums[3][row] += from[row] * factor[3];
-    }
-  }
 }
 
 /// Like sum_tile, but divides the terms into parts of `part_terms`, computes the sum of each part
