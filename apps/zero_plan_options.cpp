@@ -95,6 +95,25 @@ TableOptions parse_table(const std::string& text) {
   return table;
 }
 
+// Refuses flags that the plan of a table would ignore.
+void check_no_gpt(const Given& given) {
+  const ModelOptions& model = given.model;
+  for (const auto& [flag, is_given] :
+       {std::pair{"--preset", model.preset.has_value()},
+        std::pair{"--layers", model.layers.has_value()},
+        std::pair{"--heads", model.heads.has_value()},
+        std::pair{"--width", model.width.has_value()},
+        std::pair{"--context", model.context.has_value()},
+        std::pair{"--vocab", model.vocab.has_value()},
+        std::pair{"--recompute", given.memory.recompute},
+        std::pair{"--loss-rows", given.memory.loss_rows > 0},
+        std::pair{"--threads", given.threads > 0},
+        std::pair{"--memory", !given.fits.empty()},
+        std::pair{"--flops", !given.flops.empty()}}) {
+    if (is_given) fail_input("{} is for a GPT, not for --table", flag);
+  }
+}
+
 std::optional<TableOptions> table_options(const Given& given) {
   if (given.table.empty()) {
     if (given.lookups || given.zipf) {
@@ -111,9 +130,7 @@ std::optional<TableOptions> table_options(const Given& given) {
   if (!(table.zipf >= 0 && table.zipf <= 10)) {
     fail_input("--zipf is {}, expected from 0 to 10", table.zipf);
   }
-  if (!given.flops.empty() || !given.fits.empty()) {
-    fail_input("--memory and --flops are for a GPT, not for --table");
-  }
+  check_no_gpt(given);
   return table;
 }
 

@@ -45,6 +45,12 @@ assert saves["memory"]["communication"] > plain["memory"]["communication"], save
 assert saves["traffic"] == plain["traffic"]
 PYTHON
 
+# --table plans the memory and the traffic of a row-sparse and of a dense table.
+must_work "$zero_plan" --table 1000000x64 --lookups 4096 --ranks 8 --stage 2 --precision bf16
+grep -q '^a table of 1,000,000 rows of 64 bf16 values, adamw, 8 ranks' stdout.log ||
+  fail "$(cat stdout.log)"
+[[ $(grep -c '^    2      8 ' stdout.log) == 4 ]] || fail "not four rows: $(cat stdout.log)"
+
 # expect PATTERN ARGUMENT...: bad input must be refused in one line that matches PATTERN, with exit
 # code 2.
 expect() {
@@ -66,6 +72,13 @@ expect '--shared-cores is for the time of a step' --shared-cores
 expect 'beyond 2^63' --layers 16384 --width 1048576 --heads 1 --ranks 1000000 --micro-batch 1 \
   --global-batch 1073741824
 expect 'no/plan.json: cannot be written' --json no/plan.json
+expect '--lookups and --zipf are for --table' --zipf 1
+table=(--table 1000x64 --lookups 4)
+expect '--preset is for a GPT, not for --table' "${table[@]}" --preset nano
+expect '--width is for a GPT, not for --table' "${table[@]}" --width 64
+expect '--loss-rows is for a GPT, not for --table' "${table[@]}" --loss-rows 64
+expect '--flops is for a GPT, not for --table' "${table[@]}" --flops 1T
+expect '--json is for a GPT, not for --table' "${table[@]}" --json plan.json
 mkdir -p run/step-000000001
 touch run/step-000000001/manifest.json
 expect '--json run/step-000000001/manifest.json is in the checkpoint' \

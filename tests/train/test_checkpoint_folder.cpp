@@ -1,6 +1,7 @@
 // Tests that one run at a time can claim a folder of checkpoints, and when a claim removes its lock
 // file.
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "core/error.h"
@@ -11,6 +12,7 @@
 namespace tessera::test {
 namespace {
 
+using Catch::Matchers::ContainsSubstring;
 using train::CheckpointFolder;
 namespace fs = std::filesystem;
 
@@ -19,9 +21,28 @@ bool claims(const std::string& folder) {
              .find("another run writes its checkpoints there") == std::string::npos;
 }
 
-TEST_CASE("a claim on a folder without checkpoints removes the lock file that it made") {
+TEST_CASE("a claim on a folder without checkpoints removes what it made") {
   const TemporaryFolder folder;
-  const std::string run = folder.path("run"), lock = run + "/lock";
+  const std::string run = folder.path("new/run"), lock = run + "/lock";
+  fs::create_directories(folder.path("new"));
+  {
+    const CheckpointFolder claimed(run);
+    CHECK(fs::exists(lock));
+  }
+  CHECK_FALSE(fs::exists(run));
+  CHECK(fs::exists(folder.path("new")));  // this folder existed before
+  {
+    const CheckpointFolder claimed(folder.path("new/a/b/"));
+    std::ofstream(folder.path("new/a/log")) << "kept";
+  }
+  CHECK_FALSE(fs::exists(folder.path("new/a/b")));
+  CHECK(fs::exists(folder.path("new/a/log")));
+  std::ofstream(folder.path("file")) << "kept";
+  CHECK_THAT(message_of<InputError>([&] {
+               const CheckpointFolder claimed(folder.path("file/run"));
+             }),
+             ContainsSubstring("cannot be made: Not a directory"));
+  fs::create_directory(run);
   {
     const CheckpointFolder claimed(run);
     CHECK(fs::exists(lock));
@@ -43,6 +64,7 @@ TEST_CASE("a claim on a folder without checkpoints removes the lock file that it
 TEST_CASE("a claimed folder is recognized by its mark, at any path") {
   const TemporaryFolder folder;
   const std::string run = folder.path("a/run"), link = folder.path("link");
+  fs::create_directories(run);
   {
     CheckpointFolder claimed(run);
     const std::string mark = claimed.put_mark();

@@ -28,6 +28,25 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view mark_begin = "lock.";  // 24 hexadecimal digits follow
 
+// Makes a folder and its missing parents, and returns those it has made, parents first. `error` is
+// that of the folder alone: an attempt to make a parent that exists may fail, such as an automount.
+std::vector<fs::path> make_folders(const std::string& folder, std::error_code& error) {
+  std::vector<fs::path> made;
+  fs::path path;
+  for (const fs::path& part : fs::absolute(folder, error)) {
+    path /= part;
+    if (fs::create_directory(path, error)) made.push_back(path);
+  }
+  return made;
+}
+
+// Removes folders that make_folders() has made. remove() leaves a folder that is not empty, such as
+// one that another rank has used.
+void remove_empty_folders(const std::vector<fs::path>& made) {
+  std::error_code error;
+  for (auto folder = made.rbegin(); folder != made.rend(); ++folder) fs::remove(*folder, error);
+}
+
 // Removes the files that put_mark() has left in a folder.
 void remove_marks(const std::string& folder) {
   std::error_code error;
@@ -46,8 +65,11 @@ void remove_marks(const std::string& folder) {
 CheckpointFolder::CheckpointFolder(const std::string& folder)
     : folder_(folder), lock_((fs::path(folder) / lock_name).string()) {
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail_input("{}: cannot be made: {}", folder, error.message());
+  made_ = make_folders(folder, error);
+  if (error) {
+    remove_empty_folders(made_);
+    fail_input("{}: cannot be made: {}", folder, error.message());
+  }
   if (!claim()) {
     fail_input("{}: another run writes its checkpoints there; give this run another folder",
                folder);
@@ -91,6 +113,7 @@ CheckpointFolder::~CheckpointFolder() {
   // file.
   try {
     if (removable_ && checkpoint_steps(folder_).empty()) ::unlink(lock_.c_str());
+    remove_empty_folders(made_);
   } catch (const std::exception&) {
     // The folder cannot be read, so the lock stays.
   }
@@ -117,17 +140,9 @@ bool CheckpointFolder::has_mark(const std::string& folder, const std::string& na
   // The client of a network file system may remember that a folder was absent. Only an attempt to
   // make the folder asks the server. The random name of the mark is new to every client.
   std::error_code error;
-  std::vector<fs::path> made;
-  fs::path path;
-  for (const fs::path& part : fs::absolute(folder, error)) {
-    path /= part;
-    if (fs::create_directory(path, error)) made.push_back(path);
-  }
+  const std::vector<fs::path> made = make_folders(folder, error);
   const bool found = fs::exists(fs::path(folder) / name, error);
-  // remove() does not remove a folder that is not empty, such as one that another rank has used.
-  for (auto folder_made = made.rbegin(); folder_made != made.rend(); ++folder_made) {
-    fs::remove(*folder_made, error);
-  }
+  remove_empty_folders(made);
   return found;
 }
 

@@ -4,8 +4,10 @@
 //   const auto claimed = claim_folder("runs/a", world);  // held for as long as the run writes
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "dist/bootstrap.h"
 
@@ -14,9 +16,9 @@ namespace tessera::train {
 /// Claims a folder of checkpoints for one writer until destruction. Makes the folder if it is
 /// missing, and removes unfinished checkpoints of earlier writers, as remove_partial_checkpoints
 /// does. Throws InputError if another process has claimed the folder, or if the folder cannot be
-/// written. On a file system without locks, other processes are not noticed. The destructor removes
-/// the lock file if this object made it and the folder has no checkpoint, for instance because the
-/// run was refused.
+/// written. On a file system without locks, other processes are not noticed. If the folder has no
+/// checkpoint, for instance because the run was refused, the destructor removes what this object
+/// has made: the lock file, and empty folders.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(const std::string& folder);
@@ -39,6 +41,7 @@ class CheckpointFolder {
   std::string folder_;
   std::string lock_;
   std::string mark_;  // the file of put_mark(); empty if there is none
+  std::vector<std::filesystem::path> made_;  // folders that were missing, parents first
   int descriptor_ = -1;
   bool removable_ = false;  // true if this object has made the file, and locked it
 };
