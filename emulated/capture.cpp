@@ -49,8 +49,8 @@ struct Nodes {
     }
     return cudaSuccess;
   }
-  /// Returns the kind of a launch of the graph. It is a host kind, because run() gives each node
-  /// its own access to device memory.
+  /// Returns the kind of a launch of the graph. It is a host kind, so a launch itself gets no
+  /// access to device memory: in run(), each node gets its own access.
   Kind kind() const {
     const bool waits = std::any_of(work.begin(), work.end(),
                                    [](const Node& node) { return node.kind == Kind::ranks; });

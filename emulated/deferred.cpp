@@ -204,8 +204,8 @@ class Device {
     for (const Goal& obstacle : before) add_needed(obstacle, needed);
   }
 
-  /// Returns the queue whose first step runs next; nullptr if no step can run, or needs to run,
-  /// now.
+  /// Returns the queue whose first step runs next. Returns nullptr if no step can run, or if none
+  /// that can is needed or due.
   Queue* pick() {
     // Sorted by step number, so that equal calls under the same seed lead to equal choices.
     std::map<uint64_t, Queue*> choices;

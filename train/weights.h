@@ -28,11 +28,13 @@ struct SaveOptions {
 
 /// Saves parameters and running statistics as F32. A trained 16-bit parameter is saved from its
 /// master weights. Rank 0 writes the file, which appears complete or not at all. One bucket or one
-/// row-sparse table at a time is gathered into memory of Category::communication. The plan includes
-/// the memory and traffic of saves during a run (train/weight_saves.h), but not of a save at the
-/// end of the run. Make such a save after report_run (train/step_loop.h) has returned, or in the
-/// function `before_tables` that report_run calls once it has measured. If `path` cannot be
-/// written, tries other places, as save_parameters does. Collective.
+/// row-sparse table at a time is gathered into memory of Category::communication. If `path` cannot
+/// be written, tries other places, as save_parameters does. Collective.
+///
+/// report_run (train/step_loop.h) compares the measured memory and traffic of a run with its plan.
+/// The plan includes saves during the run (train/weight_saves.h), but not a save at its end. Make
+/// such a save after report_run has returned, or in its function `before_tables`, which is called
+/// after the measurement.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 

@@ -1,4 +1,4 @@
-// Checks before the first step that all ranks of a program have the same settings and inputs.
+// Before the first step, checks that all ranks of a program have the same settings and inputs.
 #pragma once
 
 #include <string>

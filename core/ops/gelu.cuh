@@ -7,8 +7,8 @@
 
 namespace tessera::cuda {
 
-/// GELU of values of type T. If T has 16 bits, uses approximate functions, whose error is hidden by
-/// the rounding to T. A multiprocessor then computes faster than memory delivers values. If T is
+/// GELU of values of type T. If T has 16 bits, uses approximate functions. With them, memory and
+/// not arithmetic limits the speed of a kernel, and the rounding to T hides their error. If T is
 /// float, uses accurate functions.
 template <class T>
 struct GeluMath {

@@ -7,9 +7,9 @@ namespace tessera::data {
 namespace {
 
 constexpr size_t buffer_bytes = size_t{1} << 20;
-// Contents of more than always_allowed_bytes may have at most most_expansion times the size of the
-// compressed file. Real tables expand to three to ten times this size, repeated lines to a thousand
-// times this size.
+// A compressed file may expand to always_allowed_bytes, whatever its own size is, and to
+// most_expansion times its own size. Real tables expand three to ten times, repeated lines about a
+// thousand times.
 constexpr int64_t most_expansion = 100;
 constexpr int64_t always_allowed_bytes = int64_t{1} << 26;
 

@@ -35,8 +35,8 @@ struct Operation {
 
 /// Describes the operation: "ncclBroadcast of 5 ncclFloat32 from rank 1".
 std::string text(const Operation& operation);
-/// Lists the operations that a rank makes in one group. After the first four operations, gives only
-/// the number of further operations.
+/// Lists the operations that a rank makes between ncclGroupStart and ncclGroupEnd. Describes the
+/// first four, and gives only the number of the others.
 std::string text(std::span<const Operation> operations);
 
 /// Bytes of an element; 0 for a type that is not emulated.

@@ -66,7 +66,7 @@ printf '{"type":"step","st' >> cut.jsonl
 must_work "$report" cut.jsonl
 grep -q '"count":1[0-9]' cut.html || fail "no steps of a log that is cut short"
 
-# A stopped run has a page too, and the resumed run's page has all steps.
+# A run ends after 12 steps and is resumed on more ranks. The page of the resumed run has all steps.
 stopped=(--data text.txt "${tiny[@]}" --steps 30 --warmup 1 --eval-every 0 --checkpoint saved)
 ranks 2 "${stopped[@]}" --report going.html --steps 12 --resume-changed steps
 ranks 3 "${stopped[@]}" --report going.html --resume-changed steps
@@ -103,8 +103,8 @@ done
 must_work "${again[@]}" --log gap.jsonl
 grep -q 'goes on after step 12: the log has a gap' stderr.log || fail "$(cat stderr.log)"
 
-# --eval-only prints the validation loss of the weights, which is the saving run's loss at its last
-# step, and writes no file.
+# --eval-only prints the validation loss of the weights, and writes no file. The loss must be that
+# of the last step of the run that saved the weights. plain.jsonl is the log of the same run.
 alone "${run[@]}" --save model.safetensors --quiet
 [[ ! -s stdout.log && ! -s stderr.log ]] || fail "--quiet printed: $(cat stdout.log stderr.log)"
 expected=$(sed -nE 's/.*"step":40,"val_loss":([0-9.]+).*/\1/p' plain.jsonl)

@@ -108,8 +108,8 @@ alone "${run[@]}" --steps 30 --eval-every 30 --save model.safetensors --log long
   fail "$(cat labels.txt)"
 [[ $("$predict" --top 1 model.safetensors pictures/dark/07.png | wc -l) == 2 ]] || fail "--top 1"
 
-# predict prepares images of the model's size as an evaluation on a folder of images does. So the
-# probabilities of the right classes give the loss of the evaluation.
+# predict and --eval-only prepare an image that has the model's size in the same way. So the
+# validation loss must follow from the probabilities that predict prints for the right classes.
 cp -r pictures sized/train
 alone "${run[@]}" --data sized --init one.safetensors --eval-only
 "$predict" one.safetensors sized/val/bright/0.png sized/val/dark/0.png > labels.txt
@@ -123,8 +123,9 @@ expected = -sum(math.log(p) for p in right) / 2
 assert abs(loss - expected) < 2e-3, (loss, expected, lines)
 PYTHON
 
-# --eval-only evaluates with the normalisation of the weights, and refuses classes of other names.
-# A mean in the file that differs from the data's mean must change the result.
+# --eval-only normalises images with the mean in the file of weights, not with that of the data. So
+# another mean in the file must change the result. --eval-only refuses data whose classes have other
+# names than those of the weights or of the checkpoint.
 alone "${run[@]}" --init one.safetensors --eval-only
 mv stdout.log evaluated.txt
 grep -q "top-1" evaluated.txt || fail "$(cat evaluated.txt)"
@@ -143,7 +144,8 @@ expect "class 1 of saved/step-000000006 is 'bright', but" "$train_gpt" "${run[@]
   --checkpoint saved --eval-only
 run[1]=pictures
 
-# The advice for more steps works, and one checkpoint is not taken for a folder of checkpoints.
+# A finished run prints the flags with which it can go on, and these flags work. The path of a
+# single checkpoint is not taken for a folder of checkpoints.
 alone "${run[@]}" --checkpoint saved
 grep -q 'for more steps give --steps and --resume-changed steps,warmup,epochs' std*.log ||
   fail "$(cat stdout.log stderr.log)"

@@ -1,6 +1,6 @@
 // Tests training in groups of ranks. An optimizer knows only the ranks of the group that it is
-// given, so independent runs can share a job. Each run must have the same bits as a run of one
-// rank.
+// given, so independent runs can share a job. Each run must give the same bits as a run with the
+// same seed on one rank.
 #include "dist/mesh.h"
 #include "tests/support/catch.h"
 #include "tests/support/tiny_training.h"

@@ -9,7 +9,8 @@ namespace {
 
 TEST_CASE("an evaluation of images has the same bits on any number of ranks") {
   const SmallImageTask task = small_image_task();
-  // With 3 ranks there are 2 batches for the first one, and the others repeat the last batch.
+  // The 22 images make 4 batches. With 3 ranks, rank 0 evaluates 2 batches and the other ranks one.
+  // While rank 0 evaluates its second batch, the other ranks repeat a batch, which must not count.
   const auto evaluate = [&](const dist::World& world) {
     return train::evaluate_images(*task.model, task.set, task.transform, {.batch = 6}, world);
   };

@@ -29,8 +29,8 @@ optim::PlanInput plan_input(const TrainingRun& run, const nn::Module& model, con
 
 /// Bytes of workspace that a rank's CUDA graphs need for the random state of dropout.
 struct GraphWorkspace {
-  int64_t kept = 0;       // used by all captured graphs together
-  int64_t capturing = 0;  // peak while graphs are captured
+  int64_t kept = 0;       // held by all captured graphs together, until the run ends
+  int64_t capturing = 0;  // peak while graphs are captured, including `kept`
 };
 GraphWorkspace graph_workspace(const TrainingRun& run, int64_t ranks, bool has_dropout);
 
