@@ -195,6 +195,7 @@ int64_t state_tensors(const std::string& optimizer) {
 }
 
 void fill(const Given& given, PlanOptions& options) {
+  options.table = table_options(given);
   const TrainDefaults defaults = train_defaults(preset_of(given.model));
   check_loss_rows(given.memory);
   options.model = model_config(given.model);
@@ -233,7 +234,6 @@ void fill(const Given& given, PlanOptions& options) {
   if (given.stage != "all") options.stages = {std::stoi(given.stage)};
   if (!given.fits.empty()) options.memory = parse_bytes("--memory", given.fits);
   options.rates = machine_rates(given);
-  options.table = table_options(given);
 }
 
 }  // namespace

@@ -19,10 +19,9 @@ namespace emulated {
 
 namespace {
 
-// Large enough for a kernel's frames, even with sanitizers, which make frames larger. The stacks of
-// a block's 1024 threads together stay below 64 MiB. In a larger range the address sanitizer does
-// not clean up after an exception.
-constexpr size_t smallest_stack = 56 << 10;
+// Large enough for a kernel's frames, which sanitizers make larger, and for a sanitizer's report of
+// an error in a kernel.
+constexpr size_t smallest_stack = 124 << 10;
 
 // The switch in progress leaves `departing` and enters `arriving`.
 constinit thread_local Fiber* departing = nullptr;
@@ -84,8 +83,10 @@ FiberStacks::~FiberStacks() {
 
 char* FiberStacks::open(int number) {
   if (number >= count_) throw std::bad_alloc();
-  const auto before = static_cast<size_t>(number) * (guard_bytes_ + stack_bytes_);
-  char* const low = mapping_ + before + guard_bytes_;
+  // Stack 0 is the highest: after an exception, the address sanitizer cleans up from the running
+  // frame to the end of the range, if they are at most 64 MiB apart.
+  const auto place = static_cast<size_t>(count_ - 1 - number);
+  char* const low = mapping_ + place * (guard_bytes_ + stack_bytes_) + guard_bytes_;
   if (mprotect(low, stack_bytes_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
   return low;
 }

@@ -78,6 +78,7 @@ expect '--preset is for a GPT, not for --table' "${table[@]}" --preset nano
 expect '--width is for a GPT, not for --table' "${table[@]}" --width 64
 expect '--loss-rows is for a GPT, not for --table' "${table[@]}" --loss-rows 64
 expect '--flops is for a GPT, not for --table' "${table[@]}" --flops 1T
+expect '--heads is for a GPT, not for --table' "${table[@]}" --heads 5
 expect '--json is for a GPT, not for --table' "${table[@]}" --json plan.json
 mkdir -p run/step-000000001
 touch run/step-000000001/manifest.json

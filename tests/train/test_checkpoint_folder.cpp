@@ -38,10 +38,18 @@ TEST_CASE("a claim on a folder without checkpoints removes what it made") {
   CHECK_FALSE(fs::exists(folder.path("new/a/b")));
   CHECK(fs::exists(folder.path("new/a/log")));
   std::ofstream(folder.path("file")) << "kept";
-  CHECK_THAT(message_of<InputError>([&] {
-               const CheckpointFolder claimed(folder.path("file/run"));
-             }),
+  const auto refusal = [](const std::string& where) {
+    return message_of<InputError>([&] { const CheckpointFolder claimed(where); });
+  };
+  CHECK_THAT(refusal(folder.path("file/run")),
              ContainsSubstring("cannot be made: Not a directory"));
+  CHECK_THAT(refusal("/sys/a/b"), ContainsSubstring("cannot be made: ") &&
+                                      !ContainsSubstring("No such file"));
+  {
+    const CheckpointFolder claimed(folder.path("x/../y"));
+    std::ofstream(folder.path("y/log")) << "kept";
+  }
+  CHECK(fs::exists(folder.path("x/../y/log")));
   fs::create_directory(run);
   {
     const CheckpointFolder claimed(run);

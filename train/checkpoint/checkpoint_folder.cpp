@@ -28,25 +28,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view mark_begin = "lock.";  // 24 hexadecimal digits follow
 
-// Makes a folder and its missing parents, and returns those it has made, parents first. `error` is
-// that of the folder alone: an attempt to make a parent that exists may fail, such as an automount.
-std::vector<fs::path> make_folders(const std::string& folder, std::error_code& error) {
-  std::vector<fs::path> made;
-  fs::path path;
-  for (const fs::path& part : fs::absolute(folder, error)) {
-    path /= part;
-    if (fs::create_directory(path, error)) made.push_back(path);
-  }
-  return made;
-}
-
-// Removes folders that make_folders() has made. remove() leaves a folder that is not empty, such as
-// one that another rank has used.
-void remove_empty_folders(const std::vector<fs::path>& made) {
-  std::error_code error;
-  for (auto folder = made.rbegin(); folder != made.rend(); ++folder) fs::remove(*folder, error);
-}
-
 // Removes the files that put_mark() has left in a folder.
 void remove_marks(const std::string& folder) {
   std::error_code error;
@@ -62,12 +43,30 @@ void remove_marks(const std::string& folder) {
 
 }  // namespace
 
+MadeFolders::~MadeFolders() {
+  // A folder is not empty if another rank or run has used it. Then its parents stay, too.
+  std::error_code error;
+  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {
+    if (!fs::remove(*folder, error)) break;
+  }
+}
+
+std::error_code MadeFolders::make(const std::string& folder) {
+  // An attempt to make a parent that exists may fail, for instance at an automount. That does not
+  // matter if the parent's child can be made or found.
+  std::error_code first, error;
+  fs::path path;
+  for (const fs::path& part : fs::absolute(folder, error)) {
+    path /= part;
+    if (fs::create_directory(path, error)) made_.push_back(path);
+    if (!error || !first) first = error;
+  }
+  return first;
+}
+
 CheckpointFolder::CheckpointFolder(const std::string& folder)
     : folder_(folder), lock_((fs::path(folder) / lock_name).string()) {
-  std::error_code error;
-  made_ = make_folders(folder, error);
-  if (error) {
-    remove_empty_folders(made_);
+  if (const auto error = made_.make(folder)) {
     fail_input("{}: cannot be made: {}", folder, error.message());
   }
   if (!claim()) {
@@ -89,6 +88,10 @@ bool CheckpointFolder::claim() {
     descriptor_ = ::open(lock_.c_str(), flags | O_EXCL, 0666);
     const bool made = descriptor_ >= 0;
     if (!made && errno == EEXIST) descriptor_ = ::open(lock_.c_str(), flags, 0666);
+    if (descriptor_ < 0 && errno == ENOENT && tries < most_tries) {
+      made_.make(folder_);  // a run that was refused has removed the folder that it made
+      continue;
+    }
     if (descriptor_ < 0) fail_input("{}: cannot be written: {}", lock_, std::strerror(errno));
     // The system releases the lock when this process ends, even if it is killed. On file systems
     // without locks, flock fails with another error, and the folder is used without a lock.
@@ -113,7 +116,6 @@ CheckpointFolder::~CheckpointFolder() {
   // file.
   try {
     if (removable_ && checkpoint_steps(folder_).empty()) ::unlink(lock_.c_str());
-    remove_empty_folders(made_);
   } catch (const std::exception&) {
     // The folder cannot be read, so the lock stays.
   }
@@ -139,11 +141,10 @@ void CheckpointFolder::remove_mark() {
 bool CheckpointFolder::has_mark(const std::string& folder, const std::string& name) {
   // The client of a network file system may remember that a folder was absent. Only an attempt to
   // make the folder asks the server. The random name of the mark is new to every client.
+  MadeFolders made;
+  made.make(folder);
   std::error_code error;
-  const std::vector<fs::path> made = make_folders(folder, error);
-  const bool found = fs::exists(fs::path(folder) / name, error);
-  remove_empty_folders(made);
-  return found;
+  return fs::exists(fs::path(folder) / name, error);
 }
 
 std::unique_ptr<CheckpointFolder> claim_folder(const std::string& folder,

@@ -7,11 +7,28 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "dist/bootstrap.h"
 
 namespace tessera::train {
+
+/// Folders that a process has made, parents first. The destructor removes those that are empty.
+class MadeFolders {
+ public:
+  MadeFolders() = default;
+  ~MadeFolders();
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+
+  /// Makes `folder` and its missing parents. Returns the first error of those after which no folder
+  /// could be made or found.
+  std::error_code make(const std::string& folder);
+
+ private:
+  std::vector<std::filesystem::path> made_;
+};
 
 /// Claims a folder of checkpoints for one writer until destruction. Makes the folder if it is
 /// missing, and removes unfinished checkpoints of earlier writers, as remove_partial_checkpoints
@@ -41,7 +58,7 @@ class CheckpointFolder {
   std::string folder_;
   std::string lock_;
   std::string mark_;  // the file of put_mark(); empty if there is none
-  std::vector<std::filesystem::path> made_;  // folders that were missing, parents first
+  MadeFolders made_;
   int descriptor_ = -1;
   bool removable_ = false;  // true if this object has made the file, and locked it
 };
