@@ -190,9 +190,7 @@ class Run {
          .bits = bits_settings("train_gpt", world_),
          .weights = models::gpt_metadata(model_.config())});
     announce();
-    loop.train();
-    if (!loop.stopped()) finish(loop.count());
-    train::write_reports(files_, world_);
+    train::run_to_end(loop, files_, world_, [&] { finish(loop.count()); });
   }
 
  private:

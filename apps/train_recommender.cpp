@@ -126,9 +126,7 @@ class Run {
                                                   .lowest = task_.range.lowest,
                                                   .highest = task_.range.highest})});
     announce();
-    loop.train();
-    if (!loop.stopped()) finish(loop.count());
-    train::write_reports(files_, world_);
+    train::run_to_end(loop, files_, world_, [&] { finish(loop.count()); });
   }
 
  private:

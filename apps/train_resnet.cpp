@@ -188,9 +188,7 @@ class Run {
                           .bits = bits_settings("train_resnet", world_),
                           .weights = models::image_metadata(description_of(options_, data_))});
     announce();
-    loop.train();
-    if (!loop.stopped()) finish(loop.count());
-    train::write_reports(files_, world_);
+    train::run_to_end(loop, files_, world_, [&] { finish(loop.count()); });
   }
 
  private:

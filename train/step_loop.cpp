@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -73,6 +74,26 @@ void write_events(RunLog& log, const std::string& folder, int64_t finished) {
   });
 }
 
+// Runs functions even if earlier ones have thrown, and keeps the first exception.
+class FirstError {
+ public:
+  /// Exceptions that are no `Caught` leave run().
+  template <class Caught = std::exception, class Body>
+  void run(const Body& body) {
+    try {
+      body();
+    } catch (const Caught&) {
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
 }  // namespace
 
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world) {
@@ -100,15 +121,33 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
 
 void write_reports(const RunFiles& files, const dist::World& world) {
   if (world.rank != 0) return;
-  // Writes the page first, so that the page exists even if writing the table fails.
+  FirstError errors;
   if (!files.report.empty()) {
-    write_report_page({{.log = files.log}}, files.report);
-    spdlog::info("report: {}", files.report);
+    errors.run([&] {
+      write_report_page({{.log = files.log}}, files.report);
+      spdlog::info("report: {}", files.report);
+    });
   }
   if (!files.csv.empty()) {
-    write_csv(files.log, files.csv);
-    spdlog::info("table: {}", files.csv);
+    errors.run([&] {
+      write_csv(files.log, files.csv);
+      spdlog::info("table: {}", files.csv);
+    });
   }
+  errors.rethrow();
+}
+
+void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
+                const std::function<void()>& finish) {
+  FirstError errors;
+  errors.run<LastCheckpointError>([&] { loop.train(); });
+  // If these calls throw, other ranks may wait for this one. It makes no further collective calls.
+  errors.run([&] {
+    if (!loop.stopped()) return finish();
+    if (!files.trace.empty()) write_trace(files.trace, world);
+  });
+  errors.run([&] { write_reports(files, world); });
+  errors.rethrow();
 }
 
 StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
@@ -161,15 +200,15 @@ void StepLoop::train() {
   timeline_.end();
   count_.timeline = timeline_.window();
   if (!checkpoints_) return;
-  const std::string path = checkpoints_->finish(done, skipped());
+  // Once these checkpoints end, SIGTERM ends the program, and a request for a checkpoint is ignored.
+  const std::unique_ptr<RunCheckpoints> checkpoints = std::move(checkpoints_);
+  const std::string path = checkpoints->finish(done, skipped());
   if (stopped_) {
     spdlog::info("stopped after step {} of {}; the same command goes on from {}", done,
                  options_.steps, path);
   } else {
     spdlog::info("checkpoint: {}", path);
   }
-  // From here on, SIGTERM ends the program, and a request for a checkpoint is ignored.
-  checkpoints_.reset();
 }
 
 int64_t StepLoop::run_steps() {

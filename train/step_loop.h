@@ -85,7 +85,8 @@ struct RunFiles {
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
 
 /// Writes files.report and files.csv on rank 0. Must be called at the end of a run, even if a
-/// signal has stopped the run. Throws if a file cannot be written. The log is kept in any case.
+/// signal has stopped the run. If a file cannot be written, throws after it has tried the other one.
+/// The log is kept in any case.
 void write_reports(const RunFiles& files, const dist::World& world);
 
 class StepLoop {
@@ -98,8 +99,9 @@ class StepLoop {
   StepLoop& operator=(const StepLoop&) = delete;
 
   /// Runs the steps from first_step on, until the last one or until a signal ends the run after a
-  /// step. Writes the last checkpoint if checkpoints are wanted. Throws, and so ends the whole job,
-  /// if the last checkpoint cannot be written, if a loss or gradient is not finite and losses are
+  /// step. Writes the last checkpoint if checkpoints are wanted. Throws LastCheckpointError on all
+  /// ranks if this checkpoint cannot be written; the caller can still save the weights then. Throws
+  /// another error, and so ends the whole job, if a loss or gradient is not finite and losses are
   /// not scaled, or if a function of StepWork throws. Collective.
   void train();
   /// Returns the numbers of logged steps, of skipped steps among these, and of saves, all since
@@ -149,6 +151,13 @@ class StepLoop {
   std::unique_ptr<WeightSaves> saves_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };
+
+/// Trains, and writes all that `files` names. Calls `finish` after the last step, to save the
+/// weights and to write files.trace. If a signal stops the run, writes the trace without calling
+/// `finish`. If the last checkpoint or another file cannot be written, the files that follow are
+/// still written, and the first error is thrown at the end. Collective.
+void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
+                const std::function<void()>& finish);
 
 /// Compares the memory and traffic of each rank with the rank's plan. Writes a summary line to the
 /// log, and before it the timeline of a step if one was recorded (StepCount::timeline). Then calls

@@ -42,3 +42,17 @@ rescued $kilobytes "$train_gpt" "${run[@]}" --save disk/model.safetensors
 must_work "$generate" "$found" --tokens 3
 rescued $((kilobytes / 2)) "${resnet[@]}" --save disk/image.safetensors
 cmp "$found" image.safetensors || fail "other weights of a model of images"
+
+# If the last checkpoint does not fit on its disk, the weights, the page, the table and the trace are
+# written all the same. The exit code is 1.
+status=0
+unshare --mount --map-root-user bash -ec 'mount -t tmpfs -o size="$0"k none disk; "$@"' \
+  "$kilobytes" mpirun -n 2 "$train_gpt" "${run[@]}" --checkpoint disk/saved \
+  --save kept.safetensors --log kept.jsonl --report kept.html --csv kept.csv --trace kept.json \
+  > stdout.log 2> stderr.log < /dev/null || status=$?
+[[ $status == 1 ]] || fail "exit code $status instead of 1: $(< stderr.log)"
+grep -q 'disk/saved: the checkpoint of step 2 was not written: .*No space left' stderr.log ||
+  fail "no reason: $(< stderr.log)"
+cmp kept.safetensors out/model.safetensors || fail "other weights after a lost checkpoint"
+for file in kept.html kept.csv kept.json; do [[ -s $file ]] || fail "no $file"; done
+grep -q '"type":"summary"' kept.jsonl || fail "no summary: $(< kept.jsonl)"

@@ -65,11 +65,12 @@ found = last_words.search(errors)
 assert found, errors
 check_log(int(found.group(1)))
 
-# With --checkpoint the run is saved, and its report is written.
+# With --checkpoint the run is saved, and its report and its trace are written.
 os.remove("run.jsonl")
 saved = command + ["--checkpoint", "saved"]
-process = subprocess.Popen(saved + ["--report", "run.html"], stdin=subprocess.DEVNULL,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+process = subprocess.Popen(saved + ["--report", "run.html", "--trace", "trace.json"],
+                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.PIPE, text=True)
 while len(steps_in_log()) < 3:
     assert process.poll() is None
     time.sleep(0.05)
@@ -80,6 +81,8 @@ stopped = re.search(r"stopped after step (\d+) of \d+; the same command goes on 
 assert stopped and os.path.exists(stopped.group(2) + "/manifest.json"), errors
 assert int(stopped.group(1)) == steps_in_log()[-1] and not last_words.search(errors), errors
 assert os.path.exists("run.html"), errors
+with open("trace.json") as trace:
+    assert {"step 1", "step 2"} < {event["name"] for event in json.load(trace)["traceEvents"]}
 
 # nohup and shells' background jobs ignore SIGINT.
 for extra in ([], ["--checkpoint", "ignored"]):

@@ -164,7 +164,8 @@ std::string RunCheckpoints::finish(int64_t done, int64_t skipped) {
     while (phase_ != Phase::idle) advance();
   }
   if (!failure_.empty()) {
-    fail("{}: the checkpoint of step {} was not written: {}", options_.folder, done, failure_);
+    throw LastCheckpointError(fmt::format("{}: the checkpoint of step {} was not written: {}",
+                                          options_.folder, done, failure_));
   }
   return path(done);
 }

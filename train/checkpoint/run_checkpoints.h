@@ -33,6 +33,12 @@ namespace tessera::train {
 /// a shell ends its script too. From then on, SIGINT ends the process at once.
 bool was_interrupted();
 
+/// The last checkpoint of a run cannot be written. All ranks still run, and have the parameters.
+class LastCheckpointError : public Error {
+ public:
+  using Error::Error;
+};
+
 class RunCheckpoints {
  public:
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
@@ -72,7 +78,8 @@ class RunCheckpoints {
   int64_t wait_for_reads();
 
   /// Saves step `done` unless its checkpoint exists, waits until the checkpoint is on the disk, and
-  /// returns its path. Throws if the checkpoint cannot be written. Collective.
+  /// returns its path. Throws LastCheckpointError on all ranks if the checkpoint cannot be written.
+  /// Collective.
   std::string finish(int64_t done, int64_t skipped);
 
  private:
