@@ -163,6 +163,13 @@ sed -E 's/("n_layer": *)2/\13/' long/config.json > best/config.json
 expect 'best/config.json' "${save[@]}" --save-best
 rm -r best
 
+# If a file of the user has the name of a save's folder, training warns and keeps the file.
+mkdir taken
+echo notes > taken/step-000000002
+alone "${run[@]}" --steps 3 --eval-every 0 --save taken/model.safetensors --save-every 2
+grep -q 'the weights of step 2 were not saved' stderr.log || fail "$(cat stderr.log)"
+[[ $(< taken/step-000000002) == notes ]] || fail "a file of the user was removed"
+
 # On a full disk, training warns, continues, and has the same losses. The last weights are saved in
 # another folder.
 if unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null; then
