@@ -2,11 +2,15 @@
 //
 //   report run.jsonl
 //   report stage0.jsonl stage3.jsonl --out stages.html
+#include <filesystem>
+#include <system_error>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "apps/console/console.h"
 #include "apps/report_options.h"
+#include "core/error.h"
 #include "train/report/csv.h"
 #include "train/report/log_reader.h"
 #include "train/report/progress.h"
@@ -19,6 +23,12 @@ namespace {
 void write_events(const std::string& log, const std::string& folder) {
   train::TensorBoardWriter writer(folder, 0);
   train::read_log(log, [&](const nlohmann::ordered_json& line) { writer.add(line); });
+  // A run that trains goes on without events, but here the events are the result.
+  if (writer.failed()) {
+    std::error_code ignored;
+    std::filesystem::remove(writer.path(), ignored);
+    fail("{}: the events could not all be written", writer.path());
+  }
   fmt::print("{}\n", writer.path());
 }
 

@@ -127,6 +127,14 @@ grep -q '^step 12  validation loss' stdout.log || fail "$(cat stdout.log)"
 [[ $(ls saved) == "$before" && ! -e empty ]] || fail "--eval-only wrote to the folder: $(ls saved)"
 exec 9>&-
 
+# If events cannot all be written, as on a full disk, `report` fails and leaves no incomplete file.
+status=0
+(ulimit -f 2; exec "$report" run.jsonl --tensorboard events 2>&1) > stdout.log || status=$?
+[[ $status == 1 ]] || fail "exit code $status instead of 1: $(cat stdout.log)"
+grep -q 'events/events.out.*: the events could not all be written$' stdout.log ||
+  fail "$(cat stdout.log)"
+[[ -z $(ls events) ]] || fail "an incomplete file of events: $(ls events)"
+
 # Bad input is refused.
 expect 'a log is required' "$report"
 expect 'none.jsonl: No such file' "$report" none.jsonl

@@ -211,8 +211,8 @@ void EventFile::write_event(std::string event) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       // Readers stop at a record that is cut short, so no more records are written.
-      spdlog::warn("{}: writing failed: {}; training goes on, and TensorBoard shows no later steps",
-                   path_, std::strerror(errno));
+      spdlog::warn("{}: writing failed: {}; TensorBoard shows no later steps", path_,
+                   std::strerror(errno));
       ::close(std::exchange(descriptor_, -1));
       return;
     }

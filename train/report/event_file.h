@@ -31,6 +31,9 @@ class EventFile {
 
   const std::string& path() const { return path_; }
 
+  /// True once a write has failed, so that records are missing at the end of the file.
+  bool failed() const { return descriptor_ < 0; }
+
   // Each of these functions writes one record at once, so that TensorBoard can follow a run. The
   // first failed write prints a warning, and later records are not written.
   void scalar(std::string_view tag, int64_t step, double value);

@@ -26,6 +26,9 @@ class TensorBoardWriter {
 
   const std::string& path() const { return file_.path(); }
 
+  /// True once a write has failed, so that events are missing at the end of the file.
+  bool failed() const { return file_.failed(); }
+
   /// Adds a line of the log, as text or parsed.
   void add(const std::string& line);
   void add(const nlohmann::ordered_json& line);
