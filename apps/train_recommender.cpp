@@ -164,7 +164,7 @@ class Run {
     train::announce_run(training_, options_.model.name, *model_, world_);
     const std::string advice =
         optim::dense_table_advice(plan_input(training_, *model_, train::place_of(world_)));
-    if (!advice.empty()) spdlog::warn("{}; or leave out --tables dense", advice);
+    if (!advice.empty()) spdlog::warn("{}; or leave out {}", advice, options_.dense_flags);
     spdlog::info("{}: {}", options_.data.empty() ? task_.data.format : options_.data,
                  task_.data.description());
     if (!popularity) return;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include <fmt/ranges.h>
+
 #include "apps/cli/command_line.h"
 #include "apps/console/flags.h"
 #include "data/ratings/rating_layout.h"
@@ -174,6 +176,16 @@ void check_model(RecommenderTrainOptions& options, const Given& given) {
   }
 }
 
+// Returns the given flags that must all be left out for row-sparse tables.
+std::string dense_flags(const RecommenderTrainOptions& options,
+                        const RecommenderCommandLine& given) {
+  std::vector<const char*> flags;
+  if (given.tables == "dense") flags.push_back("--tables dense");
+  if (options.weight_decay > 0) flags.push_back("--weight-decay");
+  if (options.graph) flags.push_back("--graph");
+  return fmt::format("{}", fmt::join(flags, " and "));
+}
+
 // Row-sparse tables are the default, unless a flag needs dense ones. --weight-decay is documented
 // to act on all rows, and only a dense table updates all rows. The optimizer refuses row-sparse
 // tables with graphs.
@@ -182,6 +194,7 @@ void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine
                            : options.graph          ? "--graph"
                                                     : nullptr;
   options.sparse = given.tables.value_or(flag == nullptr ? "sparse" : "dense") == "sparse";
+  if (!options.sparse) options.dense_flags = dense_flags(options, given);
   options.rowwise = given.table_optimizer == "rowwise-adagrad";
   if (options.sparse && flag != nullptr) {
     fail_input(

@@ -22,9 +22,10 @@ struct RecommenderTrainOptions : RunOptions {  // `data` empty: the program draw
   models::RecommenderConfig model;  // users and items are set from the data later
   bool ranks = false;               // true: rank items; false: predict ratings
   models::RecommenderObjective objective = models::RecommenderObjective::rating;
-  bool sparse = true;     // row-sparse tables
-  bool rowwise = false;   // tables are updated by row-wise Adagrad
-  int64_t negatives = 0;  // negative items drawn for each interaction
+  bool sparse = true;       // row-sparse tables
+  std::string dense_flags;  // flags that make tables dense: "--tables dense and --weight-decay"
+  bool rowwise = false;     // tables are updated by row-wise Adagrad
+  int64_t negatives = 0;    // negative items drawn for each interaction
   float l2 = 0;
   double epochs = 0;    // length of the run in epochs
   int64_t top = 10;     // k of hr@k, ndcg@k and recall@k

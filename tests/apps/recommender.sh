@@ -57,6 +57,9 @@ for tables in "--tables dense" "--table-optimizer rowwise-adagrad --lr 0.05" \
     grep -q "equal on all ranks" stdout.log || fail "$(cat stdout.log)"
   done
 done
+# The warning about a large dense table names the flag that makes the tables dense.
+alone "${run[@]}" --weight-decay 0.1
+grep -q "is dense and has .*; or leave out --weight-decay$" stderr.log || fail "$(cat stderr.log)"
 # With micro-batches of few rows, an update must not need more workspace than backward.
 ranks 1 "${run[@]}" --micro-batch 4 --batch 4 --factors 64 --model mf
 grep -q "equal on all ranks" stdout.log || fail "$(cat stdout.log)"

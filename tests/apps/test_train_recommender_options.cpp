@@ -99,6 +99,14 @@ TEST_CASE("train_recommender: the length of a run is given in epochs or in steps
   }
 }
 
+TEST_CASE("train_recommender: the flags that make tables dense") {
+  CHECK(parse({}).dense_flags.empty());
+  CHECK(parse({"--tables", "dense"}).dense_flags == "--tables dense");
+  CHECK(parse({"--weight-decay", "0.1"}).dense_flags == "--weight-decay");
+  CHECK(parse({"--tables", "dense", "--weight-decay", "0.1"}).dense_flags ==
+        "--tables dense and --weight-decay");
+}
+
 TEST_CASE("without a split, nothing is evaluated") {
   CHECK(parse({"--split", "none"}).eval_every == 0);
   CHECK(parse({"--split", "none", "--eval-every", "0"}).eval_every == 0);
