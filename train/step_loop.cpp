@@ -200,7 +200,8 @@ void StepLoop::train() {
   timeline_.end();
   count_.timeline = timeline_.window();
   if (!checkpoints_) return;
-  // Once these checkpoints end, SIGTERM ends the program, and a request for a checkpoint is ignored.
+  // When `checkpoints` ends, SIGTERM ends the program again, and a request for a checkpoint is
+  // ignored.
   const std::unique_ptr<RunCheckpoints> checkpoints = std::move(checkpoints_);
   const std::string path = checkpoints->finish(done, skipped());
   if (stopped_) {

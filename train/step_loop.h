@@ -85,8 +85,8 @@ struct RunFiles {
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
 
 /// Writes files.report and files.csv on rank 0. Must be called at the end of a run, even if a
-/// signal has stopped the run. If a file cannot be written, throws after it has tried the other one.
-/// The log is kept in any case.
+/// signal has stopped the run. If a file cannot be written, throws after trying the other one. The
+/// log is kept in any case.
 void write_reports(const RunFiles& files, const dist::World& world);
 
 class StepLoop {

@@ -43,8 +43,8 @@ must_work "$generate" "$found" --tokens 3
 rescued $((kilobytes / 2)) "${resnet[@]}" --save disk/image.safetensors
 cmp "$found" image.safetensors || fail "other weights of a model of images"
 
-# If the last checkpoint does not fit on its disk, the weights, the page, the table and the trace are
-# written all the same. The exit code is 1.
+# If the last checkpoint does not fit on its disk, the weights, the page, the table and the trace
+# are written all the same. The exit code is 1.
 status=0
 unshare --mount --map-root-user bash -ec 'mount -t tmpfs -o size="$0"k none disk; "$@"' \
   "$kilobytes" mpirun -n 2 "$train_gpt" "${run[@]}" --checkpoint disk/saved \
