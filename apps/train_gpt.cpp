@@ -18,10 +18,12 @@
 #include <spdlog/spdlog.h>
 
 #include "apps/cli/agreement.h"
+#include "apps/cli/changed_settings.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_header.h"
 #include "apps/cli/unwritten_outputs.h"
 #include "apps/console/console.h"
+#include "apps/console/flag_value.h"
 #include "apps/train_gpt_options.h"
 #include "core/context.h"
 #include "core/cuda.h"
@@ -340,9 +342,19 @@ std::string plan_text(const TrainOptions& options, const dist::World& world) {
                            });
 }
 
+// Returns the epsilon of the norms with which the checkpoint was trained. Checkpoints do not record
+// the default.
+float epsilon_of(const Resumed& resumed) {
+  const char* name = "model.epsilon";
+  const dist::Settings& saved = resumed.manifest().run;
+  if (!has_setting(saved, name)) return models::GptConfig().epsilon;
+  return parse_float<float>(fmt::format("{}: {}", resumed.folder(), name),
+                            setting_value(saved, name));
+}
+
 int run(int argc, char** argv, dist::World& world) {
   train::set_up_messages(world.rank == 0);
-  const auto [options, help, flags] = parse_command_line(argc, argv);
+  auto [options, help, flags] = parse_command_line(argc, argv);
   check_command_lines(world, "train_gpt", flags, options.devices);
   if (!help.empty() || options.plan) {
     if (help.empty()) warn_of_plan(options);
@@ -353,6 +365,8 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
+  // No flag sets the epsilon, and --eval-only takes no --init beside a checkpoint.
+  if (options.eval_only && resumed.found()) options.model.epsilon = epsilon_of(resumed);
   Run training(options, resumed, world);
   training.train();
   return 0;

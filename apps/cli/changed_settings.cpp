@@ -10,6 +10,7 @@ namespace tessera::apps {
 namespace {
 
 constexpr const char* absent = "nothing";
+constexpr const char* epsilon = "model.epsilon";  // recorded if it is not the default
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
@@ -57,10 +58,13 @@ std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
 
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   const auto& [name, now, before] = changed;
+  // The tensors fit any epsilon, but only a missing or another --init changes it, and the model
+  // would then compute other values.
+  if (name == epsilon) return true;
   // Without both values, nothing shows that the tensors differ. Older checkpoints lack settings
   // that were added later.
   if (now == absent || before == absent) return false;
-  if (name == "model.dropout" || name == "model.epsilon") return false;
+  if (name == "model.dropout") return false;
   if (name == "model.image_size") {
     return depends_on_size(setting_value(run, "model.name"), now, before);
   }
@@ -80,21 +84,34 @@ std::string refusal_of(const std::vector<ChangedSetting>& refused,
   std::vector<std::string> differences;
   std::vector<std::string> fixed;
   std::vector<std::string> proposed = accepted;
+  bool other_epsilon = false;
   for (const ChangedSetting& changed : refused) {
     const auto& [name, now, before] = changed;
     differences.push_back(fmt::format("{} is {} instead of {}", name, now, before));
-    if (must_agree(changed, run)) fixed.push_back(name);
+    if (name == epsilon) {
+      other_epsilon = true;
+    } else if (must_agree(changed, run)) {
+      fixed.push_back(name);
+    }
     proposed.push_back(name);
   }
   const std::string all = fmt::format("{}", fmt::join(differences, ", "));
-  if (fixed.empty()) {
+  if (fixed.empty() && !other_epsilon) {
     return fmt::format("{}; give the same values, another folder, or --resume-changed {}", all,
                        fmt::join(proposed, ","));
   }
-  return fmt::format(
-      "{}; give another folder, or the same values: {} must be as in the checkpoint, because its "
-      "tensors fit no other {}",
-      all, fmt::join(fixed, ", "), fixed.size() == 1 ? "value" : "values");
+  std::vector<std::string> reasons;
+  if (!fixed.empty()) {
+    reasons.push_back(
+        fmt::format("{} must be as in the checkpoint, because its tensors fit no other {}",
+                    fmt::join(fixed, ", "), fixed.size() == 1 ? "value" : "values"));
+  }
+  if (other_epsilon) {
+    reasons.push_back(fmt::format(
+        "{} comes from the config.json of --init; give --init as the saved run did", epsilon));
+  }
+  return fmt::format("{}; give another folder, or the same values: {}", all,
+                     fmt::join(reasons, "; "));
 }
 
 std::string unknown_setting(const std::string& name, const std::vector<std::string>& known,

@@ -27,8 +27,9 @@ struct ChangedSetting {
 std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
                                              const dist::Settings& saved);
 
-/// Returns true if the tensors of a checkpoint do not fit a run with the changed setting, so that
-/// --resume-changed cannot accept the change. `run` has all settings of the run.
+/// Returns true if --resume-changed cannot accept the change: the tensors of a checkpoint do not
+/// fit a run with the changed setting, or the setting is the epsilon of a GPT's norms, which no
+/// flag sets. `run` has all settings of the run.
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run);
 
 /// Returns the second part of an error message about the settings in `refused`: each setting with

@@ -90,8 +90,8 @@ class Resumed {
   /// program, such as "train_gpt". Throws InputError in these cases:
   ///
   ///   - Another program wrote the checkpoint.
-  ///   - Settings differ that --resume-changed does not name, or that the checkpoint's tensors
-  ///     depend on. The message has all of these settings, with both values.
+  ///   - Settings differ that --resume-changed does not name, or cannot accept (must_agree). The
+  ///     message has all of these settings, with both values.
   ///   - --resume-changed names an unknown setting, even if there is no checkpoint.
   ///
   /// With --eval-only, compares only the settings that the checkpoint's tensors depend on. For an

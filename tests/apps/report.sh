@@ -135,6 +135,21 @@ grep -q 'events/events.out.*: the events could not all be written$' stdout.log |
   fail "$(cat stdout.log)"
 [[ -z $(ls events) ]] || fail "an incomplete file of events: $(ls events)"
 
+# Flags and tensors do not show the epsilon of the norms, so --eval-only takes it from the
+# checkpoint. A resume without the --init that gave the epsilon is refused, even with
+# --resume-changed.
+mkdir epsilon
+cp model.safetensors epsilon
+sed 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 0.01/' config.json > epsilon/config.json
+smooth=("${run[@]}" --steps 2 --eval-every 2 --checkpoint smooth)
+alone "${smooth[@]}" --init epsilon --log epsilon.jsonl
+expected=$(sed -nE 's/.*"step":2,"val_loss":([0-9.]+).*/\1/p' epsilon.jsonl)
+alone "${smooth[@]}" --eval-only --quiet
+[[ $(cat stdout.log) == "step 2  validation loss $(printf %.4f "$expected")  "* ]] ||
+  fail "--eval-only with an epsilon: $(cat stdout.log), expected $expected"
+expect 'instead of 0.01; .*: model.epsilon comes from the config.json of --init; give --init' \
+  "$train_gpt" "${smooth[@]}" --resume-changed model.epsilon
+
 # Bad input is refused.
 expect 'a log is required' "$report"
 expect 'none.jsonl: No such file' "$report" none.jsonl

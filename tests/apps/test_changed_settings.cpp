@@ -66,12 +66,17 @@ TEST_CASE("--resume-changed is not proposed for settings on which the tensors de
                 {{"model.width", "16"}, {"model.layers", "2"}})
             .ends_with(": model.width, model.layers must be as in the checkpoint, because its "
                        "tensors fit no other values"));
+  CHECK(refusal({{"lr", "0.5"}}, {{"lr", "1"}, {"model.epsilon", "0.01"}}) ==
+        "lr is 0.5 instead of 1, model.epsilon is nothing instead of 0.01; give another folder, or "
+        "the same values: model.epsilon comes from the config.json of --init; give --init as the "
+        "saved run did");
 }
 
 TEST_CASE("the tensors of a checkpoint depend on the model and on the optimizer's state") {
   CHECK(is_fixed("model.layers", "3", "2"));
   CHECK_FALSE(is_fixed("model.layers", "3", "nothing"));
   CHECK_FALSE(is_fixed("model.dropout", "0.5", "0"));
+  CHECK(is_fixed("model.epsilon", "nothing", "0.01"));
   CHECK(is_fixed("model.image_size", "64", "32", {{"model.name", "vgg11"}}));
   CHECK_FALSE(is_fixed("model.image_size", "64", "32", {{"model.name", "resnet18"}}));
   CHECK_FALSE(is_fixed("model.image_size", "224", "96", {{"model.name", "resnet18"}}));
