@@ -208,26 +208,25 @@ class Run {
   }
 
   train::StepWork::Evaluation evaluation(int64_t done) {
-    const double epochs =
-        static_cast<double>(done) / static_cast<double>(task_.batches.steps_per_epoch());
+    const auto epochs = resumed_.epochs(done, task_.batches.steps_per_epoch());
+    const std::string epoch = epochs ? fmt::format("epoch {:.4g}  ", *epochs) : "";
     JsonObject line;
-    line.add("type", "eval").add("step", done).add("epoch", std::round(epochs * 1000) / 1000);
+    line.add("type", "eval").add("step", done);
+    if (epochs) line.add("epoch", std::round(*epochs * 1000) / 1000);
     if (!task_.ranking) {
       const train::RatingErrors errors =
           train::evaluate_ratings(*model_, task_.histories, task_.data.validation, task_.range,
                                   options_.batch.micro, world_);
       line.add("rmse", errors.rmse).add("mae", errors.mae);
-      return {line,
-              fmt::format("epoch {:.4g}  rmse {:.4f}  mae {:.4f}", epochs, errors.rmse, errors.mae),
+      return {line, fmt::format("{}rmse {:.4f}  mae {:.4f}", epoch, errors.rmse, errors.mae),
               train::Score{.value = errors.rmse}};
     }
     const train::RankingQuality found = train::evaluate_ranking(*model_, *task_.ranking, world_);
     line.append(quality(found)).add("protocol", task_.ranking->protocol());
-    return {
-        line,
-        fmt::format("epoch {:.4g}  hr@{} {:.4f}  ndcg@{} {:.4f}  among {}", epochs, options_.top,
-                    found.hit_rate, options_.top, found.ndcg, task_.ranking->protocol()),
-        train::Score{.value = found.ndcg, .higher_is_better = true}};
+    return {line,
+            fmt::format("{}hr@{} {:.4f}  ndcg@{} {:.4f}  among {}", epoch, options_.top,
+                        found.hit_rate, options_.top, found.ndcg, task_.ranking->protocol()),
+            train::Score{.value = found.ndcg, .higher_is_better = true}};
   }
 
   void finish(const train::StepCount& count) {

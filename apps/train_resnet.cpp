@@ -265,16 +265,14 @@ class Run {
     const train::ImageEvaluation result = train::evaluate_images(
         *model_, data_.validation, data_.transform,
         {.batch = options_.batch.micro, .workers = options_.workers}, world_);
-    const double epochs =
-        static_cast<double>(done) / static_cast<double>(batches_->steps_per_epoch());
+    const auto epochs = resumed_.epochs(done, batches_->steps_per_epoch());
+    const std::string epoch = epochs ? fmt::format("epoch {:.4g}  ", *epochs) : "";
     JsonObject line = train::eval_line(done, result.loss);
-    line.add("epoch", std::round(epochs * 1000) / 1000)
-        .add("top1", result.top1)
-        .add("top5", result.top5);
+    if (epochs) line.add("epoch", std::round(*epochs * 1000) / 1000);
+    line.add("top1", result.top1).add("top5", result.top5);
     return {line,
-            fmt::format("epoch {:.4g}  validation loss {:.4f}  top-1 {:.2f} %  top-5 "
-                        "{:.2f} %",
-                        epochs, result.loss, 100 * result.top1, 100 * result.top5),
+            fmt::format("{}validation loss {:.4f}  top-1 {:.2f} %  top-5 {:.2f} %", epoch,
+                        result.loss, 100 * result.top1, 100 * result.top5),
             train::Score{.value = result.top1, .higher_is_better = true, .tie = result.loss}};
   }
 

@@ -11,6 +11,7 @@
 #include "apps/cli/changed_settings.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/paths.h"
+#include "apps/console/flag_value.h"
 #include "core/context.h"
 #include "core/cuda.h"
 #include "core/error.h"
@@ -224,6 +225,16 @@ void Resumed::check_no_later_steps() const {
       "--resume {}: {} has a checkpoint of step {}, from which a later start would go on; remove "
       "the checkpoints after step {}, or give --checkpoint another folder",
       flags_.resume, flags_.options.folder, steps.front(), step());
+}
+
+std::optional<double> Resumed::epochs(int64_t done, int64_t steps_per_epoch) const {
+  if (found() && flags_.only_weights) {
+    const char* name = "steps_per_epoch";
+    if (!has_setting(manifest().run, name)) return std::nullopt;
+    steps_per_epoch = parse_integer(fmt::format("{}: {}", folder(), name),
+                                    setting_value(manifest().run, name), 1);
+  }
+  return static_cast<double>(done) / static_cast<double>(steps_per_epoch);
 }
 
 int Resumed::threads(int given, const dist::World& world) const {

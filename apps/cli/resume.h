@@ -81,6 +81,11 @@ class Resumed {
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
+  /// Returns the number of epochs in the first `done` steps. `steps_per_epoch` is that of this run.
+  /// With --eval-only the steps are those of the checkpoint's run, whose batches may have another
+  /// size, so its steps per epoch count. Returns nullopt if the checkpoint does not record them,
+  /// for instance because it was imported.
+  std::optional<double> epochs(int64_t done, int64_t steps_per_epoch) const;
   /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the run keeps the
   /// number of threads in the checkpoint, because the bits of the results depend on this number.
   /// If there is no checkpoint, or it records no usable number, dist::threads_per_rank decides.

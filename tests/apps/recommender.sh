@@ -180,6 +180,11 @@ expect 'model.safetensors: user 1 has the id "u[0-9]*", but "v[0-9]*" in the dat
 saved=(--batch 60 --micro-batch 12 --factors 8 --steps 2 --checkpoint saved)
 alone --data u.data "${saved[@]}"
 must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only
+# The epoch is that of the run that saved the checkpoint, whatever the batch of the evaluation is.
+epoch_of() { grep -o '^step 2  epoch [0-9.]*' stdout.log || fail "$(cat stdout.log)"; }
+expected=$(epoch_of)
+must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only --batch 24
+[[ $(epoch_of) == "$expected" ]] || fail "$(cat stdout.log), expected $expected"
 expect 'saved/step-000000002: ids is [0-9a-f]* instead of' "$train_gpt" --data others.data \
   "${saved[@]}" --eval-only
 # A checkpoint is restored with the state of its optimizer, so settings that the state depends on

@@ -144,3 +144,21 @@ TEST_CASE("--eval-only compares the settings that the optimizer's state depends 
   CHECK_THAT(refused("0.9", "rowwise-adagrad"),
              ContainsSubstring(": table_optimizer is rowwise-adagrad instead of same;"));
 }
+
+TEST_CASE("--eval-only counts epochs with the steps per epoch of the checkpoint's run") {
+  const test::TemporaryFolder folder;
+  const dist::World world{.communicator = dist::single_communicator()};
+  CheckpointFlags flags = saved_run(folder, world, {{"steps_per_epoch", "2"}});
+  {
+    const Resumed resumed(flags, world);
+    CHECK(resumed.epochs(3, 4) == 0.75);
+  }
+  flags.only_weights = true;
+  const Resumed resumed(flags, world);
+  CHECK(resumed.epochs(3, 4) == 1.5);
+  // A checkpoint that was imported records no steps per epoch.
+  const test::TemporaryFolder other;
+  CheckpointFlags imported = saved_run(other, world, {});
+  imported.only_weights = true;
+  CHECK(Resumed(imported, world).epochs(3, 4) == std::nullopt);
+}
