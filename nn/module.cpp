@@ -102,6 +102,22 @@ void Module::train(bool on) {
   }
 }
 
+Evaluating::Evaluating(Module& module) {
+  record(module);
+  module.eval();
+}
+
+Evaluating::~Evaluating() {
+  for (const auto& [module, training] : modes_) module->training_ = training;
+}
+
+void Evaluating::record(Module& module) {
+  modes_.emplace_back(&module, module.training_);
+  for (const Module::Entry& entry : module.entries_) {
+    if (entry.child != nullptr) record(*entry.child);
+  }
+}
+
 void materialize(Module& model, Device device, uint64_t seed) {
   const auto list = model.named_parameters();
   // At ZeRO stage 3 an optimizer's parameters have no memory between their uses. They must not be

@@ -66,7 +66,8 @@ class Module {
   void to(DType dtype);
 
   /// Switches this module and its children to training or, if `on` is false, to evaluation. Dropout
-  /// and batch norms depend on this mode.
+  /// and batch norms depend on this mode. For evaluation during training, use Evaluating, which
+  /// restores each module's mode.
   void train(bool on = true);
   void eval() { train(false); }
   bool training() const { return training_; }
@@ -88,6 +89,7 @@ class Module {
   void begin_block();
 
  private:
+  friend class Evaluating;
   struct Entry {
     std::string name;
     Parameter parameter;
@@ -101,6 +103,22 @@ class Module {
   std::vector<Entry> entries_;
   std::shared_ptr<RunningStatistics> statistics_;
   bool training_ = true;
+};
+
+/// While the object lives, a module and its children are in evaluation mode. Then each has the mode
+/// that it had before. Children may have different modes: a frozen batch norm stays in evaluation
+/// mode while the rest of the model is trained. The module must outlive the object.
+class Evaluating {
+ public:
+  explicit Evaluating(Module& module);
+  ~Evaluating();
+  Evaluating(const Evaluating&) = delete;
+  Evaluating& operator=(const Evaluating&) = delete;
+
+ private:
+  void record(Module& module);
+
+  std::vector<std::pair<Module*, bool>> modes_;  // each module, and whether it was in training
 };
 
 /// Allocates and initialises a model's parameters and running statistics on `device`, for inference

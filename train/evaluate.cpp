@@ -59,7 +59,7 @@ float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange&
   const EvaluationWindows windows(range, options);
   const int64_t batches = windows.batches();
   double sum = 0;
-  model.eval();
+  const nn::Evaluating evaluating(model);
   for (int64_t begin = 0; begin < batches; begin += most_at_once) {
     const int64_t end = std::min(batches, begin + most_at_once);
     // One rank computes the loss of a batch, and the other ranks contribute 0, so the sum over
@@ -83,7 +83,6 @@ float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange&
              static_cast<double>(windows.windows_of(i));
     }
   }
-  model.train();
   return without_nan_sign(static_cast<float>(sum / static_cast<double>(windows.count())));
 }
 

@@ -68,8 +68,7 @@ void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions
             const std::function<void(int32_t)>& emit) {
   const models::GptConfig& config = model.config();
   check_prompt(prompt, config);
-  const bool was_training = model.training();
-  model.eval();
+  const nn::Evaluating evaluating(model);
   NoGrad no_grad;
   std::vector<int32_t>& text = prompt;
   for (int64_t position = 0; position < options.tokens; ++position) {
@@ -82,7 +81,6 @@ void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions
     text.push_back(choose_token(here.values<float>(), options, position));
     emit(text.back());
   }
-  model.train(was_training);
 }
 
 int32_t default_prompt(const models::GptConfig& config, bool bytes) {

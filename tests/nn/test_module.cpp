@@ -146,6 +146,29 @@ TEST_CASE("train() and eval() reach all modules below") {
   CHECK(leaf.training());
 }
 
+TEST_CASE("Evaluating gives every module the mode back that it had before") {
+  Open root, branch, leaf, frozen;
+  branch.add("leaf", leaf);
+  root.add("branch", branch);
+  root.add("frozen", frozen);
+  frozen.eval();
+  {
+    const Evaluating evaluating(root);
+    for (const Module* module : {&root, &branch, &leaf, &frozen}) CHECK_FALSE(module->training());
+  }
+  for (const Module* module : {&root, &branch, &leaf}) CHECK(module->training());
+  CHECK_FALSE(frozen.training());
+  root.eval();
+  leaf.train();
+  {
+    const Evaluating evaluating(root);
+    CHECK_FALSE(leaf.training());
+  }
+  CHECK_FALSE(root.training());
+  CHECK_FALSE(branch.training());
+  CHECK(leaf.training());
+}
+
 TEST_CASE("calling a module without a forward of one tensor is an error") {
   Open root;
   CHECK_THROWS_WITH(root(Tensor::zeros({1})), ContainsSubstring("forward(x) is not defined"));

@@ -22,6 +22,18 @@ std::vector<int64_t> evaluation_starts(const data::TokenRange& range,
   return starts;
 }
 
+struct Parent : nn::Module {
+  Parent() { add("child", child); }
+  nn::Module child;
+};
+
+void evaluate_letters(nn::Module& model, const TokenLoss& loss) {
+  const TemporaryFolder folder;
+  auto file = std::make_shared<const data::TokenFile>(folder.file("a.txt", std::string(100, 'a')));
+  evaluate(model, loss, {file, 0, 100}, {.context = 8},
+           {.communicator = dist::single_communicator()});
+}
+
 }  // namespace
 
 TEST_CASE("evaluation windows are evenly spaced, and 0 batches cover everything once") {
@@ -68,4 +80,27 @@ TEST_CASE("the batches of several all-reduces are added to one mean") {
   const test::TokenAverage average =
       test::average_of_tokens({.communicator = dist::single_communicator()});
   CHECK(average.evaluated == average.expected);
+}
+
+TEST_CASE("an evaluation leaves every module in the mode that it had before") {
+  Parent model;
+  model.train(GENERATE(true, false));
+  model.child.train(GENERATE(true, false));
+  const bool fails = GENERATE(true, false);
+  const bool root = model.training();
+  const bool child = model.child.training();
+  CAPTURE(root, child, fails);
+  const TokenLoss loss = [&](const Tensor&, const Tensor&) {
+    CHECK_FALSE(model.training());
+    CHECK_FALSE(model.child.training());
+    if (fails) fail("the loss fails");
+    return Tensor::from({1}, std::vector<float>{1});
+  };
+  if (fails) {
+    CHECK_THROWS_AS(evaluate_letters(model, loss), Error);
+  } else {
+    evaluate_letters(model, loss);
+  }
+  CHECK(model.training() == root);
+  CHECK(model.child.training() == child);
 }

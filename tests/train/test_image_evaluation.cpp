@@ -64,6 +64,7 @@ TEST_CASE("an evaluation of images equals a plain loop over the images") {
   CHECK(result.loss == Catch::Approx(loss / 22).epsilon(1e-4));
   CHECK(result.top1 == static_cast<float>(static_cast<double>(first) / 22));
   CHECK(result.top5 == static_cast<float>(static_cast<double>(among_five) / 22));
+  CHECK_FALSE(task.model->training());  // the mode before the evaluation
 }
 
 }  // namespace

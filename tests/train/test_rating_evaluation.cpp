@@ -157,6 +157,18 @@ TEST_CASE("errors of ratings equal those of a plain loop that clamps predictions
             .batches == (60 + samples - 1) / samples);
 }
 
+TEST_CASE("evaluations leave a model in the mode that it had before") {
+  const bool training = GENERATE(true, false);
+  const Data data = Data::drawn(false);
+  const auto model = built("mf");
+  model->train(training);
+  train::evaluate_ratings(*model, data.histories, data.validation, {.lowest = 1, .highest = 5}, 8,
+                          lone_world());
+  CHECK(model->training() == training);
+  train::evaluate_ranking(*model, {data.histories, data.validation, {.k = 5}}, lone_world());
+  CHECK(model->training() == training);
+}
+
 TEST_CASE("a prediction that is not finite makes the errors NaN") {
   const float value = GENERATE(NAN, INFINITY, -INFINITY);
   const Data data = Data::drawn(false);

@@ -65,6 +65,14 @@ TEST_CASE("the same seed gives the same text, and the window slides past the con
   REQUIRE(model.training());
 }
 
+TEST_CASE("after an exception while text is generated, the model is in the mode of before") {
+  models::Gpt model(tiny_config());
+  nn::materialize(model);
+  const auto fails = [](int32_t) { fail("the text cannot be written"); };
+  REQUIRE_THROWS_AS(sample(model, {1, 2}, {}, fails), Error);
+  REQUIRE(model.training());
+}
+
 TEST_CASE("prompts that the model cannot read are refused") {
   models::Gpt model(tiny_config());
   nn::materialize(model);

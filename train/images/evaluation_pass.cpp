@@ -18,8 +18,8 @@ std::vector<float> evaluation_pass(nn::Module& model, std::shared_ptr<const data
   const int64_t of_batch = per_image ? values * work.batch : values;
   const int64_t total = batches->total();
   std::vector<float> own(static_cast<size_t>(total * of_batch), 0.0f);
-  model.eval();
   {
+    const nn::Evaluating evaluating(model);
     const NoGrad no_grad;
     data::ImageInput input(batches, {.workers = work.workers});
     for (int64_t b = 0; b < batches->count(); ++b) {
@@ -31,7 +31,6 @@ std::vector<float> evaluation_pass(nn::Module& model, std::shared_ptr<const data
       std::ranges::copy(results, own.begin() + number * of_batch);
     }
   }
-  model.train();
   // A batch's results are 0 on all ranks except one, so that the sum over ranks is exact.
   const Tensor sums = Tensor::from({total * of_batch}, own);
   world.communicator->all_reduce(sums, {dist::Traffic::other}).wait();

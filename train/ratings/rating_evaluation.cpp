@@ -71,8 +71,8 @@ RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories&
   const RatingEvaluationSizes sizes =
       rating_evaluation_sizes(model.config(), histories, validation, samples);
   std::vector<float> own(static_cast<size_t>(sizes.batches * rating_evaluation_counts), 0.0f);
-  model.eval();
   {
+    const nn::Evaluating evaluating(model);
     Scorer scorer(model, histories, sizes);
     std::vector<int32_t> users(static_cast<size_t>(samples));
     std::vector<int32_t> items(static_cast<size_t>(samples));
@@ -103,7 +103,6 @@ RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories&
       at[1] = static_cast<float>(distances);
     });
   }
-  model.train();
   const std::vector<float> sums = brought_together(own, world);
   double squares = 0;
   double distances = 0;
@@ -263,8 +262,8 @@ RankingQuality evaluate_ranking(models::Recommender& model, const RankingTask& t
   const RatingEvaluationSizes sizes =
       ranking_evaluation_sizes(model.config(), task.training(), std::ssize(users));
   std::vector<float> own(users.size() * ranking_evaluation_counts, 0.0f);
-  model.eval();
   {
+    const nn::Evaluating evaluating(model);
     Scorer scorer(model, task.training(), sizes);
     std::vector<int32_t> batch_users(static_cast<size_t>(sizes.samples));
     for_each_own_batch(sizes.batches, world, [&](int64_t batch, bool counts) {
@@ -284,7 +283,6 @@ RankingQuality evaluate_ranking(models::Recommender& model, const RankingTask& t
       }
     });
   }
-  model.train();
   return mean_quality(brought_together(own, world));
 }
 
