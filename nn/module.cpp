@@ -53,8 +53,13 @@ void Module::collect(const std::string& prefix, std::vector<NamedStatistics>& li
 }
 
 std::vector<NamedStatistics> Module::named_statistics() const {
+  std::vector<NamedStatistics> registrations;
+  collect("", registrations);
   std::vector<NamedStatistics> list;
-  collect("", list);
+  std::set<const RunningStatistics*> known;
+  for (NamedStatistics& named : registrations) {
+    if (known.insert(named.statistics.get()).second) list.push_back(std::move(named));
+  }
   return list;
 }
 

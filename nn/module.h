@@ -58,7 +58,8 @@ class Module {
   /// name.
   std::vector<NamedParameter> named_parameters() const;
   int64_t parameter_count() const;
-  /// Returns the running statistics of all batch norms, in order of registration.
+  /// Returns the running statistics of every batch norm once, in order of registration. A batch
+  /// norm registered under several names has the first of them.
   std::vector<NamedStatistics> named_statistics() const;
 
   /// Sets the element type of all parameters. Throws if a parameter already has memory in another
@@ -97,6 +98,7 @@ class Module {
   };
   /// Appends all registered parameters. A shared parameter is appended once for each of its names.
   void collect(const std::string& prefix, int& block, std::vector<NamedParameter>& list) const;
+  /// Appends all running statistics, those of a shared batch norm once for each of its names.
   void collect(const std::string& prefix, std::vector<NamedStatistics>& list) const;
 
   std::string name_;

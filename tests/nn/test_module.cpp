@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "nn/convolution.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "tests/support/catch.h"
@@ -59,6 +60,19 @@ TEST_CASE("a shared parameter is listed once, under its first name") {
   CHECK(list[0].parameter.same(table));
   CHECK_FALSE(list[1].shared);
   CHECK(root.parameter_count() == 13);
+}
+
+TEST_CASE("the running statistics of a shared batch norm are listed once, under its first name") {
+  Open root;
+  BatchNorm2d norm(2), other(2);
+  root.add("x", norm);
+  root.add("other", other);
+  root.add("y", norm);
+  const auto list = root.named_statistics();
+  REQUIRE(list.size() == 2);
+  CHECK(list[0].name == "x");
+  CHECK(list[1].name == "other");
+  CHECK(list[0].statistics != list[1].statistics);
 }
 
 TEST_CASE("two parameters with the same name are an error") {
