@@ -50,6 +50,10 @@ void check_fits(const std::string& path, const NamedParameter& named, int64_t be
 
 }  // namespace
 
+std::string statistics_name(const std::string& batch_norm, const std::string& tensor) {
+  return batch_norm.empty() ? tensor : batch_norm + "." + tensor;
+}
+
 std::vector<SafetensorsSpec> weights_specs(const Module& model,
                                            const std::vector<NamedTensor>& others) {
   std::vector<SafetensorsSpec> specs;
@@ -58,9 +62,11 @@ std::vector<SafetensorsSpec> weights_specs(const Module& model,
     specs.push_back({named.name, DType::f32, named.parameter.shape()});
   }
   for (const auto& [name, statistics] : model.named_statistics()) {
-    specs.push_back({name + running_mean_suffix, DType::f32, statistics->mean.shape()});
-    specs.push_back({name + running_variance_suffix, DType::f32, statistics->variance.shape()});
-    specs.push_back({name + batches_suffix, DType::i64, {}});
+    specs.push_back(
+        {statistics_name(name, running_mean_name), DType::f32, statistics->mean.shape()});
+    specs.push_back(
+        {statistics_name(name, running_variance_name), DType::f32, statistics->variance.shape()});
+    specs.push_back({statistics_name(name, batches_name), DType::i64, {}});
   }
   return specs;
 }
@@ -137,8 +143,9 @@ void WeightsFile::load_statistics(const Module& model) const {
     to.copy_from(values);
   };
   for (const auto& [name, statistics] : model.named_statistics()) {
-    read(statistics->mean, name + running_mean_suffix, std::numeric_limits<float>::lowest());
-    read(statistics->variance, name + running_variance_suffix, 0);
+    read(statistics->mean, statistics_name(name, running_mean_name),
+         std::numeric_limits<float>::lowest());
+    read(statistics->variance, statistics_name(name, running_variance_name), 0);
   }
 }
 
@@ -161,9 +168,9 @@ void WeightsWriter::write(const NamedParameter& named, std::span<const float> va
 
 void WeightsWriter::commit(const Module& model, int64_t batches) {
   for (const auto& [name, statistics] : model.named_statistics()) {
-    file_.write(name + running_mean_suffix, statistics->mean.to_host());
-    file_.write(name + running_variance_suffix, statistics->variance.to_host());
-    file_.write<int64_t>(name + batches_suffix, 0, std::span(&batches, 1));
+    file_.write(statistics_name(name, running_mean_name), statistics->mean.to_host());
+    file_.write(statistics_name(name, running_variance_name), statistics->variance.to_host());
+    file_.write<int64_t>(statistics_name(name, batches_name), 0, std::span(&batches, 1));
   }
   file_.commit();
 }

@@ -90,10 +90,13 @@ void load_weights(const std::string& path, Module& model);
 std::vector<SafetensorsSpec> weights_specs(const Module& model,
                                            const std::vector<NamedTensor>& others = {});
 /// A batch norm has three tensors in a file: the running mean, the running variance, and the number
-/// of batches over which they were collected. Each is named by the batch norm's name and a suffix.
-inline constexpr const char* running_mean_suffix = ".running_mean";
-inline constexpr const char* running_variance_suffix = ".running_var";
-inline constexpr const char* batches_suffix = ".num_batches_tracked";
+/// of batches over which they were collected.
+inline constexpr const char* running_mean_name = "running_mean";
+inline constexpr const char* running_variance_name = "running_var";
+inline constexpr const char* batches_name = "num_batches_tracked";
+/// Returns the name in a file of one of these tensors: "bn1.running_mean" for the batch norm "bn1".
+/// A model that is itself a batch norm has an empty name, and its tensors have no prefix.
+std::string statistics_name(const std::string& batch_norm, const std::string& tensor);
 
 /// Throws InputError unless the tensor has the shape `shape` and is F32, BF16 or F16.
 void check_weights(const std::string& path, const SafetensorsEntry& entry, const Shape& shape);

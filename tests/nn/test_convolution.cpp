@@ -1,8 +1,14 @@
 #include "nn/convolution.h"
 
+#include <set>
+#include <string>
+
 #include "core/autograd.h"
+#include "nn/layers.h"
 #include "nn/residual.h"
+#include "nn/weights_file.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tessera::test {
 namespace {
@@ -62,6 +68,28 @@ TEST_CASE("BatchNorm2d takes a tenth of each batch into its running statistics")
   CHECK(statistics->mean.item() == Catch::Approx(0.3));  // evaluation changes nothing
   CHECK_THROWS_AS(nn::BatchNorm2d(0), Error);
   CHECK_THROWS_AS(nn::BatchNorm2d(3, {.momentum = 2}), Error);
+}
+
+TEST_CASE("a saved batch norm has torch's names, with and without a parent") {
+  const TemporaryFolder folder;
+  nn::Sequential parent;
+  parent.emplace<nn::BatchNorm2d>(2);
+  nn::BatchNorm2d alone(2);
+  const auto saved_names = [&](nn::Module& model) {
+    const std::string path = folder.path("w.safetensors");
+    nn::materialize(model);
+    nn::save_weights(path, model);
+    nn::load_weights(path, model);
+    std::set<std::string> names;
+    const nn::SafetensorsReader file(path);
+    for (const nn::SafetensorsEntry& entry : file.entries()) names.insert(entry.name);
+    return names;
+  };
+  CHECK(saved_names(alone) == std::set<std::string>{"bias", "num_batches_tracked", "running_mean",
+                                                    "running_var", "weight"});
+  CHECK(saved_names(parent) == std::set<std::string>{"0.bias", "0.num_batches_tracked",
+                                                     "0.running_mean", "0.running_var",
+                                                     "0.weight"});
 }
 
 TEST_CASE("a residual block whose convolutions are zero passes its input through ReLU") {

@@ -10,6 +10,7 @@
 #include "tests/support/checkpoints.h"
 #include "tests/support/temporary_folder.h"
 #include "train/checkpoint/compare_checkpoints.h"
+#include "train/checkpoint/export_weights.h"
 
 namespace tessera::test {
 namespace {
@@ -136,6 +137,25 @@ TEST_CASE("running statistics are recognised by their names") {
   with[2].tensor = numbers({3}, 1);
   CHECK(bad.refusal(bad.options(with))
             .find("has a running_mean, but no running_var of the same shape") != std::string::npos);
+}
+
+TEST_CASE("a model that is itself a batch norm is imported and exported under the same names") {
+  const Files files;
+  const ImportOptions options =
+      files.options({{"weight", numbers({2}, 1)},
+                     {"running_mean", numbers({2}, 3)},
+                     {"running_var", numbers({2}, 5)},
+                     {"num_batches_tracked", Tensor::from({}, std::vector<int64_t>{9})}});
+  const CheckpointReader checkpoint(train::import_checkpoint(options).path);
+  const std::string path = files.folder.path("out.safetensors");
+  train::export_weights(checkpoint, path);
+  const nn::SafetensorsReader file(path);
+  CHECK(file.entries().size() == 4);
+  float value = 0;
+  file.read<float>(file.entry("running_var"), 1, std::span(&value, 1));
+  CHECK(value == 6);
+  CHECK(file.entry("running_mean").dtype == "F32");
+  CHECK(file.entry("num_batches_tracked").dtype == "I64");
 }
 
 TEST_CASE("weights that no run can have are refused") {

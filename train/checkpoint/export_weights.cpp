@@ -53,10 +53,10 @@ std::vector<nn::SafetensorsSpec> list_weights(const CheckpointReader& checkpoint
     if (tensor.kind == optim::value_kind) {
       add(parameters, tensor.name, tensor);
     } else if (tensor.kind == optim::running_mean_kind) {
-      add(statistics, tensor.name + nn::running_mean_suffix, tensor);
+      add(statistics, nn::statistics_name(tensor.name, nn::running_mean_name), tensor);
     } else if (tensor.kind == optim::running_variance_kind) {
-      const std::string batches = tensor.name + nn::batches_suffix;
-      add(statistics, tensor.name + nn::running_variance_suffix, tensor);
+      const std::string batches = nn::statistics_name(tensor.name, nn::batches_name);
+      add(statistics, nn::statistics_name(tensor.name, nn::running_variance_name), tensor);
       weights.emplace(batches, Weight{});
       statistics.push_back({batches, DType::i64, {}});
     }

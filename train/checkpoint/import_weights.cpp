@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "core/error.h"
@@ -106,6 +107,14 @@ int64_t read_batches(const nn::SafetensorsReader& file, const nn::SafetensorsEnt
   return batches;
 }
 
+// Returns the batch norm to which a tensor of a file belongs (nn::statistics_name), or nothing if
+// the tensor is not the batch norm's tensor `tensor`.
+std::optional<std::string> norm_of(const std::string& name, const std::string& tensor) {
+  if (name == tensor) return "";
+  if (!name.ends_with("." + tensor)) return std::nullopt;
+  return name.substr(0, name.size() - tensor.size() - 1);
+}
+
 /// Sorts the tensors of a file into parameters and statistics.
 class Sorter {
  public:
@@ -114,14 +123,14 @@ class Sorter {
 
   void add(const nn::SafetensorsEntry& entry) {
     const std::string& name = entry.name;
-    if (name.ends_with(nn::batches_suffix)) {
+    if (norm_of(name, nn::batches_name)) {
       // Each norm may have a different number of batches. Keeps the largest, because a checkpoint
       // records one number for all norms.
       batches_ = std::max(batches_, read_batches(*file_, entry));
-    } else if (name.ends_with(nn::running_mean_suffix)) {
-      add_statistics(entry, nn::running_mean_suffix, optim::running_mean_kind);
-    } else if (name.ends_with(nn::running_variance_suffix)) {
-      add_statistics(entry, nn::running_variance_suffix, optim::running_variance_kind);
+    } else if (const auto of_mean = norm_of(name, nn::running_mean_name)) {
+      add_statistics(entry, *of_mean, optim::running_mean_kind);
+    } else if (const auto of_variance = norm_of(name, nn::running_variance_name)) {
+      add_statistics(entry, *of_variance, optim::running_variance_kind);
     } else {
       ImportedTensor tensor = value_of(name, shape_of(entry));
       tensor.read = [file = file_, entry](int64_t begin, std::span<float> out) {
@@ -166,10 +175,9 @@ class Sorter {
     return shape;
   }
 
-  void add_statistics(const nn::SafetensorsEntry& entry, std::string_view suffix,
+  void add_statistics(const nn::SafetensorsEntry& entry, const std::string& norm,
                       const char* kind) {
-    const std::string name = entry.name.substr(0, entry.name.size() - suffix.size());
-    ImportedTensor tensor{.of = {name, kind, DType::f32, shape_of(entry)}};
+    ImportedTensor tensor{.of = {norm, kind, DType::f32, shape_of(entry)}};
     const bool variance = kind == optim::running_variance_kind;
     tensor.read = [file = file_, entry, variance](int64_t begin, std::span<float> out) {
       file->read_as_f32(entry, begin, out);
