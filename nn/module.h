@@ -108,8 +108,8 @@ class Module {
 };
 
 /// While the object lives, a module and its children are in evaluation mode. Then each has the mode
-/// that it had before. Children may have different modes: a frozen batch norm stays in evaluation
-/// mode while the rest of the model is trained. The module must outlive the object.
+/// that it had before, so a dropout that was in evaluation mode in a model in training stays so.
+/// The module must outlive the object.
 class Evaluating {
  public:
   explicit Evaluating(Module& module);

@@ -157,10 +157,25 @@ TEST_CASE("a batch norm that a forward does not use exactly once is refused") {
     for (const MicroBatch& micro : optimizer.micro_batches(0, batch)) {
       CHECK(micro.samples == 2);
       const Tensor loss = model.loss(uses);
-      CHECK_THROWS_WITH(optimizer.backward(loss),
-                        Catch::Contains(fmt::format("batch norm 'second' {} times", uses)));
+      CHECK_THROWS_WITH(
+          optimizer.backward(loss),
+          Catch::Contains(fmt::format("batch norm 'second' {} times in training mode", uses)));
       break;
     }
+  }
+}
+
+TEST_CASE("a batch norm in evaluation mode under an optimizer is refused") {
+  nn::BatchNorm2d norm(2);
+  const dist::World world = job_world();
+  optim::ZeroOptimizer optimizer(norm, optim::Sgd{}, world);
+  norm.eval();
+  const Batch batch{.global = 2 * world.size, .micro = 2};
+  for (const MicroBatch& micro : optimizer.micro_batches(0, batch)) {
+    CHECK(micro.samples == 2);
+    const Tensor loss = ops::sum(norm(Tensor::from<float>({2, 2}, {1, 2, 3, 5})));
+    CHECK_THROWS_WITH(optimizer.backward(loss), Catch::Contains("0 times in training mode"));
+    break;
   }
 }
 

@@ -105,8 +105,8 @@ void BatchStatistics::begin_micro_step() { observations_.assign(statistics_.size
 void BatchStatistics::check_observed() const {
   for (size_t i = 0; i < statistics_.size(); ++i) {
     TESSERA_CHECK(observations_[i] == 1,
-                  "optimizer: the forward of a micro-batch used the batch norm '{}' {} times; its "
-                  "running statistics need exactly one use",
+                  "optimizer: the forward of a micro-batch used the batch norm '{}' {} times in "
+                  "training mode; its running statistics need exactly one use in this mode",
                   statistics_[i].name, observations_[i]);
   }
 }
