@@ -118,15 +118,19 @@ WeightsFile::WeightsFile(const std::string& path, const Module& model,
   }
 }
 
-void WeightsFile::expect(const std::string& name, const Shape& shape) {
+const SafetensorsEntry& WeightsFile::entry(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) fail_input("{}: it has no tensor \"{}\"", file_.path(), name);
-  check_weights(file_.path(), found->second, shape);
+  return found->second;
+}
+
+void WeightsFile::expect(const std::string& name, const Shape& shape) {
+  check_weights(file_.path(), entry(name), shape);
 }
 
 ParameterSource WeightsFile::source() const {
   return [this](const NamedParameter& named, int64_t begin, std::span<float> out) {
-    read_weights(file_, entries_.at(named.name), named, begin, out);
+    read_weights(file_, entry(named.name), named, begin, out);
   };
 }
 

@@ -37,8 +37,8 @@ class WeightsFile {
   WeightsFile(const std::string& path, const Module& model,
               const std::vector<std::string>& others = {});
 
-  /// Returns the file's values as a source. The source throws as read_weights does. This object
-  /// must outlive the source.
+  /// Returns the file's values as a source. The source throws as read_weights does, and throws
+  /// InputError for a parameter that the file lacks. This object must outlive the source.
   ParameterSource source() const;
   /// Overwrites the model's running statistics, which must have memory. Throws InputError if a
   /// value is not finite or a variance is negative.
@@ -48,6 +48,8 @@ class WeightsFile {
   void load(Module& model) const;
 
  private:
+  /// Returns the file's tensor of this name. Throws InputError if there is none.
+  const SafetensorsEntry& entry(const std::string& name) const;
   void expect(const std::string& name, const Shape& shape);
 
   SafetensorsReader file_;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "core/text/error_text.h"
 #include "nn/weights_file.h"
@@ -17,6 +18,30 @@ namespace {
 
 namespace fs = std::filesystem;
 using OpenWeights = std::function<WeightsSink(const std::string&)>;
+
+// Throws unless model and optimizer have parameters of the same names. The names are equal on all
+// ranks, so all ranks throw. `instead` is the optimizer's function for its parameters alone.
+void check_same_parameters(const char* what, const nn::Module& model,
+                           const optim::ZeroOptimizer& optimizer, const char* instead) {
+  const optim::Ownership ownership = optimizer.ownership();
+  std::set<std::string> left;  // names of the optimizer that the model has not had so far
+  for (const optim::OwnedGroup& group : ownership.groups) {
+    for (const optim::OwnedBucket& bucket : group.buckets) {
+      for (const auto& parameter : bucket.parameters) left.insert(parameter.name);
+    }
+  }
+  for (const auto& table : ownership.tables) left.insert(table.name);
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    TESSERA_CHECK(left.erase(named.name) == 1,
+                  "{}: parameter '{}' is in the model but not in the optimizer; use the "
+                  "optimizer's {}",
+                  what, named.name, instead);
+  }
+  TESSERA_CHECK(left.empty(),
+                "{}: parameter '{}' is in the optimizer but not in the model; use the optimizer's "
+                "{}",
+                what, *left.begin(), instead);
+}
 
 // Saves the weights to path(). Only rank 0 calls path(). On every rank, returns the reason of a
 // failure, or an empty text. Gathering parameters is collective, so rank 0 takes part to the end
@@ -92,6 +117,7 @@ std::string try_save_parameters(const std::string& path, optim::ZeroOptimizer& o
 
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options) {
+  check_same_parameters("save_weights", model, optimizer, "for_each_parameter");
   save_parameters(path, optimizer, world,
                   [&](const std::string& to) { return open_weights(to, model, options); });
 }
@@ -108,6 +134,7 @@ WeightsSink open_weights(const std::string& path, const nn::Module& model,
 
 void load_weights(const std::string& path, const nn::Module& model,
                   optim::ZeroOptimizer& optimizer) {
+  check_same_parameters("load_weights", model, optimizer, "set_parameters");
   const nn::WeightsFile weights(path, model);
   optimizer.set_parameters(weights.source());
   weights.load_statistics(model);

@@ -31,6 +31,10 @@ struct SaveOptions {
 /// row-sparse table at a time is gathered into memory of Category::communication. If `path` cannot
 /// be written, tries other places, as save_parameters does. Collective.
 ///
+/// Model and optimizer must have the same parameters. Otherwise, for instance after
+/// ZeroOptimizer::add_param_group with another module, throws on every rank before anything is
+/// written; ZeroOptimizer::for_each_parameter then gives the values.
+///
 /// report_run (train/step_loop.h) compares the measured memory and traffic of a run with its plan.
 /// The plan includes saves during the run (train/weight_saves.h), but not a save at its end. Make
 /// such a save after report_run has returned, or in its function `before_tables`, which is called
@@ -67,8 +71,10 @@ std::string try_save_parameters(const std::string& path, optim::ZeroOptimizer& o
 
 /// Sets all weights and running statistics from a file. Each rank reads only the values that it
 /// stores. `optimizer` must be the model's optimizer. The update rule then starts anew: state and
-/// counts of updates are zero. Throws InputError for a file that does not fit the model. Every rank
-/// must make this call.
+/// counts of updates are zero. Throws InputError for a file that does not fit the model. If model
+/// and optimizer do not have the same parameters, for instance after ZeroOptimizer::add_param_group
+/// with another module, throws on every rank before a weight is set; use
+/// ZeroOptimizer::set_parameters then. Every rank must make this call.
 void load_weights(const std::string& path, const nn::Module& model,
                   optim::ZeroOptimizer& optimizer);
 

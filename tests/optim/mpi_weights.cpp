@@ -1,7 +1,8 @@
 // Tests the weights of a model under an optimizer. nn::save_weights waits until updated weights
 // have arrived, and refuses sharded parameters and row-sparse tables. nn::load_weights and
-// nn::materialize are refused. set_parameters sets the weights, and resets or keeps the optimizer's
-// state.
+// nn::materialize are refused. train::save_weights and train::load_weights refuse a model that does
+// not have the optimizer's parameters. set_parameters sets the weights, and resets or keeps the
+// optimizer's state.
 #include "core/ops.h"
 #include "nn/layers.h"
 #include "nn/weights_file.h"
@@ -10,6 +11,7 @@
 #include "tests/support/table_model.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_training.h"
+#include "train/weights.h"
 
 namespace tessera::test {
 namespace {
@@ -64,6 +66,57 @@ TEST_CASE("save_weights of a row-sparse table under an optimizer names train::sa
   CHECK(folder.entries() == 0);
 }
 
+void set_other_weights(optim::ZeroOptimizer& optimizer) {
+  optimizer.set_parameters(
+      [](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
+        nn::initialize(nn::Initializer::normal(0.02f), 7, named.name, begin, out);
+      });
+}
+
+struct Head : nn::Module {
+  Head() { add("head", out); }
+  nn::Linear out{4, 1};
+};
+
+TEST_CASE("train's weights: model and optimizer must have the same parameters") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("weights");
+  nn::Linear saved(4, 4);
+  nn::materialize(saved, {}, 1);
+  nn::save_weights(path, saved);
+  nn::Linear model(4, 4);
+  Head head;
+  const dist::World world = job_world();
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {.seed = 3});
+  CHECK_THROWS_WITH(train::save_weights(folder.path("new"), head, optimizer, world),
+                    "save_weights: parameter 'head.weight' is in the model but not in the "
+                    "optimizer; use the optimizer's for_each_parameter");
+  CHECK_NOTHROW(train::load_weights(path, model, optimizer));
+  set_other_weights(optimizer);
+  optimizer.add_param_group(head, {});
+  const Weights before = weights_of(optimizer);
+  CHECK_THROWS_WITH(train::load_weights(path, model, optimizer),
+                    "load_weights: parameter 'head.bias' is in the optimizer but not in the "
+                    "model; use the optimizer's set_parameters");
+  CHECK(weights_of(optimizer) == before);
+  CHECK_THROWS_WITH(train::save_weights(folder.path("new"), model, optimizer, world),
+                    "save_weights: parameter 'head.bias' is in the optimizer but not in the "
+                    "model; use the optimizer's for_each_parameter");
+  CHECK(folder.entries() == 1);
+}
+
+TEST_CASE("a source of weights names the tensor that its file lacks") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("weights");
+  nn::Linear model(4, 4);
+  nn::materialize(model);
+  nn::save_weights(path, model);
+  const nn::WeightsFile weights(path, model);
+  std::vector<float> values(4);
+  CHECK_THROWS_WITH(weights.source()(nn::NamedParameter{"other", model.weight}, 0, values),
+                    path + ": it has no tensor \"other\"");
+}
+
 // Calls `before` with the tiny GPT's optimizer, trains two more steps, and returns losses, weights
 // and state.
 TrainingResult two_more_steps(
@@ -96,13 +149,6 @@ optim::ParameterSource source_of(Weights weights) {
                                         std::span<float> out) {
     std::copy_n(weights.at(named.name).begin() + begin, out.size(), out.begin());
   };
-}
-
-void set_other_weights(optim::ZeroOptimizer& optimizer) {
-  optimizer.set_parameters(
-      [](const nn::NamedParameter& named, int64_t begin, std::span<float> out) {
-        nn::initialize(nn::Initializer::normal(0.02f), 7, named.name, begin, out);
-      });
 }
 
 TEST_CASE("set_parameters: the rule's state starts anew, as in a new optimizer", "[cpu]") {
