@@ -71,7 +71,8 @@ void Tensor::copy_from(const Tensor& source) const {
                 source.shape(), dtype_name(dtype()), shape());
   if (bytes() == 0 || raw() == source.raw()) return;
   if (device().is_cpu() && source.device().is_cpu()) {
-    std::memcpy(raw(), source.raw(), static_cast<size_t>(bytes()));
+    // Both may be views of the same memory that overlap.
+    std::memmove(raw(), source.raw(), static_cast<size_t>(bytes()));
   } else {
     cuda::refuse_in_capture("copy_from");
     // The copy is made on the stream of this tensor's device. This stream does not wait for another

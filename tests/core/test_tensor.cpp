@@ -6,6 +6,7 @@
 #include "core/autograd.h"
 #include "core/tensor.h"
 #include "tests/support/catch.h"
+#include "tests/support/devices.h"
 
 using namespace tessera;
 using Catch::Matchers::ContainsSubstring;
@@ -111,6 +112,19 @@ TEST_CASE("views share memory") {
     half = whole.rows(2, 4);
   }
   CHECK(half.values<float>()[1] == 6);
+}
+
+// Where memcpy happens to work for overlapping memory, only the address sanitizer sees the defect.
+TEST_CASE("copy_from between overlapping views moves the values") {
+  if (!test::on_cpu()) TESSERA_SKIP("overlapping copies are defined only on the CPU");
+  const auto copied = [](int64_t from, int64_t to) {
+    const Tensor x = Tensor::from<int32_t>({4, 2}, {0, 1, 2, 3, 4, 5, 6, 7});
+    x.rows(to, to + 3).copy_from(x.rows(from, from + 3));
+    const auto values = x.values<int32_t>();
+    return std::vector<int32_t>(values.begin(), values.end());
+  };
+  CHECK(copied(1, 0) == std::vector<int32_t>{2, 3, 4, 5, 6, 7, 6, 7});
+  CHECK(copied(0, 1) == std::vector<int32_t>{0, 1, 0, 1, 2, 3, 4, 5});
 }
 
 TEST_CASE("views that do not fit are errors that name the shapes") {
