@@ -23,6 +23,21 @@ class DropoutAsOf {
   DropoutState before_;
 };
 
+thread_local bool is_repeated = false;
+
+/// Marks a segment as repeated while the object lives. A segment that a repeated segment calls is
+/// repeated too, so the earlier mark is restored, not cleared.
+class Repeating {
+ public:
+  Repeating() : before_(std::exchange(is_repeated, true)) {}
+  ~Repeating() { is_repeated = before_; }
+  Repeating(const Repeating&) = delete;
+  Repeating& operator=(const Repeating&) = delete;
+
+ private:
+  bool before_;
+};
+
 using Tensors = std::vector<Tensor>;
 
 Tensors::const_iterator find(const Tensors& list, Tensors::const_iterator end, const Tensor& x) {
@@ -97,6 +112,7 @@ std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segm
            const auto run = [&](const Tensors& in) {
              const trace::Scope scope("recompute");
              const DropoutAsOf as_of(drawn_at);
+             const Repeating repeating;
              const Tensors list = segment(in);
              TESSERA_CHECK(list.size() == count,
                            "{}: the segment has {} outputs when it runs again, expected {}", name,
@@ -111,5 +127,7 @@ std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segm
   replace(results, values, inputs);
   return results;
 }
+
+bool segment_is_repeated() { return is_repeated; }
 
 }  // namespace tessera

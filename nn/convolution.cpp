@@ -1,6 +1,7 @@
 #include "nn/convolution.h"
 
 #include "core/ops/scale.h"
+#include "core/recompute.h"
 
 namespace tessera::nn {
 
@@ -45,6 +46,7 @@ Tensor BatchNorm2d::forward(const Tensor& x, const Tensor& residual) {
   }
   const ops::BatchNorm result =
       ops::batch_norm(x, weight, bias, residual, options_, statistics_->parts);
+  if (segment_is_repeated()) return result.y;  // the segment's first run has observed this batch
   const int64_t rows = x.elements() / x.size(-1) * statistics_->parts.count;
   const Context context = current_context(x.device());
   const Tensor unbiased = context.workspace(result.variance.shape());

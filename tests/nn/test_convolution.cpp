@@ -4,6 +4,8 @@
 #include <string>
 
 #include "core/autograd.h"
+#include "core/ops.h"
+#include "core/recompute.h"
 #include "nn/layers.h"
 #include "nn/residual.h"
 #include "nn/weights_file.h"
@@ -90,6 +92,29 @@ TEST_CASE("a saved batch norm has torch's names, with and without a parent") {
   CHECK(saved_names(parent) == std::set<std::string>{"0.bias", "0.num_batches_tracked",
                                                      "0.running_mean", "0.running_var",
                                                      "0.weight"});
+}
+
+TEST_CASE("BatchNorm2d in a recomputed segment observes each batch once") {
+  using Tensors = std::vector<Tensor>;
+  nn::BatchNorm2d norm(1);
+  nn::materialize(norm);
+  const auto& statistics = norm.named_statistics()[0].statistics;
+  const Tensor x = Tensor::from<float>({4, 1, 1, 1}, {0, 2, 4, 6});  // mean 3
+  int runs = 0;
+  const Segment segment = [&](const Tensors& in) {
+    ++runs;
+    return Tensors{norm(in[0])};
+  };
+  const Segment nested = [&](const Tensors& in) { return recompute("inner", {in[0]}, segment); };
+  const bool is_nested = GENERATE(false, true);
+  const Tensor y = recompute("outer", {x}, is_nested ? nested : segment)[0];
+  CHECK(statistics->mean.item() == Catch::Approx(0.3));
+  backward(ops::mean(ops::mul(y, y)));
+  CHECK(runs == (is_nested ? 3 : 2));
+  CHECK(statistics->mean.item() == Catch::Approx(0.3));
+  CHECK_FALSE(segment_is_repeated());
+  norm(x);
+  CHECK(statistics->mean.item() == Catch::Approx(0.9 * 0.3 + 0.3));
 }
 
 TEST_CASE("a residual block whose convolutions are zero passes its input through ReLU") {
