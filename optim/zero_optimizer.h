@@ -159,8 +159,9 @@ class ZeroOptimizer {
                    const std::function<void(const MicroBatch&)>& load,
                    const std::function<Tensor()>& loss);
 
-  /// Runs backward of the current micro-batch's mean loss, scaled by the micro-batch's share. Sends
-  /// gradients to their owners as buckets fill; with options.no_sync, only in the last micro-batch.
+  /// Runs backward of the current micro-batch's mean loss, an f32 scalar, scaled by the
+  /// micro-batch's share. Sends gradients to their owners as buckets fill; with options.no_sync,
+  /// only in the last micro-batch.
   void backward(const Tensor& loss);
 
   /// Replaces forward and backward if this rank has no data for the current micro-batch. The rank

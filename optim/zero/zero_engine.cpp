@@ -14,6 +14,17 @@
 #include "optim/zero/graphs.h"
 
 namespace tessera::optim {
+namespace {
+
+// Checked before the loss is recorded: a failure there would only say that a copy does not fit.
+void check_loss(const Tensor& loss) {
+  TESSERA_CHECK(loss.elements() == 1 && loss.dtype() == DType::f32,
+                "backward: the loss is {} {}, expected one f32 number", dtype_name(loss.dtype()),
+                loss.shape());
+}
+
+}  // namespace
+
 ZeroEngine::ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::World& world)
     : options_(options),
       rule_(std::move(rule)),
@@ -76,6 +87,7 @@ void ZeroEngine::end_micro_step() {
 }
 
 void ZeroEngine::backward(const Tensor& loss) {
+  check_loss(loss);
   trace_.begin_backward();
   reducer_->backward(loss, backward_scale());
   end_micro_step();
@@ -89,6 +101,7 @@ void ZeroEngine::skip() {
 void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
   const auto traced_loss = [&] {
     const Tensor value = loss();
+    if (value.defined()) check_loss(value);
     trace_.begin_backward();
     return value;
   };

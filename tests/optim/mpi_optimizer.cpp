@@ -273,6 +273,23 @@ TEST_CASE("calls at the wrong time and parameters optimised twice are refused") 
                     ContainsSubstring("'wte.weight' is already optimised"));
 }
 
+TEST_CASE("a loss that is not one f32 number is refused before backward") {
+  Branches model;
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, lone_world());
+  const Batch batch{.global = 1, .micro = 1};
+  const auto batches = optimizer.micro_batches(0, batch);
+  const auto first = batches.begin();
+  CHECK_THROWS_WITH(optimizer.backward(Tensor::zeros({1, 4})),
+                    "backward: the loss is f32 [1, 4], expected one f32 number");
+  CHECK_THROWS_WITH(optimizer.backward(Tensor::zeros({}, DType::bf16)),
+                    "backward: the loss is bf16 [], expected one f32 number");
+  optimizer.backward(Branches::squares(model.first, *first));
+  optimizer.step();
+  const auto load = [](const MicroBatch&) {};
+  CHECK_THROWS_WITH(optimizer.micro_steps(1, batch, load, [] { return Tensor::zeros({2}); }),
+                    "backward: the loss is f32 [2], expected one f32 number");
+}
+
 TEST_CASE("a step with unfinished micro-batches is an error") {
   const TinyRun run{.steps = 1, .batch = {.global = 4, .micro = 2}};
   models::Gpt model(run.model);
