@@ -27,6 +27,9 @@ enum class Offload : uint8_t {
 };
 
 struct ZeroOptions {
+  /// 0 to 3 (optim/zero_optimizer.h). At stage 3 all ranks must read their parameters in the same
+  /// order in a micro-step, or their gathers fail. If the order depends on the micro-batch, as in a
+  /// mixture of experts, use stage 2.
   int stage = 2;
   int64_t bucket_bytes = int64_t{4} << 20;
   bool overlap = true;  // communicate while backward and the next forward run
