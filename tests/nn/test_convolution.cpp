@@ -61,7 +61,7 @@ TEST_CASE("BatchNorm2d takes a tenth of each batch into its running statistics")
   nn::materialize(norm);
   const Tensor x = Tensor::from<float>({4, 1, 1, 1}, {0, 2, 4, 6});  // mean 3, variance 20 / 3
   norm(x);
-  const auto& statistics = norm.named_statistics()[0].statistics;
+  const auto statistics = norm.named_statistics()[0].statistics;
   CHECK(statistics->mean.item() == Catch::Approx(0.3));
   CHECK(statistics->variance.item() == Catch::Approx(0.9 + 2.0 / 3));
   norm.eval();
@@ -98,7 +98,7 @@ TEST_CASE("BatchNorm2d in a recomputed segment observes each batch once") {
   using Tensors = std::vector<Tensor>;
   nn::BatchNorm2d norm(1);
   nn::materialize(norm);
-  const auto& statistics = norm.named_statistics()[0].statistics;
+  const auto statistics = norm.named_statistics()[0].statistics;
   const Tensor x = Tensor::from<float>({4, 1, 1, 1}, {0, 2, 4, 6});  // mean 3
   int runs = 0;
   const Segment segment = [&](const Tensors& in) {
