@@ -77,12 +77,11 @@ void write_events(RunLog& log, const std::string& folder, int64_t finished) {
 // Runs functions even if earlier ones have thrown, and keeps the first exception.
 class FirstError {
  public:
-  /// Exceptions that are no `Caught` leave run().
-  template <class Caught = std::exception, class Body>
+  template <class Body>
   void run(const Body& body) {
     try {
       body();
-    } catch (const Caught&) {
+    } catch (const std::exception&) {
       if (!error_) error_ = std::current_exception();
     }
   }
@@ -139,15 +138,22 @@ void write_reports(const RunFiles& files, const dist::World& world) {
 
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
                 const std::function<void()>& finish) {
-  FirstError errors;
-  errors.run<LastCheckpointError>([&] { loop.train(); });
-  // If these calls throw, other ranks may wait for this one. It makes no further collective calls.
-  errors.run([&] {
-    if (!loop.stopped()) return finish();
-    if (!files.trace.empty()) write_trace(files.trace, world);
-  });
-  errors.run([&] { write_reports(files, world); });
-  errors.rethrow();
+  std::exception_ptr lost;
+  try {
+    loop.train();
+  } catch (const LastCheckpointError&) {
+    lost = std::current_exception();
+  }
+  if (!loop.stopped()) {
+    finish();
+  } else if (!files.trace.empty()) {
+    write_trace(files.trace, world);
+  }
+  write_reports(files, world);
+  if (!lost) return;
+  // An error ends the job, so the other ranks wait until rank 0 has written its reports.
+  world.communicator->barrier();
+  std::rethrow_exception(lost);
 }
 
 StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,

@@ -154,8 +154,8 @@ class StepLoop {
 
 /// Trains, and writes all that `files` names. Calls `finish` after the last step, to save the
 /// weights and to write files.trace. If a signal stops the run, writes the trace without calling
-/// `finish`. If the last checkpoint or another file cannot be written, the files that follow are
-/// still written, and the first error is thrown at the end. Collective.
+/// `finish`. If the last checkpoint cannot be written, the other files are still written, and the
+/// error is thrown at the end. Collective.
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
                 const std::function<void()>& finish);
 
