@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include <fmt/ranges.h>
 
 #include "apps/cli/command_line.h"
+#include "apps/console/console.h"
 #include "apps/console/flags.h"
 #include "data/ratings/rating_layout.h"
 #include "data/ratings/rating_split.h"
@@ -176,30 +178,23 @@ void check_model(RecommenderTrainOptions& options, const Given& given) {
   }
 }
 
-// Returns the given flags that must all be left out for row-sparse tables.
-std::string dense_flags(const RecommenderTrainOptions& options,
-                        const RecommenderCommandLine& given) {
-  std::vector<const char*> flags;
-  if (given.tables == "dense") flags.push_back("--tables dense");
-  if (options.weight_decay > 0) flags.push_back("--weight-decay");
-  if (options.graph) flags.push_back("--graph");
-  return fmt::format("{}", fmt::join(flags, " and "));
-}
-
 // Row-sparse tables are the default, unless a flag needs dense ones. --weight-decay is documented
 // to act on all rows, and only a dense table updates all rows. The optimizer refuses row-sparse
 // tables with graphs.
 void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine& given) {
-  const char* const flag = options.weight_decay > 0 ? "--weight-decay"
-                           : options.graph          ? "--graph"
-                                                    : nullptr;
-  options.sparse = given.tables.value_or(flag == nullptr ? "sparse" : "dense") == "sparse";
-  if (!options.sparse) options.dense_flags = dense_flags(options, given);
+  const std::vector<std::string> needing =
+      given_flags({{"--weight-decay", options.weight_decay > 0}, {"--graph", options.graph}});
+  options.sparse = given.tables.value_or(needing.empty() ? "sparse" : "dense") == "sparse";
+  if (!options.sparse) {
+    std::vector<std::string> flags = given_flags({{"--tables dense", given.tables == "dense"}});
+    std::ranges::copy(needing, std::back_inserter(flags));
+    options.dense_flags = fmt::format("{}", fmt::join(flags, " and "));
+  }
   options.rowwise = given.table_optimizer == "rowwise-adagrad";
-  if (options.sparse && flag != nullptr) {
+  if (options.sparse && !needing.empty()) {
     fail_input(
         "--tables sparse cannot be combined with {}, which needs dense tables; give --tables dense",
-        flag);
+        needing.front());
   }
   if (options.rowwise && !options.sparse) {
     fail_input("--table-optimizer rowwise-adagrad is for --tables sparse");

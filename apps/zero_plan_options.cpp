@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "apps/cli/command_line.h"
+#include "apps/console/console.h"
 #include "apps/console/flags.h"
 #include "apps/console/quantity.h"
 #include "core/error.h"
@@ -98,20 +99,18 @@ TableOptions parse_table(const std::string& text) {
 // Refuses flags that the plan of a table would ignore.
 void check_no_gpt(const Given& given) {
   const ModelOptions& model = given.model;
-  for (const auto& [flag, is_given] :
-       {std::pair{"--preset", model.preset.has_value()},
-        std::pair{"--layers", model.layers.has_value()},
-        std::pair{"--heads", model.heads.has_value()},
-        std::pair{"--width", model.width.has_value()},
-        std::pair{"--context", model.context.has_value()},
-        std::pair{"--vocab", model.vocab.has_value()},
-        std::pair{"--recompute", given.memory.recompute},
-        std::pair{"--loss-rows", given.memory.loss_rows > 0},
-        std::pair{"--threads", given.threads > 0},
-        std::pair{"--memory", !given.fits.empty()},
-        std::pair{"--flops", !given.flops.empty()}}) {
-    if (is_given) fail_input("{} is for a GPT, not for --table", flag);
-  }
+  const std::vector<std::string> flags = given_flags({{"--preset", model.preset.has_value()},
+                                                      {"--layers", model.layers.has_value()},
+                                                      {"--heads", model.heads.has_value()},
+                                                      {"--width", model.width.has_value()},
+                                                      {"--context", model.context.has_value()},
+                                                      {"--vocab", model.vocab.has_value()},
+                                                      {"--recompute", given.memory.recompute},
+                                                      {"--loss-rows", given.memory.loss_rows > 0},
+                                                      {"--threads", given.threads > 0},
+                                                      {"--memory", !given.fits.empty()},
+                                                      {"--flops", !given.flops.empty()}});
+  if (!flags.empty()) fail_input("{} is for a GPT, not for --table", flags.front());
 }
 
 std::optional<TableOptions> table_options(const Given& given) {
@@ -162,13 +161,14 @@ void add_machine(Flags& app, Given& given) {
 
 std::optional<optim::MachineRates> machine_rates(const Given& given) {
   if (given.flops.empty()) {
-    for (const auto& [flag, is_given] :
-         {std::pair{"--bandwidth", !given.bandwidth.empty()},
-          std::pair{"--latency", !given.latency.empty()},
-          std::pair{"--node-bandwidth", !given.node_bandwidth.empty()},
-          std::pair{"--memory-bandwidth", !given.memory_bandwidth.empty()},
-          std::pair{"--shared-cores", given.shared_cores}}) {
-      if (is_given) fail_input("{} is for the time of a step, which needs --flops too", flag);
+    const std::vector<std::string> flags =
+        given_flags({{"--bandwidth", !given.bandwidth.empty()},
+                     {"--latency", !given.latency.empty()},
+                     {"--node-bandwidth", !given.node_bandwidth.empty()},
+                     {"--memory-bandwidth", !given.memory_bandwidth.empty()},
+                     {"--shared-cores", given.shared_cores}});
+    if (!flags.empty()) {
+      fail_input("{} is for the time of a step, which needs --flops too", flags.front());
     }
     return std::nullopt;
   }

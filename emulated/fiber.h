@@ -10,7 +10,7 @@
 
 namespace emulated {
 
-/// What the address sanitizer knows of the stack on which an OS thread runs.
+/// A stack as the address sanitizer knows it.
 struct StackRange {
   const void* low = nullptr;
   size_t bytes = 0;

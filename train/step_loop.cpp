@@ -74,25 +74,6 @@ void write_events(RunLog& log, const std::string& folder, int64_t finished) {
   });
 }
 
-// Runs functions even if earlier ones have thrown, and keeps the first exception.
-class FirstError {
- public:
-  template <class Body>
-  void run(const Body& body) {
-    try {
-      body();
-    } catch (const std::exception&) {
-      if (!error_) error_ = std::current_exception();
-    }
-  }
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  std::exception_ptr error_;
-};
-
 }  // namespace
 
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world) {
@@ -120,20 +101,24 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
 
 void write_reports(const RunFiles& files, const dist::World& world) {
   if (world.rank != 0) return;
-  FirstError errors;
+  std::exception_ptr failure;  // of the page; the table is still tried
   if (!files.report.empty()) {
-    errors.run([&] {
+    try {
       write_report_page({{.log = files.log}}, files.report);
       spdlog::info("report: {}", files.report);
-    });
+    } catch (const std::exception&) {
+      failure = std::current_exception();
+    }
   }
   if (!files.csv.empty()) {
-    errors.run([&] {
+    try {
       write_csv(files.log, files.csv);
       spdlog::info("table: {}", files.csv);
-    });
+    } catch (const std::exception&) {
+      if (!failure) throw;
+    }
   }
-  errors.rethrow();
+  if (failure) std::rethrow_exception(failure);
 }
 
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,

@@ -23,14 +23,10 @@ using OpenWeights = std::function<WeightsSink(const std::string&)>;
 // ranks, so all ranks throw. `instead` is the optimizer's function for its parameters alone.
 void check_same_parameters(const char* what, const nn::Module& model,
                            const optim::ZeroOptimizer& optimizer, const char* instead) {
-  const optim::Ownership ownership = optimizer.ownership();
   std::set<std::string> left;  // names of the optimizer that the model has not had so far
-  for (const optim::OwnedGroup& group : ownership.groups) {
-    for (const optim::OwnedBucket& bucket : group.buckets) {
-      for (const auto& parameter : bucket.parameters) left.insert(parameter.name);
-    }
+  for (const optim::StateTensor& tensor : optimizer.state_tensors()) {
+    if (tensor.kind == optim::value_kind) left.insert(tensor.name);
   }
-  for (const auto& table : ownership.tables) left.insert(table.name);
   for (const nn::NamedParameter& named : model.named_parameters()) {
     TESSERA_CHECK(left.erase(named.name) == 1,
                   "{}: parameter '{}' is in the model but not in the optimizer; use the "

@@ -59,7 +59,7 @@ std::error_code MadeFolders::make(const std::string& folder) {
   for (const fs::path& part : fs::absolute(folder, error)) {
     path /= part;
     if (fs::create_directory(path, error)) made_.push_back(path);
-    // What exists is a file: for a folder, create_directory gives no error.
+    // create_directory gives this error only if the path is that of a file.
     if (error == std::errc::file_exists) error = std::make_error_code(std::errc::not_a_directory);
     if (!error || !first) first = error;
   }

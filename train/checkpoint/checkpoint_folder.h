@@ -22,8 +22,8 @@ class MadeFolders {
   MadeFolders(const MadeFolders&) = delete;
   MadeFolders& operator=(const MadeFolders&) = delete;
 
-  /// Makes `folder` and its missing parents. Returns the first error of those after which no folder
-  /// could be made or found.
+  /// Makes `folder` and its missing parents. If this fails, returns the error of the first parent
+  /// that could be neither made nor found, or that of `folder`.
   std::error_code make(const std::string& folder);
 
  private:

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/error.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/state_copy.h"
 #include "train/report/run_log.h"
