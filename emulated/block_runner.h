@@ -16,6 +16,8 @@
 
 namespace emulated {
 
+inline constexpr int max_block_threads = 1024;
+
 class BlockRunner {
  public:
   /// The runner whose launch runs on the calling OS thread; null if there is none.
@@ -42,7 +44,6 @@ class BlockRunner {
   void* shared_memory() { return shared_.get(); }
 
  private:
-  static constexpr int max_threads = 1024;
   enum class State : uint8_t { runs, waits, ended };
   struct Thread {
     unsigned number;
@@ -104,7 +105,7 @@ class BlockRunner {
   size_t ended_ = 0;
   bool waiting_first_ = true;  // Order::waiting_first() for the running block
   Thread* current_ = nullptr;
-  std::array<uint16_t, max_threads> ready_{};  // ring buffer of the threads that can continue
+  std::array<uint16_t, max_block_threads> ready_{};  // ring buffer of threads that can continue
   unsigned ready_begin_ = 0;
   unsigned ready_end_ = 0;
 
@@ -113,7 +114,7 @@ class BlockRunner {
   Site barrier_site_;
 
   Fiber host_;  // the stack that called run()
-  FiberStacks stacks_{max_threads};
+  FiberStacks stacks_{max_block_threads};
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> free_;
   /// The fiber that next_fiber() took from free_ most recently; fiber_main reads it to learn which

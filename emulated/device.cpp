@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "emulated/block_runner.h"
 #include "emulated/capture.h"
 #include "emulated/control.h"
 #include "emulated/deferred.h"
@@ -162,7 +163,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
       .sharedMemPerBlock = 48 << 10,
       .sharedMemPerBlockOptin = max_shared_bytes,
       .warpSize = 32,
-      .maxThreadsPerBlock = 1024,
+      .maxThreadsPerBlock = max_block_threads,
       .major = 9,
       .minor = 0,
       .multiProcessorCount = number_of("TESSERA_EMULATED_MULTIPROCESSORS", 3, 1, 1024),

@@ -61,8 +61,8 @@ cudaError_t check_shape(const Launch& launch) {
     return refuse("the emulation runs fewer than 2^32 blocks");
   }
   if (block.z > 64) return refuse("a block has at most 64 threads in z");
-  if (threads > 1024 || block.x > 1024 || block.y > 1024) {
-    return refuse("a block has at most 1024 threads");
+  if (threads > max_block_threads || block.x > max_block_threads || block.y > max_block_threads) {
+    return refuse(fmt::format("a block has at most {} threads", max_block_threads));
   }
   return cudaSuccess;
 }

@@ -64,8 +64,7 @@ Verified verify_one(const std::string& path) {
 bool is_one_checkpoint(const std::string& path) {
   const std::string no_folder = train::why_no_folder(path);
   if (!no_folder.empty()) fail_input("{}", no_folder);
-  std::error_code error;
-  return train::names_checkpoint(path) || fs::exists(fs::path(path) / train::manifest_name, error);
+  return train::names_checkpoint(path) || train::has_manifest(path);
 }
 
 std::vector<int64_t> steps_in(const std::string& folder) {

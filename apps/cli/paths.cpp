@@ -123,9 +123,7 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
 }
 
 bool is_checkpoint(const fs::path& folder) {
-  std::error_code error;
-  return train::names_checkpoint(folder.string()) &&
-         fs::exists(folder / train::manifest_name, error);
+  return train::names_checkpoint(folder.string()) && train::has_manifest(folder.string());
 }
 
 // Returns the path and the folders that contain it, up to the root, which is left out.
@@ -211,8 +209,7 @@ void check_not_a_dash(const std::string& flag, const std::string& path) {
 
 void check_checkpoint_folder(const std::string& flag, const std::string& path) {
   if (!train::names_checkpoint(path)) return;
-  std::error_code error;
-  if (!fs::exists(fs::path(path) / train::manifest_name, error)) {
+  if (!train::has_manifest(path)) {
     fail_input("{} {} has the name of a single checkpoint; give the folder another name", flag,
                path);
   }

@@ -112,8 +112,7 @@ std::vector<int64_t> steps_together(const std::string& folder, const dist::World
 // Returns why there is no checkpoint at `path`, or an empty text if there may be one.
 std::string why_no_checkpoint(const std::string& path) {
   const std::string no_folder = why_no_folder(path);
-  std::error_code error;
-  if (!no_folder.empty() || fs::exists(fs::path(path) / manifest_name, error)) return no_folder;
+  if (!no_folder.empty() || has_manifest(path)) return no_folder;
   const std::vector<int64_t> steps = checkpoint_steps(path);
   if (steps.empty()) return "";
   return fmt::format("{} is a folder of checkpoints; name one of them, such as {}", path,
@@ -142,6 +141,11 @@ bool names_checkpoint(const std::string& path) {
   fs::path whole = fs::path(path).lexically_normal();
   if (!whole.has_filename()) whole = whole.parent_path();  // a path like "step-000000100/"
   return step_of_name(whole.filename().string()) >= 0;
+}
+
+bool has_manifest(const std::string& folder) {
+  std::error_code error;
+  return fs::exists(fs::path(folder) / manifest_name, error);
 }
 
 bool names_partial_checkpoint(const std::string& path) {
@@ -256,7 +260,7 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) 
   for (const int64_t step : checkpoint_steps(folder)) {
     const fs::path old = fs::path(folder) / checkpoint_name(step);
     // --save-every writes weights to folders with equal names. Only checkpoints have a manifest.
-    if (!fs::exists(old / manifest_name)) continue;
+    if (!has_manifest(old.string())) continue;
     if (step <= newest && kept++ < keep) continue;
     // `old` may have replaced a checkpoint that could not be removed. Once the name of `old` is
     // free, remove_partial_checkpoints would give that checkpoint the name back.

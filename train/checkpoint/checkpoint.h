@@ -47,6 +47,8 @@ bool names_checkpoint(const std::string& path);
 /// True if the last part of a path is the name of an unfinished checkpoint, such as
 /// "step-000000100.partial". The next writer removes files and folders with such a name.
 bool names_partial_checkpoint(const std::string& path);
+/// True if a folder contains a manifest, as every whole checkpoint does; false if it is unreadable.
+bool has_manifest(const std::string& folder);
 /// Returns the steps in the names of a folder's checkpoints, newest first. The list is empty if the
 /// folder does not exist. Throws InputError if the folder cannot be read.
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
