@@ -11,7 +11,7 @@
 //   auto half = communicator.split(rank % 2, rank, "half");     // a group of every second rank
 //
 // "Piece r" of a buffer of N * n elements is [r * n, (r + 1) * n), where N is the number of ranks.
-// Bytes that each rank sends:
+// Bytes that each rank sends, where `contributors` and `root` are arguments of the call:
 //
 //   exchange, reduce_scatter      (N-1) pieces if rank < contributors, else nothing
 //   all_gather, all_gather_host   (N-1) times its own piece
@@ -64,8 +64,8 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-/// Describes a call. The ledger counts bytes by `purpose`, and the trace shows the bucket. All
-/// ranks must give equal values.
+/// Describes a call. The traffic ledger counts bytes by `purpose`, and the trace shows the bucket.
+/// All ranks must give equal values.
 struct Call {
   Traffic purpose = Traffic::other;
   int64_t bucket = -1;
@@ -76,7 +76,8 @@ struct Call {
   trace::BucketPlace place(trace::Station station = trace::Station::none) const {
     return {bucket, group, station};
   }
-  /// Returns Station::exchange for calls that exchange gradients, else Station::none.
+  /// Returns the station of a bucket's gradient that the trace shows for this call: exchange if the
+  /// call exchanges gradients, else none.
   trace::Station station() const {
     return purpose == Traffic::gradients ? trace::Station::exchange : trace::Station::none;
   }
@@ -101,10 +102,10 @@ inline constexpr double default_comm_timeout_s = 600;
 class Communicator {
  public:
   /// A function that receives a chunk: elements [begin, begin + chunk.elements()) of this rank's
-  /// piece, as sent by `source`. `begin` and all lengths but the last are multiples of 256. Over
-  /// MPI the function runs on the communication thread, not on the caller's thread. The function
-  /// must own everything that it uses: it may run until wait() returns, even while an exception
-  /// unwinds the caller.
+  /// piece, as sent by `source`. `begin` and all lengths but the last are multiples of 256
+  /// elements. Over MPI the function runs on the communication thread, not on the caller's thread.
+  /// The function must own everything that it uses: it may run until wait() returns, even while an
+  /// exception unwinds the caller.
   using Receive = std::function<void(int source, int64_t begin, const Tensor& chunk)>;
 
   virtual ~Communicator() = default;
@@ -181,9 +182,10 @@ class Communicator {
 
   /// Runs `body` in order with the communicator's calls. So `body` can use the result of an earlier
   /// collective, and the caller need not wait for this collective. Sends nothing, and the ledger
-  /// does not count this call. Over MPI, `body` runs on the communication thread. `body` may make
-  /// calls, which run after `body`. `body` must not wait for these calls: waiting throws, as in
-  /// Receive, and the communicator is unusable afterwards.
+  /// does not count this call. `body` may make calls, but must not wait for these calls. Over MPI,
+  /// `body` runs on the communication thread, and the calls of `body` run after `body`. If
+  /// `body` (or a Receive function) waits for such a call, the wait throws, and the communicator is
+  /// unusable afterwards.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called barrier() and earlier calls are done.

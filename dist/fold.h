@@ -1,4 +1,4 @@
-// One addition of an ordered reduction.
+// One step of an ordered reduction, which adds the ranks' contributions one after the other.
 #pragma once
 
 #include "core/dispatch.h"

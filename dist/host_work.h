@@ -11,7 +11,7 @@
 namespace tessera::dist {
 
 /// Returns the name under which the trace shows a wait for this collective. It is "wait reduce" for
-/// exchange and for reduce_scatter, because exchange is the transfer of the ordered reduction.
+/// exchange and for reduce_scatter, because exchange moves the data of the ordered reduction.
 const char* wait_name(Collective collective);
 
 /// Runs `body`, which blocks, and adds its duration to waited_ns() of the calling thread. The trace

@@ -2,7 +2,7 @@
 //
 //   dist::Mesh mesh(world, {{"replica", 2}, {"data", 4}});         // 8 ranks
 //   optim::ZeroOptimizer optimizer(model, rule, mesh.group("data"), {.stage = 2});
-//   mesh.group("replica").communicator->all_gather(...);           // among the ranks of a column
+//   mesh.group("replica").communicator->all_gather(...);           // between ranks r and r + 4
 //
 // Ranks are numbered row by row: the last axis varies fastest, so the groups of the last axis have
 // neighbouring ranks.

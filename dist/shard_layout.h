@@ -60,14 +60,14 @@ struct Bucket {
   int64_t shard_offset = 0;    // first element of the shard in each rank's flat shard buffer
   bool shared = false;         // holds one tied parameter
   int64_t block = -1;          // LayoutParameter::block of all its parameters
-  std::vector<int> parameters;  // indices in ShardLayout::parameters(), by place in the bucket
+  std::vector<int> parameters;  // indices in ShardLayout::parameters(), by ascending offset
 };
 
 class ShardLayout {
  public:
-  /// `parameters` are in order of registration. A bucket closes, at the latest, before the
-  /// parameter with which it would exceed `bucket_elements`. Throws for ranks < 1, bucket_elements
-  /// < 1, a negative size, or sizes whose padded sum exceeds 2^62.
+  /// `parameters` are in order of registration. A parameter begins a new bucket if the open bucket
+  /// would exceed `bucket_elements` with this parameter. Throws for ranks < 1, bucket_elements < 1,
+  /// a negative size, or sizes whose padded sum exceeds 2^62.
   ShardLayout(std::vector<LayoutParameter> parameters, int64_t ranks, int64_t bucket_elements);
 
   int64_t ranks() const { return ranks_; }
