@@ -24,7 +24,7 @@ namespace {
 constexpr size_t address_bytes = size_t{64} << 30;  // reserved addresses, not allocated memory
 constexpr size_t alignment = 256;                   // CUDA guarantees at least this alignment
 constexpr size_t gap_bytes = 256;  // after each block, so that the address sanitizer sees overruns
-// Huge pages make mprotect() cheap, because the arena has few of them.
+// mprotect() takes time for each page. With huge pages, the arena has few pages.
 constexpr size_t huge_page_bytes = size_t{2} << 20;
 
 size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }

@@ -49,8 +49,8 @@ struct Nodes {
     }
     return cudaSuccess;
   }
-  /// Returns the kind of a launch of the graph. It is a host kind, so a launch itself gets no
-  /// access to device memory: in run(), each node gets its own access.
+  /// Returns the kind of a launch of the graph. A launch needs no access to device memory, because
+  /// run() gives each node its own access. So the kind is a host kind.
   Kind kind() const {
     const bool waits = std::any_of(work.begin(), work.end(),
                                    [](const Node& node) { return node.kind == Kind::ranks; });

@@ -57,8 +57,8 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
     const auto error = check_not_captured(stream, "a copy of pageable memory");
     if (error != cudaSuccess) return error;
   }
-  // A copy from pageable memory has read this memory when the call returns. A copy to pageable
-  // memory has written this memory when the call returns.
+  // CUDA promises for pageable memory: when the call returns, the source has been read, and the
+  // destination has been written.
   const bool waits = !block_around(to);
   if (streams_are_deferred() && !block_around(from) && !waits) {
     const auto* const begin = static_cast<const std::byte*>(from);

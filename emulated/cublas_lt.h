@@ -45,11 +45,11 @@ struct Addresses {
   void* d;
 };
 
-/// The order in which an algorithm adds the terms of a sum. k is divided into `splits` parts: into
-/// fewer if k is small, and into more if k is large. The sums of the parts are added in order.
-/// `rotation` determines the first term to add within a part. The sum goes on to the end of the
-/// part, and then adds the skipped terms at the beginning of the part. A rotation of 0 begins at
-/// the first term.
+/// The order in which an algorithm adds the k terms of a sum. The terms are divided into `splits`
+/// parts: into fewer if k is small, and into more if parts would exceed most_terms terms
+/// (emulated/cublas_lt_sums.h). The sums of the parts are added in order. `rotation` chooses the
+/// term at which the sum of a part begins; 0 chooses the first term. At the end of the part, the
+/// sum continues with the skipped terms at the beginning of the part.
 struct Order {
   int32_t splits = 1;
   uint32_t rotation = 0;

@@ -1,5 +1,6 @@
-// The sums of a tile of an emulated product. Builds with sanitizers compile cublas_lt_sums.cpp
-// without them: it only touches arrays of the emulator whose sizes compute() has derived.
+// The sums of a tile of an emulated product. For speed, builds with sanitizers compile
+// cublas_lt_sums.cpp without sanitizers. The file accesses only the emulator's own arrays, and not
+// device memory.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ struct Packed {
   int64_t stride;
 };
 
-/// Computes sums = a (rows, terms) b (terms, columns). With a rotation, the sum of each element
-/// begins at a later term, and the terms before that one follow the last one.
+/// Computes sums = a (rows, terms) b (terms, columns). If `rotation` is not 0, each sum begins at a
+/// later term than the first. After the last term, the sum adds the terms that it has skipped.
 void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms,
               uint32_t rotation);
 

@@ -32,8 +32,8 @@ std::vector<float> widened(const void* data, const cudnnTensorStruct& desc) {
   return result;
 }
 
-/// Calls body(x, w, y) for each element of y and each tap of its filter that lies inside the image.
-/// The arguments are offsets:
+/// Calls body(x, w, y) for each element of y and each tap (position in the filter) that lies inside
+/// the image. The arguments are offsets:
 ///  - x: the input pixel under the tap, at the first channel of the filter's group;
 ///  - w: the filter's first channel at the tap;
 ///  - y: the element of y.

@@ -153,7 +153,7 @@ class Device {
     return queue.steps.empty() || queue.steps.front().number > number;
   }
 
-  /// True if the step is done. If not, makes the device's thread run work towards this step.
+  /// True if the step is done. If not, makes the device's thread run work that this step needs.
   bool is_done_or_hinted(Queue& queue, uint64_t number) {
     if (is_done(queue, number)) return true;
     hint_ = {&queue, number};
@@ -195,7 +195,8 @@ class Device {
     return result;
   }
 
-  /// Adds the queues that the goal depends on and whose first step can run now.
+  /// Adds to `needed`, by step number, the queues whose first step can run now and must be done
+  /// before the goal.
   void add_needed(const Goal& goal, std::map<uint64_t, Queue*>& needed) const {
     Queue& queue = *goal.first;
     if (is_done(queue, goal.second) || queue.busy) return;
@@ -204,8 +205,9 @@ class Device {
     for (const Goal& obstacle : before) add_needed(obstacle, needed);
   }
 
-  /// Returns the queue whose first step runs next. Returns nullptr if no step can run, or if none
-  /// that can is needed or due.
+  /// Chooses at random among the queues whose first step can run now and is needed by a host thread
+  /// or due. With an even seed, all queues whose first step can run take part as soon as one of the
+  /// steps is needed. Returns the chosen queue, or nullptr if there is none.
   Queue* pick() {
     // Sorted by step number, so that equal calls under the same seed lead to equal choices.
     std::map<uint64_t, Queue*> choices;
@@ -290,8 +292,8 @@ class Device {
   std::atomic<uint64_t> seed_{
       seed_of("TESSERA_EMULATED_STREAMS",
               "0 for streams that are not deferred, any other for deferred streams")};
-  // If no host thread waits for a step, the step still runs once it has been queued for this long,
-  // because other ranks may wait for it.
+  // A step is due once it has been queued for this long. It then runs even if no host thread waits
+  // for the step, because other ranks may wait for it.
   std::chrono::milliseconds patience_{20};
   uint64_t random_ = seed_;
   uint64_t steps_ = 0;

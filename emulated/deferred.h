@@ -1,8 +1,8 @@
-// Deferred streams. Work given to a stream is queued and runs later on a thread of the emulator, as
-// on a GPU. The work runs, at the latest, when the host waits for it or when it has been queued for
-// a while. Work within a stream runs in order. Events and the null stream's implicit waits order
-// the work of different streams. In all other cases, a seed decides which stream runs next. So code
-// that lacks a synchronisation gives a different result under some seed. The seeds mean:
+// Deferred streams. As on a GPU, work given to a stream is queued and runs later. It runs on a
+// thread of the emulator, at the latest when the host waits for the work or when the work has been
+// queued for a while. Work within a stream runs in order. Events and the null stream's implicit
+// waits order the work of different streams. In all other cases, a seed decides which stream runs
+// next. So code that lacks a synchronisation gives a different result under some seed. Seeds:
 //   0      streams are not deferred: a call does all of its work (the default)
 //   odd    while the host waits or queries, only work that the host needs runs
 //   even   while the host waits or queries, all streams that can run do so, in a random order

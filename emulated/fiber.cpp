@@ -83,8 +83,9 @@ FiberStacks::~FiberStacks() {
 
 char* FiberStacks::open(int number) {
   if (number >= count_) throw std::bad_alloc();
-  // Stack 0 is the highest: after an exception, the address sanitizer cleans up from the running
-  // frame to the end of the range, if they are at most 64 MiB apart.
+  // After an exception, the address sanitizer cleans up from the running frame to the upper end of
+  // the range, but only if these two are at most 64 MiB apart. So stack 0, which is used first, is
+  // the highest.
   const auto place = static_cast<size_t>(count_ - 1 - number);
   char* const low = mapping_ + place * (guard_bytes_ + stack_bytes_) + guard_bytes_;
   if (mprotect(low, stack_bytes_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
@@ -113,7 +114,7 @@ void Fiber::restart() {
   // the address of start() as return address. The x86-64 ABI demands that a function begins with
   // the stack pointer 8 bytes below a multiple of 16.
   auto* const top = reinterpret_cast<uintptr_t*>(stack_ + bytes_);
-  top[-1] = 0;  // start() never returns
+  top[-1] = 0;  // the return address of start(), which never returns
   top[-2] = reinterpret_cast<uintptr_t>(&Fiber::start);
   for (int i = 3; i <= 8; ++i) top[-i] = 0;
   stack_pointer_ = top - 8;
@@ -158,7 +159,8 @@ void Fiber::arrive() {
 #if defined(__SANITIZE_ADDRESS__)
   StackRange& from = *departing->range_;
   if (&from == arriving->range_) return;
-  // Only this call tells the range of an OS thread's own stack.
+  // Stores the range of the stack that was left. For an OS thread's own stack, only this call tells
+  // the range.
   __sanitizer_finish_switch_fiber(arriving->range_->fake_stack, &from.low, &from.bytes);
 #endif
 }

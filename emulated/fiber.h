@@ -17,11 +17,12 @@ struct StackRange {
   void* fake_stack = nullptr;
 };
 
-/// The stacks of fibers that switch to each other, side by side. The address sanitizer takes them
-/// for one stack, so it is told only when an OS thread leaves or enters its own stack. To tell it
-/// of each switch took a sixth of the time of tests. Therefore:
-///   - an exception in a kernel ends the launch, because the sanitizer then forgets what it knows
-///     of the frames on other stacks;
+/// The stacks, side by side, of fibers that switch to each other. Calls that told the address
+/// sanitizer of each switch took a sixth of the time of the tests. So the sanitizer is told only
+/// when an OS thread leaves or enters its own stack, and takes all these stacks for one stack. This
+/// has two consequences:
+///   - an exception in a kernel ends the launch, because a throw makes the sanitizer forget what it
+///     knows of the frames on other stacks;
 ///   - the leak sanitizer cannot scan the stacks of a kernel that still runs when the process ends.
 class FiberStacks {
  public:
@@ -68,7 +69,7 @@ class Fiber {
 
   void (*entry_)() = nullptr;
   char* stack_ = nullptr;  // the lower end; null for an OS thread's own stack
-  size_t bytes_ = 0;       // from there to the first frame
+  size_t bytes_ = 0;       // from the lower end to the first frame
   StackRange own_;         // for an OS thread's own stack
   StackRange* range_ = &own_;
   void* tsan_fiber_ = nullptr;  // only with the thread sanitizer

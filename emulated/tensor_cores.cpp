@@ -1,5 +1,6 @@
-// The arithmetic of mma (emulated/include/core/cuda/mma.cuh). It touches only the lanes' operands,
-// which are arrays of fixed size, so builds with sanitizers compile this file without them.
+// The arithmetic of mma (emulated/include/core/cuda/mma.cuh). For speed, builds with sanitizers
+// compile this file without sanitizers. The code accesses only the lanes' operands, which are
+// arrays of fixed size.
 #include "core/cuda/mma.cuh"
 
 #include <cstdint>

@@ -38,7 +38,7 @@ class Communicator {
   /// Throws if an earlier call has failed.
   void check_usable() const;
 
-  /// Throws if an earlier call has failed or the arguments are wrong; does not look at other ranks.
+  /// Throws if an earlier call has failed or the arguments are wrong. Does not communicate.
   void check(const Call& call) const;
   /// Runs the calls of one group. Throws if a call is in flight on another thread, if an earlier
   /// call has failed, or if the calls of other ranks do not match or are not made in time.

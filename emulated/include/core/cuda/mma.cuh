@@ -4,7 +4,7 @@
 // waits.
 //
 // Differences from the CUDA file:
-//   - mma adds the products in the order of k;
+//   - mma adds the products in ascending order of the summed index;
 //   - a copy is made only in the wait for its group, so a read before the wait finds the old
 //     contents;
 //   - blocks must be one-dimensional.
@@ -51,8 +51,8 @@ struct Product {
   uint32_t b[2];
 };
 
-/// Computes mma for all 32 lanes; T is BFloat16 or Float16. It is in emulated/tensor_cores.cpp,
-/// because there it can be fast in builds with sanitizers.
+/// Computes mma for all 32 lanes; T is BFloat16 or Float16. Defined in emulated/tensor_cores.cpp,
+/// which builds with sanitizers compile without sanitizers, for speed.
 template <class T>
 void multiply(Product* const* lanes);
 
