@@ -185,7 +185,8 @@ class Communicator {
   /// does not count this call. `body` may make calls, but must not wait for these calls. Over MPI,
   /// `body` runs on the communication thread, and the calls of `body` run after `body`. If
   /// `body` (or a Receive function) waits for such a call, the wait throws, and the communicator is
-  /// unusable afterwards.
+  /// unusable afterwards. Where calls copy GPU memory through the host, a call of `body` with a
+  /// buffer throws.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called barrier() and earlier calls are done.

@@ -4,6 +4,8 @@
 // The copies run on the host communicator's thread, in order with its calls. So all calls can share
 // two host buffers ("mirrors") and one chunk on the GPU. Only one thread may make calls.
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "core/context.h"
 #include "core/cuda.h"
@@ -86,7 +88,7 @@ class StagedCommunicator : public Communicator {
                       Call call) override {
     check_reduce_scatter(shard, input, contributors, size(), device_);
     const Tensor mirror = copy_to_host(input);
-    const Tensor sum = second_.of(shard.elements(), DType::f32, wait_for_calls_);
+    const Tensor sum = host_memory(second_, shard.elements(), DType::f32);
     host_->reduce_scatter(sum, mirror, contributors, call);
     return run([sum, shard] { shard.copy_from(sum); });
   }
@@ -120,7 +122,7 @@ class StagedCommunicator : public Communicator {
                   Call call) override {
     check_exchange_v(input, output, counts, rank(), size(), device_);
     const Tensor mirror = copy_to_host(input);
-    const Tensor arrived = second_.of(output.elements(), output.dtype(), wait_for_calls_);
+    const Tensor arrived = host_memory(second_, output.elements(), output.dtype());
     host_->exchange_v(mirror, arrived, std::move(counts), call);
     return run([output, arrived] { output.copy_from(arrived); });
   }
@@ -138,7 +140,7 @@ class StagedCommunicator : public Communicator {
     Transfer in = incoming;
     if (out.peer >= 0) out.buffer = copy_to_host(outgoing.buffer);
     if (in.peer >= 0) {
-      in.buffer = second_.of(incoming.buffer.elements(), incoming.buffer.dtype(), wait_for_calls_);
+      in.buffer = host_memory(second_, incoming.buffer.elements(), incoming.buffer.dtype());
     }
     Work sent = host_->send_receive(out, in, call);
     if (in.peer < 0) return sent;
@@ -151,7 +153,9 @@ class StagedCommunicator : public Communicator {
     auto here = [this, launched = cuda::Event(device_.index), body = std::move(body)] {
       const cuda::StreamScope scope(device_.index, stream_);
       launched.wait();
-      body();
+      body_thread_ = std::this_thread::get_id();
+      body();  // if it throws, the host communicator accepts no more calls
+      body_thread_ = std::thread::id();
       cuda::synchronize(device_.index);
     };
     return host_->run(std::move(here));
@@ -160,9 +164,17 @@ class StagedCommunicator : public Communicator {
   void barrier() override { host_->barrier(); }
 
  private:
+  /// Returns a tensor in a host buffer. The body of a run() must not call this: the caller's thread
+  /// may use the buffer at this moment, and a buffer that grows waits for that body.
+  Tensor host_memory(PinnedBuffer& buffer, int64_t elements, DType dtype) {
+    TESSERA_CHECK(body_thread_ != std::this_thread::get_id(),
+                  "{}: a call inside run() cannot copy GPU memory to the host", name());
+    return buffer.of(elements, dtype, wait_for_calls_);
+  }
+
   /// Queues a copy of `buffer` to host memory behind the earlier calls. Returns the host memory.
   Tensor copy_to_host(const Tensor& buffer) {
-    const Tensor mirror = mirror_.of(buffer.elements(), buffer.dtype(), wait_for_calls_);
+    const Tensor mirror = host_memory(mirror_, buffer.elements(), buffer.dtype());
     run([buffer, mirror] { mirror.copy_from(buffer); });
     return mirror;
   }
@@ -186,6 +198,7 @@ class StagedCommunicator : public Communicator {
     };
   }
 
+  std::atomic<std::thread::id> body_thread_;  // runs the body of a run() now; else no thread
   std::shared_ptr<Communicator> host_;
   Device device_;
   void* stream_;

@@ -175,6 +175,21 @@ TEST_CASE("waiting inside run() or a Receive is an error, unless the call is alr
   job().run([before] { before.wait(); }).wait();
 }
 
+TEST_CASE("a call inside run() is made, or refused where GPU memory is copied through the host") {
+  const auto communicator = new_communicator();
+  Communicator* const inside = communicator.get();
+  const Tensor buffer = filled<int64_t>(job().rank(), 10);
+  const Work run = communicator->run([inside, buffer] { inside->all_reduce(buffer, {}); });
+  if (!test::on_cpu() && !over_nccl()) {
+    CHECK_THROWS_WITH(run.wait(), ContainsSubstring("inside run() cannot copy GPU memory"));
+    return;
+  }
+  run.wait();
+  communicator->run([] {}).wait();  // runs after the all-reduce
+  const int64_t ranks = job().size();
+  CHECK(differences<int64_t>(buffer, [&](int64_t i) { return sum_at(ranks, i); }) == 0);
+}
+
 TEST_CASE("the memory of a failed transfer is not freed, because MPI may still use it") {
   if (job().size() == 1 || !test::on_cpu()) return;
   job().barrier();
