@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t input_bytes = size_t{1} << 17;
 constexpr size_t most_at_once = size_t{1} << 30;  // zlib counts in 32 bits
-constexpr int64_t most_compression = 1032;        // deflate's best: 258 bytes from two bits
-constexpr int gzip_window = 15 + 16;              // the largest window, and gzip's header
+constexpr int64_t most_compression = 1032;        // deflate's best ratio: 258 bytes from 2 bits
+constexpr int gzip_window = 15 + 16;              // window of 2^15 bytes; + 16: a gzip header
 
 std::shared_ptr<z_stream> open_stream(const std::string& path) {
   auto stream = std::make_unique<z_stream>();
@@ -67,8 +67,8 @@ size_t GzipFile::decompress(std::span<uint8_t> out) {
 }
 
 /// Returns true if another member follows. Like gzip, ignores zeros after the last member, because
-/// tapes add zeros. Refuses other bytes, of which gzip only warns, because they may be a member
-/// whose first bytes are damaged.
+/// tapes add zeros. gzip only warns of other bytes there. This function refuses them, because they
+/// may be a member whose first bytes are damaged.
 bool GzipFile::next_member() {
   const int64_t end = position_ - stream_->avail_in;
   if (has_gzip_magic(file_, end)) {

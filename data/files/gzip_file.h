@@ -1,5 +1,5 @@
 // Reads a file from its beginning to its end. Contents compressed by gzip are decompressed. The
-// file's name does not matter.
+// first bytes show whether the contents are compressed; the file's name does not matter.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class GzipFile {
   // A compressed file has one or more members, each compressed by itself. `stream_` is null if the
   // file is not compressed.
   std::shared_ptr<z_stream_s> stream_;
-  std::vector<uint8_t> input_;  // compressed bytes, of which stream_ has used the first
+  std::vector<uint8_t> input_;  // compressed bytes; stream_->next_in is the first unused one
   bool in_member_ = false;
 };
 

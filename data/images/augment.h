@@ -28,7 +28,7 @@ struct ImageTransformOptions {
   ImageShape shape = {};        // shape of the input
   ChannelStatistics norm = {};  // the input is (value / 255 - mean) / std
   bool resizes = false;         // true: images of any size; false: all have the input's size
-  bool flips = true;            // mirror in training; false if a mirrored image may change class
+  bool flips = true;            // mirror in training; set false if mirroring can change a class
   bool augments = true;         // false: training prepares images as evaluation does
   uint64_t seed = 0;
   DType dtype = DType::f32;

@@ -42,7 +42,7 @@ class ImageInput {
   ImageBatch device_;  // the input on a GPU; undefined on the CPU
   ImageBatch batch_;
   ImageQueue queue_;
-  std::deque<cuda::Event> copied_;  // ends of copies whose slots in queue_ are held, oldest first
+  std::deque<cuda::Event> copied_;  // ends of copies from slots still held, oldest first
 };
 
 }  // namespace tessera::data

@@ -8,7 +8,7 @@
 namespace tessera::data {
 namespace {
 
-constexpr int weight_bits = 22;  // 32 bits of a sum: 8 for its value, 1 for the sign, 1 spare
+constexpr int weight_bits = 22;  // fraction bits; sums also have 8 value bits, a sign, a spare
 constexpr int32_t half = 1 << (weight_bits - 1);
 
 // Describes a resize in one direction: for each pixel of the result, the range of image pixels that

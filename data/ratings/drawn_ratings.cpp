@@ -41,9 +41,9 @@ int64_t normal(RandomStream& stream, int64_t deviation) {
   return deviation * normal(stream) >> fraction_bits;
 }
 
-// Returns the prefix sums of the shares 1 / (place + 1 + count / 20) of the places 0 to count - 1.
-// The last entry is the total. The unit is 2^-36, so that shares stay large integers even for many
-// places.
+// Returns the prefix sums of the shares of the places 0 to count - 1. The share of a place is
+// 1 / (place + 1 + count / 20). The last entry is the total. The unit is 2^-36, so that shares stay
+// large integers even for many places.
 std::vector<uint64_t> sums_of_shares(int64_t count) {
   std::vector<uint64_t> sums(static_cast<size_t>(count) + 1);
   for (int64_t place = 0; place < count; ++place) {

@@ -23,6 +23,7 @@ namespace tessera::data {
 ///  - in the last two formats, for a line below the header that is not UTF-8,
 ///  - for a line that has more or fewer fields than the first line,
 ///  - for an item without an id,
+///  - for an id or a title with a control character,
 ///  - for an id that occurs twice.
 /// The message has the file and, if the error is in a line, the line's number.
 std::map<std::string, std::string> read_item_titles(const std::string& path);

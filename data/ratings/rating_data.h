@@ -5,7 +5,7 @@
 //   a header, fields between commas     as in MovieLens' ratings.csv
 //   a header, NAME:TYPE between tabs    RecBole's interactions, as in NAME.inter
 //   any text, with `columns`            fields in the order of `columns`
-//   a folder                            exactly one of its files has one of the names above
+//   a folder                            has exactly one u.data, ratings.dat, ratings.csv, *.inter
 //   no path                             ratings of planted factors (drawn_ratings.h)
 //
 // Files may be compressed by gzip. All ratings are held in memory. docs/ratings.md describes the

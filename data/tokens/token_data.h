@@ -28,7 +28,7 @@ struct TokenDataOptions {
   int64_t vocab = 0;
   uint64_t seed = 0;
   int64_t global_batch = 1;  // samples in a step
-  bool evaluates = true;  // true: the validation part must hold a sequence
+  bool evaluates = true;  // true: the validation part must hold at least one sequence
 };
 
 struct Sequences {

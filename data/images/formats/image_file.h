@@ -1,6 +1,7 @@
 // Reads JPEG and PNG files as RGB. The format is recognized by a file's contents, not by its name.
 // As in torchvision's loader, grey becomes three equal channels, transparency is dropped without
-// changing the colours, and the camera's orientation (EXIF) is ignored. 16 bits are scaled to 8.
+// changing the colours, and the camera's orientation (EXIF) is ignored. Values of 16 bits are
+// scaled to 8 bits.
 #pragma once
 
 #include <cstdint>
