@@ -46,9 +46,9 @@ using TokenLoss = std::function<Tensor(const Tensor& tokens, const Tensor& targe
 
 /// Returns the mean loss in nats per token. The batches are divided among the ranks, and every rank
 /// runs the same number of forward passes. Every rank gets the same bits, for any number of ranks.
-/// Throws as EvaluationWindows does. Collective. `loss` runs with `model` in evaluation mode. Then
-/// the model and its children have the modes that they had before. For a GPT the windows are as
-/// long as the model's context, and options.context is ignored.
+/// Throws as EvaluationWindows does. Collective. `loss` runs with `model` in evaluation mode.
+/// Afterwards the model and its children have their earlier modes again. For a GPT the windows are
+/// as long as the model's context, and options.context is ignored.
 float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange& range,
                const EvaluationOptions& options, const dist::World& world);
 float evaluate(models::Gpt& model, const data::TokenRange& range, EvaluationOptions options,

@@ -29,7 +29,7 @@ struct CheckpointOptions {
   /// The most bytes of a rank's copy; nullopt: all state that the rank saves. State that does not
   /// fit is read in place, and the next update waits for the read (train/checkpoint/state_copy.h).
   std::optional<int64_t> staging = std::nullopt;
-  /// The step of a checkpoint that the folder already has, so it is not saved again; -1: none.
+  /// The step of a checkpoint that the folder already has. This step is not saved again. -1: none.
   int64_t saved_step = -1;
 
   bool wanted() const { return !folder.empty(); }
@@ -70,7 +70,8 @@ struct TrainingRun {
   optim::UpdateRule rule;
   optim::ZeroOptions zero;
   LoopOptions loop;
-  /// Counts of the rows of row-sparse tables, for a run that has ended (train::as_it_went).
+  /// The measured row counts of row-sparse tables, by name. Set only after the run has ended
+  /// (train::as_it_went), to plan the traffic of these rows.
   std::optional<std::map<std::string, optim::RowCounts>> rows = std::nullopt;
 };
 

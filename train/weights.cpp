@@ -20,10 +20,11 @@ namespace fs = std::filesystem;
 using OpenWeights = std::function<WeightsSink(const std::string&)>;
 
 // Throws unless model and optimizer have parameters of the same names. The names are equal on all
-// ranks, so all ranks throw. `instead` is the optimizer's function for its parameters alone.
+// ranks, so all ranks throw. The error recommends `instead`, a function of the optimizer that needs
+// no model.
 void check_same_parameters(const char* what, const nn::Module& model,
                            const optim::ZeroOptimizer& optimizer, const char* instead) {
-  std::set<std::string> left;  // names of the optimizer that the model has not had so far
+  std::set<std::string> left;  // the optimizer's names that are not yet found in the model
   for (const optim::StateTensor& tensor : optimizer.state_tensors()) {
     if (tensor.kind == optim::value_kind) left.insert(tensor.name);
   }

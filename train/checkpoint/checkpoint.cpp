@@ -54,9 +54,9 @@ int64_t step_of_name(const std::string& name) {
   return step;
 }
 
-// Returns the reason of the lowest rank that has one, or an empty text. `own` is this rank's
-// reason. One reason is enough, because often all ranks have the same one, such as a missing file.
-// Collective.
+// `own` says why this rank has failed; it is empty if the rank has not failed. Returns the text of
+// the lowest rank that has failed, or an empty text. One text is enough, because often all ranks
+// fail for the same reason, such as a missing file. Collective.
 std::string first_reason(const std::string& own, const dist::World& world) {
   const std::vector<std::string> all = dist::gather_text(*world.communicator, own);
   const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
@@ -68,8 +68,9 @@ struct Verified {
   bool removed = false;  // true: the folder is gone, so the checkpoint is not damaged
 };
 
-// Every rank verifies its share of the bytes. Throws if a rank cannot read the bytes. The
-// checkpoint may then still be whole, and a run that skipped it would later remove it. Collective.
+// Every rank verifies its share of the bytes. Throws if a rank cannot read the bytes, because the
+// checkpoint may still be whole: a run that passed it over would later remove it
+// (prune_checkpoints). Collective.
 Verified verify_together(const std::string& path, const dist::World& world,
                          std::unique_ptr<CheckpointReader>& reader) {
   std::string damage;
@@ -229,10 +230,10 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   file.commit();
   // All content must be on the disk before the folder gets its final name below.
   flush_folder(partial);
-  // An existing checkpoint of this step may be replaced, because it was not whole or has the same
-  // bits. The existing folder is moved away first, because rename() replaces only empty folders. If
-  // the process is killed between the two renames, remove_partial_checkpoints moves the existing
-  // folder back.
+  // There may be a checkpoint of this step already. It can be replaced without loss, because it is
+  // not whole or has the same bits. Its folder is moved away first, because rename() replaces only
+  // empty folders. If the process is killed between the two renames, remove_partial_checkpoints
+  // moves the folder back.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   const fs::path before = whole.string() + replaced_end;
   const bool replaces = fs::exists(whole);
@@ -259,11 +260,11 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) 
   // The steps are listed newest first, so the first `keep` steps up to `newest` stay.
   for (const int64_t step : checkpoint_steps(folder)) {
     const fs::path old = fs::path(folder) / checkpoint_name(step);
-    // --save-every writes weights to folders with equal names. Only checkpoints have a manifest.
+    // --save-every writes weights to folders with such names too. Only checkpoints have a manifest.
     if (!has_manifest(old.string())) continue;
     if (step <= newest && kept++ < keep) continue;
-    // `old` may have replaced a checkpoint that could not be removed. Once the name of `old` is
-    // free, remove_partial_checkpoints would give that checkpoint the name back.
+    // If `old` replaced a checkpoint, the removal of that checkpoint may have failed. It is removed
+    // now, or remove_partial_checkpoints would give it the name of `old` after `old` is gone.
     fs::remove_all(old.string() + replaced_end);
     // Renames the folder before removing it. A folder whose removal is interrupted is then not
     // mistaken for a checkpoint.

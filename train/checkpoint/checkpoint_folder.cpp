@@ -44,7 +44,7 @@ void remove_marks(const std::string& folder) {
 }  // namespace
 
 MadeFolders::~MadeFolders() {
-  // A folder is not empty if another rank or run has used it. Then its parents stay, too.
+  // A folder that another rank or run has used is not empty. Such a folder and its parents stay.
   std::error_code error;
   for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {
     if (!fs::remove(*folder, error)) break;
@@ -52,8 +52,8 @@ MadeFolders::~MadeFolders() {
 }
 
 std::error_code MadeFolders::make(const std::string& folder) {
-  // An attempt to make a parent that exists may fail, for instance at an automount. That does not
-  // matter if the parent's child can be made or found.
+  // An attempt to make a parent that exists may fail, for instance at an automount. Such a failure
+  // does not matter if the parent's child can be made or found.
   std::error_code first, error;
   fs::path path;
   for (const fs::path& part : fs::absolute(folder, error)) {
@@ -96,7 +96,7 @@ bool CheckpointFolder::claim() {
     }
     if (descriptor_ < 0) fail_input("{}: cannot be written: {}", lock_, std::strerror(errno));
     // The system releases the lock when this process ends, even if it is killed. On file systems
-    // without locks, flock fails with another error, and the folder is used without a lock.
+    // without locks, flock's error is not EWOULDBLOCK, and the folder is used without a lock.
     const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
     if (!locked && errno != EWOULDBLOCK) return true;
     // The process that made the file may have removed it between open and flock. A lock on a
@@ -142,7 +142,8 @@ void CheckpointFolder::remove_mark() {
 
 bool CheckpointFolder::has_mark(const std::string& folder, const std::string& name) {
   // The client of a network file system may remember that a folder was absent. Only an attempt to
-  // make the folder asks the server. The random name of the mark is new to every client.
+  // make the folder asks the server. No client can remember that the mark was absent, because the
+  // mark's name is new and random.
   MadeFolders made;
   made.make(folder);
   std::error_code error;

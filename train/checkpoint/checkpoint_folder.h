@@ -1,5 +1,5 @@
-// The claim that the writer of a folder of checkpoints has on it, so that no other process writes
-// there.
+// Claims a folder of checkpoints for one writer, so that no other process writes checkpoints to the
+// folder.
 //
 //   const auto claimed = claim_folder("runs/a", world);  // held for as long as the run writes
 #pragma once
@@ -43,9 +43,9 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
-  /// Puts an empty file with a random name into the folder and returns the name, by which processes
-  /// on other hosts recognize the folder. The destructor removes the file, or remove_mark() does.
-  /// Throws InputError if the file cannot be made.
+  /// Puts a mark into the folder: an empty file with a random name. Returns the name. Processes on
+  /// other hosts recognize the folder by this file. remove_mark() or the destructor removes the
+  /// file. Throws InputError if the file cannot be made.
   std::string put_mark();
   void remove_mark();
   /// True if `folder` has the mark `name`.
@@ -60,13 +60,13 @@ class CheckpointFolder {
   std::string mark_;  // the file of put_mark(); empty if there is none
   MadeFolders made_;
   int descriptor_ = -1;
-  bool removable_ = false;  // true if this object has made the file, and locked it
+  bool removable_ = false;  // true if this object has made and locked the lock file
 };
 
 /// Claims a run's folder of checkpoints: rank 0 gets the claim, other ranks get null. Each rank
 /// gives its own path, because hosts may mount the folder at different paths. Throws InputError on
-/// every rank if the path of a rank leads to another folder. Checkpoints would lack the shards of
-/// this rank, and the first checkpoint may come after hours of training. Collective.
+/// every rank if the path of a rank leads to another folder. Without this check, the first
+/// checkpoint would fail, perhaps after hours, because this rank's shard is missing. Collective.
 std::unique_ptr<CheckpointFolder> claim_folder(const std::string& folder, const dist::World& world);
 
 }  // namespace tessera::train

@@ -34,7 +34,7 @@ Manifest read_manifest(const std::string& folder) {
   return parse_manifest(path, read_text_file(path, most_bytes));
 }
 
-// True for tensors that do not depend on the optimizer and the precision of a run.
+// True for the kinds of tensors that runs have with every optimizer and every precision.
 bool is_of_weights(const std::string& kind) {
   return kind == optim::value_kind || kind == optim::running_mean_kind ||
          kind == optim::running_variance_kind;
@@ -107,8 +107,8 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
   double before = 0;
   std::vector<std::byte> buffer;
   for (const CheckpointRange* range : ranges) {
-    // A range belongs to the part in which it begins. Because of rounding, or because the range is
-    // empty, it can begin at or after the end of the last part. It then belongs to the last part.
+    // A range belongs to the part in which it begins. An empty range, or any range because of
+    // rounding, can begin at or after the end of the last part. It then belongs to the last part.
     const bool is_own = before >= begin && (before < end || part + 1 == parts);
     before += static_cast<double>(bytes_of(*range));
     if (is_own) verify_range(*range, buffer);
@@ -118,7 +118,7 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
 void CheckpointReader::verify_range(const CheckpointRange& range,
                                     std::vector<std::byte>& buffer) const {
   constexpr int64_t most_bytes = int64_t{1} << 20;
-  constexpr int64_t ahead = int64_t{16} << 20;  // bytes between a read and the prefetch beside it
+  constexpr int64_t ahead = int64_t{16} << 20;  // distance in bytes from a read to its prefetch
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = this->file(static_cast<size_t>(range.file));
   const int64_t element = dtype_size(of.dtype);

@@ -52,8 +52,8 @@ class CheckpointReader : public optim::StateSource {
   Manifest manifest_;
   std::map<std::string, size_t> by_path_;  // path -> index in the manifest's tensors
   std::vector<size_t> first_range_;        // per tensor: index of its first range in the manifest
-  // At most `most_open` files are open at a time, because a process may have only 1,024. Those that
-  // were opened last stay open.
+  // At most `most_open` files are open at a time, because a process may have only 1,024 open files.
+  // The files that were opened last stay open.
   static constexpr size_t most_open = 256;
   mutable std::vector<std::unique_ptr<InputFile>> files_;  // null: not open
   mutable std::deque<size_t> open_;                        // indices of files_ in order of opening

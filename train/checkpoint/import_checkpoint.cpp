@@ -232,7 +232,8 @@ ImportedCheckpoint import_checkpoint(const ImportOptions& options) {
   // The folder is claimed after the checks above, because a claim makes the folder and removes
   // unfinished checkpoints. Elements are checked later, when write_checkpoint reads them.
   const CheckpointFolder claimed(options.folder);
-  // A claim also gives a checkpoint its name back if its replacement was interrupted.
+  // Checks again, because the claim may have added a checkpoint to the folder: the claim gives a
+  // checkpoint its name back if the replacement of this checkpoint was interrupted.
   check_folder(options, step);
   write_checkpoint(options, tensors, manifest);
   return {(fs::path(options.folder) / checkpoint_name(step)).string(), manifest};

@@ -30,8 +30,9 @@
 namespace tessera::train {
 
 /// True if SIGINT (Ctrl-C) has asked a run of this process to save a checkpoint and end. A program
-/// should look after each run: it should then start no other run, and end itself by SIGINT, so that
-/// a shell ends its script too. From then on, SIGINT ends the process at once.
+/// should call this function after each run. If the result is true, the program should start no
+/// other run, and should end itself by SIGINT. A shell script that called the program then ends
+/// too. After the first SIGINT, the next SIGINT ends the process at once.
 bool was_interrupted();
 
 /// The last checkpoint of a run cannot be written. All ranks still run, and have the parameters.
@@ -46,8 +47,9 @@ class RunCheckpoints {
   /// (claim_folder in checkpoint_folder.h). Checkpoints record the settings, metadata and best
   /// evaluation of `info`. Allocates the copy if the options ask for one. Handles SIGUSR1, SIGUSR2,
   /// SIGTERM and, unless it is ignored, SIGINT, until destruction. A second SIGINT reaches the
-  /// previous handler. The destructor restores the previous handlers. SIGUSR1 and SIGUSR2 are
-  /// ignored from then on if they had none, so that they do not end a program that saves results.
+  /// previous handler. The destructor restores the previous handlers. If SIGUSR1 or SIGUSR2 had no
+  /// handler, the destructor makes the process ignore this signal, so that a signal that comes late
+  /// does not end a program that saves results.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();

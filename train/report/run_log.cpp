@@ -62,9 +62,9 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
   }
 }
 
-// Sets `bytes_` to the size of the lines up to step `finished`. Lines of later steps, a summary and
-// all lines after a summary are not kept. Neither are invalid lines at the end, as a crash may
-// leave them. Throws if there are valid lines after an invalid one.
+// Sets `bytes_` to the size of the lines to keep: all lines before the first line of a step after
+// `finished`, the first summary, or the first invalid line. A crash may leave invalid lines at the
+// end. Throws if a valid line follows an invalid line.
 void RunLog::find_kept_lines(int64_t finished) {
   std::ifstream file(path_, std::ios::binary);
   int64_t number = 0;

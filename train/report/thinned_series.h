@@ -1,6 +1,7 @@
 // A curve with a bounded number of points, for any number of steps. Neighbouring points are grouped
 // in bins. A bin holds 1 point while the curve is short, then 2, 4 and so on as the curve grows.
-// Each bin keeps only its lowest and its highest point, so a drawing of them shows every spike.
+// Each bin keeps only its lowest and its highest point. A drawing of the kept points therefore
+// shows every spike.
 #pragma once
 
 #include <cstdint>

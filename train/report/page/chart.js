@@ -64,7 +64,7 @@ function nearest(points, x) {
 }
 
 // Returns the points of a series. Adds a null for each step at which the longest series has a value
-// and this series has none. For example, a skipped step can have an infinite norm, and logs have
+// and this series has none. For example, a skipped step can have an infinite norm, and series have
 // only finite values. Thinned series get no nulls.
 function withGaps({series, count}, name) {
   const points = series[name] ?? [];
