@@ -54,7 +54,7 @@ struct StepWork {
   std::function<Evaluation(int64_t)> evaluate = nullptr;
   /// Opens a file for the weights. Needed if LoopOptions::weights asks for saves.
   WeightSaves::Open open_weights = nullptr;
-  /// Returns more members for a step's line of the log. Called when the step is launched.
+  /// Returns additional members for a step's line of the log. Called when the step is launched.
   std::function<JsonObject(int64_t)> describe = [](int64_t) { return JsonObject(); };
   /// Settings for the checkpoint's manifest (manifest.h). `run` has the settings that define the
   /// run. `bits` has further settings that change the bits of results.
@@ -104,8 +104,8 @@ class StepLoop {
   /// another error, and so ends the whole job, if a loss or gradient is not finite and losses are
   /// not scaled, or if a function of StepWork throws. Collective.
   void train();
-  /// Returns the numbers of logged steps, of skipped steps among these, and of saves, all since
-  /// first_step.
+  /// Returns the counts since first_step: logged steps, skipped steps (they are logged too), saves,
+  /// and rows of row-sparse tables.
   const StepCount& count() const { return count_; }
   /// True if a signal has ended the run before its last step.
   bool stopped() const { return stopped_; }

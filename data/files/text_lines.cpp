@@ -75,7 +75,7 @@ bool TextLines::next(std::string_view& line) {
 }
 
 bool TextLines::take(std::string_view& line) {
-  size_t searched = 0;  // number of bytes that were searched for a line end without finding one
+  size_t searched = 0;  // number of bytes from `first` on that are known to have no line end
   while (true) {
     const char* const first = buffer_.data() + begin_;
     const size_t bytes = end_ - begin_;

@@ -27,8 +27,8 @@ class ImageInput {
   /// the GPU. Each batch takes ImageBatches::bytes bytes in Category::activations.
   ImageInput(std::shared_ptr<const ImageBatches> batches, const Options& options);
 
-  /// Loads batch `number`, which must be the next batch. On a GPU this launches a copy, in stream
-  /// order behind the kernels that read the previous batch. Throws InputError for an image that
+  /// Loads batch `number`, which must be the next batch. On a GPU, launches a copy. The stream runs
+  /// the copy after the kernels that read the previous batch. Throws InputError for an image that
   /// cannot be read.
   void load(int64_t number);
 

@@ -73,7 +73,7 @@ class ImageQueue {
   int64_t released_ = 0;
   int64_t taken_ = 0;
   int64_t waited_ns_ = 0;
-  std::vector<std::jthread> workers_;  // last, so that threads end before other members do
+  std::vector<std::jthread> workers_;  // last, so that threads end before the slots are destroyed
 };
 
 }  // namespace tessera::data

@@ -5,7 +5,7 @@
 //   a header, fields between commas     as in MovieLens' ratings.csv
 //   a header, NAME:TYPE between tabs    RecBole's interactions, as in NAME.inter
 //   any text, with `columns`            fields in the order of `columns`
-//   a folder                            has exactly one u.data, ratings.dat, ratings.csv, *.inter
+//   a folder                            has just one of u.data, ratings.dat, ratings.csv, *.inter
 //   no path                             ratings of planted factors (drawn_ratings.h)
 //
 // Files may be compressed by gzip. All ratings are held in memory. docs/ratings.md describes the
@@ -66,7 +66,8 @@ struct RatingData {
 ///  - if `columns` is invalid or is given without a path,
 ///  - if a number in `drawn` is out of range,
 ///  - if the split is invalid, or needs times but the ratings have none,
-///  - if the split leaves nothing to train on or, unless it is "none", nothing to validate.
+///  - if the split leaves nothing to train on,
+///  - if the split is not "none" and leaves nothing to validate.
 RatingData open_rating_data(const RatingDataOptions& options);
 
 }  // namespace tessera::data

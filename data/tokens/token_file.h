@@ -22,7 +22,7 @@ class TokenFile {
   const std::string& path() const { return file_.path(); }
   int64_t size() const { return size_; }         // in tokens
   bool is_text() const { return width_ == 1; }
-  /// True if the file is a text that begins as gzip's files do. Its tokens are compressed bytes.
+  /// True if the file is a text that begins like gzip files. Its tokens would be compressed bytes.
   bool is_gzip() const;
 
   /// Copies tokens [begin, begin + out.size()) to `out`. Throws InputError for a token beyond the

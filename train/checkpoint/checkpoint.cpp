@@ -68,9 +68,9 @@ struct Verified {
   bool removed = false;  // true: the folder is gone, so the checkpoint is not damaged
 };
 
-// Every rank verifies its share of the bytes. Throws if a rank cannot read the bytes, because the
-// checkpoint may still be whole: a run that passed it over would later remove it
-// (prune_checkpoints). Collective.
+// Every rank verifies its share of the bytes. Throws if a rank cannot read the bytes. A checkpoint
+// that cannot be read may still be whole. If it were passed over, prune_checkpoints would later
+// remove it. Collective.
 Verified verify_together(const std::string& path, const dist::World& world,
                          std::unique_ptr<CheckpointReader>& reader) {
   std::string damage;

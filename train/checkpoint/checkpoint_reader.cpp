@@ -118,7 +118,7 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
 void CheckpointReader::verify_range(const CheckpointRange& range,
                                     std::vector<std::byte>& buffer) const {
   constexpr int64_t most_bytes = int64_t{1} << 20;
-  constexpr int64_t ahead = int64_t{16} << 20;  // distance in bytes from a read to its prefetch
+  constexpr int64_t ahead = int64_t{16} << 20;  // bytes by which the prefetch is ahead of the read
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = this->file(static_cast<size_t>(range.file));
   const int64_t element = dtype_size(of.dtype);

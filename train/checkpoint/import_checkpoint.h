@@ -37,8 +37,8 @@ struct ImportedCheckpoint {
 /// Writes the checkpoint into `folder` as a run does: whole and flushed to the disk, or not at all.
 /// Throws InputError
 ///  - for files that cannot be imported, naming file and tensor;
-///  - if the folder has a checkpoint of this step or a later one, from which a run would resume
-///    instead;
+///  - if the folder has a checkpoint of this step or of a later step, because a run would resume
+///    from that checkpoint;
 ///  - if one of the input files is in the folder;
 ///  - if another process writes checkpoints to the folder.
 ImportedCheckpoint import_checkpoint(const ImportOptions& options);

@@ -1,7 +1,7 @@
 // Writes checkpoints during a run, at intervals (CheckpointOptions::every) and on a signal.
 //
-// With `async`, a thread on each rank writes the rank's shard from a copy of its state, so no step
-// waits for the disk unless the copy is limited. The phases are:
+// With `async`, a thread on each rank writes the rank's shard from a copy of the rank's state, so
+// steps do not wait for the disk. (A limited copy is an exception, see below.) The phases are:
 //   1. While its thread writes, a rank sends a busy note to all ranks in each step
 //      (ZeroOptimizer::set_notes).
 //   2. After the first step without a busy note, all shards have been written. Rank 0's thread then
@@ -45,11 +45,11 @@ class RunCheckpoints {
  public:
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
   /// (claim_folder in checkpoint_folder.h). Checkpoints record the settings, metadata and best
-  /// evaluation of `info`. Allocates the copy if the options ask for one. Handles SIGUSR1, SIGUSR2,
-  /// SIGTERM and, unless it is ignored, SIGINT, until destruction. A second SIGINT reaches the
-  /// previous handler. The destructor restores the previous handlers. If SIGUSR1 or SIGUSR2 had no
-  /// handler, the destructor makes the process ignore this signal, so that a signal that comes late
-  /// does not end a program that saves results.
+  /// evaluation of `info`. Allocates the copy if the options ask for one. Handles SIGUSR1, SIGUSR2
+  /// and SIGTERM until destruction, and also SIGINT if the process did not ignore it before. A
+  /// second SIGINT reaches the previous handler. The destructor restores the previous handlers. If
+  /// SIGUSR1 or SIGUSR2 had no handler, the process ignores this signal after the destructor, so
+  /// that a late signal does not end a program that saves results.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();

@@ -1,9 +1,10 @@
-// The copy of a rank's state from which an asynchronous checkpoint is written. The copy holds whole
-// pieces of the state, the largest first, of at most CheckpointOptions::staging bytes together, or
-// all pieces if no limit is set. The thread that writes the checkpoint reads the other pieces in
-// place while the next step's forward and backward run. The next step's update waits for the reads.
+// The copy of a rank's state from which an asynchronous checkpoint is written. The copy holds all
+// pieces of the state, or at most CheckpointOptions::staging bytes of pieces if this limit is set.
+// Large pieces are chosen before small pieces. The thread that writes the checkpoint reads the
+// remaining pieces in place while the next step's forward and backward run. The next step's update
+// waits for these reads.
 //
-// Some state is always copied, even beyond this limit: numbers of updates, the loss scaler's state,
+// Some state is always copied, even beyond the limit: numbers of updates, the loss scaler's state,
 // and running statistics of batch norms. State in GPU memory is always copied too, because the
 // thread cannot read GPU memory. On a GPU without offload, all state is in GPU memory, so a limit
 // below the state's size is refused.

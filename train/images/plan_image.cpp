@@ -43,7 +43,7 @@ class ImageRun {
   }
 
   /// Returns the host memory of a rank with a GPU: images read ahead for steps, plus images read
-  /// ahead for an evaluation. Returns 0 for a rank on the CPU, whose images memory() includes.
+  /// ahead for an evaluation. Returns 0 for a rank on the CPU: memory() includes its images.
   int64_t on_host() const {
     if (device_.is_cpu()) return 0;
     const int64_t evaluated =

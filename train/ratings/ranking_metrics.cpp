@@ -51,8 +51,9 @@ std::vector<int64_t> places_in_catalogue(std::span<const float> scores,
   std::vector<int32_t> ranked;  // the held-out items whose score is a number, best first
   std::ranges::copy_if(held_out, std::back_inserter(ranked), has_number);
   std::ranges::sort(ranked, before);
-  // If an item ranks before ranked[i], it also ranks before all later entries of `ranked`. So each
-  // item is counted only at the first such entry. The prefix sums of these counts are the places.
+  // An item that ranks before ranked[i] also ranks before all later entries of `ranked`. So it is
+  // counted only at the first entry before which it ranks. The prefix sums of the counts are the
+  // places.
   std::vector<int64_t> places(ranked.size(), 0);
   const auto count = [&](int32_t other, int64_t change) {
     // Most items rank behind all held-out items, and need no search.

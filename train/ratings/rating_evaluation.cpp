@@ -192,8 +192,8 @@ std::vector<int64_t> places_by_popularity(const data::Histories& training) {
   return places;
 }
 
-/// Returns the user's quality, which is NaN if a score is not finite. The places of held-out items
-/// are numbers even then, and would hide that the weights or the data are invalid.
+/// Returns the user's quality, or NaN if a score is not finite. Without this check, the quality
+/// would be a number even for NaN scores, and would hide that the weights or the data are invalid.
 RankingQuality quality_if_finite(const RankingTask& task, int32_t user,
                                  std::span<const float> scores) {
   if (std::ranges::all_of(scores, [](float score) { return std::isfinite(score); })) {

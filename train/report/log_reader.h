@@ -11,10 +11,12 @@
 namespace tessera::train {
 
 /// Calls `visit` with each line of the log, in order. A last line without a newline is left out.
-/// Throws InputError if the file cannot be read, or if its first line is not a header. Throws
-/// InputError with the number of the line if a line is not a JSON object with a text "type", if the
-/// loss, gradient norm or learning rate of a step or an evaluation is neither a number nor null, or
-/// if `visit` throws an nlohmann::json::exception.
+/// Throws InputError
+///  - if the file cannot be read, or if its first line is not a header,
+///  - if a line is not a JSON object with a text "type",
+///  - if a loss, gradient norm or learning rate of a step or evaluation is not a number or null,
+///  - if `visit` throws an nlohmann::json::exception.
+/// In the last three cases, the message has the number of the line.
 void read_log(const std::string& path,
               const std::function<void(const nlohmann::ordered_json&)>& visit);
 
