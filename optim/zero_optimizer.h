@@ -16,7 +16,8 @@
 //
 //   stage 0  plain data parallel: every rank holds and updates everything
 //   stage 1  optimizer state is sharded
-//   stage 2  gradients are sharded too: buckets share a small ring of slots, and are sent when full
+//   stage 2  gradients are sharded too: they fill buckets that share a small ring of memory, and
+//            each bucket is sent when it is full
 //   stage 3  parameters are sharded too: gathered before operations read them, then released
 //
 // Parameters may be f32, bf16 or f16, in any mixture. A trained 16-bit parameter has f32 master
@@ -44,11 +45,12 @@
 namespace tessera::optim {
 
 /// Says whether set_parameters resets the update rule's state (for Adam, the moments) and the
-/// counts of updates. The state was computed with the old weights, so new weights that are not
-/// derived from the old weights must not use this state.
+/// counts of updates. The state was computed with the old weights, so it fits only new weights that
+/// are derived from the old weights.
 enum class RuleState : uint8_t {
   reset,  // for unrelated weights, such as those of a file
-  keep,   // for values derived from the present weights: their average, or a copy put back
+  keep,   // for values derived from the present weights, such as an average over several steps,
+          // and for a copy of earlier weights that is put back
 };
 
 /// A step that was launched; on a GPU it may still run. Every launched step needs a call of get(),
@@ -94,8 +96,8 @@ class ZeroOptimizer {
                     const ZeroOptions& options);
 
   /// Moves the model's parameters into flat buffers, initialises parameters without values, and
-  /// sets hooks on all of them. The model must outlive the optimizer. At stage 3 the model has
-  /// values only as long as the optimizer lives. Parameters that are frozen at this time get
+  /// sets hooks on all parameters. The model must outlive the optimizer. At stage 3 the parameters
+  /// lose their values when the optimizer is destroyed. Parameters that are frozen at this time get
   /// neither gradient nor state. Throws as `check` does. Also throws if a parameter already has an
   /// optimizer. Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
@@ -153,8 +155,8 @@ class ZeroOptimizer {
   /// reads. `loss` returns the mean loss, or an undefined tensor for no data. With options.graph,
   /// `loss` and its backward are captured in CUDA graphs and replayed (cuda::Graph lists the
   /// conditions). `load` then runs in every micro-step. `loss` runs only when a graph is captured,
-  /// and in two micro-steps that run without a graph: the optimizer's first one, and the first one
-  /// after add_param_group. Every micro-batch must then have data.
+  /// and in micro-steps that run without a graph: the optimizer's first micro-step, and the first
+  /// one after each add_param_group. With options.graph, every micro-batch must have data.
   void micro_steps(int64_t step, const Batch& batch,
                    const std::function<void(const MicroBatch&)>& load,
                    const std::function<Tensor()>& loss);
@@ -220,7 +222,8 @@ class ZeroOptimizer {
   /// gradient sums and, at stages 0 and 1, for the new gradients. Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
 
-  /// Returns which rank owns which elements of which parameter. The same on every rank.
+  /// Returns which rank owns which elements of which parameter. The result is the same on every
+  /// rank.
   Ownership ownership() const;
 
   /// Returns how many rows of each row-sparse table this rank has looked up, sent and updated so
@@ -246,9 +249,9 @@ class ZeroOptimizer {
   /// at every stage.
   std::vector<StateTensor> state_tensors() const;
   /// Returns the pieces of state_tensors() that this rank saves: its shards at every stage, and on
-  /// rank 0 also all state that is not sharded. Pieces are valid until the next step. Counts and
-  /// the loss scale are copies in host memory, of Category::checkpoint. Throws if a step is not
-  /// finished.
+  /// rank 0 also all state that is not sharded. Pieces are valid until the next step. The counts of
+  /// updates and the loss scale are copied to host memory, which is counted as
+  /// Category::checkpoint. Throws if a step is not finished.
   std::vector<StatePiece> own_state_pieces() const;
   /// Returns the order in which the last micro-batch with data used parameters and completed their
   /// gradients. Each number is 4 x registration index + ParameterEvent::Kind

@@ -10,17 +10,18 @@
 
 namespace tessera::optim {
 
-/// On a GPU, one buffer that is allocated at once and kept, because CUDA graphs record addresses.
-/// On the CPU, each bucket has memory from the first take() in a step to free() at the step's end.
-/// So gradients reuse memory of activations that backward has freed (docs/memory.md).
+/// On a GPU, the constructor allocates one buffer for all buckets, and free() keeps this buffer,
+/// because CUDA graphs record addresses. On the CPU, each bucket has memory from the first take()
+/// in a step to free() at the step's end. So gradients reuse memory of activations that backward
+/// has freed (docs/memory.md).
 class BucketMemory {
  public:
   /// Bucket b has elements[b] elements.
   BucketMemory(dist::Communicator& communicator, std::span<const int64_t> elements, DType dtype);
 
   DType dtype() const { return dtype_; }
-  /// Returns a bucket's memory, [elements[bucket]]. The first call after free() allocates it, with
-  /// arbitrary contents. Throws if there is not enough memory.
+  /// Returns a bucket's memory, [elements[bucket]]. On the CPU, the first call after free()
+  /// allocates it, with arbitrary contents. Throws if there is not enough memory.
   Tensor take(int bucket);
   /// Returns the memory of a bucket for which take() was called. Throws for other buckets.
   const Tensor& of(int bucket) const;

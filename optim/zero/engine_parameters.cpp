@@ -57,8 +57,8 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
                      std::vector<nn::NamedStatistics> statistics) {
   const Extent before{trainable_.size(),     frozen_.size(), tables_.size(),
                       update_counts_.size(), registered_,    scaler_ != nullptr};
-  // Everything that can fail comes first. In later calls than the first, the ranks then tell each
-  // other whether they failed. Without this exchange, a rank that succeeded would wait forever in
+  // Everything that can fail comes first. Then the ranks tell each other whether they failed, in
+  // every call except the first. Without this exchange, a rank that succeeded would wait forever in
   // the next step for a rank that rolled back.
   GradientNorm norm;
   BatchStatistics::Addition addition;

@@ -49,8 +49,8 @@ RingGradients::RingGradients(const Partition& partition, dist::Communicator& com
   std::iota(order.begin(), order.end(), 0);
   for (const int b : order) {
     const dist::Bucket& bucket = partition.bucket(b);
-    // The bucket of a tied parameter opens first and closes last. In the ring, this bucket would
-    // block an end during all of backward.
+    // The bucket of a tied parameter is opened first and completed last. In the ring, this bucket
+    // would occupy one end during all of backward.
     own_slot_.push_back(bucket.shared ? static_cast<int>(own_.size()) : -1);
     if (bucket.shared) own_.push_back(new_slot(bucket.elements));
   }
@@ -252,7 +252,7 @@ ReductionPolicy::Sent LocalSums::send(int bucket, const Tensor& gradient,
                                       const MicroStep& micro_step) {
   if (!sums_.defined()) return reduction_->send(bucket, gradient, micro_step);
   const Tensor sum = partition_.bucket_of(sums_, bucket);
-  // The gradient of a repeated micro-batch must not be counted twice.
+  // A rank that only repeats another rank's micro-batch must not add this gradient a second time.
   if (micro_step.contributes) {
     kernels::fold(current_context(gradient.device()), sum, gradient, micro_step.index == 0);
   }

@@ -62,10 +62,11 @@ class FullGradients : public GradientPolicy {
 ///   | bucket 4 -->         |    <-- bucket 5 |
 ///   | bucket 6 -->   |                          after bucket 4 has been sent
 ///
-/// The bucket of a tied parameter opens first and closes last, so it has memory outside the ring.
-/// Any other bucket gets a slot outside the ring only if buckets that still fill leave no room for
-/// it in the ring. This can happen in the first micro-step if the model does not complete its
-/// buckets in reverse order of registration. Afterwards the ring follows the order of the model.
+/// A tied parameter is registered under several names. Its bucket is opened first and completed
+/// last, so the bucket has memory outside the ring. Any other bucket gets a slot outside the ring
+/// only if the buckets that are still filling leave no free memory in the ring. This can happen in
+/// the first micro-step if the model does not complete its buckets in reverse order of
+/// registration. Afterwards the ring follows the order of the model.
 class RingGradients : public GradientPolicy {
  public:
   RingGradients(const Partition& partition, dist::Communicator& communicator);
@@ -151,7 +152,7 @@ class ReductionPolicy {
   struct Sent {
     dist::Work left;     // done when the gradient's memory is free
     // Done when all ranks' gradients are in the sum of this rank's shard. With LocalSums, only the
-    // last micro-step of a step adds to this sum, and `arrived` is empty before.
+    // last micro-step of a step adds to this sum; in earlier micro-steps `arrived` is empty.
     dist::Work arrived;
   };
   virtual ~ReductionPolicy() = default;

@@ -10,7 +10,8 @@
 namespace tessera::optim {
 namespace {
 
-// The rule itself may refuse a group. Its error does not know the number of the group.
+// A rule throws for hyper-parameters that it cannot use. The error is thrown again with the group's
+// number, which the rule does not know.
 UpdateHyper hyper_of(const std::string& whose, const UpdateRule& rule, const GroupOptions& options,
                      int group) {
   try {
@@ -57,8 +58,9 @@ std::vector<int> groups_of(const ZeroOptions& options,
   return groups;
 }
 
-// A rule may be unable to use a group that has only parameters of the other rule. For example, SGD
-// without momentum as table_rule cannot use the momentum of a group of dense parameters.
+// Each rule is checked only with the groups of the parameters that it updates, because it need not
+// be able to use the other groups. For example, SGD without momentum as table_rule cannot use the
+// momentum of a group of dense parameters.
 void check_groups(const ZeroOptions& options, const UpdateRule& rule,
                   const std::vector<nn::NamedParameter>& parameters, const std::vector<int>& of) {
   std::set<int> groups{0};

@@ -163,7 +163,7 @@ dist::Work ShardedParameters::gather_updated(int) {
 
 void ShardedParameters::begin_forward() {
   // Releases units that an evaluation has left gathered. The gathers of a micro-step then depend
-  // only on its own reads, which are the same on every rank.
+  // only on the micro-step's own reads, which have the same order on every rank.
   release_all();
   phase_ = Phase::forward;
   forward_.next = 0;

@@ -66,14 +66,14 @@ class GatheredParameters : public ParameterPolicy {
 ///   the entered unit        is gathered
 ///   the unit read next      is gathered too, if `prefetch` is set and an earlier pass over the
 ///                           model has shown the order of units
-///   units that running      stay gathered
-///   operations read
+///   units being read        stay gathered, because running operations need their values
 ///   tied units              stay gathered until backward ends, or after an evaluation until the
 ///                           next forward of a micro-batch or the next update
 ///   all remaining units     are released, unless the entered unit is tied
 ///
-/// Gathers are collective, so all ranks must start them in the same order. The order depends only
-/// on the reads of the program, which are the same on every rank.
+/// A unit is tied if the model registers one of its parameters under several names. Gathers are
+/// collective, so all ranks must start them in the same order. This order depends only on the order
+/// in which the program reads parameters, which must be the same on every rank.
 class ShardedParameters : public ParameterPolicy {
  public:
   ShardedParameters(const Partition& partition, dist::Communicator& communicator, bool prefetch,

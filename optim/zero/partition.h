@@ -17,8 +17,8 @@
 
 namespace tessera::optim {
 
-/// Allocates a zeroed flat buffer from the communicator. Gaps between parameters and padding must
-/// stay zero, because norms and updates read whole blocks.
+/// Allocates a zeroed flat buffer from the communicator. Padding and the gaps between parameters
+/// must stay zero, because norms and updates read whole blocks of 256 elements.
 Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
                    Category category);
 /// Allocates a buffer with arbitrary contents from the communicator.
@@ -61,7 +61,7 @@ class Partition {
   dist::Call call(dist::Traffic purpose, int bucket) const {
     return {purpose, bucket, parameters_.front().registration};
   }
-  /// Names a bucket for the trace, and the event of its gradient (trace::Station).
+  /// Identifies a bucket and an event of its gradient (trace::Station) in records of the trace.
   trace::BucketPlace place(int bucket, trace::Station station) const {
     return call(dist::Traffic::gradients, bucket).place(station);
   }

@@ -338,8 +338,8 @@ void Reducer::note_completed(PartitionBuckets& part, int bucket) {
 }
 
 void Reducer::complete_missing() {
-  // Each bucket is completed in its turn, so that it is sent at once and the next one can use its
-  // memory. In any other order a ring of gradients would have to hold many complete buckets.
+  // Buckets are completed in the order of sending, so each bucket is sent at once and frees memory
+  // for the next one. In any other order a ring would have to hold many complete buckets.
   for (const auto& [part, bucket] : order_) complete_bucket(*part, bucket);
 }
 

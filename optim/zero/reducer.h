@@ -86,8 +86,8 @@ class Reducer {
   void end_backward();
   /// Completes and sends the buckets that backward left incomplete, then sends the tables.
   void send_rest();
-  /// Records the loss and batch statistics of the micro-batch, unless it is a repeat
-  /// (MicroStep::contributes is false).
+  /// Records the loss and batch statistics of the micro-batch. Does nothing if this rank only
+  /// repeats another rank's micro-batch (MicroStep::contributes is false).
   void note_data(const Tensor& loss);
   /// Records which parameters got a gradient, if the rank contributes.
   void note_reached();
@@ -114,7 +114,7 @@ class Reducer {
 
     Bucket& bucket(int index) { return buckets[static_cast<size_t>(index)]; }
   };
-  /// Names a bucket: the buckets of one partition, and an index among them.
+  /// An entry of order_: a bucket, given by its partition and by its index in that partition.
   struct Turn {
     PartitionBuckets* part;
     int bucket;

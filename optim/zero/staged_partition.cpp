@@ -188,7 +188,7 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
   } else if (options.stage == 0) {
     auto full = std::make_unique<FullGradients>(partition_, *communicator_);
     // If sums and gradients have the same dtype, sums are gathered into the memory of the
-    // gradients. This memory is free at that time.
+    // gradients. This memory is free by then, because the gradients have been added to the sums.
     updates_ = std::make_unique<ReplicatedUpdate>(partition_, *communicator_, rule,
                                                   std::move(place), full->memory());
     gradients_ = std::move(full);

@@ -63,10 +63,11 @@ class StepState {
 /// An event of a parameter in a micro-step. The order of events follows from the model alone, so it
 /// is the same for any number of ranks, any stage and any bucket size.
 struct ParameterEvent {
+  // For a row-sparse table, `use` and `done` have other meanings. `use`: an operation looks up rows
+  // for training. `done`: an evaluation within the micro-batch looks up rows.
   enum class Kind : uint8_t {
-    use,             // an operation is about to read the parameter, or looks up rows of a table
-    done,            // an operation has finished reading the parameter; of a table: an evaluation
-                     // within the micro-batch looks up rows
+    use,             // an operation is about to read the parameter
+    done,            // an operation has finished reading the parameter
     complete,        // the parameter's gradient is complete
     begin_backward,  // backward begins; this event has no parameter
   };

@@ -32,7 +32,7 @@ class UpdatePlace {
   /// Returns zeroed f32 memory for master weights or state.
   virtual Tensor zeros(int64_t elements) const = 0;
 
-  /// True if the copy of a bucket's sums may start while the previous bucket is still updated.
+  /// True if the copy of a bucket's sums may start while the previous bucket is being updated.
   virtual bool ahead() const = 0;
   /// Starts to copy a bucket's sums to device(), after earlier work of the calling thread's stream.
   /// Buckets are started and taken in the same order. Their numbers rise or fall by one, so that

@@ -6,10 +6,11 @@
 // weights into the parameters (Micikevicius et al., arXiv:1710.03740). An UpdatePlace decides
 // whether the update runs on the device of the ranks or on the host (optim/zero/update_place.h).
 //
-// `prepare` is called for each bucket, from the last to the first. With ReplicatedUpdate,
-// `prepare` starts to gather the bucket's sums if there is memory for them yet; otherwise a later
-// `update` starts to gather them. Then `update` is called for each bucket, also from the last to
-// the first. `update` waits for the bucket's sums, and applies the rule.
+// First `prepare` is called for each bucket, from the last to the first. With ReplicatedUpdate,
+// `prepare` starts to gather the bucket's sums if memory is free for them. Otherwise a later call
+// of `update` starts this gather, when another bucket's memory becomes free. After all calls of
+// `prepare`, `update` is called for each bucket, also from the last to the first. `update` waits
+// for the bucket's sums, and applies the rule.
 #pragma once
 
 #include <memory>

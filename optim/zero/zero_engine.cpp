@@ -16,7 +16,8 @@
 namespace tessera::optim {
 namespace {
 
-// Checked before the loss is recorded: a failure there would only say that a copy does not fit.
+// Called before the loss is recorded, because recording a loss of another shape or dtype would only
+// report that a copy does not fit.
 void check_loss(const Tensor& loss) {
   TESSERA_CHECK(loss.elements() == 1 && loss.dtype() == DType::f32,
                 "backward: the loss is {} {}, expected one f32 number", dtype_name(loss.dtype()),

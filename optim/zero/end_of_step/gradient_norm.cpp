@@ -45,8 +45,8 @@ void GradientNorm::add_partition(const Partition& partition) {
 }
 
 // Blocks are numbered in the order of parts and not by bucket or shard, so that the order of
-// addition depends on the model alone. In a table, only the touched blocks are numbered. The sums
-// of these blocks follow each other, so for place() the table is one shard of unlimited size.
+// addition depends on the model alone. In a table, only the touched blocks are numbered. Their sums
+// are consecutive in sums_, so Segment::place() can treat the table as one shard of unlimited size.
 void GradientNorm::place_segments() {
   segments_.clear();
   blocks_ = 0;

@@ -1,7 +1,7 @@
 // The data that ranks exchange when a step ends: the losses of the micro-batches, a flag for each
-// micro-batch with data, a flag for each parameter with a gradient, and notes. Only the caller
-// interprets the notes. Losses are exchanged between the devices of the ranks. All other data is
-// exchanged between the hosts of the ranks.
+// micro-batch with data, a flag for each parameter with a gradient, and notes: eight bits of the
+// caller, who alone knows their meaning. Losses are exchanged between the devices of the ranks. All
+// other data is exchanged between the hosts of the ranks.
 #pragma once
 
 #include <cstdint>
