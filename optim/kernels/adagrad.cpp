@@ -1,5 +1,5 @@
 // adagrad_update: Adagrad on flat tensors of n elements each, as torch.optim.Adagrad defines it.
-// Parameters and sums of squares are f32, gradients have any floating-point dtype. Per element:
+// Parameters p and sums of squares v are f32, gradients have any floating-point dtype. Per element:
 //   g = gradient * gradient_scale + weight_decay * p
 //   v = v + g^2
 //   p = p - learning_rate * g / (sqrt(v) + epsilon)

@@ -1,5 +1,5 @@
-// adam_update: Adam and AdamW on flat tensors of n elements each. Parameters and both moments are
-// f32, gradients have any floating-point dtype. For each element, as in PyTorch:
+// adam_update: Adam and AdamW on flat tensors of n elements each. Parameters p and both moments, m
+// and v, are f32, gradients have any floating-point dtype. For each element, as in PyTorch:
 //   g = gradient * gradient_scale              (+ weight_decay * p if decay is not decoupled)
 //   m = beta1 m + (1 - beta1) g
 //   v = beta2 v + (1 - beta2) g^2

@@ -64,7 +64,8 @@ TESSERA_KERNEL(adam_update_rows, const RowUpdate& update, const UpdateHyper& hyp
 TESSERA_KERNEL(sgd_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 TESSERA_KERNEL(adagrad_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 /// Adagrad with one value v per row (Gupta et al., "Training recommender systems at scale", 2020,
-/// and FBGEMM's exact_rowwise_adagrad): v += mean of g^2; p -= rate * g / (sqrt(v) + epsilon).
+/// and FBGEMM's exact_rowwise_adagrad). For a row p with gradient g:
+///   v += mean of g^2;  p -= learning_rate * g / (sqrt(v) + epsilon)
 TESSERA_KERNEL(rowwise_adagrad_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 
 }  // namespace tessera

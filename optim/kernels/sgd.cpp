@@ -1,6 +1,6 @@
 // sgd_update: SGD with momentum on flat tensors of n elements each, as in torch.optim.SGD without
-// dampening. Parameters and the momentum buffer are f32, gradients have any floating-point dtype.
-// The factor `momentum` is UpdateHyper::beta1. For each element:
+// dampening. Parameters p and the momentum buffer b are f32, gradients have any floating-point
+// dtype. The factor `momentum` is UpdateHyper::beta1. For each element:
 //   g = gradient * gradient_scale + weight_decay * p
 //   b = first_step ? g : momentum * b + g                (b = g if momentum is 0)
 //   p = p - learning_rate * (nesterov ? g + momentum * b : b)

@@ -45,8 +45,8 @@ struct PlanParts {
   int64_t fetched = 0;        // with a GPU: copies of the scalars on the host
   int64_t crossing = 0;       // offload: copies of sums and weights between device and host
   int64_t texts = 0;          // checkpoints, saves: buffer to exchange texts, on the host
-  int64_t saved = 0;          // saves: the largest bucket in f32
-  int64_t mirrors = 0;        // staged: host copies of the largest buffers, and MPI's staging
+  int64_t saved = 0;          // saves: the largest bucket or row-sparse table, in f32
+  int64_t mirrors = 0;        // if `staged`: host copies of the largest buffers, and MPI's staging
 };
 
 /// The memory of one rank's optimizer and communicator, and the traffic that the rank sends, in
@@ -62,10 +62,10 @@ struct Plan {
   /// Peaks that depend on the model's operations; nullopt if unknown. plan() leaves them empty.
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
-  /// Host memory that the members above do not count. With offload on any device, this is the
-  /// offloaded state, and copies of sums and weights. On a rank that computes on a GPU, this memory
-  /// also holds the data exchanged between hosts, the buffers sent to other ranks through the host,
-  /// and the inputs copied from the host by the GPU.
+  /// Host memory that the members above do not count. With offload, it has the offloaded state, and
+  /// copies of sums and weights. On a rank that computes on a GPU, it also has the data exchanged
+  /// between hosts, copies of the step's scalars, the buffers sent to other ranks through the host,
+  /// and the inputs that are copied to the GPU.
   struct Host {
     int64_t optimizer_state = 0;
     int64_t communication = 0;

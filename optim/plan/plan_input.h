@@ -26,7 +26,7 @@ struct PlanParameter {
   // parameter, both are 0.
   int64_t rows = 0;
   int64_t distinct = 0;     // the largest number of different rows that a micro-batch looks up
-  int64_t lookups = 0;      // a micro-batch's operations that look up rows; also for a dense table
+  int64_t lookups = 0;      // operations of a micro-batch that look up rows; set for any table
 
   bool row_sparse() const { return distinct > 0; }
   int64_t width() const { return elements / rows; }

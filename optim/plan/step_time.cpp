@@ -76,9 +76,10 @@ class Gathering {
   explicit Gathering(const std::vector<BlockCost>& blocks)
       : blocks_(blocks), there_(blocks.size(), absent) {}
 
-  /// Gathers `block`, if it is not gathered yet, and waits for it. Then releases the previous block
-  /// unless the previous block is tied, and starts to gather the next block. Forward goes from
-  /// higher to lower block indices, backward from lower to higher indices.
+  /// Gathers `block` if it is absent, and waits until it is gathered. Does nothing else if `block` is
+  /// the current block. Otherwise releases the current block unless it is tied, makes `block` the
+  /// current block, and starts to gather the next block. Forward goes from higher to lower block
+  /// indices, backward from lower to higher indices.
   void enter(Clock& clock, size_t block, bool forward) {
     gather(clock, block);
     clock.wait(there_[block]);

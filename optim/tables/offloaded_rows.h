@@ -24,7 +24,7 @@ namespace tessera::optim {
 struct TouchedRows {
   Tensor rows;        // i32 [m]
   Tensor slots = {};  // i32 [m]: the sum of rows[i] is row slots[i] of `sums`, or zero if slots[i]
-                      // is -1; if `slots` is undefined, the sum of rows[i] is row i
+                      // is -1; if `slots` is undefined, the sum of rows[i] is row i of `sums`
   Tensor sums;        // f32 [n, C]; n >= m if slots is undefined
 };
 

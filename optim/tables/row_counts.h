@@ -9,7 +9,7 @@ namespace tessera::optim {
 /// counted. From these counts optim/plan/plan_tables.h computes the exact number of bytes that the
 /// rank has sent for the table's rows. For a frozen table, only `asked` and `served` are counted.
 struct RowCounts {
-  int64_t looked_up = 0;  // distinct rows of each micro-batch of this rank, summed
+  int64_t looked_up = 0;  // distinct rows of a micro-batch, summed over this rank's micro-batches
   int64_t sent = 0;       // gradient rows that this rank sent to other ranks
   int64_t asked = 0;      // stage 3: rows that this rank requested from other ranks
   int64_t served = 0;     // stage 3: rows whose values this rank sent to other ranks

@@ -63,7 +63,8 @@ class Table {
   /// Waits for the gradient sums of the step. The caller must then gather touched_counts() from all
   /// ranks, and pass the counts to set_counts().
   void finish();
-  /// The numbers of rows and of blocks of this rank that the step has touched.
+  /// The number of rows of this rank that the step has touched, and the number of blocks of 256
+  /// elements that contain elements of these rows.
   std::array<int64_t, 2> touched_counts() const;
   /// rows[r] and blocks[r] are touched_counts() of rank r.
   void set_counts(std::vector<int64_t> rows, std::vector<int64_t> blocks);

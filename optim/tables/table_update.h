@@ -27,9 +27,9 @@ class TableUpdate {
   TableUpdate(const TableInfo& info, dist::Communicator& communicator, UpdateRule rule,
               const ZeroOptions& options);
 
-  /// Updates rows with the sums of `gradients`, and sends the new values to other ranks if the
-  /// stage requires it. Rank r owns counts[r] touched rows, and all ranks together own at most
-  /// `most`. Collective.
+  /// Updates rows with the sums of `gradients`. At stages 1 and 2 also sends the new values to the
+  /// other ranks. Rank r owns counts[r] touched rows, and all ranks together own at most `most`.
+  /// Collective.
   void update(TableGradients& gradients, TableValues& values, const std::vector<int64_t>& counts,
               int64_t most, const UpdateHyper& hyper, const StepScalars* scalars);
 

@@ -5,9 +5,9 @@
 //   stage 3         a rank has only the rows that it owns; all rows that a micro-batch looks up
 //                   are fetched from their owners
 //
-// In a micro-batch, operations read a copy of the rows that the micro-batch looks up. So forward,
-// backward and gradient number the rows in the same way, by slot, at every stage. n is the most
-// distinct rows that a micro-batch may look up.
+// In a micro-batch, operations read a copy of the rows that the micro-batch looks up. Rows of this
+// copy are numbered by slot (optim/tables/row_slots.h), in forward, backward and gradient, and at
+// every stage. n is the most distinct rows that a micro-batch may look up.
 #pragma once
 
 #include <optional>
