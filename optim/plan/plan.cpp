@@ -165,8 +165,8 @@ class Planner {
 
   // At every stage a checkpoint has this rank's shards: f32 weights and state of trained
   // parameters, and the values of frozen parameters. Staging copies the shards, and the checkpoint
-  // is written from the copies. Shards in GPU memory are always copied. Shards in host memory are
-  // copied as far as checkpoint_limit allows, else written without a copy.
+  // is written from the copies. Shards in GPU memory are always copied. Shards in host memory that
+  // do not fit into checkpoint_limit are written without a copy.
   void add_staging(const PlanGroup& group) {
     const int64_t tensors = group.trainable ? 1 + input_.state_tensors : 1;
     const int64_t bytes = group.trainable ? f32_bytes : dtype_size(group.dtype);

@@ -26,7 +26,7 @@ struct PlanParameter {
   // parameter, both are 0.
   int64_t rows = 0;
   int64_t distinct = 0;     // the largest number of different rows that a micro-batch looks up
-  int64_t lookups = 0;      // operations of a micro-batch that look up rows; set for any table
+  int64_t lookups = 0;      // operations of a micro-batch that look up rows; 0: not a table
 
   bool row_sparse() const { return distinct > 0; }
   int64_t width() const { return elements / rows; }
@@ -55,8 +55,8 @@ struct PlanInput {
   bool graph = false;
   bool checkpoints = false;         // checkpoints are written
   bool checkpoint_staging = false;  // checkpoints are written from a copy of the rank's state
-  /// Limit on the bytes of the copy for a checkpoint; nullopt: no limit. State in host memory that
-  /// does not fit is not copied. Some state is always copied, such as all state in GPU memory
+  /// Limit on the bytes of the copy for a checkpoint; nullopt: no limit. State in host memory is
+  /// copied only as far as it fits. Some state is always copied, such as all state in GPU memory
   /// (train/checkpoint/state_copy.h).
   std::optional<int64_t> checkpoint_limit = std::nullopt;
   bool saves = false;               // weights are saved during the run

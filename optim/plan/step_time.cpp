@@ -76,10 +76,10 @@ class Gathering {
   explicit Gathering(const std::vector<BlockCost>& blocks)
       : blocks_(blocks), there_(blocks.size(), absent) {}
 
-  /// Gathers `block` if it is absent, and waits until it is gathered. Does nothing else if `block` is
-  /// the current block. Otherwise releases the current block unless it is tied, makes `block` the
-  /// current block, and starts to gather the next block. Forward goes from higher to lower block
-  /// indices, backward from lower to higher indices.
+  /// Gathers `block` if it is absent, and waits until it is gathered. Does nothing else if `block`
+  /// is the current block. Otherwise releases the current block unless it is tied, makes `block`
+  /// the current block, and starts to gather the next block. Forward goes from higher to lower
+  /// block indices, backward from lower to higher indices.
   void enter(Clock& clock, size_t block, bool forward) {
     gather(clock, block);
     clock.wait(there_[block]);
@@ -140,7 +140,7 @@ class Step {
  private:
   // Returns the time at which the memory for a bucket's gradient is free: when the exchange of the
   // previous gradient in this memory ends. At stages 2 and 3, buckets that are not tied use the
-  // two slots of the ring in turn, so each call for such a bucket changes the slot.
+  // two slots of the ring in turn, so each call for such a bucket switches to the other slot.
   double& place(size_t index) {
     const BucketCost& bucket = costs_.buckets[index];
     if (input_.stage < 2 || bucket.tied) return reduced_[index];

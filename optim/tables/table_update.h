@@ -6,9 +6,9 @@
 //
 // With offload the host updates the rows (optim/tables/offloaded_rows.h).
 //
-// By default, the rule is applied to touched rows only: the other rows get neither weight decay nor
-// a change from their moments. With ZeroOptions::update_all_rows the other rows are updated too,
-// with a gradient of zero, as in a dense table.
+// By default, the rule is applied to touched rows only: weight decay and moments do not change the
+// other rows. With ZeroOptions::update_all_rows the other rows are updated too, with a gradient of
+// zero, as in a dense table.
 #pragma once
 
 #include <optional>

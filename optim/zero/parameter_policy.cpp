@@ -115,8 +115,8 @@ int ShardedParameters::successor(int unit) {
     return prefetch_ && known && at + 1 != units.end() ? *(at + 1) : -1;
   }
   Order& order = phase_ == Phase::forward ? forward_ : backward_;
-  // If this pass reads another unit than the known order says, the order from here on is dropped
-  // and learned anew.
+  // If this pass reads another unit than the known order says, the known order is dropped from here
+  // on, and this pass records the new order.
   if (order.next == order.units.size() || order.units[order.next] != unit) {
     order.units.resize(order.next);
     order.units.push_back(unit);

@@ -124,7 +124,7 @@ class Reducer {
   void attach(PartitionBuckets& part);
   static void detach(const TrainablePartition& partition);
   void add_turns(PartitionBuckets& part);
-  /// Sets turns by registration, which every rank knows without communication.
+  /// Sets turns in reverse order of registration, which is the same on every rank.
   static void reset_turns(PartitionBuckets& part);
   void sort_turns();
   /// Adopts rank 0's order of completing buckets, once rank 0 has had data. Collective.

@@ -55,7 +55,7 @@ std::vector<Tensor> UpdatePolicy::state(int bucket) const {
 
 Tensor UpdatePolicy::copied_sums(int bucket) {
   const bool first = bucket == partition_.buckets() - 1;
-  // If the place works ahead, the previous call has started this bucket's copy.
+  // If place_->ahead() is true, the previous call has started this bucket's copy.
   if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
   const Tensor here = place_->take(bucket);
   // sums() may start a gather into the memory from which this bucket's sums are copied. So sums()
