@@ -268,7 +268,7 @@ RowCounts expected_counts(const PlanInput& input, const PlanParameter& table, in
   const auto rounded = [](double x) { return std::llround(x); };
   RowCounts counts;
   const auto micro_steps = static_cast<double>(input.batch.micro_steps(input.ranks));
-  counts.looked_up = rounded(distinct * micro_steps);
+  counts.looked_up = rounded(distinct * static_cast<double>(contributed));
   counts.touched = counts.updated = rounded(touched);
   counts.blocks = std::min<int64_t>(rounded(blocks), dist::blocks_of(own * table.width()));
   counts.updates = 1;

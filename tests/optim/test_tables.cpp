@@ -129,6 +129,14 @@ TEST_CASE("expected counts of rows are close to those of a step") {
   const auto traffic = table_traffic(input, input.parameters[0], 1, counts);
   CHECK(traffic[static_cast<size_t>(dist::Traffic::gradients)] == counts.sent * 256);
   CHECK(traffic[static_cast<size_t>(dist::Traffic::rows)] == (counts.sent + counts.asked) * 4);
+
+  // Of three micro-batches in one micro-step, rank 3 has none. It repeats one without counting it.
+  PlanInput fewer = input;
+  fewer.batch.global = 300;
+  const RowCounts idle = expected_counts(fewer, fewer.parameters[0], 3, 100, {});
+  CHECK(idle.looked_up == 0);
+  CHECK(idle.sent == 0);
+  CHECK(idle.asked > 0);
 }
 
 }  // namespace
