@@ -1,10 +1,10 @@
 // attention: q (B, T, H, D), k and v (B, S, G, D) -> y (B, T, H, D). For each sequence and head h,
 //   y[t] = sum over s of p[t, s] v[s], where p[t, :] is the softmax of scale q[t] . k[s] over s,
-// with k and v of head h / (H / G). If causal, s runs from 0 to t + S - T only.
+// where head h of q uses head h / (H / G) of k and v. If causal, s runs from 0 to t + S - T only.
 //
-// The CPU kernels share the tiles and the online softmax of causal_attention (attention_tiles.h).
-// The forward keeps logsumexp, from which the backward recomputes the probabilities. dk and dv are
-// summed in f32 over the heads that share k and v, one head after the other.
+// The CPU kernels are the loops of attention_tiles.h, which causal_attention uses too. The forward
+// keeps the logsumexp of each row of scaled scores, so that the backward can recompute p from q and
+// k. dk and dv are summed in f32 over the heads that share k and v, one head after the other.
 #include "core/ops/attention.h"
 
 #include <cmath>

@@ -4,8 +4,9 @@
 // keys that no query of the tile sees are left out.
 //
 // The backward sums dk and dv of a sequence in f32, over all tiles and over the heads that share k
-// and v. The last tile is processed first, because it sees all keys. In the last tile, the first of
-// the heads that share k and v overwrites the sums. All other heads and tiles add to the sums.
+// and v. The last tile is processed first: it sees all keys, also if causal, so it can overwrite
+// every sum. In the last tile, the first of the heads that share k and v overwrites the sums. All
+// other heads and tiles add to the sums.
 #include "core/ops/attention.h"
 
 #include <algorithm>
@@ -49,8 +50,9 @@ struct WarpRow {
       : h(index / tile.rows), row(index % tile.rows) {}
 };
 
-/// Turns scores into probabilities, rounded to the type T, and overwrites `scores`. If T is float,
-/// `probabilities` may share the memory of `scores`. Writes logsumexp (H, T) of the scaled scores.
+/// Computes the probabilities from the scores, rounded to the type T, and overwrites `scores` with
+/// intermediate results. If T is float, `probabilities` may share the memory of `scores`. Also
+/// writes the logsumexp (H, T) of the scaled scores.
 template <class T>
 __global__ void __launch_bounds__(threads)
     attention_softmax_kernel(T* probabilities, float* scores, float* logsumexp, Tile tile) {

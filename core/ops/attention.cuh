@@ -124,7 +124,7 @@ inline bool on_tensor_cores(const Context& context, const Sizes& s,
     if (!packable(tensor->raw())) return false;
   }
   if (s.head != 128) return s.head == 64;
-  // With D = 128 a block needs up to 103 KiB. GPUs of compute capability 8.6, 8.9 and 12.0 have 99.
+  // With D = 128 a block needs up to 103 KiB. Compute capabilities 8.6, 8.9 and 12.0 have 99 KiB.
   int shared_bytes = 0;
   TESSERA_CUDA(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                       context.device.index));
@@ -133,10 +133,10 @@ inline bool on_tensor_cores(const Context& context, const Sizes& s,
 
 /// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit values and 16
 /// bytes of padding. The padding shifts each row by four banks, so the eight rows that ldmatrix
-/// reads at one column are in different banks. A lane needs only one register for its offset in a
-/// tile, because its other offsets differ from this offset by constants. Permuting the 16-byte
-/// chunks of each row instead would need no padding, but a register for the offset of each column.
-/// Registers are scarcer than shared memory in these kernels.
+/// reads at one column are in different banks. The addresses that a lane reads in a tile then
+/// differ only by compile-time constants, so one of them in a register is enough. Permuting the
+/// 16-byte chunks of each row would need no padding, but one register for each column. Registers
+/// are scarcer than shared memory in these kernels.
 template <int D>
 inline constexpr uint32_t pitch = D * 2 + 16;
 
@@ -164,8 +164,8 @@ __device__ void load_tile(SharedAddress tile, Slice<const T> from, int first, in
   }
 }
 
-/// Blocks of `keys` keys in shared memory, each followed by the values of these keys. Blocks are
-/// double-buffered: while warps work on one block, the next block is copied.
+/// Blocks in shared memory. A block has `keys` keys, followed by the values of these keys. Blocks
+/// are double-buffered: while warps work on one block, the next block is copied.
 template <class T, int D, int keys>
 struct KeyBlocks {
   static constexpr uint32_t half = keys * pitch<D>;
@@ -297,9 +297,9 @@ __device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int colu
 }
 
 /// Writes a warp's result (16 M, D) to the tokens from `first` on. Multiplies row
-/// 16 m + 8 half + lane / 4 by factor(m, half). A lane has only 4 adjacent bytes of a row, but a
-/// store should write 16. So the warp first copies the result to shared memory, into the rows of
-/// `tile` from `row` on. No other warp uses these rows.
+/// 16 m + 8 half + lane / 4 by factor(m, half). A lane has only 4 adjacent bytes of a row, but one
+/// store can write 16. So the warp first copies the result to shared memory, into the rows of
+/// `tile` from `row` on, and then stores 16 bytes at a time. No other warp uses these rows.
 template <int D, class T, int M, class Factor>
 __device__ void store_rows(Slice<T> to, int first, int tokens, const float (&c)[M][D / 8][4],
                            const Factor& factor, T* tile, int row) {

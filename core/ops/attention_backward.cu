@@ -7,7 +7,7 @@
 // arXiv:2307.08691). In the kernel of dq, a thread block owns a tile of queries and loops over
 // keys. In the kernel of dk and dv, a thread block owns a tile of keys and loops over queries. The
 // two kernels compute seven products of T x T x D, while a single kernel would compute five. But
-// with two kernels, every sum stays in the registers of one warp and has one order. A single kernel
+// with two kernels, one warp adds up each sum in its registers, in a fixed order. A single kernel
 // would have to add up dq across blocks. With float atomics, the order of addition would vary.
 // Without atomics, blocks would have to wait for one another.
 //
@@ -92,8 +92,8 @@ struct QueryShape {
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// Computes ds in place: on entry, `p` holds the scores and `ds` holds dp. logsumexp and delta are
-/// those of the lane's rows.
+/// Computes ds in place: on entry, `p` holds the scores and `ds` holds dp. logsumexp and delta have
+/// a value for each of the lane's rows.
 template <int M, int N>
 __device__ void query_weights(const float (&p)[M][N][4], float (&ds)[M][N][4],
                               const float (&logsumexp)[M][2], const float (&delta)[M][2],
@@ -214,8 +214,8 @@ struct KeyShape {
   static constexpr uint32_t shared_bytes = 2 * tile_bytes + Blocks::bytes;
 };
 
-/// Computes p^T and ds^T in place: on entry, `p` holds the scores and `ds` holds dp^T. Rows are
-/// keys, and columns are queries. logsumexp and delta have a value for each query.
+/// Computes p^T and ds^T in place: on entry, `p` holds the scores and `ds` holds dp^T, both with
+/// keys as rows and queries as columns. logsumexp and delta have a value for each query.
 template <int M, int N>
 __device__ void key_weights(float (&p)[M][N][4], float (&ds)[M][N][4], const float* logsumexp,
                             const float* delta, float scale) {

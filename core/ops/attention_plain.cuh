@@ -78,7 +78,7 @@ __device__ void share_plain(float* square, const float (&c)[R][R]) {
   }
 }
 
-/// Adds the product of `weights`, as share_plain wrote them, and the tile `b` to c (16 R, D). Only
+/// c (16 R, D) += weights b, where share_plain wrote `weights` (16 R, 16 R), and b is a tile. Only
 /// the first `tokens` rows of b are read, because all rows after them are zero.
 template <int R, int J>
 __device__ void add_plain(float (&c)[R][J], const float* weights, const float* b, int tokens,

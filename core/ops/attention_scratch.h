@@ -5,8 +5,8 @@
 //   const int64_t floats = attention::Scratch<T>::floats(s, backward);  // for each thread
 //   const attention::Scratch<T> scratch(memory, s, backward);
 //
-// The scratch includes the workspace of products, so that a thread allocates nothing. The memory of
-// a team then does not depend on which of its threads multiply at the same time.
+// The scratch includes the workspace of products, so that a thread allocates nothing. A team then
+// takes the same memory, however many of its threads multiply at the same time.
 #pragma once
 
 #include <algorithm>

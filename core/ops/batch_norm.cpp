@@ -44,9 +44,9 @@ struct Statistics {
   int64_t rows = 0;
 };
 
-/// Replaces, in place, the statistics of one part (BatchParts) by the statistics of the whole
-/// batch. The mean is the average of the parts' means. The variance is the average, over parts, of
-/// the part's variance plus the squared distance of the part's mean from the common mean.
+/// Replaces, in place, the statistics of one part of a batch (BatchParts) by the statistics of the
+/// whole batch. The mean is the average of the parts' means. The variance is the average, over
+/// parts, of the part's variance plus the squared distance of the part's mean from that average.
 void average(const Statistics& own, const BatchParts& parts) {
   const Context context = current_context(own.mean.device());
   const float share = 1.0f / static_cast<float>(parts.count);
@@ -326,7 +326,8 @@ void batch_norm_backward_sums(const Context& context, const Tensor& sum_g, const
   }
 }
 
-/// dx = by_g * g + by_x * (x - mean) + shift, column by column. Workspace: 16 bytes * width.
+/// Computes dx as by_g * g + by_x * (x - mean) + shift. The factors of a column are computed once,
+/// from the formula in batch_norm.h. Workspace: 16 bytes * width.
 void batch_norm_backward(const Context& context, const Tensor& dx, const Tensor& dresidual,
                          const Tensor& dy, const Tensor& y, const Tensor& x, const Tensor& mean,
                          const Tensor& rstd, const Tensor& weight, const Tensor& sum_g,

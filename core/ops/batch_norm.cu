@@ -22,8 +22,8 @@ namespace {
 constexpr int threads = 256;
 /// Number of rows whose loads a thread has in flight at once.
 constexpr int batch = 4;
-/// A grid has at most this many blocks, four for each of an H200's 132 multiprocessors. A grid has
-/// more blocks only if the channels of a single chunk need more.
+/// Limit on the number of blocks in a grid: four for each of an H200's 132 multiprocessors. A grid
+/// exceeds the limit only if the channels of one chunk need more blocks than this.
 constexpr int64_t max_blocks = 528;
 
 /// Divides rows and channels among blocks and threads.
@@ -72,7 +72,8 @@ struct RowGrid {
   int64_t chunk_rows;
 };
 
-/// Mean of n channels over `count` rows, and sum of the squared distances from the mean.
+/// For each of n channels, the mean over `count` rows, and the sum of the squared distances from
+/// this mean.
 template <int n>
 struct Moments {
   float count;
@@ -313,7 +314,8 @@ __global__ void __launch_bounds__(threads) forward_kernel(Forward<T> args, RowGr
   });
 }
 
-/// dx = by_g * g + by_x * (x - mean) + shift, dresidual = g
+/// dx = by_g * g + by_x * (x - mean) + shift, dresidual = g. A thread first computes the factors of
+/// its channels, from the formula in batch_norm.h.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads) backward_kernel(Backward<T> args, RowGrid grid) {
   const int64_t channel = grid.first_channel<n>();

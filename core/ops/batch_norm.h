@@ -21,10 +21,10 @@ TESSERA_KERNEL(batch_norm_forward, const Tensor& y, const Tensor& x, const Tenso
 TESSERA_KERNEL(batch_norm_backward_sums, const Tensor& sum_g, const Tensor& sum_gn,
                const Tensor& dy, const Tensor& y, const Tensor& x, const Tensor& mean,
                const Tensor& rstd)
-/// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g. n and g are
-/// those of batch_norm_backward_sums. dx and dresidual may be undefined. `factor` is 0 if dx is
-/// undefined or the statistics do not depend on x, and sum_g and sum_gn may then be undefined.
-/// Otherwise `factor` is 1 divided by the number of rows from which the statistics were computed.
+/// dx = weight * rstd * (g - sum_g * factor - n * sum_gn * factor), dresidual = g, with n and g as
+/// in batch_norm_backward_sums. dx and dresidual may be undefined. If dx is undefined, or if the
+/// statistics do not depend on x, `factor` is 0, and sum_g and sum_gn may be undefined. Otherwise
+/// `factor` is 1 divided by the number of rows from which the statistics were computed.
 TESSERA_KERNEL(batch_norm_backward, const Tensor& dx, const Tensor& dresidual, const Tensor& dy,
                const Tensor& y, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                const Tensor& weight, const Tensor& sum_g, const Tensor& sum_gn, float factor)

@@ -9,10 +9,10 @@
 
 namespace tessera::cpu {
 
-/// The grouping of rows. A row with few channels would not fill vectors, so `fold` rows are treated
-/// as one wide row of fold * channels columns. Fewer than `fold` rows are left over. Sums are
-/// computed in chunks of wide rows. The grouping depends only on the numbers of rows and channels,
-/// so the bits of a sum do not depend on the number of threads.
+/// The grouping of rows. A row with few channels would not fill SIMD registers, so `fold` rows are
+/// treated as one wide row of fold * channels columns. Fewer than `fold` rows are left over. Sums
+/// are computed in chunks of wide rows. The grouping depends only on the numbers of rows and
+/// channels, so the bits of a sum do not depend on the number of threads.
 struct WideRows {
   WideRows(int64_t elements, int64_t c)
       : channels(c),
@@ -84,7 +84,7 @@ void add_rows(float* sum, int64_t rows, int64_t columns, const Value& value) {
   }
 }
 
-/// Mean of each column over `rows` rows, and sum of the squared distances from the mean.
+/// For each column, the mean over `rows` rows, and the sum of the squared distances from this mean.
 struct Moments {
   float* mean;
   float* squares;

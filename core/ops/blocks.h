@@ -1,8 +1,10 @@
 // Loops over flat data on the CPU, in blocks of 256 elements. One thread processes a whole block.
-// So a loop's split into whole vectors and a remainder never depends on the number of threads.
+// A loop computes most elements in SIMD vectors and the remainder one by one, maybe with other bits.
+// With whole blocks, the number of threads does not decide which elements are the remainder.
 //
 // Loops over blocks may use `omp simd`, which promises the compiler that elements are independent.
-// The promise also holds if the destination is one of the sources, which operations allow.
+// The promise holds even if an operation overwrites one of its sources, because iteration i then
+// reads and writes only element i of this source.
 #pragma once
 
 #include <algorithm>

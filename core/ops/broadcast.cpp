@@ -1,5 +1,5 @@
-// Broadcasting: shapes, walks, and two CPU kernels. sum_to adds up the elements along repeated
-// dimensions. copy_walk copies elements, times a factor, in the order of a walk.
+// Broadcasting: shapes, walks (BroadcastWalk), and two CPU kernels. sum_to adds up the elements
+// along repeated dimensions. copy_walk copies elements, times a factor, in the order of a walk.
 #include "core/ops/broadcast.h"
 
 #include <algorithm>
