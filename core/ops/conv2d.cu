@@ -3,7 +3,7 @@
 // and a group has more than one channel. In this case the weight is transposed into the workspace,
 // and the weight's gradient is computed in the workspace and transposed back. If there is a bias, y
 // is first filled with the bias, and the convolution is then added to y. For some sizes, cuDNN's
-// kernels round the convolution before they add it (seen on an H200 with C = 4 and O = 6).
+// kernels round the convolution before this addition (seen on an H200 with C = 4 and O = 6).
 #include "core/ops/conv2d.h"
 
 #include <algorithm>

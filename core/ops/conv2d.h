@@ -1,5 +1,5 @@
-// The kernel launchers of conv2d, its sizes, and the size of its workspace, which memory plans
-// need. Images are (N, H, W, C): N images of H rows and W columns of pixels, C channels.
+// The kernel launchers of conv2d, the sizes of a convolution, and its workspace in bytes (for plans
+// of memory). Images are (N, H, W, C): N images of H rows and W columns of pixels, C channels.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ struct Conv2dSources {
   const Tensor &dy, &x, &weight;
 };
 /// The first part of conv2d_backward on the CPU and on CUDA. Computes dbias, if it is defined, as
-/// the column sums of dy. Zeroes dweight, if it is defined, when dy is empty. Returns the sizes for
-/// the computation of dx and dweight, or nullopt if neither is left to compute.
+/// the column sums of dy. If dy is empty, fills dweight, if it is defined, with zeros. Returns the
+/// sizes of the convolution, or nullopt if neither dx nor dweight is left to compute.
 std::optional<Conv2dSizes> begin_conv2d_backward(const Context& context,
                                                  const Conv2dDestinations& to,
                                                  const Conv2dSources& from,

@@ -25,8 +25,8 @@ constexpr int threads = 256;
 /// Number of elements that a thread loads at once: 64 bytes of f32.
 constexpr int batch = 16;
 /// In the forward and in cross_entropy_in_place, one warp handles a row of at most this many
-/// elements, and a block handles a longer row. The backward chooses the shape of its blocks by this
-/// number.
+/// elements, and a block handles a longer row. In the backward, a block works on 8 of these short
+/// rows, or on one longer row.
 constexpr int64_t warp_columns = 1024;
 constexpr int block_threads = 512;
 
@@ -66,8 +66,8 @@ struct RunningSum {
 
 /// Loads a batch: n elements of x from `first` on, the next n from first + step on, and so on.
 /// Values past the end of the row become -inf. If `whole`, the caller promises that no element is
-/// past the end. The padding between `columns` and the row's stride is not read, because it may
-/// never have been written.
+/// past the end. The padding between `columns` and the row's stride may be uninitialised, so it is
+/// not read.
 template <bool whole, int n, bool aligned, class T>
 __device__ inline void load_batch(float (&values)[batch], const T* x, int64_t first, int64_t step,
                                   int64_t columns) {
@@ -201,8 +201,9 @@ struct InPlace {
   int64_t stride;  // of the rows of logits
 };
 
-/// Reads a row twice, the second time mostly from the L1 cache: two blocks share a multiprocessor,
-/// and two rows of GPT-2's vocabulary in 16 bits take 200 KB of an H200's 256 KB.
+/// Reads a row twice, the second time mostly from the L1 cache. Two blocks share a multiprocessor,
+/// and two rows of GPT-2's vocabulary in 16 bits take 200 KB of the 256 KB that an H200's
+/// multiprocessor has for its L1 cache and shared memory.
 template <class T, int row_threads, int n, bool aligned>
 __global__ void __launch_bounds__(block_threads) cross_entropy_in_place_kernel(InPlace<T> args) {
   constexpr int turns = batch / n;

@@ -8,8 +8,8 @@
 //            own stream of random numbers, unless two of these 64-bit keys are equal by chance;
 //   counter  is (element / 4, sample, layer low, layer high). Word element % 4 of the result
 //            decides whether the element is kept.
-// The counter holds all bits of element / 4, sample and layer. So within a step, no two groups of
-// four elements have the same counter, unless they belong to dropouts with the same `layer`.
+// The counter holds all bits of element / 4, sample and layer. So within a step, each group of four
+// elements has its own counter, provided that no two dropouts have the same `layer`.
 #include <cmath>
 
 #include "core/autograd.h"

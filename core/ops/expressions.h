@@ -31,8 +31,8 @@ struct Scalars {
 
 // y = f(x). The columns are the name, what is kept for backward (nothing, the input or the output),
 // the value, and the slope as a function of k, the kept input or output. `c` are the Scalars. A NaN
-// in x gives a NaN in y, except that pow(NaN, 0) is 1. Where f has a corner, the slope is that of
-// PyTorch. The slope at the bounds of clamp is 1, as in PyTorch 1.13; in PyTorch 2.15 it is 0.
+// in x gives a NaN in y, except that pow(NaN, 0) is 1. The slope of abs at 0 is 0, as in PyTorch.
+// The slope of clamp at its bounds is 1, as in PyTorch 1.13; in PyTorch 2.15 this slope is 0.
 #define TESSERA_UNARY_EXPRESSIONS(X)                                                            \
   X(neg,        nothing, -x,                             -1.0f)                                 \
   X(exp,        output,  M::exp(x),                      k)                                     \
@@ -60,7 +60,7 @@ struct Scalars {
 // or overflow for many b.
 //
 // bce_with_logits of a logit a and a target b in [0, 1] is
-// -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))). It is computed in a form in which no
+// -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))). The table has an equal expression in which no
 // exponential overflows.
 #define TESSERA_BINARY_EXPRESSIONS(X)                                                           \
   X(add,     linear,  a + b,                      1.0f,                   1.0f)                 \

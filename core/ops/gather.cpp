@@ -82,8 +82,8 @@ void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const
 
 /// Computes the gradient dx for a y that was picked from x by index.
 void picked_gradient(const Tensor& dx, const Tensor& dy, const Tensor& index, const Lines& lines) {
-  // Longer rows are left to scatter: they have enough elements to keep its threads busy. On CUDA
-  // they could also exceed the grid of embedding_backward.
+  // Longer rows are left to scatter, because one thread per element of a row is enough to keep the
+  // device busy. On CUDA, longer rows could also exceed the grid of embedding_backward.
   constexpr int64_t longest_row = int64_t{1} << 20;
   if (lines.outer == 1 && lines.inner <= longest_row && (lines.shared || lines.inner == 1)) {
     // Whole rows of a matrix (size, inner) were picked, as from an embedding's table. scatter would

@@ -7,9 +7,9 @@
 
 namespace tessera::cuda {
 
-/// GELU of values of type T. If T has 16 bits, uses approximate functions. With them, memory and
-/// not arithmetic limits the speed of a kernel, and the rounding to T hides their error. If T is
-/// float, uses accurate functions.
+/// GELU of values of type T. If T is float, uses accurate functions. If T has 16 bits, uses faster,
+/// approximate functions, so that memory limits the speed of a kernel and arithmetic does not. The
+/// rounding to T hides the error of the approximation.
 template <class T>
 struct GeluMath {
   static constexpr bool approximate = sizeof(T) == 2;

@@ -48,7 +48,8 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
                     const Tensor& dloss, InputGradients& grads) {
                   const InUse in_backward({&logits});
                   const Context here = current_context(dloss.device());
-                  // If nothing else refers to the logits, their gradient overwrites them.
+                  // The gradient overwrites the logits, unless the logits are a parameter or
+                  // another tensor shares their memory.
                   const bool in_place = logits.unique() && !logits.leaf();
                   const Tensor dlogits = in_place ? logits : grads.destination(0);
                   // For 16-bit logits the gradients of cross_entropy and of the smoothing term are

@@ -44,7 +44,7 @@ void visit_warp_turns(int64_t channels, Body&& body) {
 /// Calls body.operator()<threads, n, aligned, turns>() for rows of `channels` elements. A row is
 /// shared by `threads` threads. Each thread makes at most `turns` accesses of n elements and keeps
 /// these elements in registers. If `turns` is 0, the number of accesses is not limited, and nothing
-/// is kept. n, `aligned` and `data` are those of visit_access.
+/// is kept. n, `aligned` and `data` are as in visit_access (rows.cuh).
 template <class T, class Body, class... Data>
 void visit_norm_rows(int64_t channels, Body&& body, const Data*... data) {
   constexpr int wide = neighbours<T>;

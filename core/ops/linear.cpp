@@ -3,10 +3,10 @@
 // `pre` is the value before the activation. With an activation, `pre` is kept for the backward:
 //   g = dy * activation'(pre),  dW = x^T g,  dbias = sums of g's columns,  dx = g W^T.
 //
-// Backward saves memory in two ways: g overwrites `pre`, and dW is computed before dx. If x was
-// recomputed for dW, it is freed before dx is allocated.
+// Backward saves memory in two ways: g overwrites `pre`, and dW is computed before dx. dx does
+// not depend on x. So if x was recomputed for dW, x is freed before dx is allocated.
 //
-// GELU is a separate kernel on CUDA too, not an epilogue of cuBLASLt. y is not kept: the backward
+// On CUDA, too, GELU is a separate kernel, not an epilogue of cuBLASLt. y is not kept: the backward
 // of the next layer recomputes y as GELU of `pre` (Kept, core/autograd.h). `pre` is rounded, but an
 // epilogue would compute GELU of the f32 value before rounding. With a separate kernel, the forward
 // and the backward of the next layer read exactly the same y.
@@ -58,8 +58,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
   const auto [layout, activation] = options;
   const int64_t out = weight.size(layout == WeightLayout::in_out ? 1 : 0);
   const Shape shape = x.shape().with_last(out);
-  // `pre` is allocated before y, because y is freed earlier. The heap adds pages next to its newest
-  // block, so y's freed memory and new pages together can hold a larger block.
+  // `pre` is allocated before y, because y is freed earlier. The heap (core/heap.h) adds new pages
+  // next to its newest block, which is y. When y is free, its memory and the new pages are merged.
   Tensor pre;
   if (activation != Activation::none && recorded(x, weight, bias)) {
     pre = Tensor::empty(shape, x.dtype(), x.device());

@@ -1,9 +1,9 @@
 // The gradient of linear's bias on CUDA. cuBLASLt computes the products and adds the bias.
 //
-// The gradient of the bias is a separate kernel, not an epilogue of cuBLASLt. The separate kernel
-// has a known order of addition and rounds once. The bits of the bias's gradient are the same for a
-// frozen and a trainable weight. The cost is one more read of the gradient, which is little
-// compared with the products.
+// The gradient of the bias is a separate kernel, not an epilogue of the product that computes the
+// weight's gradient. If the weight is frozen, this product is not computed, but the separate kernel
+// still gives the same bits. The kernel has a known order of addition and rounds once. The cost is
+// one more read of the gradient of y, which is little compared with the products.
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"
@@ -13,10 +13,10 @@ namespace tessera::cuda {
 
 namespace {
 
-/// Row c of sums (chunks, C) is the sum of rows [c * chunk, (c + 1) * chunk) of x (R, C), by
-/// columns. A block sums 32 * width columns of one chunk. Thread (i, j) sums rows j, j + lanes, ...
-/// of the chunk, in `width` columns. Then the parts of all j are added in order. `width` changes
-/// the memory accesses, not the order of addition.
+/// Row c of sums (chunks, C) has the column sums of one chunk of x (R, C): of rows
+/// [c * chunk, (c + 1) * chunk). A block sums 32 * width columns of one chunk. Thread (i, j) sums
+/// rows j, j + lanes, ... of the chunk, in `width` columns. Then the parts of all j are added in
+/// order. `width` changes the memory accesses, not the order of addition.
 template <class T, class Sum, int width, int lanes>
 __global__ void column_sums_kernel(Sum* sums, const T* x, int64_t rows, int64_t columns,
                                    int64_t chunk) {
@@ -62,8 +62,9 @@ void launch_column_sums(const Context& context, Sum* sums, const T* x, int64_t r
 }
 
 // Number of rows that a block sums in the first pass, eight per thread. The first pass then has
-// enough blocks to keep a GPU busy, and the second pass reads little. For GPT-2's 16,384 rows of
-// 768 channels in 16 bits, the first pass has 768 blocks. The second pass reads 3 % as many bytes.
+// enough blocks to keep a GPU busy, and the second pass reads little. For 16,384 rows of 768
+// channels (GPT-2) in 16 bits, the first pass has 768 blocks. The second pass reads 3 % as many
+// bytes as the first.
 constexpr int64_t first_pass_rows = 64;
 
 /// Computes the first pass: sums (chunks, C) over chunks of first_pass_rows rows of x (R, C).

@@ -1,4 +1,4 @@
-// Losses and cosine_similarity, which are made of other operations.
+// Losses and cosine_similarity, composed of other operations, which record the gradients.
 #include <limits>
 
 #include "core/image_ops.h"

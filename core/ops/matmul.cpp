@@ -143,10 +143,10 @@ class RepeatedSums {
     if (uses == 0) kernels::fill(context_, sum_, 0.0f);
   }
 
-  /// Calls product(destination, accumulate, i) for a run of the operand, to write the gradient of
-  /// the run's matrices to `destination`, or to add it if `accumulate`. If the run repeats one
-  /// matrix, there is a call for each use i of the matrix. Otherwise one call, with i = -1, covers
-  /// all matrices of the run.
+  /// Adds the gradient of one run. product(destination, accumulate, i) must write the gradient to
+  /// `destination`, or add the gradient if `accumulate`. If the run repeats one matrix, product is
+  /// called once for each use i of this matrix. Otherwise product is called once for all matrices of
+  /// the run, with i = -1.
   template <class Product>
   void add(const Run& run, const Product& product) {
     auto used = used_.begin() + run.first;

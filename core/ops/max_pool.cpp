@@ -1,7 +1,7 @@
 // max_pool: x (N, H, W, C) -> y (N, H', W', C), the maximum over each window. NaN is larger
-// than all numbers. `places` (N, H', W', C) is the index of the maximum's pixel within its window,
-// so the gradient needs neither x nor y. Each pixel of dx gathers dy from the windows in which the
-// pixel was the maximum.
+// than all numbers. `places` (N, H', W', C) says which pixel of the window has the maximum, so the
+// gradient needs neither x nor y. Each pixel of dx gathers dy from the windows in which the pixel
+// was the maximum.
 #include "core/autograd.h"
 #include "core/image_ops.h"
 #include "core/ops/max_pool.h"

@@ -1,5 +1,6 @@
 // A reduction treats a tensor as (outer, reduced, inner), with the dimensions to reduce in the
-// middle. If these dimensions are not adjacent, the tensor is permuted first.
+// middle. If these dimensions are not adjacent, the tensor is permuted first. A run is the
+// elements that are reduced to one result.
 //
 //   (2, 3, 4, 5) over {1, 2}: outer 2, reduced 12, inner 5. The elements of a run are 5 apart.
 //   (2, 3, 4, 5) over {1, 3}: permuted to (2, 4, 3, 5), then outer 8, reduced 15, inner 1

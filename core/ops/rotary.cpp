@@ -1,7 +1,7 @@
 // rotary: x (B, T, H, D) -> y. At position p, pair i of each head's D elements is rotated by
 //   angle = p base^(-2i/D):   (a, b) -> (a cos - b sin, a sin + b cos)
-// (Su et al., arXiv:2104.09864). The product of a rotated query and a rotated key then depends on
-// their positions only through the distance between them.
+// (Su et al., arXiv:2104.09864). Positions then affect the product of a rotated query and a rotated
+// key only through the distance between the two positions.
 //
 // Cosines and sines come from an f32 table in the workspace, with a row for each position. The
 // angles are computed in f64, because the angle of a far position is many turns. Rounding such an

@@ -2,7 +2,7 @@
 //   -> products[b, k] = left[i[b]] . right[j[b, k]] + the biases of both rows,
 //      squares = the sum of the squares of all rows and biases that were looked up.
 // A matrix factorization needs these products. Rows are read in place and not copied for each
-// product. The tables are much smaller than copies of B K rows, and they often stay in the cache.
+// product. The tables are much smaller than copies of B K rows and often stay in the cache.
 #include "core/ops/row_products.h"
 
 #include <algorithm>
@@ -81,8 +81,8 @@ void check(const RowProductInputs& in) {
                 right.indices.shape(), in.rows());
 }
 
-/// Returns the lookup for the kernels. For a row-sparse table, the lookup has the table's fetched
-/// rows, and indices into these rows (rows_of). For other tables, the lookup is `at` itself. A
+/// Returns the lookup for the kernels. For a row-sparse table (core/autograd.h), the lookup has the
+/// rows that rows_of fetched, and indices into these rows. For other tables, the lookup is `at`. A
 /// table and its bias share one tensor of indices, so both must be fetched in the same order.
 Lookup read_rows(const char* side, const Lookup& at) {
   const bool sparse = read_whole(at.table) == nullptr;
@@ -120,7 +120,7 @@ const Tensor* if_read_whole(const Tensor& x) { return x.defined() ? read_whole(x
 /// undefined bias has index -1.
 struct InputPlaces {
   std::vector<Tensor> inputs;
-  std::array<std::array<int, 2>, 2> places;  // for each side: index of the bias, of the table
+  std::array<std::array<int, 2>, 2> places;  // for each side: [0] bias, [1] table
 
   explicit InputPlaces(const RowProductInputs& in) {
     const auto add = [&](const Tensor& x) {
@@ -187,8 +187,8 @@ namespace tessera::cpu {
 
 namespace {
 
-/// Returns a . b, in f32. The sum always has 16 lanes, for all addresses and all vector widths of
-/// CPUs. So the order of addition is fixed.
+/// Returns a . b, in f32. There are always 16 partial sums, whatever the addresses and the CPU's
+/// vector width, so that the order of addition is fixed.
 template <class T>
 float inner_product(const T* a, const T* b, int64_t count) {
   constexpr int64_t lanes = 16;

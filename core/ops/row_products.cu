@@ -1,7 +1,7 @@
 // row_products on CUDA: a warp computes a product. The gradient of a table's row is a sum of rows
-// of the other table, weighted by the gradients of the products. For this sum, the places (b, k)
-// are sorted by the row that they look up, as in the gradient of embedding (embedding.cuh). A left
-// side without indices needs no sorting.
+// of the other table, weighted by the gradients of the products. For this sum, the places (b, k) of
+// the products are sorted by the row that a place looks up, as in the gradient of embedding
+// (embedding.cuh). A left side without indices needs no sorting.
 #include "core/ops/row_products.h"
 
 #include "core/ops/convert.h"

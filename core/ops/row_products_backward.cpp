@@ -1,5 +1,5 @@
-// The gradients of row_products on the CPU. Places (b, k) are sorted by the row that they look up,
-// so that a row's sum stays in registers or in the L1 cache until it is complete.
+// The gradients of row_products on the CPU. The places (b, k) of the products are sorted by the row
+// that a place looks up. So a row's sum stays in registers or in the L1 cache until it is complete.
 #include "core/ops/row_products_rows.h"
 
 namespace tessera::cpu {

@@ -12,8 +12,8 @@
 //     piece.store(y, sums);
 //   });
 //
-// Only the runs decide which elements a lane accumulates, and in which order lanes are combined.
-// The bits of the result therefore do not depend on the number of threads.
+// The sizes of the runs alone decide which elements a lane accumulates, and in which order lanes
+// are combined. The bits of the result therefore do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 // cross_entropy with class weights, an ignored target or both, for R rows. Let w be 0 for an
 // ignored row, and otherwise the class weight of the row's target, or 1 without class weights. Then
 //   loss [] = sum(w * (logsumexp(logits) - logits[target])) / sum(w).
-// The backward is that of cross_entropy, with the share w / sum(w) of each row in place of 1 / R.
+// The backward multiplies the gradient of each row by the row's share, w / sum(w). In cross_entropy
+// without weights, every row's share is 1 / R.
 // The forward keeps the logits, and the target, logsumexp and share of each row.
 #include "core/ops/weighted_cross_entropy.h"
 
@@ -78,8 +79,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
       "cross_entropy", loss, {logits},
       [logits = saved(logits), rows, logsumexp](const Tensor& dloss, InputGradients& grads) {
         const InUse in_backward({&logits});
-        // The gradient may overwrite the logits if no other tensor uses their memory and they are
-        // not a parameter.
+        // The gradient overwrites the logits, unless the logits are a parameter or another tensor
+        // shares their memory.
         const bool in_place = logits.unique() && !logits.leaf();
         const Tensor dlogits = in_place ? logits : grads.destination(0);
         kernels::weighted_cross_entropy_backward(current_context(dloss.device()), dlogits, dloss,
