@@ -1,6 +1,6 @@
 // Loops over flat data on the CPU, in blocks of 256 elements. One thread processes a whole block.
-// A loop computes most elements in SIMD vectors and the remainder one by one, maybe with other bits.
-// With whole blocks, the number of threads does not decide which elements are the remainder.
+// A loop computes most elements in SIMD vectors and the rest one by one, which may give other bits.
+// With whole blocks, the number of threads does not decide which elements are the rest.
 //
 // Loops over blocks may use `omp simd`, which promises the compiler that elements are independent.
 // The promise holds even if an operation overwrites one of its sources, because iteration i then

@@ -227,9 +227,9 @@ struct TableGradient {
 // single warp would wait for memory once for every 8 rows.
 constexpr int block_rows = 64;
 
-/// Sums columns [column, column + warp_size * n) of one token with a whole block. The rows are
-/// divided among the warps, which load them into shared memory. Then each of the first
-/// `warp_size * n` threads sums one column.
+/// Sums the rows of dy that belong to one token, with a whole block, in columns
+/// [column, column + warp_size * n). The warps divide the rows among themselves and load them into
+/// shared memory. Then each of the first `warp_size * n` threads sums one column.
 template <bool aligned, int n, class T, bool weighted>
 __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args, int64_t token,
                                           int64_t column) {

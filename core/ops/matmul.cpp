@@ -145,8 +145,8 @@ class RepeatedSums {
 
   /// Adds the gradient of one run. product(destination, accumulate, i) must write the gradient to
   /// `destination`, or add the gradient if `accumulate`. If the run repeats one matrix, product is
-  /// called once for each use i of this matrix. Otherwise product is called once for all matrices of
-  /// the run, with i = -1.
+  /// called once for each use i of this matrix. Otherwise product is called once, with i = -1, for
+  /// the whole run.
   template <class Product>
   void add(const Run& run, const Product& product) {
     auto used = used_.begin() + run.first;
