@@ -85,7 +85,7 @@ Tensor InputGradients::destination(int input) {
   const Sum sum = accumulating_destination(input);
   if (!sum.accumulate) return sum.gradient;
   // The parameter's gradient already has values: an earlier contribution, or the zeros of a
-  // row-sparse table. This contribution is computed in scratch memory, and then added to the
+  // row-sparse table. The new contribution is computed in scratch memory, and then added to the
   // gradient, once per element.
   Tensor& given = gradients_[static_cast<size_t>(input)];
   given =
@@ -181,7 +181,7 @@ void observe_outputs(OutputObserver observer) { output_observer = std::move(obse
 
 bool grad_enabled() { return grad_is_enabled; }
 
-// Only the first run of recompute() has a collector.
+// A collector exists only while recompute() runs a segment for the first time.
 bool may_be_differentiated() { return grad_is_enabled || input_collector != nullptr; }
 
 InputCollector::InputCollector() : before_(std::exchange(input_collector, this)) {}
@@ -206,8 +206,8 @@ GradMode::~GradMode() {
 
 /// One backward walk over the graph that led to some outputs. The caller calls, in this order: the
 /// constructor, begin_gradients, count_contributions, start, run. All contributions are counted
-/// before the first node runs, because a parameter's gradient is complete when its count returns to
-/// zero.
+/// before the first node runs, because a parameter's gradient counts as complete as soon as its
+/// number of awaited contributions (Leaf::awaited) falls to zero.
 ///
 /// A nested pass differentiates operations that the backward of a node has run again
 /// (InputGradients::differentiate_through). The pass visits only the nodes that these operations
@@ -221,15 +221,14 @@ class BackwardPass {
       if (output.defined()) collect(output.producer());
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      // Checked before anything is computed, so that a backward that fails this check calls no
-      // hook.
+      // Checked before anything is computed, so no hook has been called if this check fails.
       TESSERA_CHECK(nodes_[i]->backward != nullptr,
                     "backward: the graph of '{}' was already used by an earlier backward",
                     nodes_[i]->name);
       for (const Node::Edge& edge : nodes_[i]->inputs) collect(edge.producer);
     }
-    // Every node was created after its producers. So a walk from the last created node to the first
-    // needs neither recursion nor counters.
+    // Every node was created after its producers. So a walk from the newest node to the oldest
+    // visits a node only after all nodes that use its outputs.
     std::sort(nodes_.begin(), nodes_.end(),
               [](const auto& a, const auto& b) { return a->sequence > b->sequence; });
   }

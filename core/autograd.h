@@ -71,14 +71,14 @@ struct Leaf {
   /// the backward has no contribution.
   std::function<void()> gradient_complete;
 
-  /// Set for a row-sparse table, of which the optimizer sends and updates only looked-up rows. An
-  /// operation that looks up rows calls `look_up` in place of about_to_be_used. In forward and in
+  /// Set for a row-sparse table: the optimizer sends and updates only the rows that are looked up.
+  /// An operation that looks up rows calls `look_up`, not about_to_be_used. In forward and in
   /// backward, the operation reads only the returned rows. The result is valid until the
   /// micro-batch's backward has ended. For a row-sparse table, `gradient_buffer` returns zeros of
   /// shape (looked-up rows of the micro-batch, C).
   ///
-  /// A lookup that cannot be differentiated (may_be_differentiated) belongs to an evaluation. It
-  /// does not count as a lookup of the micro-batch, and its result is valid until the next update.
+  /// If may_be_differentiated() is false, the lookup belongs to an evaluation. The lookup then does
+  /// not count as one of the micro-batch, and its result is valid until the next update.
   ///
   /// Only the first `used` indices are looked up; the others may have any values.
   std::function<TableRows(const Tensor& indices, int64_t used)> look_up;
@@ -155,9 +155,9 @@ class InputGradients {
   /// first inputs, and the results correspond to the node's outputs. Then runs backward through the
   /// recorded operations, from the gradients of the node's outputs to those of its inputs.
   ///
-  /// Throws if there are not as many results as outputs. Each trainable parameter that the
-  /// operations use must be an input of this node or of a node still to be visited. Otherwise
-  /// throws.
+  /// Throws if the number of results differs from the number of outputs. Throws unless each
+  /// trainable parameter that the operations use is an input of this node, or of a node that the
+  /// running backward has still to visit.
   using Operations = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
   void differentiate_through(const Operations& operations, std::vector<Tensor> inputs);
 
@@ -249,14 +249,15 @@ class GradMode {
   InputCollector* collector_before_;
 };
 /// Turns recording off on this thread while the object lives. Also hides the InputCollector of a
-/// recompute(): operations under NoGrad within a segment are an evaluation in both of its runs.
+/// recompute(): operations under NoGrad within a segment are an evaluation in every run of the
+/// segment.
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };
 
-/// Announces to the hooks of the parameters among `tensors` that an operation reads them:
-/// about_to_be_used in the constructor, no_longer_used in the destructor. A pointer may be null,
-/// for an input that is not read. Throws if the tensors are not all on one device.
+/// Marks the time during which an operation reads `tensors`. For each parameter among the tensors,
+/// the constructor calls the hook about_to_be_used, and the destructor calls no_longer_used. A
+/// pointer is null for an input that is not read. Throws as check_one_device does.
 class InUse {
  public:
   InUse(std::initializer_list<const Tensor*> tensors);
@@ -272,13 +273,14 @@ class InUse {
   std::vector<std::shared_ptr<Leaf>> leaves_;
 };
 
-/// Throws if the tensors are not all on one device. Skips null pointers and undefined tensors. An
-/// operation calls this for operands that it makes from its inputs, such as looked-up rows.
+/// Throws unless all tensors are on the same GPU or all are on CPU devices. Skips null pointers and
+/// undefined tensors. An operation calls this function for operands that it does not pass to one
+/// common `InUse`, such as looked-up rows.
 void check_one_device(std::initializer_list<const Tensor*> tensors);
 
 /// Computes the gradient of `loss` (one element) times `scale` for every trainable parameter that
-/// the loss depends on, and frees the graph on the way. Throws if the loss does not have one
-/// element, if it has no history, or if an earlier backward has used its graph.
+/// the loss depends on, and frees each node of the graph after its visit. Throws if the loss does
+/// not have one element, if it has no history, or if an earlier backward has used its graph.
 void backward(const Tensor& loss, float scale = 1.0f);
 
 }  // namespace tessera

@@ -22,8 +22,8 @@ std::vector<double> doubles(const Tensor& x) {
   return values;
 }
 
-/// Random weights of both signs, at least 0.5 in magnitude, so that every output element changes
-/// the scalar.
+/// Returns the weights with which the output's elements are summed to a scalar: random numbers of
+/// both signs, at least 0.5 in magnitude, so that every output element changes the scalar.
 Tensor contraction_weights(const Shape& shape, Device device) {
   const Tensor weights = Tensor::empty(shape, DType::f32, Device{});
   RandomStream stream(20, "check_gradient", 0);
@@ -100,8 +100,8 @@ std::vector<double> found_gradient(const Tensor& leaf) {
   return doubles(gradient);
 }
 
-/// The allowed error: options.tolerance, and the rounding error of options.roundings operations
-/// whose results are rounded to options.dtype.
+/// Returns the allowed error: options.tolerance plus the error of options.roundings roundings to
+/// options.dtype.
 double tolerance_of(const GradientCheckOptions& options) {
   const double roundoff = options.dtype == DType::bf16  ? 0x1p-8
                           : options.dtype == DType::f16 ? 0x1p-11

@@ -30,7 +30,7 @@ struct ConvolutionChoice {
 /// The version of cuDNN, 91300 for 9.13.0; 0 if cuDNN cannot be loaded or the build has none.
 int64_t convolution_library_version();
 
-/// Returns all choices for the device that this process has made or taken over so far.
+/// Returns all choices that this process has made or taken over so far for the device.
 std::vector<ConvolutionChoice> convolution_choices(int device);
 
 /// From now on, each pass in `choices` uses the algorithm of its entry, even if another one was

@@ -1,6 +1,6 @@
 // The part of CUDA that core needs, declared without CUDA's headers and implemented by core/cuda/.
 // A build without CUDA has the implementation in core/no_cuda/: no device exists, and calls that
-// need one throw.
+// need a device throw.
 #pragma once
 
 #include <array>
@@ -149,8 +149,8 @@ class Graph {
 /// Throws if the calling thread is capturing a graph, because a graph cannot contain `call`.
 void refuse_in_capture(const char* call);
 
-/// Returns the memory ledger of the calling thread's running capture, which counts the memory that
-/// the body has allocated and not freed. Returns nullptr outside of a capture.
+/// Returns the memory ledger of the calling thread's running capture. The ledger counts the memory
+/// that the body has allocated and not freed. Returns nullptr outside of a capture.
 std::shared_ptr<MemoryLedger> captured_memory();
 
 /// For tests: makes device memory accessible to the host. From then on the host waits for the end

@@ -22,7 +22,7 @@ namespace tessera {
 #define TESSERA_DISPATCH(name, context, ...) cpu::name(context, __VA_ARGS__)
 #endif
 
-// Declares cpu::name and cuda::name with the given parameters, and kernels::name, which calls one.
+// Declares cpu::name and cuda::name, and defines kernels::name, which calls one of these two.
 #define TESSERA_KERNEL(name, ...)                                        \
   namespace cpu {                                                        \
   void name(const Context& context, __VA_ARGS__);                        \

@@ -53,7 +53,7 @@ int64_t Heap::block_bytes(int64_t bytes) const { return round_up(bytes + gap, un
 
 void* Heap::take(int64_t bytes) {
   const std::scoped_lock lock(mutex_);
-  // Reserves capacity for every range that give() may add later.
+  // Reserves capacity for every range that give() may add later, because give() must not allocate.
   const auto room = free_.size() + static_cast<size_t>(blocks_) + 2;
   if (free_.capacity() < room) free_.reserve(2 * room);
   // The peak is raised before grow(), because grow() may hold as many bytes as the peak allows

@@ -22,8 +22,8 @@ void check_one_device(std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* tensor : tensors) {
     if (tensor == nullptr || !tensor->defined()) continue;
     if (first == nullptr) first = tensor;
-    // Without this check, a GPU kernel that reads host memory may end in an illegal access. CPU
-    // devices share their memory.
+    // Without this check, a GPU kernel that reads host memory may end in an illegal access. All CPU
+    // devices have host memory, so their tensors may be used together.
     const bool both_on_host = tensor->device().is_cpu() && first->device().is_cpu();
     TESSERA_CHECK(both_on_host || tensor->device() == first->device(),
                   "operands of shapes {} and {} are on {} and {}, expected one device",

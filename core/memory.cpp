@@ -23,8 +23,8 @@ struct DeviceMemory {
   Heap& heap_of(int64_t bytes) { return bytes < 32768 ? small_blocks : large_blocks; }
 };
 
-// The memory of the host, of the second device in host memory, and of GPUs. It is never destroyed,
-// because tensors of static lifetime free their memory after main.
+// The memory of the host, of the second device in host memory, and of GPUs. The object is never
+// destroyed, because tensors of static lifetime free their memory after main.
 struct AllMemory {
   std::array<DeviceMemory, 2> host;
   std::vector<DeviceMemory> cuda{static_cast<size_t>(cuda::device_count())};

@@ -133,8 +133,8 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads);
 /// [offsets[b], offsets[b + 1]). y[b] is the f32 sum of these rows, in order of i, times scale[b]
 /// if `scale` is given. The sum of an empty bag is zero. indices are i32 (L), offsets i32 (B + 1).
 /// scale is f32 (B) and has no gradient. indices[i] with i >= offsets[B] are never read, so the
-/// indices of all batches can be padded to one L. Throws for a read index outside [0, V), and for
-/// offsets that decrease or are outside [0, L].
+/// indices of all batches can be padded to the same L. Throws if an index that is read is outside
+/// [0, V), and for offsets that decrease or are outside [0, L].
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale = {});
 
@@ -214,8 +214,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options);
 
 /// cross_entropy(linear(x, weight [V, C]), targets), computed in chunks of `chunk_rows` rows. If
-/// chunk_rows is 0, core/ops/linear_cross_entropy.h chooses a number for the device. The bits of
-/// the result depend on the rows per chunk.
+/// chunk_rows is 0, the operation chooses a number (core/ops/linear_cross_entropy.h). The bits of
+/// the result depend on the number of rows per chunk.
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             int64_t chunk_rows = 0);
 

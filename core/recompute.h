@@ -32,8 +32,8 @@ using Segment = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 /// and is not an input. Pass such a tensor as an input, or detach it.
 std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segment segment);
 
-/// True while this thread's backward runs a segment again. A segment with an effect besides its
-/// results, such as counting what it has seen, must have this effect only where this is false.
+/// True while this thread's backward runs a segment again. If a segment has an effect besides its
+/// results, such as counting its inputs, the segment must skip the effect while this is true.
 bool segment_is_repeated();
 
 }  // namespace tessera

@@ -71,7 +71,7 @@ void Tensor::copy_from(const Tensor& source) const {
                 source.shape(), dtype_name(dtype()), shape());
   if (bytes() == 0 || raw() == source.raw()) return;
   if (device().is_cpu() && source.device().is_cpu()) {
-    // Both may be views of the same memory that overlap.
+    // The tensors may be overlapping views of the same memory, for which memcpy is undefined.
     std::memmove(raw(), source.raw(), static_cast<size_t>(bytes()));
   } else {
     cuda::refuse_in_capture("copy_from");

@@ -26,7 +26,8 @@ constexpr std::string_view track_name(Track track) {
 }
 
 // Returns the thread number of a track in the trace. Each rank has its own thread numbers, because
-// Perfetto merges threads of two processes that have the same number, and drops spans that overlap.
+// Perfetto merges threads with equal numbers, even of different processes, and then drops spans
+// that overlap.
 int thread_of(int rank, Track track) {
   constexpr int tracks = 4;
   return tracks * rank + static_cast<int>(track);

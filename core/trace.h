@@ -1,6 +1,6 @@
-// Records the times of the program's scopes, as a trace in the Chrome/Perfetto format. A scope has
-// a name, and is also a range of an attached profiler. If tracing is off and no profiler is
-// attached, a scope costs only a few predictable branches.
+// Records the times of the program's scopes, as a trace in the Chrome/Perfetto format. In an
+// attached profiler, each scope is also a range. If tracing is off and no profiler is attached, a
+// scope costs only a few predictable branches.
 //
 //   trace::Scope scope("linear");                                 // on the compute track
 //   trace::Scope scope("reduce", trace::Track::communication, {bucket}, [&] { return "..."; });
@@ -55,8 +55,8 @@ std::vector<Event> events_within(int64_t begin_ns, int64_t end_ns);
 /// without brackets. Arrows (flow events) lead from the operation that completes a bucket's
 /// gradient to the bucket's exchange, if there is one, and on to its update.
 ///
-/// Times are written relative to `origin_ns`, which must be the same on all ranks. Readers keep
-/// times in floating point, so the times of a clock that has run for months would lose nanoseconds.
+/// Times are written relative to `origin_ns`, which must be the same on all ranks. Trace viewers
+/// keep times in floating point. They would round the times of a clock that has run for months.
 std::string to_chrome_json(const std::vector<Event>& events, int rank, int64_t origin_ns);
 
 /// Records an event that lasts as long as the object. `detail` is called only if tracing is on.
