@@ -31,8 +31,8 @@ class Conv2d : public Module {
 
 /// Normalises each channel: in training over the micro-batch, or over a larger batch of which the
 /// micro-batch is a part (RunningStatistics::parts); in evaluation with the running statistics.
-/// Under an optimizer, a batch norm in evaluation mode cannot be trained: each forward of a
-/// micro-batch must use it once in training mode.
+/// Under an optimizer, each forward of a micro-batch must use each batch norm exactly once in
+/// training mode. So a batch norm that stays in evaluation mode cannot be trained.
 class BatchNorm2d : public Module {
  public:
   struct Options {

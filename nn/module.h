@@ -58,8 +58,8 @@ class Module {
   /// name.
   std::vector<NamedParameter> named_parameters() const;
   int64_t parameter_count() const;
-  /// Returns the running statistics of every batch norm once, in order of registration. A batch
-  /// norm registered under several names has the first of them.
+  /// Returns the running statistics of every batch norm once, in order of registration. For a batch
+  /// norm that is registered under several names, NamedStatistics::name is the first of them.
   std::vector<NamedStatistics> named_statistics() const;
 
   /// Sets the element type of all parameters. Throws if a parameter already has memory in another
@@ -82,11 +82,11 @@ class Module {
   void add(const std::string& name, Module& child);  // child must live as long as this module
   /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
-  /// Begins a block of the model. Blocks follow the order of named_parameters(). A block begins at
-  /// the place of this call in that order, and ends at the place of the next call, which another
-  /// module may make. The parameters and calls of a child have the place where the child is added,
-  /// not where the child is constructed. A block's parameters are used together, so ZeRO stage 3
-  /// gathers and frees them together. Blocks are numbered from 0 over the whole model.
+  /// Begins a block of the model. A block's parameters are used together, so ZeRO stage 3 gathers
+  /// and frees them together. In the order of named_parameters(), a block begins at the place of
+  /// this call, and ends where this or another module makes the next call. The parameters and calls
+  /// of a child have the place where the child is added, not where the child is constructed. Blocks
+  /// are numbered from 0 over the whole model.
   void begin_block();
 
  private:
@@ -107,9 +107,9 @@ class Module {
   bool training_ = true;
 };
 
-/// While the object lives, a module and its children are in evaluation mode. Then each has the mode
-/// that it had before, so a dropout that was in evaluation mode in a model in training stays so.
-/// The module must outlive the object.
+/// While the object lives, a module and its children are in evaluation mode. The destructor gives
+/// each of them its earlier mode. A dropout that was in evaluation mode inside a model in training
+/// mode thus stays in evaluation mode. The module must outlive the object.
 class Evaluating {
  public:
   explicit Evaluating(Module& module);

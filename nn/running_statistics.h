@@ -1,9 +1,9 @@
 // The running mean and variance that a batch norm collects in training and uses in evaluation. As
 // for a Parameter, an optimizer or `materialize` allocates their memory.
 //
-// The optimizer sets `observed`. At the end of a step, the optimizer updates the running statistics
-// with the statistics of the micro-batches, in order of the micro-batches. So evaluation does not
-// depend on the assignment of micro-batches to processes
+// The optimizer sets the hook `observed`, and collects the statistics of each micro-batch. At the
+// end of a step, the optimizer updates the running statistics with the collected ones, in order of
+// the micro-batches. So evaluation does not depend on which process ran which micro-batch
 // (optim/zero/end_of_step/batch_statistics.h).
 #pragma once
 

@@ -112,7 +112,7 @@ class SafetensorsWriter {
 
   /// Throws if an element was not written.
   void check_complete() const;
-  /// Flushes the file to disk, where it keeps its temporary name (core/text/output_file.h).
+  /// Flushes the file to disk. The file keeps its temporary name (core/text/output_file.h).
   void sync() { file_.sync(); }
   /// Makes the file appear at `path`. Throws as check_complete does.
   void commit();

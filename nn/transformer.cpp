@@ -58,9 +58,9 @@ TransformerBlock::TransformerBlock(const TransformerOptions& options)
   add("mlp_dropout", mlp_dropout_);
 }
 
-// Each tensor is moved into the last call that reads it, and is freed in this call unless backward
-// keeps it. So tensors that are no longer needed take no memory while the MLP runs, which itself
-// needs the most memory.
+// Each tensor is moved into the last call that reads it, and is freed during this call unless
+// backward keeps it. So unneeded tensors take no memory while the MLP runs, and the MLP is the part
+// of the block that needs the most memory.
 ResidualStream TransformerBlock::forward(ResidualStream stream) {
   const trace::LayerScope scope(name());
   auto [x, h] = normalize(ln_1_, std::exchange(stream, {}));

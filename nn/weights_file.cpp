@@ -182,9 +182,10 @@ void WeightsWriter::commit(const Module& model, int64_t batches) {
 void save_weights(const std::string& path, const Module& model) {
   const NoGrad no_grad;
   const std::vector<NamedParameter> list = model.named_parameters();
-  // At ZeRO stage 3, an InUse of a parameter without memory gathers it. This call would then hang
-  // if only one process made it. An InUse may also gather or free other parameters. So all
-  // parameters are checked before the first InUse, and each one again before its own.
+  // At ZeRO stage 3, an InUse of a parameter without memory gathers the parameter from all
+  // processes, and would hang if only one process calls save_weights. An InUse may also gather or
+  // free other parameters. So all parameters are checked before the first InUse, and each parameter
+  // again before its own InUse.
   for (const NamedParameter& named : list) check_in_memory(named);
   WeightsWriter writer(path, model);
   for (const NamedParameter& named : list) {

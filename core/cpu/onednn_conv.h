@@ -1,8 +1,8 @@
 // Convolutions by oneDNN, as direct sums. Images are (N, H, W, C), weights (O, C / groups, kh, kw)
-// as torch stores them. oneDNN is 2 to 4 times as fast if it may choose the weight's layout. If
-// oneDNN chooses another layout, each call that reads the weight first copies the weight to that
-// layout, in the workspace. The weight's gradient is computed in oneDNN's layout, and then copied
-// to the caller's layout.
+// as torch stores them. oneDNN is 2 to 4 times as fast if it may choose the weight's layout. If the
+// chosen layout differs from the caller's, each call that reads the weight first copies the weight
+// to the workspace, in the chosen layout. The weight's gradient is computed in the chosen layout,
+// and then copied to the caller's layout.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace tessera::cpu::onednn {
 
-/// One pass of a convolution. Sizes are above zero, and has_instructions_for accepts the dtype.
-/// Sums are f32, and each result is rounded once.
+/// One pass of a convolution. Sizes are above zero, and has_instructions_for (core/cpu/onednn.h)
+/// accepts the dtype. Sums are f32, and each result is rounded once.
 struct ConvArgs {
   Conv2dPass pass = Conv2dPass::forward;
   Conv2dSizes sizes;

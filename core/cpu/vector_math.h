@@ -71,14 +71,14 @@ inline float power_of_two(int32_t n) {
 inline float exp_f32(float x) {
   // The result is infinity from 89 on, and zero below -104.
   const auto [q, n] = detail::reduce_exp(clamp_magnitude(x, 104.0f));
-  // 2^n is split into two factors, because 2^n itself may not be a normal number. Of the two
-  // multiplications, only the last one can round.
+  // 2^n is split into two factors, because 2^n itself may not be a normal number. Only the
+  // multiplication by the second factor can round.
   const int32_t half = n >> 1;
   return (1.0f + q) * detail::power_of_two(half) * detail::power_of_two(n - half);
 }
 
 inline float tanh_f32(float x) {
-  // tanh is one from 9.02 on.
+  // tanh rounds to 1 from 9.02 on, so the bound of 10 changes no result.
   const auto [q, n] = detail::reduce_exp(2.0f * clamp_magnitude(std::fabs(x), 10.0f));
   // exp(2x) - 1 = scale * q + (scale - 1). Near zero n = 0, so the second term vanishes and nothing
   // cancels.

@@ -3,8 +3,9 @@
 // the algorithm needs 36 multiplications per pair of channels, and direct sums need 144.
 //
 // A tile of 4 x 4 pixels of y depends on 6 x 6 pixels of x, which are the tile and a border of one
-// pixel. Each of the algorithm's transforms is a matrix that is applied to the columns and then to
-// the rows of such a square. With d for the pixels of x and g for the weight,
+// pixel. Each of the algorithm's transforms multiplies the columns and then the rows of a square of
+// numbers by a constant matrix. With A, B and G for these matrices, d for the pixels of x and g for
+// the weight,
 //
 //   forward             y  = A^T [sum over channels of (G g G^T) * (B^T d B)] A
 //   gradient of x       the same, with the pixels of dy and the weight turned by 180 degrees
@@ -23,9 +24,9 @@
 namespace tessera::cpu::winograd {
 
 /// True if the algorithm can compute the pass and is faster than direct sums: f32, a 3x3 kernel,
-/// stride, padding and dilation of 1, one group, whole blocks of 16 channels, and at least half as
-/// many pixels as channels. With fewer pixels, the transform of the weight takes longer than it
-/// saves. The answer is the same on all processors.
+/// stride, padding and dilation of 1, one group, numbers of channels that are multiples of 16, and
+/// at least half as many pixels as channels. With fewer pixels, transforming the weight takes more
+/// time than the algorithm saves. The answer is the same on all processors.
 bool suits(const onednn::ConvArgs& args);
 
 /// Computes one pass that suits() accepts, with the calling thread's number of threads. The

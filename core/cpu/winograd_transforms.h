@@ -11,8 +11,8 @@ namespace tessera::cpu::winograd {
 constexpr int tile_side = 4;
 constexpr int square_side = 6;  // a tile with its border
 constexpr int64_t positions = square_side * square_side;
-// The number of channels in a register. Transforms compute with the vector type below, because
-// loops over arrays, which the compiler would have to vectorise, took six times as long.
+// The number of channels in a register. Transforms compute with the vector type below. Loops over
+// arrays, left to the compiler to vectorise, took six times as long.
 #ifdef __AVX512F__
 constexpr int64_t lanes = 16;
 #else
@@ -27,18 +27,18 @@ inline Vector load(const float* from) {
 }
 inline void store(float* to, Vector value) { std::memcpy(to, &value, sizeof value); }
 
-// The algorithm interpolates polynomials at the points 0, +-near, +-far and infinity, which
-// determine its matrices (Toom and Cook). Lavin and Gray use 1 for `near` and 2 for `far`, which
-// makes the largest error of a result up to four times as large. The idea of such points is from
-// Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the Accuracy of Winograd
-// Convolution for Deep Neural Networks", 2020, arXiv:1803.10986.
+// The algorithm interpolates polynomials at the points 0, +-near, +-far and infinity (Toom and
+// Cook). The points determine the algorithm's matrices. With the points of Lavin and Gray, near = 1
+// and far = 2, the largest error of a result is up to four times as large. The idea of such points
+// is from Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the Accuracy of
+// Winograd Convolution for Deep Neural Networks", 2020, arXiv:1803.10986.
 constexpr float near = 0.625f;
 constexpr float far = 1.5f;
 constexpr float near2 = near * near;
 constexpr float far2 = far * far;
 constexpr float near3 = near2 * near;
 constexpr float far3 = far2 * far;
-// For each point, the reciprocal of the product of its differences to the other finite points.
+// For each finite point, 1 / the product of its differences to the other finite points.
 constexpr float scale_zero = 1 / (near2 * far2);
 constexpr float scale_near = 1 / (2 * near2 * (near2 - far2));
 constexpr float scale_far = 1 / (2 * far2 * (far2 - near2));

@@ -1,6 +1,6 @@
 // Approximate functions of one or two instructions, for kernels that round their results to 16 bits
-// or that have larger errors from other causes. In a build with emulated CUDA, emulated/include's
-// version replaces this file.
+// or that have larger errors from other causes. In a build with emulated CUDA, which runs kernels
+// on the CPU, the file of this name in emulated/include replaces this file.
 #pragma once
 
 #include <cuda_runtime.h>

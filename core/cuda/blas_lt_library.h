@@ -19,7 +19,7 @@ namespace tessera::cuda {
 void check_cublas(cublasStatus_t status, const char* call);
 
 // A matrix as cuBLASLt sees it, column-major: `columns` columns of `rows` elements. The columns
-// begin `stride` elements apart. A row-major matrix read this way is its transpose. So cuBLASLt
+// begin `stride` elements apart. cuBLASLt sees a row-major matrix as its transpose. So cuBLASLt
 // computes c^T = b^T a^T: its first operand is b, its second is a, and its m and n are the n and m
 // of ProductArgs. cuBLASLt adds the bias to each column of c^T, which is a row of c. An operand
 // with column_stride 1 already is the needed transpose. cuBLASLt must transpose an operand with

@@ -57,8 +57,8 @@ __device__ inline void store(T* to, const Floats<n>& from) {
   *reinterpret_cast<Elements<T, n>*>(to) = elements;
 }
 
-/// Calls body(0), ..., body(count - 1), always unrolled. The compiler need not unroll a plain loop.
-/// An array that the loop variable indexes would then be in memory instead of registers.
+/// Calls body(0), ..., body(count - 1), always unrolled. In a plain loop that the compiler does not
+/// unroll, an array that the loop variable indexes would be in memory instead of registers.
 template <int count, class Body>
 __device__ inline void unrolled(const Body& body) {
   [&]<int... i>(std::integer_sequence<int, i...>) {

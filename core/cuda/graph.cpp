@@ -139,7 +139,7 @@ void Graph::launch() {
     TESSERA_CHECK(state.first_sample + capture.samples <= dropout_sample_limit,
                   "dropout: samples {} to {} of a step, expected at most 2^32", state.first_sample,
                   state.first_sample + capture.samples);
-    // The stream runs this write after its previous launches, which have read their own draws.
+    // The stream runs this write after all previous launches, so each launch reads its own draws.
     store_draws(context, static_cast<DropoutDraws*>(capture.draws->data()), dropout_draws(state));
   }
   memory_ledger(captured_->device).add_passing(*capture.memory);

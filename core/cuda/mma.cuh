@@ -1,6 +1,6 @@
-// Multiplies 16-bit tiles on tensor cores (mma.sync), and copies their operands through shared
-// memory into registers (cp.async, ldmatrix). Needs compute capability 8.0 or later. In a build
-// with emulated CUDA, emulated/include's version of this file does the same in plain loops.
+// Multiplies 16-bit tiles on tensor cores (mma.sync), and copies these tiles through shared memory
+// into registers (cp.async, ldmatrix). Needs compute capability 8.0 or later. In a build with
+// emulated CUDA, emulated/include's version of this file does the same in plain loops.
 //
 // In c (16, 8) += a (16, 16) b (16, 8), lane l of a warp holds these values, with g = l / 4 and
 // q = l % 4:
@@ -65,8 +65,8 @@ __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
 }
 
 /// Loads four matrices of 8 x 8 16-bit values for the whole warp. Lane l gives the address of one
-/// row, 16 aligned bytes: row l % 8 of matrix l / 8. r[i] holds element (g, 2q) of matrix i in its
-/// low half and (g, 2q + 1) in its high half.
+/// row, 16 aligned bytes: row l % 8 of matrix l / 8. With g and q as at the head of this file, r[i]
+/// holds element (g, 2q) of matrix i in its low half and (g, 2q + 1) in its high half.
 __device__ inline void load_matrices(uint32_t (&r)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -12,7 +12,7 @@ namespace tessera::cuda {
 
 /// Returns the Library of a device, and makes it at the first call. A first call during the capture
 /// of a graph throws an error that names the library (`name`) and the operation (`called`). A
-/// Library is never destroyed, because the driver may be gone after main.
+/// Library is never destroyed, because CUDA's driver may already have shut down after main.
 template <class Library>
 Library& one_per_device(int device, const char* name, const char* called) {
   static std::mutex mutex;

@@ -28,8 +28,9 @@ class OutputFile {
   /// Writes bytes from `position` on. `write` still continues where the last `write` ended. Bytes
   /// that are never written become zeros.
   void write_at(int64_t position, const void* data, size_t bytes);
-  /// Flushes the file to disk, where it keeps its temporary name. Throws if the disk is full. With
-  /// several files, sync() is called for all of them before the first commit().
+  /// Flushes the file to disk. The file keeps its temporary name. Throws if the disk is full. With
+  /// several files, sync() is called for all of them before the first commit(), so that a full disk
+  /// is found before any file is replaced.
   void sync();
   /// Flushes the file to disk, unless sync() has done so, and renames it to `path`, replacing an
   /// earlier file.
