@@ -22,8 +22,8 @@
 //  - each later contribution of the same backward is added to the gradient once per element: a
 //    kernel adds it directly, or the contribution is computed in scratch memory first;
 //  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history (no
-//    pointer to the node that made it). So its memory is freed as soon as backward has visited the
-//    closure's node, and long graphs are released without recursion.
+//    pointer to the node that made it). So the tensor's memory is freed as soon as backward has
+//    visited the closure's node, and long graphs are released without recursion.
 //
 // A parameter may have no memory between its uses (in ZeRO stage 3): memory is guaranteed only
 // while an `InUse` of the parameter lives. So an operation and its closure each make an `InUse`

@@ -57,7 +57,7 @@ class StreamScope {
 /// Makes a new stream, a cudaStream_t, which lives as long as the process.
 void* new_stream(int index);
 
-/// The device's stream for copies that overlap with its compute stream, a cudaStream_t.
+/// The device's second stream, a cudaStream_t, for copies during the work of the compute stream.
 void* copy_stream(int index);
 
 /// Marks a point in the calling thread's current stream on a device. Copies of an Event mark the
@@ -80,7 +80,7 @@ class Event {
 /// Allocates device memory in the order of `stream`. Returns nullptr if there is not enough memory.
 void* allocate(int index, int64_t bytes, void* stream);
 /// Frees device memory in the order of `stream`, the stream on which it was allocated. If other
-/// streams have used the memory, the caller first makes `stream` wait for their work (Event).
+/// streams have used the memory, the caller must first make `stream` wait for their work (Event).
 /// `captured` is the result of captured_memory() at the allocation.
 void free(int index, void* data, void* stream, const MemoryLedger* captured);
 /// Waits for the current stream, and hands unused memory of the device's pools back to the system.

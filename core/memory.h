@@ -78,7 +78,7 @@ class Storage {
  private:
   void* data_ = nullptr;
   int64_t bytes_ = 0;
-  int64_t block_bytes_ = 0;  // if a heap gave the memory: size of its block, at least bytes_
+  int64_t block_bytes_ = 0;  // size of the heap's block, at least bytes_; 0 without a heap
   void* stream_ = nullptr;   // on CUDA: the stream that orders the allocation and the free
   std::shared_ptr<MemoryLedger> captured_;  // ledger of the capture that allocated data_, if any
   std::shared_ptr<void> adopted_;           // memory that was allocated elsewhere

@@ -42,8 +42,8 @@ struct ProductArgs {
   ConstMatrix b = {};          // (k, n)
   MutableMatrix c = {};        // (m, n)
   const void* bias = nullptr;  // (n), added to each row; on CUDA a bias requires c_dtype == dtype
-  /// Adds the product to c. Each element's f32 sum is finished before it is added to c. Exception:
-  /// on the CPU, if k is above 8192 and c is f32, the sum is added to c in parts.
+  /// If true, adds the product to c. Each element's f32 sum is complete before the sum is added to
+  /// c. Exception: on the CPU, if k is above 8192 and c is f32, the sum is added to c in parts.
   bool accumulate = false;
   DType dtype = DType::f32;    // of a, b and bias
   DType c_dtype = DType::f32;  // f32, or the operands' dtype

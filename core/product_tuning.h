@@ -48,8 +48,8 @@ struct TunedProduct {
 int64_t product_library_version();
 
 /// Returns the shapes of all products that have an algorithm on the device. A product gets an
-/// algorithm when this process first computes the product, asks for its workspace or passes the
-/// product to use_tuned_products.
+/// algorithm when this process first computes the product, queries the size of its workspace, or
+/// passes it to use_tuned_products.
 std::vector<ProductShape> computed_products(int device);
 
 struct MeasuredProduct {

@@ -3,9 +3,9 @@
 //
 //   const trace::LayerScope scope(name_);   // in the forward of a layer
 //
-// Each node of autograd's graph remembers the layer whose forward made it. Backward visits nodes in
-// reverse, so nodes of one layer follow each other, and LayerSpans opens and closes the layers'
-// spans.
+// Each node of autograd's graph stores the layer whose forward made the node. Backward visits nodes
+// in reverse order, so the nodes of one layer follow each other. LayerSpans opens a layer's span at
+// the first of these nodes, and closes the span after the last.
 #pragma once
 
 #include <cstdint>

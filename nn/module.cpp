@@ -125,8 +125,8 @@ void Evaluating::record(Module& module) {
 
 void materialize(Module& model, Device device, uint64_t seed) {
   const auto list = model.named_parameters();
-  // At ZeRO stage 3 an optimizer's parameters have no memory between their uses. They must not be
-  // mistaken for parameters that still need their initial values.
+  // At ZeRO stage 3 an optimizer's parameters have no memory between their uses. Without this check
+  // they would be taken for new parameters, and get initial values again.
   for (const auto& [name, parameter, shared, block] : list) {
     TESSERA_CHECK(!parameter.leaf().gradient_buffer,
                   "materialize: parameter '{}' belongs to an optimizer", name);

@@ -106,7 +106,7 @@ void SafetensorsWriter::mark_written(const SafetensorsEntry& entry, int64_t begi
 }
 
 void SafetensorsWriter::check_complete() const {
-  // The offset of the first byte that was not written. If all were written, the end of the data.
+  // The offset of the first byte that was not written, or the end of the data if all bytes were.
   const int64_t missing = written_.contains(0) ? written_.at(0) : 0;
   for (const auto& [name, entry] : entries_) {
     TESSERA_CHECK(missing < entry.begin || missing >= entry.end,

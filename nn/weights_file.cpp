@@ -90,8 +90,8 @@ void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
 
 void load_parameter(const NamedParameter& named, const ParameterSource& source) {
   Tensor tensor = named.parameter.tensor();
-  // An optimizer that keeps its own master weights continues from them, so its next update would
-  // overwrite the loaded values.
+  // An optimizer with master weights would not see the loaded values. Its next update would
+  // overwrite them with values that it computes from the master weights.
   TESSERA_CHECK(!named.parameter.leaf().gradient_buffer,
                 "load_weights: parameter '{}' belongs to an optimizer; use its set_parameters, or "
                 "train::load_weights",

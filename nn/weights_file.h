@@ -43,8 +43,8 @@ class WeightsFile {
   /// Overwrites the model's running statistics, which must have memory. Throws InputError if a
   /// value is not finite or a variance is negative.
   void load_statistics(const Module& model) const;
-  /// Overwrites parameters and running statistics, for inference. Allocates memory where it is
-  /// missing. Throws if a parameter belongs to an optimizer.
+  /// Overwrites parameters and running statistics, for inference. Allocates memory for those that
+  /// have none. Throws if a parameter belongs to an optimizer.
   void load(Module& model) const;
 
  private:
@@ -79,7 +79,7 @@ class WeightsWriter {
 /// written. Throws if a parameter has no values in this process, as under ZeRO stage 3, or is a
 /// row-sparse table of an optimizer; use train::save_weights then.
 void save_weights(const std::string& path, const Module& model);
-/// Overwrites all weights of a model with those of a file. Allocates memory where it is missing.
+/// Overwrites all weights of a model with those of a file. Weights without memory get memory.
 /// Throws InputError if the file does not fit the model. Throws if a parameter belongs to an
 /// optimizer; use train::load_weights instead.
 void load_weights(const std::string& path, Module& model);

@@ -228,7 +228,7 @@ class Convolution {
     }
   }
 
-  /// True if later rounds add to the results of the first one. Such products may need more scratch.
+  /// True if later rounds add to the results of the first one. Their products may need more memory.
   bool accumulates() const {
     return args_.pass == Conv2dPass::weight_gradient && round_ < tiles_;
   }

@@ -54,7 +54,7 @@ class Watch {
 
   const std::string& where_;
   const JsonLimits& limits_;
-  // For each open object or list, outermost first: the member names so far. A list has none.
+  // The member names so far of each open object, outermost first. Open lists have empty sets.
   std::vector<std::set<std::string>> names_;
   int64_t values_ = 0;
 };
