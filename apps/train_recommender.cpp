@@ -149,7 +149,8 @@ class Run {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return true;
     run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);
     run_settings_.push_back({"data", fmt::format("{:016x}", digest_of_ratings(task_.data))});
-    run_settings_.push_back({"ids", fmt::format("{:016x}", digest_of_ids(task_.data))});
+    run_settings_.push_back(
+        {"ids", models::digest_of_ids(task_.data.user_ids, task_.data.item_ids)});
     resumed_.check("train_recommender", run_settings_);
     if (nothing_left(options_, resumed_)) return false;
     if (task_.ranking) training_.loop.weights.evaluated = task_.ranking->measure();

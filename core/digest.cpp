@@ -1,7 +1,6 @@
 #include "core/digest.h"
 
 #include <algorithm>
-#include <vector>
 
 // Compiles xxHash from its header, so that neither Tessera nor a program that uses Tessera has to
 // link the xxHash library.
@@ -18,6 +17,13 @@ uint64_t xxh3(std::span<const std::byte> bytes, uint64_t seed) {
 
 uint64_t xxh3(const std::string& text, uint64_t seed) {
   return xxh3(std::as_bytes(std::span(text)), seed);
+}
+
+uint64_t digest_of_list(const std::vector<std::string>& texts, uint64_t seed) {
+  const uint64_t count = texts.size();
+  uint64_t digest = xxh3(std::as_bytes(std::span(&count, 1)), seed);
+  for (const std::string& text : texts) digest = xxh3(text, digest);
+  return digest;
 }
 
 FileDigest digest_of_file(const std::string& path, bool whole) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -13,6 +14,9 @@ namespace tessera {
 /// result is a digest of those bytes and `bytes` together.
 uint64_t xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
 uint64_t xxh3(const std::string& text, uint64_t seed = 0);
+/// Digests the number of texts, then each text. Without the number, a text could move from one list
+/// to the next without changing the digest of both.
+uint64_t digest_of_list(const std::vector<std::string>& texts, uint64_t seed = 0);
 
 struct FileDigest {
   int64_t bytes = 0;  // size of the whole file, even if only blocks are digested

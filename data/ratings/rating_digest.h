@@ -12,8 +12,4 @@ namespace tessera::data {
 /// digest.
 uint64_t digest_of_ratings(const RatingData& data);
 
-/// Digests the ids of users and items in order. The rows of a model's embedding tables are in this
-/// order.
-uint64_t digest_of_ids(const RatingData& data);
-
 }  // namespace tessera::data

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/digest.h"
 #include "core/text/control_character.h"
 #include "core/text/json_read.h"
 
@@ -28,6 +29,11 @@ Tensor tensor_of(std::span<const T> values) {
 Tensor joined(const std::vector<std::string>& ids) {
   const std::string text = fmt::format("{}", fmt::join(ids, "\n"));
   return tensor_of(std::span(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+}
+
+bool has_tensor(const nn::SafetensorsReader& file, const char* name) {
+  return std::ranges::find(file.entries(), name, &nn::SafetensorsEntry::name) !=
+         file.entries().end();
 }
 
 template <class T>
@@ -173,12 +179,23 @@ RecommenderFile read_recommender_file(const std::string& path) {
   return file;
 }
 
+std::string digest_of_ids(const std::vector<std::string>& users,
+                          const std::vector<std::string>& items) {
+  return fmt::format("{:016x}", digest_of_list(items, digest_of_list(users)));
+}
+
+std::optional<std::string> read_digest_of_ids(const nn::SafetensorsReader& file,
+                                              const RecommenderConfig& config) {
+  if (!has_tensor(file, user_ids) || !has_tensor(file, item_ids)) return std::nullopt;
+  return digest_of_ids(read_ids(file, user_ids, config.users),
+                       read_ids(file, item_ids, config.items));
+}
+
 void check_same_ids(const std::string& path, const std::vector<std::string>& users,
                     const std::vector<std::string>& items) {
   const nn::SafetensorsReader reader(path);
   const auto check = [&](const char* what, const char* name, const std::vector<std::string>& data) {
-    const auto found = std::ranges::find(reader.entries(), name, &nn::SafetensorsEntry::name);
-    if (found == reader.entries().end()) return;
+    if (!has_tensor(reader, name)) return;
     const std::vector<std::string> file = read_ids(reader, name);
     if (file.size() != data.size()) return;
     const auto [a, b] = std::ranges::mismatch(file, data);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,14 @@ RecommenderFile parse_recommender(const std::string& where,
                                   const nn::SafetensorsMetadata& metadata);
 /// Reads the whole description. Throws InputError if train_recommender did not write the file.
 RecommenderFile read_recommender_file(const std::string& path);
+/// Digests the ids of users and items in order. The rows of a model's embedding tables are in this
+/// order. Returns 16 hexadecimal digits. Checkpoints record them as the setting "ids".
+std::string digest_of_ids(const std::vector<std::string>& users,
+                          const std::vector<std::string>& items);
+/// Returns the digest of the ids in a file of weights. Returns nullopt if the file lacks the ids of
+/// users or those of items. Throws InputError if the ids cannot be used or do not fit `config`.
+std::optional<std::string> read_digest_of_ids(const nn::SafetensorsReader& file,
+                                              const RecommenderConfig& config);
 /// Throws InputError if the file of weights has ids of users or items that differ from the given
 /// ids: the rows of the file would then belong to other users or items. Lists of different lengths
 /// are not compared, because the shapes of the weights show such a difference.

@@ -175,6 +175,12 @@ expect 'shape is' "$train_gpt" --data u.data --batch 60 --micro-batch 12 --facto
 sed 's/^u/v/' u.data > others.data
 expect 'model.safetensors: user 1 has the id "u[0-9]*", but "v[0-9]*" in the data' "$train_gpt" \
   --data others.data --batch 60 --micro-batch 12 --split none --factors 8 --init model.safetensors
+# The ids of the weights are also those of a checkpoint that is imported from them.
+must_work "$TESSERA_BIN/checkpoint" import model.safetensors imported
+imported=(--batch 60 --micro-batch 12 --split none --factors 8 --steps 1 --checkpoint imported)
+expect 'model.safetensors, the origin of imported/step-000000000: ids is [0-9a-f]* instead of' \
+  "$train_gpt" --data others.data "${imported[@]}"
+alone --data u.data "${imported[@]}"
 # A checkpoint is evaluated on another split, which has the same ids, but not on ratings with other
 # ids.
 saved=(--batch 60 --micro-batch 12 --factors 8 --steps 2 --checkpoint saved)

@@ -16,6 +16,15 @@ TEST_CASE("xxh3 gives the published hashes, and takes a seed") {
   CHECK(xxh3("bc", xxh3("a")) != xxh3("c", xxh3("ab")));
 }
 
+TEST_CASE("a list's digest covers its texts in order, and where one list ends") {
+  const std::vector<std::string> list{"a", "b"};
+  CHECK(digest_of_list(list) == digest_of_list({"a", "b"}));
+  CHECK(digest_of_list(list) != digest_of_list({"b", "a"}));
+  CHECK(digest_of_list(list) != digest_of_list(list, 1));
+  CHECK(digest_of_list({"c"}, digest_of_list(list)) !=
+        digest_of_list({"b", "c"}, digest_of_list({"a"})));
+}
+
 TEST_CASE("a file's digest covers 64 blocks from start to end, or the whole file") {
   const test::TemporaryFolder folder;
   constexpr size_t block = 4096;

@@ -258,12 +258,6 @@ TEST_CASE("different ratings have different digests, and equal ratings the same"
       digest("10\tb\t3.5\t881250949\n10\tc\t1\t881250950.25\n9\tc\t5\t5\n")};
   REQUIRE(digests.size() == 7);
   REQUIRE(digest(tabs) == data::digest_of_ratings(read("x.gz", test::gzipped(tabs))));
-  const auto ids = [](const std::string& text, const std::string& split = "none") {
-    return data::digest_of_ids(read("u.data", text, "", split));
-  };
-  REQUIRE(ids("1\ta\t1\t2\n2\tb\t3\t4\n") == ids("2\ta\t5\t6\n1\tb\t7\t8\n"));
-  REQUIRE(ids("1\ta\t1\t2\n2\tb\t3\t4\n") != ids("1\ta\t1\t2\n3\tb\t3\t4\n"));
-  REQUIRE(ids("1\ta\t1\t2\n2\tb\t3\t4\n") != ids("1\ta\t1\t2\n2\tc\t3\t4\n"));
 }
 
 TEST_CASE("MovieLens 100K, if it is there") {

@@ -303,11 +303,15 @@ TEST_CASE("a recommender's file has weights, ids and histories, and must not lac
   const NoGrad no_grad;
   CHECK(same_bits(model->score(example()).scores, other->score(example()).scores));
   CHECK_THROWS_WITH(nn::WeightsFile(path, *other), Catch::Contains("is unknown"));
+  CHECK(models::read_digest_of_ids(nn::SafetensorsReader(path), file.config) ==
+        models::digest_of_ids(file.user_ids, file.item_ids));
+  CHECK(models::digest_of_ids({"a"}, {"b"}) != models::digest_of_ids({"a", "b"}, {}));
 
   std::vector<nn::NamedTensor> others = models::recommender_tensors(file);
   others.erase(others.begin());
   write(others);
   CHECK_THROWS_WITH(models::read_recommender_file(path), Catch::Contains("ids.users"));
+  CHECK(models::read_digest_of_ids(nn::SafetensorsReader(path), file.config) == std::nullopt);
 }
 
 TEST_CASE("invalid descriptions of recommenders are refused, with the file's name") {

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "models/recommender/recommender_file.h"
 #include "nn/safetensors.h"
 #include "tests/support/catch.h"
 #include "tests/support/checkpoints.h"
@@ -156,6 +157,26 @@ TEST_CASE("a model that is itself a batch norm is imported and exported under th
   CHECK(value == 6);
   CHECK(file.entry("running_mean").dtype == "F32");
   CHECK(file.entry("num_batches_tracked").dtype == "I64");
+}
+
+TEST_CASE("a recommender's ids are recorded, which shapes do not show") {
+  const Files files;
+  const ImportOptions options{.weights = files.folder.path("w.safetensors"),
+                              .folder = files.folder.path("run")};
+  const models::RecommenderFile file{.config = {.name = "mf", .users = 2, .items = 3, .factors = 4},
+                                     .objective = "rating",
+                                     .user_ids = {"u", "v"},
+                                     .item_ids = {"1", "2", "3"},
+                                     .history = {0},
+                                     .history_begins = {0, 1, 1}};
+  std::vector<NamedTensor> tensors = models::recommender_tensors(file);
+  for (const auto& named : models::recommender(file.config)->named_parameters()) {
+    tensors.push_back({named.name, numbers(named.parameter.shape(), 0).to_host()});
+  }
+  nn::write_safetensors(options.weights, tensors, models::recommender_metadata(file));
+  CHECK(train::import_checkpoint(options).manifest.run ==
+        dist::Settings{{"model.name", "mf"},
+                       {"ids", models::digest_of_ids(file.user_ids, file.item_ids)}});
 }
 
 TEST_CASE("weights that no run can have are refused") {

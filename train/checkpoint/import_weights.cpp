@@ -68,7 +68,8 @@ void add_gpt(ImportedWeights& weights) {
 // If the metadata describe a model, throws InputError unless the file has that model's tensors, and
 // sets weights.run. Returns the names of the file's tensors that are not weights.
 std::set<std::string> check_description(ImportedWeights& weights,
-                                        const nn::SafetensorsMetadata& metadata) {
+                                        const nn::SafetensorsReader& reader) {
+  const nn::SafetensorsMetadata& metadata = reader.metadata();
   if (models::describes_image_model(metadata)) {
     const models::ImageModel image = models::parse_image_model(weights.path, metadata);
     nn::WeightsFile(weights.path, *models::image_classifier(image.name, image.sizes));
@@ -78,6 +79,11 @@ std::set<std::string> check_description(ImportedWeights& weights,
     const std::vector<std::string> others = models::recommender_tensor_names();
     nn::WeightsFile(weights.path, *models::recommender(file.config), others);
     weights.run = {{"model.name", file.config.name}};
+    // Without the ids, a run could resume with other users and items, because the tensors' shapes
+    // do not show to whom the rows belong.
+    if (const auto ids = models::read_digest_of_ids(reader, file.config)) {
+      weights.run.push_back({"ids", *ids});
+    }
     return {others.begin(), others.end()};
   }
   return {};
@@ -199,7 +205,7 @@ ImportedWeights open_imported_weights(const std::string& path) {
   if (models::has_gpt_tensors(*file)) {
     add_gpt(weights);
   } else {
-    const std::set<std::string> others = check_description(weights, file->metadata());
+    const std::set<std::string> others = check_description(weights, *file);
     weights.metadata = file->metadata();
     Sorter sorter(file, weights);
     for (const nn::SafetensorsEntry& entry : file->entries()) {
