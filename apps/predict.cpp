@@ -12,6 +12,7 @@
 #include "apps/predict_transform.h"
 #include "core/autograd.h"
 #include "core/context.h"
+#include "core/text/control_character.h"
 #include "core/text/number_text.h"
 #include "data/images/augment.h"
 #include "data/images/formats/image_file.h"
@@ -70,10 +71,9 @@ void print_guesses(const std::string& path, std::span<const float> logits,
   order.resize(std::min(order.size(), static_cast<size_t>(top)));
   fmt::print("{}\n", path);
   for (const size_t guess : order) {
-    std::string name = nn::printable(model.class_names[guess]);  // "name", or "beginning"...
-    name.erase(name.rfind('"'), 1).erase(0, 1);
     fmt::print("{:8.2f} %  {}\n",
-               100 * std::exp(static_cast<double>(logits[guess] - largest)) / sum, name);
+               100 * std::exp(static_cast<double>(logits[guess] - largest)) / sum,
+               with_escaped_controls(model.class_names[guess]));
   }
 }
 

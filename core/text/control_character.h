@@ -3,14 +3,20 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace tessera {
 
-/// True if the text has a character from 0x00 to 0x1F, or 0x7F.
+/// True for the characters 0x00 to 0x1F, and 0x7F.
+inline bool is_control_character(char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7F; }
+
 inline bool has_control_character(std::string_view text) {
-  return std::ranges::any_of(text,
-                             [](char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7F; });
+  return std::ranges::any_of(text, is_control_character);
 }
+
+/// Returns UTF-8 text for a terminal: control characters, here also U+0080 to U+009F, are written
+/// as in JSON, such as \u001b. All other characters are as they are.
+std::string with_escaped_controls(std::string_view text);
 
 }  // namespace tessera

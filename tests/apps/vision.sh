@@ -108,6 +108,13 @@ alone "${run[@]}" --steps 30 --eval-every 30 --save model.safetensors --log long
   fail "$(cat labels.txt)"
 [[ $("$predict" --top 1 model.safetensors pictures/dark/07.png | wc -l) == 2 ]] || fail "--top 1"
 
+# Names of classes are printed as they are, but no control character reaches the terminal.
+edit_safetensors model.safetensors named.safetensors \
+  'describe("tessera_image_model", "classes", ["sch\u00f6n \"a\"", "d\u001b[1m"])'
+"$predict" named.safetensors pictures/bright/03.png > labels.txt
+grep -qF $'%  sch\xc3\xb6n "a"' labels.txt || fail "$(cat labels.txt)"
+grep -qF '%  d\u001b[1m' labels.txt || fail "$(cat labels.txt)"
+
 # predict and --eval-only prepare an image that has the model's size in the same way. So the
 # validation loss must follow from the probabilities that predict prints for the right classes.
 cp -r pictures sized/train
