@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/checkpoint/commands.h"
+#include "apps/console/shell_word.h"
 #include "core/error.h"
 #include "core/text/input_file.h"
 #include "core/text/number_text.h"
@@ -208,7 +209,7 @@ void print_folder(const std::string& folder, const std::vector<Listed>& list) {
   fmt::print(
       "\"complete\" means that sizes and headers of all files are right; checkpoint verify {} also "
       "checks the digests of all tensors\n",
-      plain(folder));
+      shell_word(folder));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "apps/console/shell_word.h"
 #include "core/error.h"
 #include "core/text/output_file.h"
 #include "train/checkpoint/checkpoint.h"
@@ -215,8 +216,8 @@ void check_checkpoint_folder(const std::string& flag, const std::string& path) {
   }
   const fs::path name = (fs::path(path) / "").lexically_normal().parent_path();
   const std::string above = name.parent_path().string();
-  fail_input("{0} {1} is a single checkpoint; give {0} {2}, or --resume {1}", flag, path,
-             above.empty() ? "." : above);
+  fail_input("{0} {1} is a single checkpoint; give {0} {2}, or --resume {3}", flag, path,
+             shell_word(above.empty() ? "." : above), shell_word(path));
 }
 
 void check_output_path(const std::string& flag, const std::string& path) {

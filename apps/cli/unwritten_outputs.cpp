@@ -8,6 +8,7 @@
 #include <spdlog/spdlog.h>
 
 #include "apps/console/console.h"
+#include "apps/console/shell_word.h"
 #include "core/error.h"
 #include "models/recommender/recommender_file.h"
 
@@ -74,8 +75,8 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed,
         options.save);
   } else if (!options.save.empty()) {
     spdlog::warn(
-        "--save {0} is not written, because no step is left; `checkpoint export {1} {0}` writes it",
-        options.save, resumed.folder());
+        "--save {} is not written, because no step is left; `checkpoint export {} {}` writes it",
+        options.save, shell_word(resumed.folder()), shell_word(options.save));
   }
   std::vector<std::string> flags = given_flags(
       {{"--save-every", options.save_every.has_value()}, {"--save-best", options.save_best}});

@@ -71,9 +71,10 @@ for output in "--save late.safetensors" "--log late.jsonl"; do
   grep -q -- "$output is not written, because no step is left" stderr.log ||
     fail "$(cat stderr.log)"
 done
-alone "${run[@]}" --resume elsewhere/step-000000012 --checkpoint third --save late.safetensors \
-  --save-every 5 --save-best --sample 3 --quiet
-for text in 'no step is left, so nothing is written for --save-every, --save-best, --sample$' \
+alone "${run[@]}" --resume elsewhere/step-000000012 --checkpoint third \
+  --save 'late weights.safetensors' --save-every 5 --save-best --sample 3 --quiet
+for text in "export elsewhere/step-000000012 'late weights.safetensors'. writes it\$" \
+  'no step is left, so nothing is written for --save-every, --save-best, --sample$' \
   '--checkpoint third is not written, .* the run.s last checkpoint is elsewhere/step-000000012$'; do
   grep -q -- "$text" stderr.log || fail "$(cat stderr.log)"
 done
@@ -93,6 +94,10 @@ expect "$one/ is a single checkpoint; give --checkpoint elsewhere, or --resume $
   "${run[@]}" --checkpoint $one/ --eval-only
 expect 'is a single checkpoint; give --checkpoint ., or --resume step-000000012$' \
   env -C elsewhere "$train_gpt" "${run[@]}" --data "$work/text.txt" --checkpoint step-000000012
+# Paths that are offered for copying are quoted for the shell.
+ln -s elsewhere 'else where'
+expect "give --checkpoint 'else where', or --resume 'else where/step-000000012'\$" "$train_gpt" \
+  "${run[@]}" --checkpoint 'else where/step-000000012'
 expect 'not-yet/step-000000040 has the name of a single checkpoint' "$train_gpt" "${run[@]}" \
   --checkpoint not-yet/step-000000040
 ln -s $one link

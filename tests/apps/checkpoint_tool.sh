@@ -277,6 +277,9 @@ tool inspect damaged
 says '^  8 +complete +[0-9a-f]{32}'
 says 'sizes and headers of all files are right; checkpoint verify damaged also checks the digests'
 ! grep -qw whole tool.log || fail "$(cat tool.log)"
+ln -s damaged "Ann's"  # a name that a shell reads only in quotes
+tool inspect "Ann's"
+says "checkpoint verify 'Ann'\\\\''s' also checks"
 shard=damaged/step-000000008/shard-00001-of-00001.safetensors
 fails 1 "1 of 2 checkpoints is not whole: $shard: elements .* of \"[a-z0-9_./]+\" were changed" \
   verify damaged

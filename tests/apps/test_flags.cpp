@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "apps/comm_bench_options.h"
+#include "apps/console/shell_word.h"
 #include "apps/generate_options.h"
 #include "apps/predict_options.h"
 #include "apps/train_gpt_options.h"
@@ -182,6 +183,16 @@ TEST_CASE("sizes in bytes take units, and are exact") {
     INFO(text);
     CHECK_THAT(refusal({"--bytes", text}), ContainsSubstring("--bytes is '"));
   }
+}
+
+TEST_CASE("text becomes one word of a shell's command line, in quotes only where needed") {
+  CHECK(shell_word("runs/a-1_b.json") == "runs/a-1_b.json");
+  CHECK(shell_word("") == "''");
+  CHECK(shell_word("my runs") == "'my runs'");
+  CHECK(shell_word("~/$HOME `a` \\") == "'~/$HOME `a` \\'");
+  CHECK(shell_word("Ann's") == "'Ann'\\''s'");
+  CHECK(shell_word("\xc3\xa9") == "'\xc3\xa9'");
+  CHECK(shell_word("a\n'\\\x7f") == "$'a\\012\\047\\134\\177'");
 }
 
 TEST_CASE("every flag of every program refuses an empty value and an unknown flag") {
