@@ -5,6 +5,7 @@
 
 #include "apps/cli/command_line.h"
 #include "apps/console/flags.h"
+#include "core/image_side.h"
 #include "core/text/number_text.h"
 #include "models/image/image_classifier.h"
 
@@ -37,8 +38,10 @@ void add_data_and_model(Flags& app, ImageCommandLine& line, Given& given) {
       ->one_of(names)
       ->group("Model");
   app.add_option("--image-size", options.image_size,
-                 "Pixels of each side of the model's input (default: the images' own size; for "
-                 "folders 224)")
+                 fmt::format("Pixels of each side of the model's input, at most {}; 0: the images' "
+                             "own size, for folders 224",
+                             most_image_side))
+      ->capture_default_str()
       ->group("Model");
   app.add_flag("--sync-bn", options.sync_bn,
                "Compute batch norms over the whole batch of a step, which needs one micro-batch on "
@@ -128,7 +131,7 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
   at_most("--workers", given.workers, 256);
   options.workers = static_cast<int>(given.workers);
   at_least("--image-size", options.image_size, 0);
-  at_most("--image-size", options.image_size, models::ImageSizes::most_side);
+  at_most("--image-size", options.image_size, most_image_side);
   within("--label-smoothing", options.label_smoothing, 0, 1);
   fill_before_data(line.given, options);
   check_paths(paths_of(options, app.config_file()));

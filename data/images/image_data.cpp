@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/image_side.h"
 #include "core/text/number_text.h"
 #include "data/images/drawn_images.h"
 #include "data/images/formats/cifar.h"
@@ -19,7 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t folder_image_size = 224;
-constexpr int64_t most_image_size = 4096;
 
 // Statistics of ImageNet's training images, as torchvision's models expect them.
 const ChannelStatistics imagenet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
@@ -209,14 +209,14 @@ ImageData draw(const ImageDataOptions& options) {
 
 void set_size(ImageData& data, int64_t size, const std::string& path) {
   ImageShape& shape = data.transform.shape;
+  if (size < 0 || size > most_image_side) {
+    fail_input("image size is {}, expected 0 to {}", size, most_image_side);
+  }
   if (size == 0 || (size == shape.height && size == shape.width)) return;
   if (!data.transform.resizes) {
     fail_input("an image size of {} is asked for, but the images of {} are {} x {} and are not "
                "resized; only those of a folder of JPEG or PNG files are", size,
                path.empty() ? "the drawn set" : path, shape.height, shape.width);
-  }
-  if (size < 1 || size > most_image_size) {
-    fail_input("image size is {}, expected 1 to {}", size, most_image_size);
   }
   shape.height = shape.width = size;
 }

@@ -47,7 +47,7 @@ struct ImageData {
 ///  - if the folder has none of the formats above (the message names the files looked for),
 ///  - if a format's files are incomplete, or a file is malformed (JPEG and PNG files are not
 ///    checked here: ImageSet::read throws for them),
-///  - if image_size is out of range,
+///  - if image_size is below 0 or above most_image_side (core/image_side.h),
 ///  - if image_size differs from the images' size, except for folders, whose images are resized.
 ImageData open_image_data(const ImageDataOptions& options);
 

@@ -238,7 +238,13 @@ TEST_CASE("a folder of class folders, with its own validation part") {
   REQUIRE(data.transform.resizes);
   REQUIRE(data::open_image_data({.path = folder.path(""), .image_size = 64}).transform.shape ==
           data::ImageShape{64, 64, 3});
-  REQUIRE_THAT(refusal(folder.path(""), -1), ContainsSubstring("image size is -1"));
+  REQUIRE(
+      data::open_image_data({.path = folder.path(""), .image_size = 16384}).transform.shape.width ==
+      16384);
+  for (const int64_t size : {-1, 16385}) {
+    REQUIRE_THAT(refusal(folder.path(""), size),
+                 ContainsSubstring(fmt::format("image size is {}, expected 0 to 16384", size)));
+  }
   add_image(folder, "val/eel/z.png", 6);
   REQUIRE_THAT(refusal(folder.path("")),
                ContainsSubstring("val: has the class folders cat, dog, eel, expected those of"));
