@@ -32,7 +32,7 @@ void add_buffers(Flags& app, Given& given, CommOptions& options) {
                  "Smallest size of a rank's buffer, such as 1KiB or 4MB")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max-bytes", given.max_bytes, "Largest size of a rank's buffer")
+  app.add_option("--max-bytes", given.max_bytes, "Largest size of a rank's buffer, at most 256TiB")
       ->capture_default_str()
       ->group(group);
   app.add_option("--factor", options.sizes.factor, "Factor between one buffer size and the next")
@@ -88,10 +88,18 @@ void fill_collectives(const Given& given, CommOptions& options) {
   }
 }
 
+// Parses the size of a buffer. Refuses sizes above 256 TiB as bad input, because no machine has so
+// much memory, and because the largest sizes have more elements than a tensor may have.
+int64_t buffer_bytes(const char* flag, const std::string& text) {
+  const int64_t bytes = parse_bytes(flag, text);
+  if (bytes > int64_t{256} << 40) fail_input("{} is {}, expected at most 256TiB", flag, text);
+  return bytes;
+}
+
 void fill(const Given& given, CommOptions& options) {
   CommSizes& sizes = options.sizes;
-  sizes.min_bytes = parse_bytes("--min-bytes", given.min_bytes);
-  sizes.max_bytes = parse_bytes("--max-bytes", given.max_bytes);
+  sizes.min_bytes = buffer_bytes("--min-bytes", given.min_bytes);
+  sizes.max_bytes = buffer_bytes("--max-bytes", given.max_bytes);
   if (sizes.min_bytes > sizes.max_bytes) {
     fail_input("--min-bytes is {}, expected at most --max-bytes, {}", given.min_bytes,
                given.max_bytes);

@@ -116,6 +116,11 @@ TEST_CASE("comm_bench refuses what it cannot measure") {
   CHECK_THROWS_WITH(parse({"--warmup", "-1"}), ContainsSubstring("expected at least 0"));
   CHECK_THROWS_WITH(parse({"--collective", "all_reduce", "--dtype", "bf16"}),
                     ContainsSubstring("all_reduce sums only f32, --dtype is bf16"));
+  for (const char* flag : {"--min-bytes", "--max-bytes"}) {
+    CHECK_THROWS_WITH(parse({flag, "4EB"}),
+                      ContainsSubstring(flag + std::string(" is 4EB, expected at most 256TiB")));
+  }
+  CHECK(parse({"--max-bytes", "256TiB"}).sizes.max_bytes == int64_t{1} << 48);
   for (const char* size : {"", "0", "-1", "1X", "ten"}) {
     CHECK_THROWS_AS(parse({"--min-bytes", size}), InputError);
     CHECK_THROWS_AS(parse({"--max-bytes", size}), InputError);

@@ -67,8 +67,8 @@ CONTRADICTIONS = {
     "zero_plan": ["--bandwidth 1GB", "--flops 1T", "--ranks 0", "--width 8 --heads 3"],
     "checkpoint": ["--step -1", "--moments in/gpt/model.safetensors", "--optimizer lbfgs",
                    "--dir in/gpt", "--shard-bytes 1"],
-    "comm_bench": ["--min-bytes 1MB --max-bytes 1KB", "--factor 1", "--iterations 0",
-                   "--collective all_reduce --dtype bf16"],
+    "comm_bench": ["--min-bytes 1MB --max-bytes 1KB", "--max-bytes 4EB", "--factor 1",
+                   "--iterations 0", "--collective all_reduce --dtype bf16"],
 }
 # Text of a --config file -> True if it must be refused, False if it should be accepted (which no
 # check tests), None if both are allowed.
