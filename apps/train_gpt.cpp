@@ -218,7 +218,7 @@ class Run {
     const std::vector<std::string> others = given_flags({{"--sample", options_.sample > 0}});
     if (nothing_left(options_, resumed_, others)) return false;
     training_.loop.weights.evaluated = measure();
-    resumed_.place(training_.loop, bits_settings("train_gpt", world_));
+    resumed_.place(training_.loop, run_settings_, bits_settings("train_gpt", world_));
     return true;
   }
 

@@ -154,7 +154,7 @@ class Run {
     resumed_.check("train_recommender", run_settings_);
     if (nothing_left(options_, resumed_)) return false;
     if (task_.ranking) training_.loop.weights.evaluated = task_.ranking->measure();
-    resumed_.place(training_.loop, bits_settings("train_recommender", world_));
+    resumed_.place(training_.loop, run_settings_, bits_settings("train_recommender", world_));
     return true;
   }
 

@@ -208,7 +208,7 @@ class Run {
     run_settings_.push_back({"data", fmt::format("{:016x}", data::digest_of_images(data_, false))});
     resumed_.check("train_resnet", run_settings_);
     if (nothing_left(options_, resumed_)) return false;
-    resumed_.place(training_.loop, bits_settings("train_resnet", world_));
+    resumed_.place(training_.loop, run_settings_, bits_settings("train_resnet", world_));
     return true;
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "core/error.h"
 #include "models/image/resnet.h"
@@ -11,6 +12,14 @@ namespace {
 
 constexpr const char* absent = "nothing";
 constexpr const char* epsilon = "model.epsilon";  // recorded if it is not the default
+
+// Settings on which the result of an evaluation of given weights does not depend.
+const std::set<std::string> only_of_training = {
+    "steps",     "epochs",          "steps_per_epoch", "global_batch", "optimizer",
+    "lr",        "min_lr",          "warmup",          "schedule",     "weight_decay",
+    "beta1",     "beta2",           "nesterov",        "clip",         "grad_shard",
+    "reduction", "ranks",           "augment",         "sync_bn",      "label_smoothing",
+    "tables",    "table_optimizer", "negatives",       "l2",           "model.dropout"};
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
@@ -77,6 +86,13 @@ bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   // SGD has state only with momentum, and the setting beta1 is the momentum.
   const bool sgd = setting_value(run, "optimizer") == "sgd";
   return name == "beta1" && sgd && is_zero(now) != is_zero(before);
+}
+
+bool affects_evaluation(const std::string& name, const dist::Settings& run) {
+  // Only train_recommender, which records its objective, evaluates with random numbers: --split and
+  // --sampled-items draw from the seed.
+  if (name == "seed") return has_setting(run, "objective");
+  return !only_of_training.contains(name);
 }
 
 std::string refusal_of(const std::vector<ChangedSetting>& refused,

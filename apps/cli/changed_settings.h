@@ -32,6 +32,10 @@ std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
 /// flag sets. `run` has all settings of the run.
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run);
 
+/// Returns true unless only training depends on the setting. Evaluations of two runs can be
+/// compared if all settings that affect them are equal. `run` has all settings of the run.
+bool affects_evaluation(const std::string& name, const dist::Settings& run);
+
 /// Returns the second part of an error message about the settings in `refused`: each setting with
 /// both values, and what the user can do. --resume-changed is proposed only if it can accept all
 /// changes in `refused`. The proposal then also has the names in `accepted`, which the user has

@@ -332,13 +332,14 @@ void Resumed::check_log(const std::string& path, const nlohmann::json& header) c
   }
 }
 
-void Resumed::place(train::LoopOptions& loop, const dist::Settings& bits) const {
+void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
+                    const dist::Settings& bits) const {
   announce_differences(bits);
   loop.checkpoints = flags_.options;
   loop.first_step = step();
   loop.skipped = skipped();
   if (found()) loop.best = checkpoint_->manifest().best;
-  drop_other_best(loop);
+  drop_other_best(loop, run);
   loop.checkpoints.saved_step = found() && flags_.resume == "latest" ? step() : -1;
   if (!found()) return;
   spdlog::info("{} {}, after step {}, digest {}",
@@ -348,18 +349,18 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& bits) const 
 
 // Drops the best evaluation so far if evaluations of this run cannot be compared with it. If the
 // run does not save its best weights, it keeps the checkpoint's best evaluation for its own
-// checkpoints, unless settings have changed.
-void Resumed::drop_other_best(train::LoopOptions& loop) const {
-  const bool only_longer = std::ranges::all_of(flags_.changed, [](const std::string& name) {
-    return name == "steps" || name == "epochs" || name == "warmup";
-  });
-  if (loop.best && !only_longer) {
-    spdlog::info(
-        "--resume-changed names settings other than steps, epochs and warmup, so earlier "
-        "evaluations no longer count as the best");
-    loop.best.reset();
+// checkpoints, unless a setting that affects evaluations has changed.
+void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
+  if (!loop.best) return;
+  for (const auto& [name, now, before] : changed_settings(run, manifest().run)) {
+    // Settings that --resume-changed does not name are not compared, or check() has refused them.
+    const bool named = std::ranges::find(flags_.changed, name) != flags_.changed.end();
+    if (!named || !affects_evaluation(name, run)) continue;
+    spdlog::info("{} is {} instead of {}, so earlier evaluations no longer count as the best", name,
+                 now, before);
+    return loop.best.reset();
   }
-  if (!loop.best || !loop.weights.best || loop.best->evaluated.empty() ||
+  if (!loop.weights.best || loop.best->evaluated.empty() ||
       loop.best->evaluated == loop.weights.evaluated) {
     return;
   }

@@ -106,12 +106,12 @@ class Resumed {
   /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.
   void check_log(const std::string& path, const nlohmann::json& header) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
-  /// far. The best evaluation is dropped if --resume-changed names any setting other than "steps",
-  /// "epochs" and "warmup", or if the best evaluation did not measure loop.weights.evaluated.
+  /// far. The best evaluation is dropped if a setting in `run` that affects evaluations differs
+  /// from the checkpoint's, or if the best evaluation did not measure loop.weights.evaluated.
   /// Prints the step from which the run continues. Warns of each setting in `bits` that differs
   /// from the checkpoint's, except with --eval-only. For an imported checkpoint, prints the
   /// settings that the import recorded instead of these warnings.
-  void place(train::LoopOptions& loop, const dist::Settings& bits) const;
+  void place(train::LoopOptions& loop, const dist::Settings& run, const dist::Settings& bits) const;
   /// Returns the checkpoint's step, or nullopt if the run starts from the beginning. RunLog removes
   /// the log's lines of later steps, because those steps run again.
   std::optional<int64_t> log_step() const { return found() ? std::optional(step()) : std::nullopt; }
@@ -130,7 +130,7 @@ class Resumed {
   void check_program(const std::string& program) const;
   void check_names(const dist::Settings& run) const;
   void announce_differences(const dist::Settings& bits) const;
-  void drop_other_best(train::LoopOptions& loop) const;
+  void drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const;
 
   const CheckpointFlags& flags_;
   std::unique_ptr<train::CheckpointFolder> claimed_;  // null unless rank 0 claimed the folder

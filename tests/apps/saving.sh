@@ -99,9 +99,10 @@ grep -q 'the best weights so far, of step [0-9]*, are missing' stderr.log ||
   fail "$(cat stderr.log)"
 
 # Evaluations of other data or batches cannot be compared with the best evaluation so far. So the
-# first of them becomes the best. More steps and another warm-up do not change what is measured.
+# first of them becomes the best. More steps, another warm-up and another learning rate do not
+# change what is measured.
 part=("${many[@]/240/14}" --save killed/model.safetensors --checkpoint part --log part.jsonl)
-longer=("${part[@]/14/20}" --resume-changed steps,warmup)
+longer=("${part[@]/14/20}" --lr 0.02 --resume-changed steps,warmup,lr,min_lr)
 rm -rf killed/*
 alone "${part[@]}"
 cp -r part again

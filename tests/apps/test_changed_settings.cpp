@@ -94,6 +94,15 @@ TEST_CASE("the tensors of a checkpoint depend on the model and on the optimizer'
   CHECK_FALSE(is_fixed("lr", "1", "2"));
 }
 
+TEST_CASE("evaluations depend on the seed only if ratings are split or items are drawn") {
+  CHECK_FALSE(affects_evaluation("lr", {}));
+  CHECK_FALSE(affects_evaluation("model.dropout", {}));
+  CHECK(affects_evaluation("data", {}));
+  CHECK(affects_evaluation("micro_batch", {}));
+  CHECK_FALSE(affects_evaluation("seed", {}));
+  CHECK(affects_evaluation("seed", {{"objective", "bce"}}));
+}
+
 namespace {
 
 // Saves the checkpoint of a run with the settings `run`, and returns the flags that find it.
@@ -105,7 +114,9 @@ CheckpointFlags saved_run(const test::TemporaryFolder& folder, const dist::World
   CheckpointFlags flags;
   flags.options.folder = folder.path("run");
   flags.resume = "latest";
-  train::save_checkpoint(flags.options.folder, optimizer, world, {.step = 3, .run = run});
+  train::save_checkpoint(
+      flags.options.folder, optimizer, world,
+      {.step = 3, .best = train::BestEvaluation{.step = 2, .value = 1}, .run = run});
   return flags;
 }
 
@@ -161,4 +172,22 @@ TEST_CASE("--eval-only counts epochs with the steps per epoch of the checkpoint'
   CheckpointFlags imported = saved_run(other, world, {});
   imported.only_weights = true;
   CHECK(Resumed(imported, world).epochs(3, 4) == std::nullopt);
+}
+
+TEST_CASE("the best evaluation is forgotten only if a setting that affects evaluations differs") {
+  const test::TemporaryFolder folder;
+  const dist::World world{.communicator = dist::single_communicator()};
+  CheckpointFlags flags =
+      saved_run(folder, world, {{"lr", "1"}, {"micro_batch", "2"}, {"seed", "1"}});
+  flags.changed = {"lr", "micro_batch", "seed"};
+  const auto keeps_best = [&](const dist::Settings& run) {
+    const Resumed resumed(flags, world);
+    CHECK_NOTHROW(resumed.check("train_gpt", run));
+    train::LoopOptions loop;
+    resumed.place(loop, run, {});
+    return loop.best.has_value();
+  };
+  CHECK(keeps_best({{"lr", "1"}, {"micro_batch", "2"}, {"seed", "1"}}));
+  CHECK(keeps_best({{"lr", "0.5"}, {"micro_batch", "2"}, {"seed", "7"}}));
+  CHECK_FALSE(keeps_best({{"lr", "1"}, {"micro_batch", "4"}, {"seed", "1"}}));
 }
