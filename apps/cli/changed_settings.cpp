@@ -11,7 +11,7 @@ namespace tessera::apps {
 namespace {
 
 constexpr const char* absent = "nothing";
-constexpr const char* epsilon = "model.epsilon";  // recorded if it is not the default
+constexpr const char* epsilon = "model.epsilon";
 
 // Settings on which the result of an evaluation of given weights does not depend.
 const std::set<std::string> only_of_training = {
@@ -65,11 +65,13 @@ std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
   return changed;
 }
 
+bool is_epsilon(const std::string& name) { return name == epsilon; }
+
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   const auto& [name, now, before] = changed;
   // The tensors fit any epsilon, but only a missing or another --init changes it, and the model
   // would then compute other values.
-  if (name == epsilon) return true;
+  if (is_epsilon(name)) return true;
   // Without both values, nothing shows that the tensors differ. Older checkpoints lack settings
   // that were added later.
   if (now == absent || before == absent) return false;
@@ -104,7 +106,7 @@ std::string refusal_of(const std::vector<ChangedSetting>& refused,
   for (const ChangedSetting& changed : refused) {
     const auto& [name, now, before] = changed;
     differences.push_back(fmt::format("{} is {} instead of {}", name, now, before));
-    if (name == epsilon) {
+    if (is_epsilon(name)) {
       other_epsilon = true;
     } else if (must_agree(changed, run)) {
       fixed.push_back(name);

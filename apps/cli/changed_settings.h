@@ -27,6 +27,10 @@ struct ChangedSetting {
 std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
                                              const dist::Settings& saved);
 
+/// True for the epsilon of a GPT's norms. Runs and imports record it only if it is not the default,
+/// so a checkpoint without this setting has the default epsilon.
+bool is_epsilon(const std::string& name);
+
 /// Returns true if --resume-changed cannot accept the change: the tensors of a checkpoint do not
 /// fit a run with the changed setting, or the setting is the epsilon of a GPT's norms, which no
 /// flag sets. `run` has all settings of the run.

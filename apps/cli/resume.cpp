@@ -280,8 +280,8 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
   const bool imported = !manifest.imported.empty();
   const auto is_compared = [&](const ChangedSetting& changed) {
     const std::string& name = changed.name;
-    // An imported file determines only the settings that the import recorded.
-    if (imported) return has_setting(manifest.run, name);
+    // An imported file determines only the settings that the import recorded, and the epsilon.
+    if (imported) return has_setting(manifest.run, name) || is_epsilon(name);
     if (is_recent(name) && !has_setting(manifest.run, name)) return false;
     return !flags_.only_weights || shapes_weights(name) || must_agree(changed, run);
   };

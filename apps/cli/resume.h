@@ -100,7 +100,8 @@ class Resumed {
   ///   - --resume-changed names an unknown setting, even if there is no checkpoint.
   ///
   /// With --eval-only, compares only the settings that the checkpoint's tensors depend on. For an
-  /// imported checkpoint, compares only the settings that the import recorded.
+  /// imported checkpoint, compares only the settings that the import recorded, and the epsilon of
+  /// a GPT's norms, which the import records if it is not the default.
   void check(const std::string& program, const dist::Settings& run) const;
   /// Throws InputError if the log at `path` belongs to another model than the checkpoint. `header`
   /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.

@@ -110,12 +110,15 @@ grep -q 'it has no .*/exp_avg, which the run has; expected the optimizer and' st
 cmp a.jsonl refused.jsonl || fail "a refused run has changed an older log"
 
 # Without flags for sizes, a run takes the sizes of the weights file. No tensor shows the epsilon of
-# the norms, so the import records it. A run with another epsilon is refused, with an error that
-# names it.
+# the norms, so the import records it unless it is the default. A run with another epsilon is
+# refused, with an error that names it.
 mkdir epsilon
 cp out/model.safetensors epsilon
 sed 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 1e-06/' out/config.json \
   > epsilon/config.json
+tool import out usual
+expect 'model.epsilon is 1e-06 instead of nothing' "$train_gpt" "${full[@]}" --init epsilon \
+  --checkpoint usual
 tool import epsilon/model.safetensors kept
 expect 'model.epsilon is nothing instead of 1e-06' "$train_gpt" "${full[@]}" \
   --checkpoint kept
