@@ -192,7 +192,7 @@ class Run {
          .bits = bits_settings("train_gpt", world_),
          .weights = models::gpt_metadata(model_.config())});
     announce();
-    train::run_to_end(loop, files_, world_, [&] { finish(loop.count()); });
+    train::run_to_end(loop, files_, world_, [&] { return finish(loop.count()); });
   }
 
  private:
@@ -264,14 +264,17 @@ class Run {
     return result;
   }
 
-  void finish(const train::StepCount& count) {
+  // Returns why the weights were not saved, or an empty text.
+  std::string finish(const train::StepCount& count) {
+    std::string unsaved;
     const optim::Plan planned =
         train::plan_run(train::as_it_went(training_, count), model_, train::place_of(world_));
-    train::report_run(planned, count, world_, *log_, [this] {
-      if (!options_.save.empty()) save();
+    train::report_run(planned, count, world_, *log_, [&] {
+      if (!options_.save.empty()) unsaved = save();
       if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
       print_sample();
     });
+    return unsaved;
   }
 
   train::WeightsSink open_weights(const std::string& path) const {
@@ -281,9 +284,9 @@ class Run {
             .commit = [writer] { writer->commit(); }};
   }
 
-  void save() {
-    train::save_parameters(options_.save, *optimizer_, world_,
-                           [this](const std::string& path) { return open_weights(path); });
+  std::string save() {
+    return train::save_or_rescue(options_.save, *optimizer_, world_,
+                                 [this](const std::string& path) { return open_weights(path); });
   }
 
   // Throws, before the run begins, if a save could not be written, or if it would replace a

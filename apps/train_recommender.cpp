@@ -126,7 +126,7 @@ class Run {
                                                   .lowest = task_.range.lowest,
                                                   .highest = task_.range.highest})});
     announce();
-    train::run_to_end(loop, files_, world_, [&] { finish(loop.count()); });
+    train::run_to_end(loop, files_, world_, [&] { return finish(loop.count()); });
   }
 
  private:
@@ -230,17 +230,21 @@ class Run {
             train::Score{.value = found.ndcg, .higher_is_better = true}};
   }
 
-  void finish(const train::StepCount& count) {
+  // Returns why the weights were not saved, or an empty text.
+  std::string finish(const train::StepCount& count) {
+    std::string unsaved;
     const optim::Plan plan = train::plan_run(train::as_it_went(training_, count), *model_,
                                              task_.planned(options_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
       if (!options_.save.empty()) {
-        // Rank 0 alone writes the ids and histories, into the file of the weights.
-        train::save_weights(options_.save, *model_, *optimizer_, world_,
-                            world_.rank == 0 ? save_options() : train::SaveOptions{});
+        unsaved = train::save_or_rescue(options_.save, *optimizer_, world_,
+                                        [this](const std::string& path) {
+                                          return train::open_weights(path, *model_, save_options());
+                                        });
       }
       if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
     });
+    return unsaved;
   }
 
   train::SaveOptions save_options() const {

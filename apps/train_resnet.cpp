@@ -188,7 +188,7 @@ class Run {
                           .bits = bits_settings("train_resnet", world_),
                           .weights = models::image_metadata(description_of(options_, data_))});
     announce();
-    train::run_to_end(loop, files_, world_, [&] { finish(loop.count()); });
+    train::run_to_end(loop, files_, world_, [&] { return finish(loop.count()); });
   }
 
  private:
@@ -276,14 +276,19 @@ class Run {
             train::Score{.value = result.top1, .higher_is_better = true, .tie = result.loss}};
   }
 
-  void finish(const train::StepCount& count) {
+  // Returns why the weights were not saved, or an empty text.
+  std::string finish(const train::StepCount& count) {
+    std::string unsaved;
     const optim::Plan plan = train::plan_run(train::as_it_went(training_, count), *model_,
                                              planned(options_, data_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
       const train::LoopOptions& loop = training_.loop;
       const int64_t updates = loop.first_step + count.steps - loop.skipped - count.skipped;
       if (!options_.save.empty()) {
-        train::save_weights(options_.save, *model_, *optimizer_, world_, save_options(updates));
+        unsaved =
+            train::save_or_rescue(options_.save, *optimizer_, world_, [&](const std::string& path) {
+              return train::open_weights(path, *model_, save_options(updates));
+            });
       }
       if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
       if (!options_.report.empty()) {
@@ -292,6 +297,7 @@ class Run {
                                *log_);
       }
     });
+    return unsaved;
   }
 
   train::SaveOptions save_options(int64_t updates) const {

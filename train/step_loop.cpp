@@ -122,23 +122,32 @@ void write_reports(const RunFiles& files, const dist::World& world) {
 }
 
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
-                const std::function<void()>& finish) {
-  std::exception_ptr lost;
+                const std::function<std::string()>& finish) {
+  std::string failure;  // equal on all ranks, except for details that only rank 0 knows
   try {
     loop.train();
-  } catch (const LastCheckpointError&) {
-    lost = std::current_exception();
+  } catch (const LastCheckpointError& error) {
+    failure = error.what();
+  } catch (const LastEvaluationError& error) {
+    failure = error.what();
   }
   if (!loop.stopped()) {
-    finish();
+    const std::string unsaved = finish();
+    if (failure.empty()) failure = unsaved;
   } else if (!files.trace.empty()) {
     write_trace(files.trace, world);
   }
   write_reports(files, world);
-  if (!lost) return;
-  // An error ends the job, so the other ranks wait until rank 0 has written its reports.
-  world.communicator->barrier();
-  std::rethrow_exception(lost);
+  if (failure.empty()) return;
+  // An error ends the job, so only rank 0 throws, after it has written its reports. The other ranks
+  // wait in the barrier until then.
+  if (world.rank != 0) world.communicator->barrier();
+  fail("{}", failure);
+}
+
+std::string non_finite_evaluation(int64_t done) {
+  return fmt::format(
+      "the evaluation after step {} is not finite: the weights or the data are invalid", done);
 }
 
 StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
@@ -190,7 +199,11 @@ void StepLoop::train() {
   optimizer_.synchronize();
   timeline_.end();
   count_.timeline = timeline_.window();
-  if (!checkpoints_) return;
+  if (checkpoints_) write_last_checkpoint(done);
+  if (!last_score_finite_) throw LastEvaluationError(non_finite_evaluation(done));
+}
+
+void StepLoop::write_last_checkpoint(int64_t done) {
   // When `checkpoints` ends, SIGTERM ends the program again, and a request for a checkpoint is
   // ignored.
   const std::unique_ptr<RunCheckpoints> checkpoints = std::move(checkpoints_);
@@ -249,6 +262,10 @@ void StepLoop::evaluate(int64_t done) {
   }
   log_.write(evaluation.line);
   progress_.evaluation(done, evaluation.text);
+  if (evaluation.finite()) return;
+  // After the last step, train() throws, and the error says so.
+  last_score_finite_ = done < options_.steps;
+  if (last_score_finite_) spdlog::warn("{}", non_finite_evaluation(done));
 }
 
 // Launches a step. Then logs the previous step, if it was not logged yet, so that the GPU computes

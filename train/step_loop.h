@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 
+#include "core/error.h"
 #include "core/text/json_line.h"
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
@@ -47,8 +48,11 @@ struct StepWork {
     JsonObject line;
     std::string text;
     /// The score by which the best evaluation is chosen, the same on every rank. Needed if
-    /// LoopOptions::weights asks for the best weights.
+    /// LoopOptions::weights asks for the best weights. If the score is not finite, the loop warns,
+    /// and after the last step train() throws LastEvaluationError.
     std::optional<Score> score = std::nullopt;
+
+    bool finite() const { return !score || score->valid(); }
   };
   /// Evaluates the model. The argument is the number of finished steps.
   std::function<Evaluation(int64_t)> evaluate = nullptr;
@@ -89,6 +93,15 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
 /// log is kept in any case.
 void write_reports(const RunFiles& files, const dist::World& world);
 
+/// Returns the message about an evaluation, after `done` steps, whose score is not finite.
+std::string non_finite_evaluation(int64_t done);
+
+/// The score of the last evaluation of a run is not finite. All ranks still run.
+class LastEvaluationError : public Error {
+ public:
+  using Error::Error;
+};
+
 class StepLoop {
  public:
   /// World, optimizer and log must outlive the loop. Throws if `work` lacks a function that the
@@ -100,9 +113,10 @@ class StepLoop {
 
   /// Runs the steps from first_step on, until the last one or until a signal ends the run after a
   /// step. Writes the last checkpoint if checkpoints are wanted. Throws LastCheckpointError on all
-  /// ranks if this checkpoint cannot be written; the caller can still save the weights then. Throws
-  /// another error, and so ends the whole job, if a loss or gradient is not finite and losses are
-  /// not scaled, or if a function of StepWork throws. Collective.
+  /// ranks if this checkpoint cannot be written, and otherwise LastEvaluationError on all ranks if
+  /// the score after the last step is not finite; the caller can still save the weights then.
+  /// Throws another error, and so ends the whole job, if a loss or gradient is not finite and
+  /// losses are not scaled, or if a function of StepWork throws. Collective.
   void train();
   /// Returns the counts since first_step: logged steps, skipped steps (they are logged too), saves,
   /// and rows of row-sparse tables.
@@ -124,6 +138,7 @@ class StepLoop {
   };
 
   int64_t run_steps();
+  void write_last_checkpoint(int64_t done);
   bool wants_norms(int64_t step) const {
     return options_.norms_every > 0 && (step + 1) % options_.norms_every == 0;
   }
@@ -148,16 +163,19 @@ class StepLoop {
   Clock::time_point last_end_;
   StepCount count_;
   bool stopped_ = false;
+  bool last_score_finite_ = true;  // false if the evaluation after the last step is not finite
   std::unique_ptr<WeightSaves> saves_;
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 
 /// Trains, and writes all that `files` names. Calls `finish` after the last step, to save the
-/// weights and to write files.trace. If a signal stops the run, writes the trace without calling
-/// `finish`. If the last checkpoint cannot be written, the other files are still written, and the
-/// error is thrown at the end. Collective.
+/// weights and to write files.trace. `finish` returns, on every rank, why the weights were not
+/// saved (save_or_rescue), or an empty text. If a signal stops the run, writes the trace without
+/// calling `finish`. If the weights or the last checkpoint cannot be written, or the last
+/// evaluation is not finite, the other files are still written. Then rank 0 throws the error, which
+/// ends the job. Collective.
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
-                const std::function<void()>& finish);
+                const std::function<std::string()>& finish);
 
 /// Compares the memory and traffic of each rank with the rank's plan. Writes a summary line to the
 /// log, and before it the timeline of a step if one was recorded (StepCount::timeline). Then calls

@@ -9,6 +9,8 @@
 #include <optional>
 #include <set>
 
+#include <spdlog/spdlog.h>
+
 #include "core/text/error_text.h"
 #include "nn/weights_file.h"
 
@@ -105,6 +107,16 @@ void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
   // Rank 0 throws, and its exception ends the job. The other ranks wait in the barrier until then.
   if (world.rank != 0) world.communicator->barrier();
   fail("{}; {}", why, outcome);
+}
+
+std::string save_or_rescue(const std::string& path, optim::ZeroOptimizer& optimizer,
+                           const dist::World& world, const OpenWeights& open) {
+  const std::string why = try_save_parameters(path, optimizer, world, open);
+  if (why.empty()) return "";
+  const std::string outcome = rescue(path, optimizer, world, open);
+  // The files that the caller writes next may fail with another error, so the user is told now.
+  if (world.rank == 0) spdlog::warn("{}; {}", why, outcome);
+  return fmt::format("the weights were not written to {}", path);
 }
 
 std::string try_save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,

@@ -62,6 +62,14 @@ void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                      const dist::World& world,
                      const std::function<WeightsSink(const std::string&)>& open);
 
+/// Writes every parameter as save_parameters does, but does not throw after a failure, so that the
+/// caller can write other files. Rank 0 then warns with the reason and the place of the weights. On
+/// every rank, returns a short message without the place, or an empty text after success.
+/// Collective.
+std::string save_or_rescue(const std::string& path, optim::ZeroOptimizer& optimizer,
+                           const dist::World& world,
+                           const std::function<WeightsSink(const std::string&)>& open);
+
 /// Writes every parameter as save_parameters does, but after a failure does not throw and does not
 /// try other places. On every rank, returns the reason of the failure, or an empty text.
 /// Collective.

@@ -332,9 +332,7 @@ optim::ZeroOptions zero_options(const RunOptions& options) {
 void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,
                       const dist::World& world) {
   if (world.rank == 0) fmt::print("step {}  {}\n", step, result.text);
-  if (result.score && !result.score->valid()) {
-    fail("the evaluation after step {} is not finite: the weights or the data are invalid", step);
-  }
+  if (!result.finite()) fail("{}", train::non_finite_evaluation(step));
 }
 
 void set_up_messages(const RunOptions& options, const dist::World& world) {

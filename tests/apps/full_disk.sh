@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # If the disk fills up while a run of one or several ranks saves its weights, undamaged weights are
-# saved in the working directory instead. The exit code is 1, because the weights are not at the
-# path of --save.
+# saved in the working directory instead. The page, the table and the trace are written all the
+# same. The exit code is 1, because the weights are not at the path of --save.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null ||
   { echo "skipped: no small disk can be mounted here"; exit 77; }
@@ -33,7 +33,11 @@ are in .* instead" stderr.log) == 1 ]] ||
 }
 for ranks in 1 3; do
   rescued $((kilobytes / 2)) mpirun -n "$ranks" "$train_gpt" "${run[@]}" --stage 3 \
-    --trace disk/trace.json --save disk/model.safetensors
+    --report page.html --csv page.csv --trace trace.json --save disk/model.safetensors
+  for file in page.html page.csv page.jsonl trace.json; do
+    [[ -s $file ]] || fail "no $file on $ranks ranks"
+    rm $file
+  done
   cmp "$found" out/model.safetensors || fail "other weights on $ranks ranks"
   cmp "${found%/*}/config.json" out/config.json || fail "no config.json on $ranks ranks"
 done

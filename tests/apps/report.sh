@@ -194,6 +194,19 @@ status=0
   status=$?
 [[ $status == 1 ]] || fail "exit code $status of an evaluation that gives NaN: $(cat stderr.log)"
 grep -q 'the evaluation after step 0 is not finite' stderr.log || fail "$(cat stderr.log)"
+# If the last evaluation of a run is not finite, the run writes its files, and the exit code is 1.
+mkdir lost
+status=0
+mpirun -n 2 "$train_gpt" --data text.txt "${tiny[@]}" --steps 1 --lr 1e30 --eval-batches 1 \
+  --checkpoint lost/saved --save lost/model.safetensors --save-best --csv lost/run.csv \
+  --trace lost/trace.json > stdout.log 2> stderr.log < /dev/null || status=$?
+[[ $status == 1 && $(grep -c 'the evaluation after step 1 is not finite' stderr.log) == 1 ]] ||
+  fail "exit code $status after a last evaluation that is NaN: $(cat stderr.log)"
+for file in saved/step-000000001/manifest.json model.safetensors run.csv trace.json; do
+  [[ -s lost/$file ]] || fail "no $file after a last evaluation that is NaN"
+done
+[[ ! -e lost/best ]] || fail "a NaN is the best"
+grep -q '"type":"summary"' lost/run.jsonl || fail "no summary: $(cat lost/run.jsonl)"
 expect 'by exactly one of --init' "$train_gpt" "${run[@]}" --init model.safetensors --eval-only \
   --checkpoint saved
 expect 'model.layers is 3 instead of 2' "$train_gpt" "${stopped[@]}" --eval-every 10 \

@@ -208,11 +208,18 @@ must_work env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/replaced/" FAULT_
 cp -r replaced larger
 status=0
 LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/replaced/model.safetensors" FAULT_CALLS=fsync \
-  FAULT_AT=1 FAULT=ENOSPC "${replace[@]}" > stdout.log 2> stderr.log < /dev/null || status=$?
+  FAULT_AT=1 FAULT=ENOSPC "${replace[@]}" --report rescued.html --csv rescued.csv \
+  --trace rescued.json > stdout.log 2> stderr.log < /dev/null || status=$?
 [[ $status == 1 ]] || fail "exit code $status instead of 1: $(< stderr.log)"
 grep -q 'replaced/model.safetensors: writing failed: No space left on device' stderr.log ||
   fail "$(< stderr.log)"
 diff -r replaced larger || fail "a save that failed has changed a file"
+# The weights are in another folder, and the run's other files are written.
+grep -q 'the weights are in .* instead$' stderr.log || fail "$(< stderr.log)"
+grep -q "the weights were not written to $work/replaced/model.safetensors\$" stderr.log ||
+  fail "$(< stderr.log)"
+for file in rescued.html rescued.csv rescued.json; do [[ -s $file ]] || fail "no $file"; done
+grep -q '"type":"summary"' rescued.jsonl || fail "no summary: $(< rescued.jsonl)"
 
 # With a limited staging copy and a slow disk, the update waits until the thread that writes the
 # checkpoint has read the state. Results do not change.

@@ -90,6 +90,16 @@ TEST_CASE("weights that cannot be written to their path are rescued elsewhere", 
       CHECK(bytes_of(rescued) == bytes_of(expected));
     }
   }
+  SECTION("in the working directory, and every rank goes on") {
+    const Places places(folder.path("working"), folder.path("temporary"));
+    const std::string path = folder.path("no/w.safetensors");
+    const auto open = [&](const std::string& to) { return train::open_weights(to, model); };
+    CHECK(train::save_or_rescue(path, optimizer, world, open) ==
+          "the weights were not written to " + path);
+    if (world.rank == 0) {
+      CHECK(bytes_of(only_file(folder.path("working"))) == bytes_of(expected));
+    }
+  }
   SECTION("among temporary files, if disks fill up during the first two attempts") {
     const Places places(folder.path("working"), folder.path("temporary"));
     int opened = 0;

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -258,6 +259,58 @@ TEST_CASE("after the steps, a request for a checkpoint does not end the program"
   ::signal(SIGINT, SIG_DFL);
   ::signal(SIGUSR1, SIG_DFL);
   ::signal(SIGUSR2, SIG_DFL);
+}
+
+TEST_CASE("if the last evaluation is not finite or the weights are lost, other files are written") {
+  const test::TemporaryFolder folder;
+  const dist::World world = alone();
+  // Trains with the given scores of the evaluations after steps 2, 4 and 5. `unsaved` says why the
+  // weights were not saved. Returns the error, after a check that it is the last thing of the run.
+  const auto error_of = [&](std::map<int64_t, double> scores, const std::string& unsaved) {
+    std::filesystem::remove_all(folder.path("saved"));
+    std::filesystem::remove(folder.path("run.csv"));
+    const RunFiles files{.log = folder.path("run.jsonl"), .csv = folder.path("run.csv")};
+    LoopOptions options = run.loop;
+    options.checkpoints.folder = folder.path("saved");
+    options.weights = {.path = folder.path("w.safetensors"), .best = true};
+    models::Gpt model(tiny);
+    const auto log = begin_run(files, world);
+    log->write(header_begin("test"));
+    optim::ZeroOptimizer optimizer(model, run.rule, world, run.zero);
+    StepLoop loop(options, world, optimizer, *log,
+                  {.unit = "tokens",
+                   .units_per_step = 16,
+                   .forward =
+                       [&](const MicroBatch& micro) {
+                         return model.loss(tokens_of(micro), tokens_of(micro));
+                       },
+                   .evaluate = [&](int64_t done) -> StepWork::Evaluation {
+                     return {eval_line(done, 1), "text", Score{.value = scores.at(done)}};
+                   },
+                   .open_weights = [&](const std::string& path,
+                                       int64_t) { return open_weights(path, model); }});
+    bool finished = false;
+    const std::string error = test::message_of<Error>([&] {
+      run_to_end(loop, files, world, [&] {
+        finished = true;
+        return unsaved;
+      });
+    });
+    CHECK(finished);
+    CHECK(std::filesystem::exists(folder.path("run.csv")));
+    CHECK(std::filesystem::exists(folder.path("saved/step-000000005")));
+    return error;
+  };
+  const std::string last = non_finite_evaluation(5);
+  CHECK(error_of({{2, 1}, {4, NAN}, {5, 2}}, "") == "nothing was thrown");
+  CHECK(error_of({{2, NAN}, {4, 1}, {5, NAN}}, "") == last);
+  std::vector<int64_t> best;
+  for (const auto& line : lines_of(folder.read("run.jsonl"))) {
+    if (line.contains("best")) best.push_back(line["step"]);
+  }
+  CHECK(best == std::vector<int64_t>{4});
+  CHECK(error_of({{2, 1}, {4, 1}, {5, 1}}, "no weights") == "no weights");
+  CHECK(error_of({{2, 1}, {4, 1}, {5, NAN}}, "no weights") == last);
 }
 
 TEST_CASE("norms and the timeline of steps are in the log, and change nothing else") {
