@@ -1,5 +1,7 @@
 #include "apps/train_gpt_options.h"
 
+#include <limits>
+
 #include "apps/cli/command_line.h"
 #include "apps/console/flags.h"
 #include "apps/cli/train_defaults.h"
@@ -129,7 +131,12 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   result.settings = app.settings();
   if (!result.help.empty()) return result;
   fill_model(model, options);
-  fill_run(given, defaults_for(options), options);
+  const TrainDefaults defaults = defaults_for(options);
+  if (options.evaluates_only()) {
+    constexpr int64_t any = std::numeric_limits<int64_t>::max();  // sequences of a text may overlap
+    given.batch = evaluation_batch(given.batch, defaults, any);
+  }
+  fill_run(given, defaults, options);
   check_evaluation(options);
   options.tune = tune == "on";
   if (options.data.empty() && !options.plan) fail_input("--data is required");

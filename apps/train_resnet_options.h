@@ -42,8 +42,8 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv);
 /// and checks the options. Throws InputError if an option is invalid or does not fit the data.
 void complete(ImageCommandLine& line, int64_t training_images, const std::string& format);
 
-/// Throws InputError if the options do not fit this number of ranks or images of
-/// `side` x `side` pixels.
+/// Throws InputError if no step can be taken with the options on this number of ranks, or with
+/// images of `side` x `side` pixels. Accepts all options of an evaluation, which takes no step.
 void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks);
 
 /// Returns training_run(options) with the schedule that --schedule names and, if --sync-bn was

@@ -1,5 +1,6 @@
 #include "apps/cli/model_options.h"
 
+#include <algorithm>
 #include <functional>
 #include <tuple>
 #include <utility>
@@ -198,6 +199,12 @@ void add_batch_options(Flags& app, BatchOptions& options, const std::string& gro
       ->group(group);
 }
 
+namespace {
+
+constexpr int64_t most_in_batch = int64_t{1} << 30;
+
+}  // namespace
+
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults) {
   const Batch batch{.global = options.global.value_or(defaults.global_batch),
                     .micro = options.micro.value_or(defaults.micro_batch)};
@@ -208,8 +215,18 @@ Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults) {
                flag_or_default("global-batch", options.global.has_value(), batch.global),
                flag_or_default("micro-batch", options.micro.has_value(), batch.micro));
   }
-  at_most("--global-batch", batch.global, int64_t{1} << 30);
+  at_most("--global-batch", batch.global, most_in_batch);
   return batch;
+}
+
+BatchOptions evaluation_batch(const BatchOptions& options, const TrainDefaults& defaults,
+                              int64_t samples) {
+  const int64_t micro = options.micro.value_or(defaults.micro_batch);
+  at_least("--global-batch", options.global.value_or(1), 1);
+  at_least("--micro-batch", micro, 1);
+  at_most("--micro-batch", micro, most_in_batch);
+  const int64_t size = std::min(micro, samples);
+  return {.global = size, .micro = size};
 }
 
 FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::string& group) {

@@ -53,6 +53,11 @@ void add_batch_options(Flags& app, BatchOptions& options, const std::string& gro
                        const DefaultTexts& defaults, const std::string& samples = "Sequences");
 /// Throws InputError, naming the flags, if the sizes are invalid.
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
+/// Returns sizes for an evaluation, which takes no step: one micro-batch of at most `samples`
+/// samples. So the global batch needs to fit neither the micro-batch nor `samples`, the number of
+/// samples to train on. Throws InputError if a given size is not positive or too large.
+BatchOptions evaluation_batch(const BatchOptions& options, const TrainDefaults& defaults,
+                              int64_t samples);
 
 /// Adds --optimizer adamw|adam|sgd|adagrad.
 FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::string& group);

@@ -65,6 +65,9 @@ struct RunOptions {
   bool eval_only = false;
   int64_t norms_every = 0;  // steps between log lines with norms; 0: none
   bool plan = false;
+
+  /// True if the command evaluates. With --plan it only shows a plan, even if --eval-only is given.
+  bool evaluates_only() const { return eval_only && !plan; }
 };
 
 /// The flags as given. An empty optional stands for the application's default.

@@ -191,6 +191,8 @@ epoch_of() { grep -o '^step 2  epoch [0-9.]*' stdout.log || fail "$(cat stdout.l
 expected=$(epoch_of)
 must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only --batch 24
 [[ $(epoch_of) == "$expected" ]] || fail "$(cat stdout.log), expected $expected"
+# A batch larger than the training data only prevents training.
+alone --data u.data "${saved[@]}" --eval-only --batch 100000 --micro-batch 7
 expect 'saved/step-000000002: ids is [0-9a-f]* instead of' "$train_gpt" --data others.data \
   "${saved[@]}" --eval-only
 # A checkpoint is restored with the state of its optimizer, so settings that the state depends on

@@ -71,6 +71,11 @@ TEST_CASE("flags override the preset") {
   REQUIRE(options.min_lr == 0);
 }
 
+TEST_CASE("train_gpt --eval-only takes a micro-batch that does not divide the global batch") {
+  const auto options = parse({"--micro-batch", "7", "--checkpoint", "runs", "--eval-only"});
+  CHECK(options.batch.micro == 7);
+}
+
 TEST_CASE("if a flag is given twice, the last value counts") {
   const auto options = parse({"--steps", "3", "--overlap", "off", "--steps", "4"});
   REQUIRE(options.steps == 4);

@@ -117,6 +117,14 @@ TEST_CASE("without a split, nothing is evaluated") {
                     Catch::Contains("leave out --save-best, or give another --split"));
 }
 
+TEST_CASE("train_recommender --eval-only takes a batch with which no step could be taken") {
+  const RecommenderTrainOptions options = parse({"--eval-only", "--init", "model"}, 500);
+  CHECK(options.batch.micro == 256);
+  CHECK(options.eval_every > 0);
+  CHECK(parse({"--eval-only", "--init", "model"}, 7).batch.micro == 7);
+  CHECK(parse({"--eval-only", "--init", "model", "--micro-batch", "9"}).batch.micro == 9);
+}
+
 TEST_CASE("flags that are for ranking only are refused if ratings are predicted") {
   CHECK_THROWS_WITH(parse({"--negatives", "3"}),
                     Catch::Contains("--negatives is for --objective ranking"));

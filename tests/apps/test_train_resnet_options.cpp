@@ -91,6 +91,21 @@ TEST_CASE("batch norms need more than one value per channel") {
   CHECK_NOTHROW(check_ranks(shared, 8, 2));
 }
 
+TEST_CASE("train_resnet --eval-only takes a batch with which no step could be taken") {
+  const auto evaluated = [](std::vector<const char*> arguments) {
+    arguments.insert(arguments.end(), {"--eval-only", "--init", "model", "--sync-bn"});
+    return parse(std::move(arguments), "folder", 40);
+  };
+  const ImageTrainOptions usual = evaluated({"--model", "resnet18"});  // steps of 128 images
+  CHECK(usual.batch.micro == 40);
+  CHECK(usual.eval_every > 0);
+  CHECK(evaluated({"--batch", "10", "--micro-batch", "3"}).batch.micro == 3);
+  CHECK_NOTHROW(check_ranks(evaluated({"--model", "resnet18", "--micro-batch", "1"}), 8, 3));
+  CHECK_THROWS_WITH(evaluated({"--batch", "0"}), Catch::Contains("--global-batch is 0"));
+  CHECK_THROWS_WITH(evaluated({"--micro-batch", "0"}), Catch::Contains("--micro-batch is 0"));
+  CHECK_THROWS_WITH(evaluated({"--plan"}), Catch::Contains("smaller --batch"));
+}
+
 TEST_CASE("train_resnet refuses invalid flags") {
   CHECK_THROWS_WITH(parse({"--batch", "512"}, "folder", 500),
                     Catch::Contains("smaller --batch"));

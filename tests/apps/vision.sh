@@ -147,6 +147,9 @@ mv stdout.log evaluated.txt
 grep -q '^step 6  epoch 2  ' evaluated.txt || fail "$(cat evaluated.txt)"
 alone "${run[@]}" --checkpoint saved --eval-only --quiet --batch 8
 cmp stdout.log evaluated.txt || fail "another batch: $(cat stdout.log)"
+# A batch larger than the training data only prevents training.
+alone "${run[@]}" --checkpoint saved --eval-only --quiet --batch 5001
+cmp stdout.log evaluated.txt || fail "a large batch: $(cat stdout.log)"
 mkdir renamed
 cp -r pictures/bright renamed/clear
 cp -r pictures/dark renamed/dark
