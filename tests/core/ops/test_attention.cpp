@@ -172,7 +172,8 @@ TEST_CASE("attention: a causal query does not see later keys", "[attention]") {
   for (int64_t i = 80 * 8; i < k.elements(); ++i) k.data<float>()[i] = v.data<float>()[i] = 1e4f;
   const Tensor after =
       ops::attention(in.q, rounded_to(dtype, k), rounded_to(dtype, v), {.causal = true});
-  // Queries 0 to 69 see at most the first 80 keys, which are unchanged.
+  // The last query is aligned with the last key. So queries 0 to 69 see only keys 0 to 79, which
+  // are unchanged.
   const auto seen = [&](const Tensor& y) { return y.view({90, 16}).rows(0, 70); };
   CHECK(same_bits(seen(before), seen(after)));
   CHECK_FALSE(same_bits(before, after));
@@ -197,7 +198,7 @@ TEST_CASE("attention has the same bits for every number of threads", "[attention
 }
 
 TEST_CASE("attention's workspace is that of one sequence, whatever the batch size", "[attention]") {
-  if (on_cpu()) return;  // the CPU uses causal_attention's workspace
+  if (on_cpu()) return;  // test_causal_attention.cpp tests the CPU's workspace
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Case one = GENERATE(Case{1, 5, 9, 4, 2, 8}, Case{1, 260, 300, 2, 1, 4, true});
   const auto workspace = [&](int64_t batch) {

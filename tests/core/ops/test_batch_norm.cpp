@@ -65,9 +65,9 @@ struct Reference {
   Values y, mean, variance, dx, dweight, dbias, dresidual;
 };
 
-/// Computes results and gradients in float64. With relu, rounding may decide whether a result is
-/// zero. So the gradient of an element is zero if the element is zero in the actual result `y`.
-/// Without relu, `y` is not read.
+/// Computes results and gradients in float64. With relu, rounding may decide whether an element of
+/// the result is zero. Therefore the gradient is zero at the elements that are zero in the actual
+/// result `y`. Without relu, `y` is not read.
 Reference reference(const Inputs& in, Form form, const Values& y) {
   const auto rows = static_cast<size_t>(in.x.size(0));
   const auto channels = static_cast<size_t>(in.x.size(1));
@@ -185,10 +185,10 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
 }
 
 /// Imitates two ranks that each compute one part of a batch, without threads. The parts run in
-/// rounds: part 0, then part 1. Each run calls the sum function three times. Call k adds the values
-/// that the other part passed to its call k in its latest run. A part passes correct values to call
-/// k only if the sums of its earlier calls were correct. So each round makes at least one more sum
-/// correct, and four rounds are enough.
+/// rounds: part 0, then part 1. Each run calls the sum function three times. Call k adds up the
+/// values that both parts have passed to call k. The other part's values are from its latest run.
+/// The values passed to call k are correct only if the sums of calls 0 to k - 1 were correct. So
+/// each round makes at least one more sum correct, and four rounds are enough.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {

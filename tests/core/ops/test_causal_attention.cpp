@@ -136,7 +136,7 @@ TEST_CASE("causal_attention takes tensors at any address") {
 
 TEST_CASE("causal_attention passes the check of its gradient") {
   const int64_t tokens = GENERATE(1, 3, 66);
-  if (tokens > 3 && !on_cpu()) return;  // too slow: it would launch thousands of kernels
+  if (tokens > 3 && !on_cpu()) return;  // too slow: the check would launch thousands of kernels
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes())),
                                      .roundings = 4};
   CHECK(check_gradient([](const auto& in) { return ops::causal_attention(in[0], 2); },
@@ -203,8 +203,8 @@ TEST_CASE("causal_attention never holds a T x T matrix") {
   attend(qkv, dy, heads);
   const int64_t added = ledger.peak_total() - before;
   CHECK(added < batch * heads * tokens * tokens * 4 / 8);
-  // On the CPU, each thread needs tiles of 64 x 512 scores and their gradients, and the dk and dv
-  // of one head.
+  // On the CPU, each thread needs 512 KiB for a tile of 64 x 512 scores, a tile of their gradients,
+  // and the dk and dv of one head. The rest of the bound is for smaller buffers.
   const int64_t workspace = ledger.peak(Category::workspace);
   CHECK(workspace < thread_count() * (int64_t{512} << 10) + tokens * channels * 4);
 }

@@ -1,5 +1,5 @@
-// Tests dropout. For a given probability, its mask must be a function of (seed, step, sample,
-// layer, element) alone. The gradient must use the forward's mask.
+// Tests dropout. For a given probability, the mask must be a function of seed, step, sample, layer
+// and element alone. The gradient must use the forward's mask.
 #include <cmath>
 
 #include "core/check_gradient.h"

@@ -83,8 +83,8 @@ TEST_CASE("gather and index_select pick elements, and their gradients add up", "
   CHECK(relative_error(x.leaf()->gradient, dx) < tolerance(dtype));
 }
 
-// The gradient of picked rows of at most 2^20 elements is computed by embedding_backward. Its grid
-// on CUDA has no room for much longer rows, so the gradient of these is computed by scatter.
+// If the picked rows have at most 2^20 elements, embedding_backward computes their gradient. Longer
+// rows could exceed the CUDA grid of embedding_backward, so scatter_lines adds up their gradient.
 TEST_CASE("the gradients of picked rows of more than a million elements add up", "[gather][cpu]") {
   constexpr int64_t columns = (int64_t{1} << 20) + 1;
   const Tensor x = as_parameter(Tensor::zeros({2, columns}));
@@ -186,7 +186,7 @@ TEST_CASE("gather, index_select and scatter_add refuse invalid arguments", "[gat
 }
 
 TEST_CASE("an error in the gradient of picked rows names the operation that picked", "[gather]") {
-  // Rows without columns take no memory, so there can be more of them than the gradient allows.
+  // A table without columns takes no memory, so it can have more rows than the gradient allows.
   const Tensor rows = as_parameter(Tensor::empty({INT32_MAX, 0}));
   const Tensor loss = ops::sum(ops::index_select(rows, 0, random_indices({1}, 1, 5)));
   REQUIRE_THROWS_WITH(backward(loss),

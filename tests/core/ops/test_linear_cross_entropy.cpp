@@ -35,8 +35,8 @@ void check_against_reference(DType dtype, float loss_scale, int64_t rows, int64_
       product(values_of(x), values_of(weight), rows, vocabulary, channels, false, true);
   const CrossEntropyReference expected(logits, targets, loss_scale);
   // Rounding to bf16 changes a logit by up to 1/256 of its magnitude. `logit_error` is the largest
-  // such change. The loss of a row may be off by as much, and the gradient of a logit by this
-  // fraction of its value.
+  // such change. The loss of a row may be off by about as much. The gradient of a logit contains
+  // exp(logit), so `logit_error` is about the gradient's relative error.
   const bool rounded = logits_dtype(dtype) == DType::bf16;
   double largest = 0;
   for (const double logit : logits) largest = std::max(largest, std::fabs(logit));
@@ -158,8 +158,8 @@ TEST_CASE("linear_cross_entropy pads rows of logits, and sizes chunks for the de
     CHECK(ops::logits_chunk_rows(256, dtype, Device{}) == 65536);
     CHECK(ops::logits_chunk_rows(50257, dtype, Device{}) == 333);
     CHECK(ops::logits_chunk_rows(20'000'000, dtype, Device{}) == 1);
-    // On a GPU, the logits of bf16 operands are bf16, and all other logits are f32. So the same
-    // bytes hold twice as many rows of bf16 logits.
+    // On a GPU, the logits of bf16 operands are bf16, and all other logits are f32. So a chunk of a
+    // given number of bytes has twice as many rows of bf16 logits.
     const int64_t per_row = dtype == DType::bf16 ? 2 : 1;
     CHECK(ops::logits_chunk_rows(256, dtype, gpu) == 65536 * per_row);
     CHECK(ops::logits_chunk_rows(50257, dtype, gpu) == 8192 * per_row);

@@ -73,7 +73,7 @@ TEST_CASE("bce_with_logits of large logits equals float64", "[losses]") {
   CHECK(loss(1000, 1) == 0);
 }
 
-/// Computes in float64 the cosine of two rows of C values, and its derivatives by both rows.
+/// The float64 cosine of two rows of C values, and its derivatives with respect to both rows.
 struct Cosine {
   double value;
   Values da, db;

@@ -85,7 +85,7 @@ Shape with_matrix(Shape leading, int64_t rows, int64_t columns) {
 }
 
 /// Matrix `index` of a result with leading dimensions `y` is the product of one matrix of each
-/// operand. Returns the index of this matrix in an operand with leading dimensions `shape`.
+/// operand. For an operand with leading dimensions `shape`, returns the index of its matrix.
 int64_t broadcast_index(const Shape& y, const Shape& shape, int64_t index) {
   int64_t result = 0, stride = 1;
   for (int dim = 1; dim <= y.rank(); ++dim) {

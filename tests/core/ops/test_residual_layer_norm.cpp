@@ -1,5 +1,5 @@
-// Compares residual_layer_norm with add followed by layer_norm. Its gradients are checked when one
-// of its two outputs is used, and when both are.
+// Compares residual_layer_norm with add followed by layer_norm. Checks its gradients for losses
+// that use only the sum, only the normalized output, or both.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"

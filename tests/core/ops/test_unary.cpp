@@ -61,7 +61,7 @@ const std::vector<Case>& cases() {
 }
 
 // Returns the largest difference between `actual` and `expected`, divided by the largest magnitude
-// in `expected` and `from`. `from` holds the values from which the operation computed `actual`.
+// in `expected` and `from`. `from` is the gradient dy from which backward computed `actual`.
 double error_beside(const Tensor& actual, const Values& expected, const Values& from) {
   double largest = 1e-30, difference = 0;
   const Values values = values_of(actual);
@@ -88,8 +88,8 @@ TEST_CASE("unary operations and their gradients equal float64", "[elementwise]")
     REQUIRE(actual.shape() == shape);
     CHECK(relative_error(actual, y) <= tolerance(dtype, 1, 1e-6));
     backward_from(actual, dy);
-    // Some gradients are computed from the rounded result. If the result is near 1, as in tanh,
-    // such a gradient loses precision. So the error may also be relative to dy.
+    // Some gradients are computed from the rounded result. If the result is near 1, tanh's gradient
+    // (1 - y^2) dy loses precision. So the error is compared with the magnitude of dy, too.
     CHECK(error_beside(x.leaf()->gradient, dx, values_of(dy)) <= tolerance(dtype, 4, 2e-6));
   }
 }
@@ -146,7 +146,7 @@ TEST_CASE("unary operations keep only what their gradient needs", "[elementwise]
   const auto kept = [&](const std::function<Tensor(const Tensor&)>& operation) {
     const int64_t before = activations();
     const Tensor y = ops::neg(operation(ops::scale(parameter, 2)));
-    return (activations() - before) / y.bytes() - 1;  // not counting the result itself
+    return (activations() - before) / y.bytes() - 1;  // number of kept tensors besides y
   };
   CHECK(kept(ops::exp) == 1);
   CHECK(kept(ops::log) == 1);
