@@ -192,7 +192,7 @@ TEST_CASE("a second backward over a freed graph is an error, and changes nothing
   const std::string message = "was already used by an earlier backward";
   CHECK_THROWS_WITH(backward(loss), ContainsSubstring("'sum' " + message));
   // Before backward computes any gradient, it looks for nodes that an earlier backward has used. It
-  // finds used nodes even behind new operations.
+  // must find h's node, although the operations after h are new.
   const Tensor other = ops::sum(ops::mul(ops::scale(x, 3), h));
   used = 0;
   CHECK_THROWS_WITH(backward(other), ContainsSubstring("'mul' " + message));
@@ -218,7 +218,7 @@ TEST_CASE("a passed gradient is not changed while other tensors share its memory
     const Tensor left = ops::scale(a, 2);
     const Tensor right = ops::scale(b, 3);
     const Tensor y = ops::add(left, right);                 // passes dy to left and right
-    backward(ops::sum(ops::add(y, ops::scale(left, 10))));  // left gets 10 more
+    backward(ops::sum(ops::add(y, ops::scale(left, 10))));  // adds 10 to left's gradient
     CHECK(gradient_values(a) == Floats{22});
     CHECK(gradient_values(b) == Floats{3});
   }
@@ -304,7 +304,7 @@ TEST_CASE("outputs that can be recomputed are not kept, and gradients have the s
   const Tensor down = weights(5);
   const auto kept_bytes = [&](bool again) {
     const int64_t before = memory_ledger().current(Category::activations);
-    // A reshaped tensor cannot be recomputed, so operations that need it keep it.
+    // A reshaped tensor cannot be recomputed, so operations that need the tensor keep it.
     const auto whole = [again](const Tensor& t) {
       return again ? t : ops::reshape(ops::reshape(t, {15}), {3, 5});
     };

@@ -86,8 +86,8 @@ TEST_CASE("a product on CUDA equals float64 however its operands are stored", "[
   const Operands operands(dtype, c_dtype, sizes, transpose_a, transpose_b, offset);
   const Values expected = operands.expected(with_bias, accumulate);
   cuda::multiply(context(), operands.args(with_bias, accumulate));
-  // On an H200, a sum of 9,000 products of 16-bit values is off by up to 1.06e-5, and kernels for
-  // odd sizes round the product before they add the bias or the former c.
+  // On an H200, a sum of 9,000 products of 16-bit values has a relative error of up to 1.06e-5.
+  // Kernels for odd sizes round the product before they add the bias or the former c.
   const int roundings = on_real_gpu() && with_bias + accumulate > 0 ? 2 : 1;
   const double f32_error = on_real_gpu() && dtype != DType::f32 && sizes.k > 1000 ? 2e-5 : 1e-5;
   CAPTURE(sizes.m, sizes.n, sizes.k, transpose_a, transpose_b, accumulate, with_bias, offset);

@@ -9,8 +9,8 @@ using namespace tessera::test;
 
 namespace {
 
-/// Returns x * x, with a gradient that is wrong by a factor at the first element or at all
-/// elements.
+/// Returns x * x. The backward multiplies the correct gradient by `factor`, at the first element if
+/// `only_first` is true, otherwise at all elements.
 Tensor square(const Tensor& x, float factor, bool only_first) {
   Tensor y = ops::mul(x.detach(), x.detach());
   return record("square", y, {x}, [=, x = saved(x)](const Tensor& dy, InputGradients& grads) {

@@ -75,7 +75,7 @@ TEST_CASE("Winograd's algorithm is used where it applies and is faster", "[cpu]"
     CHECK_FALSE(suits(x, 64, {.padding = 1, .dilation = 2}, pass));
     CHECK_FALSE(suits(x, 64, {.padding = 1, .groups = 2}, pass));
     CHECK_FALSE(suits(x, 72, {.padding = 1}, pass));   // 72 is no multiple of 16
-    // These images have enough pixels for 64 output channels, but too few for 80.
+    // The algorithm needs at least half as many pixels as channels. 32 pixels are too few for 80.
     CHECK(suits({1, 4, 8, 64}, 64, {.padding = 1}, pass));
     CHECK_FALSE(suits({1, 4, 8, 64}, 80, {.padding = 1}, pass));
   }

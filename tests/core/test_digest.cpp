@@ -40,8 +40,8 @@ TEST_CASE("a file's digest covers 64 blocks from start to end, or the whole file
   for (const bool whole : {false, true}) {
     const uint64_t same = digest_of_file(path, whole).digest;
     CHECK(digest_of_file(folder.file("copy", text), whole).digest == same);
-    // Without `whole`, only blocks are read. They begin at multiples of 15,808 bytes. A changed
-    // byte in a block must change the digest.
+    // Without `whole`, only 64 blocks of 4,096 bytes are read. They begin at multiples of 15,808
+    // bytes. A changed byte in a block must change the digest.
     for (const size_t place : {size_t{0}, block - 1, size_t{15'900}, text.size() - 1}) {
       CHECK(digest_with(place, whole) != same);
     }

@@ -296,7 +296,7 @@ TEST_CASE("which products are fast depends on the CPU", "[gemm][cpu]") {
   CHECK_FALSE(cpu::has_fast_gemm(DType::f16));
   CHECK_FALSE(cpu::has_fast_gemm(DType::i32));
 #ifdef __x86_64__
-  // These variables may forbid oneDNN to use some of the CPU's instructions.
+  // These environment variables may forbid oneDNN to use some of the CPU's instructions.
   if (std::getenv("ONEDNN_MAX_CPU_ISA") || std::getenv("DNNL_MAX_CPU_ISA")) return;
   CHECK(cpu::has_fast_gemm(DType::bf16) == (__builtin_cpu_supports("avx512bf16") != 0));
 #endif

@@ -168,7 +168,7 @@ TEST_CASE("the ledger counts a graph's launch like the captured step", "[graph]"
   const std::vector<int64_t> expected = peaks_of(step);
   REQUIRE(expected[0] > before);
   auto graph = std::make_unique<cuda::Graph>(0, step);
-  // The graph has allocated memory for the state of dropout's draws.
+  // The graph has allocated memory for the state of dropout's random draws.
   const int64_t own = static_cast<int64_t>(sizeof(DropoutDraws));
   CHECK(ledger.current_total() == before + own);
   std::vector<int64_t> with_own = expected;

@@ -129,7 +129,7 @@ TEST_CASE("16-bit values at the ends of their ranges", "[half]") {
   CHECK(BFloat16(0x1p-133f).bits == 1);
   CHECK(BFloat16(0x1p-134f).bits == 0);
   CHECK(BFloat16(-0.0f).bits == 0x8000);
-  // The payload of this NaN is only in bits that the conversion drops.
+  // Without its low bits, which the conversion drops, this NaN would become an infinity.
   const float thin_nan = std::bit_cast<float>(0x7F800001u);
   CHECK(std::isnan(float(BFloat16(thin_nan))));
   CHECK(std::isnan(float(Float16(thin_nan))));

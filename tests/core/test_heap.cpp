@@ -128,8 +128,8 @@ TEST_CASE("a step reuses the memory of the step before, without fresh pages", "[
 TEST_CASE("growing leaves no gaps between blocks", "[heap][cpu]") {
   Blocks blocks(4096);
   const int64_t first = 64 * mebibyte;
-  // New pages are mapped below the newest pages. `first` is too large for a gap between other
-  // mappings, so the addresses below it are free.
+  // New pages are mapped below the newest pages. 64 MiB fit into no gap between other mappings, so
+  // the addresses below this first block are free.
   blocks.take(first);
   const int64_t largest = 3 * mebibyte + 4096;
   for (int layer = 0; layer < 12; ++layer) {
@@ -170,7 +170,7 @@ TEST_CASE("a block for which the system has no memory is refused, and the heap s
   const auto no_block = [&] { return blocks.heap.take(int64_t{1} << 60) == nullptr; };
   CHECK(no_block());
   for (int i = 0; i < 40; ++i) blocks.take(3 * mebibyte);
-  for (size_t i = 0; i < 20; ++i) blocks.give(i);  // leaves free ranges, which grow() hands back
+  for (size_t i = 0; i < 20; ++i) blocks.give(i);  // leaves free ranges, which grow() unmaps
   CHECK(no_block());
   CHECK(no_block());
   const int64_t live = 20 * blocks.heap.block_bytes(3 * mebibyte);

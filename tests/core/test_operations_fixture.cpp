@@ -237,7 +237,7 @@ TEST_CASE("operations and their gradients equal PyTorch's", "[operations_fixture
         REQUIRE(gradient.defined());
         CHECK(relative_error(gradient, values_of(file.tensor(name))) <= tolerance);
       } else if (gradient.defined()) {
-        // The mask of `where` has no gradient in PyTorch. Tessera's gradient of it must be zero.
+        // The mask of `where` has no gradient in PyTorch. In Tessera, its gradient must be zero.
         CHECK(values_of(gradient) == Values(values_of(gradient).size(), 0.0));
       }
     }

@@ -1,4 +1,5 @@
-// Tests that the cache keeps a bounded number of oneDNN's primitives, the most recently used ones.
+// Tests that the cache keeps a bounded number of oneDNN's primitives, which are operations compiled
+// for given sizes, and drops the least recently used primitives.
 #include "core/cpu/primitive_cache.h"
 
 #include "core/cpu/gemm.h"

@@ -1,5 +1,5 @@
-// Tests the measurement of algorithms for products on CUDA. Products that use a table of measured
-// algorithms, instead of the heuristic's first choice, must stay correct.
+// Tests the measurement of cuBLASLt's algorithms for products. Products that use a table of
+// measured algorithms, instead of the first choice of cuBLASLt's heuristic, must stay correct.
 #ifdef TESSERA_WITH_CUDA
 #include "core/product_tuning.h"
 

@@ -84,7 +84,7 @@ TEST_CASE("both runs of a segment may be differentiated, an evaluation may not")
   Parameters parameters;
   const Tensor x = parameters.make("x", {4}, 1);
   std::vector<bool> seen;
-  std::vector<bool> evaluated;  // within the segment
+  std::vector<bool> evaluated;  // under NoGrad inside the segment
   const auto segment = [&](const Tensor& in) {
     seen.push_back(may_be_differentiated());
     {
@@ -122,8 +122,8 @@ TEST_CASE("recompute gives the same bits, with parameters in several segments an
 }
 
 TEST_CASE("gradients of a segment's input are added in the order of backward") {
-  // x is used several times inside the segment and around it. The bits of x's gradient show in
-  // which order the contributions are added.
+  // x is used several times inside and outside the segment. The bits of x's gradient show in which
+  // order the contributions are added.
   Parameters parameters;
   const Tensor p = parameters.make("p", {64}, 1);
   CHECK(parameters.same([&](bool again) {

@@ -93,7 +93,7 @@ TEST_CASE("views share memory") {
   const Tensor rows = x.rows(1, 3);
   CHECK(rows.shape() == Shape{2, 2, 2});
   CHECK(rows.values<int32_t>()[0] == 4);
-  // The offsets of a view of a view add up.
+  // The offset of a view of a view is the sum of both offsets.
   const Tensor last = rows.rows(1, 2).flat(2, 4);
   CHECK(last.shape() == Shape{2});
   CHECK(last.values<int32_t>()[0] == 10);
@@ -114,7 +114,8 @@ TEST_CASE("views share memory") {
   CHECK(half.values<float>()[1] == 6);
 }
 
-// Where memcpy happens to work for overlapping memory, only the address sanitizer sees the defect.
+// copy_from must not use memcpy, which is undefined for overlapping memory. Where memcpy happens to
+// work, only the address sanitizer reports the error.
 TEST_CASE("copy_from between overlapping views moves the values") {
   if (!test::on_cpu()) TESSERA_SKIP("overlapping copies are defined only on the CPU");
   const auto copied = [](int64_t from, int64_t to) {

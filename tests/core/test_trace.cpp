@@ -84,7 +84,7 @@ TEST_CASE("scopes nest, and are recorded as they end") {
   CHECK(outer.place.bucket == -1);
   CHECK(outer.begin_ns <= inner.begin_ns);
   CHECK(inner.end_ns <= outer.end_ns);
-  // Even the shortest scope gets a duration. An event without a duration would be an instant.
+  // Even the shortest scope gets a duration, because equal times would mark an instant event.
   CHECK(inner.begin_ns < inner.end_ns);
   CHECK(trace::take_events().empty());
 }
@@ -166,6 +166,7 @@ TEST_CASE("arrows lead from a gradient to its exchange and its update") {
       at("exchange", Track::communication, 95'000, 96'000, 1, 0, Station::exchange),
       at("wait reduce", Track::waiting, 50'000, 60'000, 1, 0, Station::none),
   };
+  // Each string lists an arrow's points as <phase><track>@<microseconds>.
   std::map<int64_t, std::string> ways;
   for (const auto& entry : parsed(events, 2)) {
     if (!entry.contains("cat")) continue;

@@ -31,8 +31,8 @@ using Function = float (*)(float);
   for (size_t i = 0; i < n; ++i) y[i] = tanh_f32(x[i]);
 }
 
-/// The inputs at which the functions have their largest errors of all floats, first with FMA and
-/// then without it.
+/// For each function, the two floats at which its error is largest: first with FMA instructions,
+/// then without them.
 constexpr float worst_inputs[] = {-0x1.782f42p+2f, 0x1.199cc6p+6f,   // exp
                                   0x1.69e472p+0f,  0x1.65dadp-1f,    // log
                                   0x1.fd0794p-8f,  0x1.fbe79cp-5f};  // tanh
