@@ -1,6 +1,6 @@
-// Compares GPT with a float64 reference, and its sizes with the published ones. Also tests errors,
-// dropout, when parameters are reported as used, and the memory that a training step leaves
-// allocated.
+// Compares a GPT's logits, loss and gradients with references, and the presets' sizes with the
+// published sizes. Also tests errors, dropout, the reported uses of parameters, and the memory that
+// a training step leaves allocated.
 #include <cmath>
 #include <map>
 #include <string>
@@ -325,7 +325,7 @@ TEST_CASE("a parameter's uses begin and end in pairs, and its gradient is comple
     const bool again = norm && name.find("ln_f") == std::string::npos;
     CHECK(count == (norm ? int{again} + int{weight} : 1));
   }
-  CHECK(uses.count("wte.weight") == 1);  // read by the head alone
+  CHECK(uses.count("wte.weight") == 1);  // only the head's backward reads the table
   CHECK(uses.count("wpe.weight") == 0);
   CHECK(uses.count("h.0.mlp.c_fc.bias") == 0);
   CHECK(completions.size() == model.named_parameters().size());

@@ -331,7 +331,7 @@ TEST_CASE_METHOD(Saved, "weights do not replace a config.json that other weights
   save(model, path);
   GptConfig larger = tiny;
   ++larger.layers;
-  check_gpt_destination(path, larger);  // replaces both files
+  check_gpt_destination(path, larger);  // allowed: weights and config.json are both replaced
   check_gpt_destination(folder.path("again.safetensors"), tiny);
   REQUIRE_THAT(test::message_of<InputError>(
                    [&] { check_gpt_destination(folder.path("larger.safetensors"), larger); }),

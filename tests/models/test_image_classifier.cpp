@@ -1,5 +1,5 @@
-// Tests that the numbers of parameters of the image classifiers, and the names of these parameters,
-// equal torchvision's. Also tests the shape of their results, and errors.
+// Tests that the image classifiers have as many parameters as torchvision's, with the same names.
+// Also tests the shape of their results, and errors.
 #include <algorithm>
 #include <map>
 #include <set>

@@ -147,7 +147,7 @@ VggConfig small_vgg(int64_t side, float dropout) {
 
 TEST_CASE("a VGG's activations and workspace equal the formula") {
   const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
-  check_all(small_vgg(4, 0.5f), dtype, 3);  // one pixel is left: flatten copies nothing
+  check_all(small_vgg(4, 0.5f), dtype, 3);  // pooling leaves one pixel, so flatten copies nothing
   check_all(small_vgg(13, 0.5f), dtype, 2);
   check_all(small_vgg(10, 0), dtype, 1);
 }
@@ -178,10 +178,10 @@ TEST_CASE("activations of a small ResNet, derived by hand") {
   CHECK(models::image_evaluation_memory(config, {.images = n}).activations == 3 * image + w * 4);
 }
 
-// For each image, the forward saves two tensors for each convolution, and one for each projection.
-// Such a tensor has the size of the convolution's result: 16,384 floats in the first stage, 8,192
-// in the second, 4,096 in the third. The norms save 2 floats for each of their 784 channels. The
-// last norm's backward has three more tensors. The loss is one float.
+// For each image, the forward saves two tensors for each 3x3 convolution, and one for each
+// projection. Such a tensor has the size of the convolution's result: 16,384 floats in the first
+// stage, 8,192 in the second, 4,096 in the third. The norms save 2 floats for each of their 784
+// channels. The last norm's backward has three more tensors. The loss is one float.
 TEST_CASE("activations of ResNet-20, derived by hand") {
   const int64_t kept = 7 * 2 * 16'384 + 13 * 8'192 + 13 * 4'096;
   const int64_t images = 64;

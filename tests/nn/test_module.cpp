@@ -208,7 +208,7 @@ TEST_CASE("materialize gives every parameter memory and its initial values") {
     CHECK(values_of(norm.weight) == Values{1, 1, 1, 1});
     CHECK(values_of(norm.bias) == Values{0, 0, 0, 0});
 
-    // Parameters that have memory keep it, and their values.
+    // Parameters that already have memory keep that memory and their values.
     norm.weight.tensor().data<float>()[0] = 7;
     const void* address = linear.weight.tensor().raw();
     materialize(root, {}, 6);

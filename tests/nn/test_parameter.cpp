@@ -93,8 +93,8 @@ TEST_CASE("an element's value is a function of seed, name and element alone") {
     CHECK(drawn(initializer, count, 2) != whole);
     CHECK(drawn(initializer, count, 1, "bias") != whole);
 
-    // Drawing values in ranges that differ in length and begin at even or odd elements gives the
-    // same values.
+    // The values must not depend on how the elements are divided into ranges. These ranges have
+    // different lengths, and begin at even and odd elements.
     std::vector<float> pieces;
     for (int64_t begin = 0, length = 1; begin < count; begin += length, length = length * 3 % 17) {
       const int64_t size = std::min(length, count - begin);
@@ -103,7 +103,7 @@ TEST_CASE("an element's value is a function of seed, name and element alone") {
     }
     CHECK(pieces == whole);
 
-    // The number of threads makes no difference.
+    // The values must not depend on the number of threads.
     const ThreadCountRestorer restorer;
     for (const int threads : {2, 3}) {
       set_thread_count(threads);

@@ -167,7 +167,7 @@ TEST_CASE("safetensors: a writer keeps no tensor in memory") {
 
 TEST_CASE("safetensors: tensors of 16 bits are read as f32") {
   const TemporaryFolder folder;
-  constexpr int64_t elements = 70'000;  // more than are converted at once
+  constexpr int64_t elements = 70'000;  // more than the reader converts at once
   const Tensor bf16 = Tensor::empty({elements}, DType::bf16);
   const Tensor f16 = Tensor::empty({elements}, DType::f16);
   for (int64_t i = 0; i < elements; ++i) {

@@ -99,7 +99,7 @@ TEST_CASE("blocks in a row share one residual stream") {
   CHECK(relative_error(sum, expected) < 3e-6);
   CHECK(relative_error(normalized, layer_norm_reference(expected, values_of(norm.weight),
                                                         values_of(norm.bias))) < 3e-6);
-  // The start of a residual stream has no update to add.
+  // At the start of a residual stream there is no update to add, so the sum is x itself.
   const auto start = normalize(norm, ResidualStream{x, {}});
   CHECK(start.sum.raw() == x.raw());
   CHECK(same_bits(start.normalized, norm(x)));

@@ -11,7 +11,7 @@
 
 namespace tessera::test {
 
-/// A state tensor and its elements, as a one-dimensional tensor.
+/// The description of a state tensor, and its elements as a one-dimensional tensor.
 struct Stated {
   optim::StateTensor of;
   Tensor values;
@@ -30,7 +30,8 @@ inline Stated stated_count(const std::string& name, int64_t count) {
 
 /// Writes a checkpoint to folder/checkpoint_name(manifest.step) and returns this path. Tensors are
 /// cut into pieces of at most `piece` elements. The pieces are written to two files in turn.
-/// `piece` must be a multiple of 256.
+/// `piece` must be a multiple of 256, because a checkpoint is cut only between digest blocks of 256
+/// elements.
 inline std::string write_checkpoint(const std::string& folder, const std::vector<Stated>& tensors,
                                     train::Manifest manifest, int64_t piece = 256) {
   const std::string partial = train::partial_folder(folder, manifest.step);

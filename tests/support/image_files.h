@@ -14,7 +14,7 @@
 
 namespace tessera::test {
 
-/// Returns the four bytes of a number, big-endian as in PNG and IDX.
+/// Returns the four bytes of a number, big-endian as in PNG files and in MNIST's IDX files.
 inline std::string word(uint32_t value) {
   std::string bytes;
   for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift);

@@ -1,6 +1,6 @@
 // The main function of test programs that run under mpirun. Every rank runs the same cases in the
-// same order. Rank 0 always prints its report. Another rank prints its report only if a case failed
-// on it. The exit status is the largest status of all ranks.
+// same order. Rank 0 always prints its report. Every other rank prints its report only if one of
+// its cases failed. The exit status is the largest status of all ranks.
 #define CATCH_CONFIG_EXTERNAL_INTERFACES  // for the listener below
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
@@ -29,7 +29,7 @@ char colour_flag[] = "--use-colour", no_colour[] = "no";
 #endif
 
 int rank = 0;
-MPI_Comm ranks = MPI_COMM_NULL;  // separate, so that this file's messages cannot mix with Tessera's
+MPI_Comm ranks = MPI_COMM_NULL;  // copy of MPI_COMM_WORLD, to keep messages apart from Tessera's
 std::ostringstream report;       // the output of Catch2 on ranks other than 0
 
 void print_report() {
@@ -49,9 +49,9 @@ void print_report() {
 }
 
 // After each run through a case, the ranks meet in a barrier. A failed REQUIRE ends the case on one
-// rank only, and other ranks may wait for that rank in a collective forever. Therefore a rank with
-// a failure waits at the barrier for at most ten seconds. If other ranks have not come by then, the
-// waiting rank prints its report and ends the job.
+// rank only, and the other ranks may then wait for this rank in a collective forever. Therefore a
+// rank with a failure waits at the barrier for at most ten seconds. If other ranks have not reached
+// the barrier by then, the waiting rank prints its report and ends the job.
 class MeetingPoint : public Listener {
  public:
   using Listener::Listener;

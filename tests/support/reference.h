@@ -67,8 +67,8 @@ inline void backward_from(const Tensor& y, const Tensor& dy) {
 
 inline Values values_of(const Tensor& x) { return doubles(x); }
 
-/// Returns the larger of two differences. A NaN counts as infinity. Otherwise a later difference
-/// would replace and hide the NaN.
+/// Returns the larger of two differences, or infinity if `difference` is NaN. std::max would ignore
+/// the NaN, because the comparison largest < NaN is false.
 inline double larger_difference(double largest, double difference) {
   return std::isnan(difference) ? INFINITY : std::max(largest, difference);
 }

@@ -1,6 +1,6 @@
-// Runs the test cases that a command line selects, as Catch::Session does. A pattern that no case
-// matches is a failure, so that a case that is renamed does not silently drop out of a selection.
-// With TESSERA_UNMATCHED_PATTERNS in the environment, such patterns are allowed.
+// Runs the test cases that a command line selects, as Catch::Session does. A pattern that matches
+// no case is a failure. Otherwise a renamed case would silently drop out of a selection. If
+// TESSERA_UNMATCHED_PATTERNS is in the environment, patterns without a match are allowed.
 #pragma once
 
 namespace tessera::test {

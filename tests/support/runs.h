@@ -15,8 +15,9 @@ struct RunCase {
 };
 
 /// Returns cases with runs of contiguous elements, of strided elements, and over dimensions that
-/// are not adjacent. Some runs are shorter than a strip (64 elements, core/ops/run_strips.h), and
-/// some longer. Some runs are shorter than one read of a warp, and some longer.
+/// are not adjacent. The CPU reads runs in strips of 64 elements (core/ops/run_strips.h). On CUDA,
+/// a warp handles a contiguous run of at most 1024 elements, and a block handles a longer run
+/// (core/ops/run_threads.cuh). Some runs are shorter than these limits, and some longer.
 inline std::vector<RunCase> run_cases() {
   return {{{7}, {0}},
           {{3, 65}, {1}},

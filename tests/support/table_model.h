@@ -1,7 +1,8 @@
-// A small model of three tables and two layers. The tables may be dense or row-sparse. Each
-// micro-batch looks up users twice and items once. The rows of a row-sparse table are divided among
-// ranks in blocks of 256 elements (dist/row_layout.h). The widths of the two tables of users divide
-// 256. The width of the table of items does not.
+// A small model of three embedding tables and two linear layers. The tables may be dense or
+// row-sparse. Each micro-batch looks up users twice and items once. A row-sparse table is divided
+// among ranks only between blocks of 256 elements (dist/row_layout.h). In the two tables of users,
+// each block holds whole rows, because the widths 8 and 1 divide 256. In the table of items, which
+// has width 20, a block may end inside a row.
 #pragma once
 
 #include <vector>
@@ -19,8 +20,8 @@ struct TableRun {
   int64_t users = 700;
   int64_t items = 90;
   int64_t distinct_users = 12;
-  /// If true, every micro-batch looks up every row, in steps of 7 rows. These reach every row only
-  /// if neither `users` nor `items` is a multiple of 7, so the default of `users` must be changed.
+  /// If true, every micro-batch looks up every row, in steps of 7 rows. The steps reach every row
+  /// only if neither `users` nor `items` is a multiple of 7, so a test must also change `users`.
   bool all_rows = false;
   bool freeze_items = false;
   bool recompute = false;  // forward is computed again in backward

@@ -1,6 +1,6 @@
-// An evaluation whose exact result is known: the loss of a batch is the mean of its tokens. It has
-// more batches than evaluate() adds in one all-reduce, and its last batch is shorter than the
-// others.
+// An evaluation whose exact result is known: the loss of a batch is the mean of its tokens. The
+// evaluation has more batches than evaluate() adds in one all-reduce. The last batch is shorter
+// than the others.
 #pragma once
 
 #include <memory>
