@@ -71,11 +71,11 @@ struct Leaf {
   /// the backward has no contribution.
   std::function<void()> gradient_complete;
 
-  /// Set for a row-sparse table: the optimizer sends and updates only the rows that are looked up.
-  /// An operation that looks up rows calls `look_up`, not about_to_be_used. In forward and in
-  /// backward, the operation reads only the returned rows. The result is valid until the
-  /// micro-batch's backward has ended. For a row-sparse table, `gradient_buffer` returns zeros of
-  /// shape (looked-up rows of the micro-batch, C).
+  /// Set for a row-sparse table: the optimizer sends gradients of looked-up rows only, and by
+  /// default updates only these rows. An operation that looks up rows calls `look_up`, not
+  /// about_to_be_used. In forward and in backward, the operation reads only the returned rows. The
+  /// result is valid until the micro-batch's backward has ended. For a row-sparse table,
+  /// `gradient_buffer` returns zeros of shape (looked-up rows of the micro-batch, C).
   ///
   /// If may_be_differentiated() is false, the lookup belongs to an evaluation. The lookup then does
   /// not count as one of the micro-batch, and its result is valid until the next update.
@@ -279,8 +279,9 @@ class InUse {
 void check_one_device(std::initializer_list<const Tensor*> tensors);
 
 /// Computes the gradient of `loss` (one element) times `scale` for every trainable parameter that
-/// the loss depends on, and frees each node of the graph after its visit. Throws if the loss does
-/// not have one element, if it has no history, or if an earlier backward has used its graph.
+/// the loss depends on. After the visit of a node of the graph, releases the tensors that the node
+/// has saved. Throws if the loss does not have one element, if it has no history, or if an earlier
+/// backward has used its graph.
 void backward(const Tensor& loss, float scale = 1.0f);
 
 }  // namespace tessera

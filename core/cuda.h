@@ -57,7 +57,7 @@ class StreamScope {
 /// Makes a new stream, a cudaStream_t, which lives as long as the process.
 void* new_stream(int index);
 
-/// The device's second stream, a cudaStream_t, for copies during the work of the compute stream.
+/// The device's stream for copies, a cudaStream_t. The copies overlap with the compute stream.
 void* copy_stream(int index);
 
 /// Marks a point in the calling thread's current stream on a device. Copies of an Event mark the

@@ -186,7 +186,7 @@ class Communicator {
   /// `body` runs on the communication thread, and the calls of `body` run after `body`. If
   /// `body` (or a Receive function) waits for such a call, the wait throws, and the communicator is
   /// unusable afterwards. Where calls copy GPU memory through the host, a call of `body` with a
-  /// buffer throws.
+  /// buffer in GPU memory throws.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called barrier() and earlier calls are done.

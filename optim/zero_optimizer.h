@@ -250,7 +250,7 @@ class ZeroOptimizer {
   std::vector<StateTensor> state_tensors() const;
   /// Returns the pieces of state_tensors() that this rank saves: its shards at every stage, and on
   /// rank 0 also all state that is not sharded. Pieces are valid until the next step. The counts of
-  /// updates and the loss scale are copied to host memory, which is counted as
+  /// updates and the loss scaler's state are copied to host memory, which is counted as
   /// Category::checkpoint. Throws if a step is not finished.
   std::vector<StatePiece> own_state_pieces() const;
   /// Returns the order in which the last micro-batch with data used parameters and completed their

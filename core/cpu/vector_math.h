@@ -71,8 +71,8 @@ inline float power_of_two(int32_t n) {
 inline float exp_f32(float x) {
   // The result is infinity from 89 on, and zero below -104.
   const auto [q, n] = detail::reduce_exp(clamp_magnitude(x, 104.0f));
-  // 2^n is split into two factors, because 2^n itself may not be a normal number. Only the
-  // multiplication by the second factor can round.
+  // 2^n is split into two factors, because 2^n itself may not be a normal number. The product with
+  // the first factor is exact; only the product with the second factor can round.
   const int32_t half = n >> 1;
   return (1.0f + q) * detail::power_of_two(half) * detail::power_of_two(n - half);
 }

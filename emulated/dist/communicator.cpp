@@ -36,7 +36,7 @@ void add(void* sum, const void* values, const Operation& operation) {
   if (operation.type == ncclFloat32) {
     add<float>(sum, values, operation.count);
   } else {
-    add<uint64_t>(sum, values, operation.count);  // ncclInt64; uint64_t gives equal bits
+    add<uint64_t>(sum, values, operation.count);  // ncclInt64: equal bits, defined overflow
   }
 }
 

@@ -1,8 +1,8 @@
 // The norm of the whole gradient. Equal gradients give the same bits on any number of ranks. The
 // owner of each block of 256 elements computes the block's sum of squares in fp64. The ranks gather
 // all sums, and every rank adds them in parameter order. For a row-sparse table, only blocks with
-// touched rows (rows that got a gradient in the step) are summed and sent: all other blocks would
-// add +0.0.
+// touched rows (rows that the step has looked up) are summed and sent: all other blocks would add
+// +0.0.
 #pragma once
 
 #include <memory>
