@@ -39,6 +39,20 @@ class PinnedBuffer {
   std::shared_ptr<Storage> storage_;
 };
 
+/// Stores the calling thread in `thread` for as long as this object exists.
+class CallingThread {
+ public:
+  explicit CallingThread(std::atomic<std::thread::id>& thread) : thread_(thread) {
+    thread_ = std::this_thread::get_id();
+  }
+  ~CallingThread() { thread_ = std::thread::id(); }
+  CallingThread(const CallingThread&) = delete;
+  CallingThread& operator=(const CallingThread&) = delete;
+
+ private:
+  std::atomic<std::thread::id>& thread_;
+};
+
 /// Returns the size of a chunk in a host communicator's staging, which has two chunks for each peer
 /// and one more chunk.
 int64_t one_chunk(int64_t staging_bytes, int64_t ranks) {
@@ -153,9 +167,8 @@ class StagedCommunicator : public Communicator {
     auto here = [this, launched = cuda::Event(device_.index), body = std::move(body)] {
       const cuda::StreamScope scope(device_.index, stream_);
       launched.wait();
-      body_thread_ = std::this_thread::get_id();
-      body();  // if it throws, the host communicator accepts no more calls
-      body_thread_ = std::thread::id();
+      const CallingThread running(body_thread_);
+      body();
       cuda::synchronize(device_.index);
     };
     return host_->run(std::move(here));
