@@ -13,7 +13,7 @@
 // Rank 1 fails in step 6, or rank 0 if it is the only rank. If HOW is `input`, all ranks fail in
 // step 6. If HOW is `return-all`, all ranks return 3 after the last step. Each step takes at least
 // 20 ms. With `nccl`, the ranks communicate over NCCL, with a timeout of 1 s, or of 4 s if HOW is
-// `suspend`. With `graph`, the all_gather of each step is in a CUDA graph that lives until all
+// `suspend`. With `graph`, the all_gather of each step is in a CUDA graph that exists until all
 // steps are done. With `host`, the all_gather of each step gathers a buffer in host memory.
 #include <signal.h>
 #include <unistd.h>

@@ -8,7 +8,7 @@ using namespace tessera::dist;
 
 namespace {
 
-/// Skews this rank's clock by `ns`, as if its host had started that much earlier than rank 0's.
+/// Shifts this rank's clock by `ns`, as if this rank's host had booted `ns` nanoseconds earlier.
 class Skew {
  public:
   explicit Skew(int64_t ns) { trace::skew_clock(ns); }

@@ -22,8 +22,8 @@ World world() {
 /// check() waits for them. Calls of another group can run between start() and check().
 class AllCollectives {
  public:
-  /// members[r] is the rank in the job of the communicator's rank r. Values are derived from these
-  /// ranks in the job.
+  /// members[r] is the job rank of the process that has rank r in the communicator. Values are
+  /// derived from job ranks.
   AllCollectives(Communicator& communicator, std::vector<int> members, int64_t elements)
       : communicator_(communicator), members_(std::move(members)), elements_(elements) {}
 

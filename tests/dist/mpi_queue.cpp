@@ -203,7 +203,7 @@ TEST_CASE("the memory of a failed transfer is not freed, because MPI may still u
     memory = buffer.storage();
     communicator->all_gather(buffer, {});
   }
-  communicator.reset();  // rank 0's gather fails half way, as the other ranks have not called it
+  communicator.reset();  // fails rank 0's gather, which no other rank has called
   CHECK(memory.expired() == (job().rank() != 0));
   CHECK(ledger.current(Category::communication) - before == (job().rank() == 0 ? staging : 0));
   job().barrier();
@@ -272,7 +272,7 @@ TEST_CASE("the trace shows calls and waits with their bucket") {
   }
   CHECK(exchanges == 1);
   CHECK(gathers == 1);
-  CHECK(waits >= 1);  // the caller's wait, and perhaps a wait of the thread in `slow`
+  CHECK(waits >= 1);  // the caller's wait, and perhaps one of the thread of `slow`
 }
 
 TEST_CASE("a delayed communicator delays reductions, and not their caller") {

@@ -54,7 +54,7 @@ void check_exchange_of(int64_t piece, int contributors) {
     wrong += differences<T>(chunk, [&](int64_t i) {
       return value_at(source, rank * piece + begin + i);
     });
-    // This rank's own piece is not copied but handed over as a view of `input`.
+    // This rank's own piece arrives as a view of `input`, not as a copy.
     if (source == rank) wrong += chunk.raw() != input.data<T>() + rank * piece + begin;
   };
   const Counted counted(job());

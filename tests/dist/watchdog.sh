@@ -47,8 +47,8 @@ hangs() {
 hangs 'all_gather of parameters, bucket 0'
 # With `host`, rank 0 waits in all_gather_host. It gathers over MPI, so NCCL has no call in flight.
 hangs 'all_gather of statistics' host
-# NCCL's abort waits for graphs with captured calls. Such graphs live as long as the process. So the
-# job must end without waiting for the abort.
+# NCCL's abort waits until graphs with captured calls are destroyed. Here this happens only when the
+# process ends. So the job must end without waiting for the abort.
 run none graph
 [[ $status == 0 ]] || fail "two ranks with a graph ended with $status"
 grep -qE '^all steps finished' "$output" || fail "two ranks with a graph did not finish"

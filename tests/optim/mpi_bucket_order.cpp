@@ -127,8 +127,8 @@ TEST_CASE("on the CPU gradients have memory from backward to the end of the step
     const optim::ZeroOptions options{.stage = stage, .bucket_bytes = layer_bytes};
     Run run(world, options, from_the_last);
     const optim::Plan plan = run.plan(world, options);
-    // On a GPU all memory is kept, because CUDA graphs record addresses. On the CPU only the ring
-    // of stages 2 and 3 is kept.
+    // On a GPU all gradients keep their memory between steps, because CUDA graphs record addresses.
+    // On the CPU only the ring of stages 2 and 3 keeps its memory.
     const bool on_cpu = world.communicator->device().is_cpu();
     const int64_t ring = stage < 2 ? 0 : plan.gradients - plan.parts.accumulators;
     for (int64_t step = 0; step < 3; ++step) {

@@ -62,8 +62,8 @@ void check_variant(const Variant& variant) {
   CHECK(result.weights == expected.weights);
 }
 
-// With one micro-batch per step, a single rank on the CPU writes gradients directly into their
-// sums. With no_sync, gradients have memory of their own.
+// With one micro-batch per step, a single rank on the CPU writes gradients directly into the
+// gradient sums. With no_sync, gradients have memory of their own.
 TEST_CASE("a single rank has the same bits if gradients are written into their sums") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int stage : {0, 1, 2, 3}) {

@@ -23,7 +23,7 @@ optim::LaunchedStep launch(optim::ZeroOptimizer& optimizer, const Training& trai
   return optimizer.launch_step();
 }
 
-// Returns a training of layers whose loss is NaN in micro-batch 3 of the steps in `spoilt`.
+// Returns a training of `model`. Its loss is NaN in micro-batch 3 of the steps in `spoilt`.
 Training training_of(LayeredModel& model, const std::vector<int64_t>& spoilt) {
   return {.steps = steps, .loss = [&model, spoilt](const MicroBatch& micro) {
             const Tensor loss = model.loss(micro);

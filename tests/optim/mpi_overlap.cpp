@@ -150,9 +150,9 @@ TEST_CASE("stage 3: a block is gathered once for its forward and once for its ba
       CHECK(blocks[i].gathers[0].end_ns <= blocks[i].forward.begin_ns);
       CHECK(blocks[i].gathers[1].end_ns <= blocks[i].backward.begin_ns);
     }
-    // The last and the first block are gathered once. The last block is still gathered when
-    // backward begins. Backward would read the first block's weight only for the gradient of the
-    // model's input, which is not needed.
+    // The last and the first block are gathered once. The last block's weight is still in memory
+    // when backward begins. Backward would read the first block's weight only for the gradient of
+    // the model's input, which is not needed.
     CHECK(blocks.back().gathers.size() == 1);
     CHECK(blocks.front().gathers.size() == 1);
   }

@@ -130,14 +130,14 @@ TEST_CASE("stage 3: evaluation gathers each block once, and holds no more than t
               (gathered_elements / world.size * 4 + calls * world.communicator->header_bytes()));
     CHECK(traffic.bytes_sent(dist::Traffic::parameters) == 0);
   };
-  // The 7 calls are a gather for each of two buckets of embeddings and four of layers, and the
-  // barrier. Without the embeddings there are 5 calls.
+  // The 7 calls are the barrier, and one gather for each bucket: two of embeddings, and four of
+  // layers. Without the embeddings there are 5 calls.
   evaluate(blocks.embeddings + layers, 7);
   evaluate(layers, 5);  // the embeddings stay gathered until synchronize()
   CHECK(memory.peak(Category::parameters) ==
         4 * (blocks.embeddings + blocks.layer + blocks.last_layer));
   optimizer.synchronize();
-  CHECK(memory.current(Category::parameters) == 0);  // `memory` does not count the older shards
+  CHECK(memory.current(Category::parameters) == 0);  // `memory` was made after the shards
 }
 
 // Rank 0 reads the layers of `model` in the order `one`, the other ranks in the order `another`.
@@ -257,8 +257,8 @@ struct Evaluated {
   bool operator==(const Evaluated&) const = default;
 };
 
-// Trains. If `evaluating`, evaluates before each step, before and after the forward and backward of
-// its first two micro-steps, before its update, and at the end.
+// Trains. If `evaluating`, evaluates before each step, before and after each of the first two
+// micro-steps of a step, before each update, and after the last step.
 Evaluated train_and_evaluate(const dist::World& world, int stage, DType dtype, bool evaluating) {
   const TinyRun run{.steps = 3, .dtype = dtype};
   models::Gpt model(run.model);
@@ -301,7 +301,7 @@ TEST_CASE("evaluation within a micro-batch: row-sparse tables get unchanged weig
   const auto train_tables_with = [](const dist::World& world, int stage, bool evaluating) {
     const TableRun run{.recompute = stage % 2 == 1};
     TableModel model(run);
-    // Looks up more rows than a micro-batch may look up.
+    // An evaluation of 40 samples looks up more rows than a training micro-batch may look up.
     const auto look = [&] {
       const NoGrad no_grad;
       if (evaluating) CHECK(model.loss({.step = 100, .samples = 40}).item() > 0);
@@ -346,7 +346,7 @@ TEST_CASE("parameters are set and read whole, at every stage and dtype") {
       optimizer.set_parameters(source);
       for (const auto& [name, values] : weights_of(optimizer)) {
         CAPTURE(name);
-        int64_t wrong = 0;  // stays 0: 16-bit parameters have f32 master weights
+        int64_t wrong = 0;  // stays 0: f32 master weights hold the values exactly
         for (size_t i = 0; i < values.size(); ++i) {
           wrong += values[i] == value(name, static_cast<int64_t>(i)) ? 0 : 1;
         }

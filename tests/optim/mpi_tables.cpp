@@ -160,7 +160,7 @@ TEST_CASE("row-sparse tables: recompute gives the same bits") {
 bool missing(const MicroBatch& micro) { return micro.step > 0 && micro.index % 3 == 1; }
 
 // Returns the rank's micro-batch of the next micro-step, in this step or in the next step. If the
-// rank has none there, returns the step's last micro-batch.
+// rank has no micro-batch in that micro-step, returns the last micro-batch of that step.
 MicroBatch after(const MicroBatch& micro, const TableRun& run, const dist::World& world) {
   MicroBatch next = micro;
   const int64_t last = run.batch.micro_batches() - 1;
@@ -256,7 +256,8 @@ class SavedState : public optim::StateSource {
   std::vector<int64_t> events_;
 };
 
-// Evaluates, so that the micro-batch has events of an evaluation, and returns its loss.
+// Evaluates first, so that the recorded order of parameter uses includes lookups of an evaluation.
+// Then returns the loss of `micro`.
 Tensor loss_after_evaluation(TableModel& model, const MicroBatch& micro) {
   {
     const NoGrad no_grad;

@@ -78,7 +78,7 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(sent(stage0, dist::Traffic::norms) == 3 * 8);
   CHECK(sent(stage0, dist::Traffic::losses) == 2 * 4);
   CHECK(sent(stage0, dist::Traffic::flags) == 2);
-  CHECK(stage0.sent() == 9216 + 24 + 8 + 2 + 288);  // 288: nine headers of 32 bytes
+  CHECK(stage0.sent() == 9216 + 24 + 8 + 2 + 288);  // 288: headers of nine calls, 32 bytes each
 
   input.stage = 1;
   const Plan stage1 = plan(input, 1);
@@ -241,7 +241,7 @@ TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads 
     return sent(plan(input, 0), dist::Traffic::parameters);
   };
   // w1 and w2 are frozen and form a group. Backward passes through both to w0, so w1 is gathered
-  // again. w2 and w0, the last blocks of their groups, are still gathered from forward.
+  // again. w2 and w0 are the last blocks of their groups, so forward leaves them gathered.
   CHECK(freeze({false, true, true}) == (1 + 2 + 1) * 1024);
   // w0 and w1 are frozen. Backward ends at w2, so neither is gathered again.
   CHECK(freeze({true, true, false}) == (1 + 1 + 1) * 1024);
@@ -265,8 +265,9 @@ TEST_CASE("plan: the staging of a transport can be given") {
 }
 
 TEST_CASE("plan: ranks that save exchange texts, for which a save frees its bucket") {
-  // Each rank has a piece of 1 MiB / N, but at least 4 KiB and at most 64 KiB, and 8 bytes for the
-  // length of its text. The parameter has 157 blocks, padded to 158: 40,448 elements.
+  // The buffer for texts has two parts for each rank: a piece of 1 MiB / N, but at least 4 KiB and
+  // at most 64 KiB, and 8 bytes for the length of the rank's text. The parameter has 157 blocks,
+  // padded to 158: 40,448 elements.
   PlanInput input{.parameters = {{"w", 40'000}}, .ranks = 2, .stage = 2};
   const int64_t without = plan(input, 0).communication;
   input.checkpoints = true;

@@ -108,7 +108,7 @@ TEST_CASE("plan: no_sync keeps and sends sums") {
 TEST_CASE("plan: parameters of different dtypes have separate buckets") {
   // f32: n0 and n1 have 300 elements, 2 blocks each, in one bucket of 1024 elements, a shard of
   // 512. bf16: w0 and w1 have 1000 elements, 4 blocks each, in one bucket of 2048, a shard of 1024.
-  // Stage 3 has a bucket for each of the model's blocks 1 and 2, with the same elements in all.
+  // At stage 3, the model's blocks 1 and 2 have a bucket each per dtype. The totals are the same.
   PlanInput input{.parameters = {{"n0", 300, false, 1},
                                  {"w0", 1000, false, 1, DType::bf16},
                                  {"n1", 300, false, 2},

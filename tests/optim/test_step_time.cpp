@@ -123,8 +123,8 @@ TEST_CASE("step time: a tied parameter counts as the head, and its gradient is r
 
 TEST_CASE("step time: memory bandwidth counts the update, the sums, and element-wise work") {
   // The update moves 32 bytes for each of the 256 elements of a bucket's shard, 8192 in all: it
-  // reads the sum twice (8), and reads and writes the weight and two moments (24). An exchange adds
-  // 512 elements, 4 + 8 bytes each, 6144 in all.
+  // reads the sum twice, once for the norm (8), and reads and writes the weight and two moments
+  // (24). An exchange adds 512 elements, 4 + 8 bytes each, 6144 in all.
   PlanInput input = buckets(1, 2);
   MachineRates rates = slow;
   rates.memory_bandwidth = 2048;
@@ -197,8 +197,8 @@ TEST_CASE("step time: frozen parameters are not exchanged, and backward does les
   const StepTime first = step_time(input, {.flops = 12}, slow);
   CHECK(first.compute == Approx(4 + 4));
   CHECK(first.communication == Approx(2 + (8.0 + 4 + 2) / 1024));
-  // w1 is frozen: backward passes through w1 without computing its gradient, which takes 2 instead
-  // of 4.
+  // w1 is frozen: backward passes through w1, but does not compute the gradient of w1. So it spends
+  // 2 seconds on w1 instead of 4.
   input.parameters[0].trainable = true;
   input.parameters[1].trainable = false;
   CHECK(step_time(input, {.flops = 12}, slow).compute == Approx(4 + 2 + 4));

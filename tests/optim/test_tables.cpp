@@ -85,7 +85,7 @@ TEST_CASE("expected rows of a large table equal the sum over its rows, and are s
     }
     CHECK(expected_rows(rows, lookups, {.zipf = zipf}) == Approx(expected).epsilon(1e-11));
   }
-  // The sum over all rows would take hours.
+  // A sum over all 10^12 rows would take hours, so expected_rows must not compute it.
   CHECK(expected_rows(1'000'000'000'000, 1, {.zipf = zipf}) == Approx(1));
 }
 
@@ -130,7 +130,8 @@ TEST_CASE("expected counts of rows are close to those of a step") {
   CHECK(traffic[static_cast<size_t>(dist::Traffic::gradients)] == counts.sent * 256);
   CHECK(traffic[static_cast<size_t>(dist::Traffic::rows)] == (counts.sent + counts.asked) * 4);
 
-  // Of three micro-batches in one micro-step, rank 3 has none. It repeats one without counting it.
+  // Four ranks share three micro-batches in one micro-step, so rank 3 has none. It repeats another
+  // micro-batch, whose looked-up and sent rows do not count.
   PlanInput fewer = input;
   fewer.batch.global = 300;
   const RowCounts idle = expected_counts(fewer, fewer.parameters[0], 3, 100, {});
