@@ -130,7 +130,7 @@ TEST_CASE("an image is augmented by its index in the set and by the epoch") {
   const auto set = std::make_shared<TestImages>(20);
   const data::TrainingBatches batches(set, transform, {.batch = {.global = 20, .micro = 20}});
   data::ImageMemory memory;
-  for (const int64_t epoch : {0, 1}) {  // of one step each
+  for (const int64_t epoch : {0, 1}) {  // an epoch has one step
     const data::ImageBatch read = batches.read({.step = epoch, .samples = 20});
     const std::vector<float> pixels = values_of<float>(read.images);
     std::vector<float> expected(pixels.size());

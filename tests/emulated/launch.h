@@ -32,7 +32,7 @@ cudaError_t launch(Shape shape, void (*kernel)(Params...), Args... args) {
       values);
 }
 
-/// While an object of this class lives, the emulated device runs blocks and threads in the order
+/// While an object of this class exists, the emulated device runs blocks and threads in the order
 /// that `seed` gives.
 class OrderSeed {
  public:
@@ -47,8 +47,8 @@ class OrderSeed {
   uint64_t before_;
 };
 
-/// While an object of this class lives, streams are deferred (emulated/deferred.h). Work that the
-/// host does not wait for runs after `patience_ms` at the latest, by default after 10 minutes.
+/// While an object of this class exists, streams are deferred (emulated/deferred.h): work is queued
+/// and runs later. Work that the host does not wait for runs after `patience_ms` at the latest.
 class StreamSeed {
  public:
   explicit StreamSeed(uint64_t seed, int patience_ms = 600'000) {

@@ -58,7 +58,7 @@ TEST_CASE("different collectives, or one with different arguments, are errors") 
     default: FAIL("no such case");
   }
   if (what == 3 && world.rank > 0 && !odd) {
-    CHECK(result == ncclRemoteError);  // the last rank has failed and left
+    CHECK(result == ncclRemoteError);  // the last rank has left the communicator
   } else {
     CHECK(result == ncclInvalidUsage);
   }

@@ -1,5 +1,5 @@
-// Tests emulated NCCL on deferred streams. A call runs when its stream reaches it. A failed call
-// makes its communicator fail, not its stream.
+// Tests emulated NCCL on deferred streams, whose work is queued and runs later. A call runs when
+// its stream reaches the call. A failed call makes its communicator fail, not its stream.
 #include <chrono>
 #include <thread>
 

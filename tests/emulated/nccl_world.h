@@ -69,7 +69,7 @@ class Floats {
   size_t count_;
 };
 
-// While an object of this class lives, calls wait only 0.3 seconds for other ranks.
+// While an object of this class exists, calls wait only 0.3 seconds for other ranks.
 class ShortPatience {
  public:
   ShortPatience() : before_(emulated::nccl_timeout_s()) { emulated::set_nccl_timeout_s(0.3); }

@@ -30,8 +30,8 @@ __global__ void reverse(int* y, const int* x) {
   y[i] = values[block_size - 1 - threadIdx.x];
 }
 
-// y[i] is the sum of 2^r x[i + 1] over rounds r. The last thread of a block takes the block's first
-// x. Each round writes the shared memory anew.
+// y[i] is the sum of 2^r x[i + 1] over rounds r. In place of x[i + 1], the last thread of a block
+// takes the block's first x. Each round writes the shared memory anew.
 template <bool with_second_barrier>
 __global__ void neighbours(int* y, const int* x) {
   __shared__ int values[block_size];

@@ -23,7 +23,7 @@ struct Memory {
 // A convolution with a kernel of 1x1, so x and y have equal sizes.
 struct Convolution {
   static inline cudnnHandle_t handle = nullptr;  // the emulated cuDNN destroys no handle
-  cudnnTensorDescriptor_t image = nullptr;  // describes x, and y too
+  cudnnTensorDescriptor_t image = nullptr;  // describes x and y
   cudnnFilterDescriptor_t filter = nullptr;
   cudnnConvolutionDescriptor_t how = nullptr;
   Memory workspace;

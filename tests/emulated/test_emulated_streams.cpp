@@ -1,5 +1,6 @@
-// Tests deferred streams. Work that nothing orders must have wrong results under some seeds. Work
-// that streams, events or waits order must have right results under all seeds.
+// Tests deferred streams, whose work is queued and runs later (emulated/deferred.h). Work that
+// nothing orders must have wrong results under some seeds. Work that streams, events or waits order
+// must have right results under all seeds.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -136,8 +137,8 @@ TEST_CASE("emulated: the host finds old values if it does not wait, and new ones
           while (cudaEventQuery(s.event) == cudaErrorNotReady) {
           }
         }) == 0);
-  // Waiting for the second stream does not wait for the first one. Under odd seeds only the awaited
-  // work runs.
+  // The host waits for the second stream, but not for the first. Under odd seeds, only work that
+  // the host waits for runs, so the copy on the first stream has not run.
   CHECK(too_early([](const Setup& s) {
           s.set(3, 1, s.second);
           CHECK(cudaStreamSynchronize(s.second) == cudaSuccess);

@@ -1,6 +1,6 @@
-// Tests that the emulated cuBLASLt proposes algorithms by the alignments of the operands. These
-// algorithms must add in different orders. No algorithm may accept operands that are less aligned
-// than it needs.
+// Tests that the emulated cuBLASLt proposes another algorithm if operands have other alignments.
+// These algorithms must add in different orders. No algorithm may accept operands that are less
+// aligned than the algorithm needs.
 #include <cublasLt.h>
 
 #include <array>

@@ -57,8 +57,8 @@ Case make_case(const Options& options, const Reader& reader, int64_t number) {
   if (number > 0) {
     result.what = mutate(result.files, random);
   } else {
-    // Variants contain files of form gzip uncompressed. mutate() would compress them, but does not
-    // run for the undamaged case.
+    // A reader's variants hold the files of form gzip uncompressed. mutate() would compress these
+    // files, but does not run for the undamaged case.
     for (HostileFile& file : result.files) {
       if (file.form == Form::gzip) file.bytes = test::gzipped(file.bytes);
     }

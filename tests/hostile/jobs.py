@@ -63,7 +63,7 @@ ONE_SIDED = {
 ENVIRONMENT = {"OMP_NUM_THREADS=2": ("OMP_NUM_THREADS", "threads"),
                "ONEDNN_MAX_CPU_ISA=SSE41": ("instruction set", "ONEDNN_MAX_CPU_ISA", "ISA")}
 # Arguments that may differ: another path to the same bytes, the path of a file that only rank 0
-# writes, and values that are equal to the other ranks'.
+# writes, and flags whose value equals that of the other ranks.
 OWN = [("--data", "out/copy.txt"), ("--log", "out/other.jsonl"), ("--config", "out/same.ini"),
        ("--seed", "1"), ("--lr", "1e-2"), ("--threads", "1")]
 PROGRAMS = {"train_gpt": GPT, "train_resnet": IMAGES, "train_recommender": RANKING,

@@ -249,7 +249,7 @@ void read_unchanged_checkpoint(const std::string& folder) {
   }
 }
 
-// Corrects a manifest's checksum, whatever the rest of the manifest says.
+// Gives a damaged manifest the checksum of its damaged text, so that readers accept the checksum.
 void sign(const std::string& folder) {
   const std::string path = folder + "/" + train::manifest_name;
   std::string text = read_text_file(path, int64_t{1} << 28);

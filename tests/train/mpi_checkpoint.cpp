@@ -133,8 +133,8 @@ TEST_CASE("a run goes on with the same bits in any layout in f32") {
 }
 
 TEST_CASE("a run goes on with the same bits in any layout in 16 bits") {
-  // With f16 the first steps overflow and make no update. Therefore the loss scale and the numbers
-  // of updates must be restored, too.
+  // With f16 the first steps overflow: each lowers the loss scale and makes no update. So the loss
+  // scale and the numbers of updates must be restored, too.
   TinyRun run{.batch = {.global = 26, .micro = 2}};
   run.dtype = DType::bf16;
   check_both_ways<GptJob>(run, 2, 3);

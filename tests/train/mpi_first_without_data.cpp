@@ -41,7 +41,7 @@ struct Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  /// Changes the frozen weights, so that a new run has other ones.
+  /// Changes the frozen weights, so that they differ from those of a newly made run.
   void change_frozen() {
     Weights weights = weights_of(optimizer);
     for (const nn::NamedParameter& named : model.named_parameters()) {

@@ -40,8 +40,8 @@ std::vector<std::string> names(const std::string& folder) {
   return all;
 }
 
-/// Calls a function before each gather. find_checkpoint gathers first between listing the folder
-/// and reading a checkpoint.
+/// Calls a function before each gather. find_checkpoint makes its first gather after it has listed
+/// the folder and before it reads a checkpoint.
 class Interrupting : public ForwardingCommunicator {
  public:
   explicit Interrupting(std::function<void()> before)

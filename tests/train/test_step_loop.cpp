@@ -245,7 +245,7 @@ TEST_CASE("after the steps, a request for a checkpoint does not end the program"
                  }});
   CHECK(handler_of(SIGUSR2) != SIG_DFL);
   CHECK(handler_of(SIGUSR2) != SIG_IGN);
-  // The first Ctrl-C asks for the end, the second one would reach the previous handler.
+  // The first Ctrl-C asks the run to end. A second Ctrl-C would reach the previous handler.
   CHECK(handler_of(SIGINT) != +own);
   ::raise(SIGINT);
   CHECK(was_interrupted());
