@@ -26,8 +26,8 @@ like_whole() {
   [[ $(digest "$1" 12) == "$expected" ]] || fail "another digest: $2"
 }
 
-# Neither saving during steps (async) nor saving between steps changes results. Memory and traffic
-# are as planned.
+# Results are the same with saves during steps (async) and with saves between steps. Memory and
+# traffic are as planned.
 for async in on off; do
   ranks 2 "${run[@]}" --checkpoint "$async" --checkpoint-every 2 --checkpoint-async "$async" \
     --log "$async.jsonl"
@@ -86,7 +86,7 @@ for output in "--save manifest.json" "--trace manifest.json" "--csv new.csv" "--
   expect 'is in the checkpoint .*, which would be damaged' "$train_gpt" "${run[@]}" \
     "${output% *}" "elsewhere/step-000000012/${output#* }"
 done
-# The folder of --checkpoint is neither a checkpoint nor named like one.
+# --checkpoint refuses the path of a single checkpoint, and paths with the name of one.
 one=elsewhere/step-000000012
 expect "$one is a single checkpoint; give --checkpoint elsewhere, or --resume $one\$" "$train_gpt" \
   "${run[@]}" --checkpoint $one
@@ -193,8 +193,8 @@ grep -q -- '; give the same values, another folder, or --resume-changed steps,wa
   stderr.log || fail "$(cat stderr.log)"
 expect 'data is .* bytes with digest' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --data "$TESSERA_SOURCE_DIR/README.md" --checkpoint on
-# Without --threads, a resumed run has as many threads as the checkpoint's run, whatever
-# OMP_NUM_THREADS is.
+# With --threads 0, the default, a resumed run has as many threads as the checkpoint's run. The
+# number in OMP_NUM_THREADS is not used.
 cp -r on more
 OMP_NUM_THREADS=2 alone "${run[@]}" --steps 14 --resume-changed 'steps, warmup' --threads 0 \
   --checkpoint more --log more.jsonl

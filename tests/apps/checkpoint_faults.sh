@@ -4,9 +4,9 @@
 # calls fails. Either the old or the new checkpoint is then undamaged, and the resumed run ends like
 # a run without faults. Tries each fsync and rename, and a sample of the writes and removals. With
 # the argument `exhaustive`, tries every call. Then a run replaces a damaged checkpoint, and the
-# faults are tried at each rename and removal of this run. A run without faults shows the order of
-# fsyncs and renames, because a kill of the program does not show what a crash of the machine would
-# lose.
+# faults are tried at each rename and removal of this run. A kill of the program cannot show what a
+# crash of the machine would lose. So the order of fsyncs and renames is also checked, in a run
+# without faults.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"

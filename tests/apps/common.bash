@@ -53,7 +53,7 @@ losses() { grep -E '"type":"(step|eval)"' "$1" | sed -E 's/,"(tokens|images)_per
 as_first() {
   if [[ ! -e $1.txt ]]; then
     losses run.jsonl > "$1.txt"
-    mkdir -p kept  # train_gpt saves no other model beside weights that need the config.json there
+    mkdir -p kept  # in a folder apart: train_gpt replaces no config.json that other weights need
     cp run.safetensors "kept/$1.safetensors"
   fi
   losses run.jsonl | diff "$1.txt" - || fail "other losses: $1, $2"

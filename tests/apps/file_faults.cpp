@@ -4,9 +4,9 @@
 //   FAULT_FOLDER=/tmp/run FAULT_CALLS=fsync,rename FAULT_AT=3 FAULT=kill LD_PRELOAD=... train_gpt
 //
 // FAULT_FOLDER: only calls for paths that contain this text are counted. For rename the new path
-// must contain the text, and for unlink the path of the folder.
+// must contain the text. For unlink the path of the folder that has the file must contain the text.
 // FAULT_CALLS: the calls to count, one or more of write (pwrite included), fsync, rename and unlink
-// (only unlinkat).
+// (calls of unlinkat; calls of unlink itself are not counted).
 // FAULT_AT: the number, from 1, of the counted call that fails.
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC
 // for all later writes).

@@ -47,7 +47,7 @@ same() {
 
 # Ranks communicate over NCCL, with one GPU each, and then over MPI.
 most=$((gpus < 3 ? gpus : 3))
-read -ra stages <<< "${TESSERA_STAGES:-0 1 2 3}"  # of the first runs
+read -ra stages <<< "${TESSERA_STAGES:-0 1 2 3}"  # for the next loop
 if [[ ${TESSERA_QUICK:-} == 1 ]]; then stages=(3); fi
 for stage in "${stages[@]}"; do
   for ((n = 1; n <= most; ++n)); do

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A process uses little more memory than the memory ledger counts. Its two heaps, for small and for
-# large blocks (core/memory.cpp), hold at most 5/4 of the ledger's peak plus a huge page each. All
-# other memory (code, libraries, generated kernels, malloc) takes 25 to 60 MiB on Debian 12
-# (docs/memory.md, "A process"), and must stay below 72 MiB. Stage 3 with recomputation holds far
+# large blocks (core/memory.cpp), hold at most 5/4 of the ledger's peak plus a huge page (2 MiB)
+# each. All other memory (code, libraries, generated kernels, malloc) takes 25 to 60 MiB on Debian
+# 12 (docs/memory.md, "A process"), and must stay below 72 MiB. Stage 3 with recomputation holds far
 # less than plain data parallelism. The last runs imitate CPUs without bf16 instructions: ledger and
 # plan must count the f32 copies of operands. With AVX2 alone, a step must not return memory to the
 # system that the next step needs.

@@ -65,7 +65,7 @@ many_threads "$TESSERA_BIN/zero_plan" --preset nano --ranks 4
 expect '--eval-batches is 1073741824, expected at most 1048576' "${run[@]}" --eval-every 1 \
   --eval-batches 1073741824
 
-# A compressed text is trained on as it is, with a warning.
+# A compressed text is not decompressed: train_gpt trains on its bytes, and warns.
 printf '\x1f\x8b' | cat - text.txt > text.gz
 must_work "${run[@]}" --data text.gz --val-data text.txt
 [[ $(grep -c 'text.gz: is compressed by gzip' stderr.log) == 1 ]] || fail "$(< stderr.log)"

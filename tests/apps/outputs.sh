@@ -49,7 +49,7 @@ expect "$same" "${resnet[@]}" --report new.html --trace ./new.jsonl
 expect "$same" "${recommender[@]}" --report new.html --trace ./new.jsonl
 expect '--trace .* is what --init reads' "${resnet[@]}" --init in/model.safetensors \
   --trace in/model.safetensors
-# A dash is refused instead of taken for a file's name.
+# A dash as the path of an output is refused, because no output goes to standard output.
 for output in log trace report csv tensorboard save checkpoint; do
   expect "--$output -: nothing is written to standard output" "${run[@]}" --data text.txt \
     "--$output" -

@@ -69,12 +69,12 @@ ranks 2 "${run[@]}" --precision bf16 --objective ranking --trace trace.json
 grep -q 'equal on all ranks (2)' stdout.log || fail "$(cat stdout.log)"
 python3 -c 'import json; json.load(open("trace.json"))'
 rm run.jsonl
-# A run with other widths of the MLP is not the run that the checkpoint is of.
+# A run does not resume from a checkpoint whose MLP had other widths.
 perceptron=("${run[@]}" --objective ranking --model neumf --checkpoint perceptron
   --checkpoint-every 3 --checkpoint-async off)
 alone "${perceptron[@]}" --hidden 8,6,4
 expect 'model.hidden is 8,4 instead of 8,6,4;' "$train_gpt" "${perceptron[@]}" --hidden 8,4
-# The log of an earlier version does not have these widths, and the run goes on with it.
+# Logs of earlier versions do not record these widths. A resumed run continues such a log.
 rm -r perceptron/step-000000006
 sed -i 's/"hidden":"8,6,4",//' run.jsonl
 alone "${perceptron[@]}" --hidden 8,6,4
@@ -186,7 +186,7 @@ alone --data u.data "${imported[@]}"
 saved=(--batch 60 --micro-batch 12 --factors 8 --steps 2 --checkpoint saved)
 alone --data u.data "${saved[@]}"
 must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only
-# The epoch is that of the run that saved the checkpoint, whatever the batch of the evaluation is.
+# The printed epoch is that of the run that saved the checkpoint. --batch does not change the epoch.
 epoch_of() { grep -o '^step 2  epoch [0-9.]*' stdout.log || fail "$(cat stdout.log)"; }
 expected=$(epoch_of)
 must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only --batch 24

@@ -104,7 +104,7 @@ must_work "${again[@]}" --log gap.jsonl
 grep -q 'goes on after step 12: the log has a gap' stderr.log || fail "$(cat stderr.log)"
 
 # --eval-only prints the validation loss of the weights, and writes no file. The loss must be that
-# of the last step of the run that saved the weights. plain.jsonl is the log of the same run.
+# of the last step of the run that saved the weights. plain.jsonl is the log of an equal run.
 alone "${run[@]}" --save model.safetensors --quiet
 [[ ! -s stdout.log && ! -s stderr.log ]] || fail "--quiet printed: $(cat stdout.log stderr.log)"
 expected=$(sed -nE 's/.*"step":40,"val_loss":([0-9.]+).*/\1/p' plain.jsonl)

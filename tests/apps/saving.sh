@@ -198,7 +198,7 @@ fi
 "${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
   "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
 # A save flushes the weights and config.json once each. If the disk is full when the weights are
-# flushed, neither file of the model that they should replace has changed.
+# flushed, both files of the model that was saved before are unchanged.
 replace=("$train_gpt" "${run[@]}" --steps 1 --eval-every 0
   --save "$work/replaced/model.safetensors")
 mkdir replaced

@@ -16,7 +16,8 @@ using namespace tessera::apps;
 
 namespace {
 
-// Returns what the error says if all settings of `run` that differ from `saved` are refused.
+// Returns the second part of the error that refuses all settings of `run` that differ from `saved`.
+// `accepted` has the names that the user has given to --resume-changed.
 std::string refusal(const dist::Settings& run, const dist::Settings& saved,
                     const std::vector<std::string>& accepted = {}) {
   return refusal_of(changed_settings(run, saved), accepted, run);

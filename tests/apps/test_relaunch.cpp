@@ -305,7 +305,7 @@ TEST_CASE("relaunch reads its command line, and refuses invalid flags") {
   CHECK(refusal({"-n", "3", "--", "x", "--config", config.c_str()}).find("--resume never") == 0);
   CHECK(refusal({"-n", "3", "--", "x", ("--config=" + config).c_str()}).find("--resume never") ==
         0);
-  // Values of other names, however odd, do not matter.
+  // Odd values of other settings in the file do not matter.
   std::ofstream(config) << "note = " << std::string(300, 'a') << "\nresume = true\n";
   CHECK(parse({"-n", "3", "--", "x", "--config", config.c_str()}).ranks == 3);
   std::ofstream(config) << "resume = never\n";

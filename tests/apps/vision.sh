@@ -141,7 +141,7 @@ edit_safetensors one.safetensors shifted.safetensors \
 ranks 2 "${run[@]}" --init shifted.safetensors --eval-only
 if cmp -s stdout.log evaluated.txt; then fail "the mean of the weights was ignored"; fi
 alone "${run[@]}" --checkpoint saved
-# The epoch is that of the run that saved the checkpoint, whatever the batch of the evaluation is.
+# The printed epoch is that of the run that saved the checkpoint. --batch does not change the epoch.
 alone "${run[@]}" --checkpoint saved --eval-only --quiet
 mv stdout.log evaluated.txt
 grep -q '^step 6  epoch 2  ' evaluated.txt || fail "$(cat evaluated.txt)"
