@@ -95,7 +95,7 @@ before, after = read("one.safetensors"), read("again.safetensors")
 assert before.keys() == after.keys() and len(before) == 65 + 2 * 21
 for name in before:
     difference = max(abs(a - b) for a, b in zip(before[name], after[name]))
-    if "running" in name:  # updated by three micro-batches
+    if "running" in name:  # each of the three micro-batches updates these
         assert difference > 0, name
     else:
         assert difference < 1e-6, (name, difference)

@@ -101,7 +101,7 @@ Timeline reductions(bool overlap) {
 TEST_CASE("a bucket reduces while backward still runs", "[cpu]") {
   if (job_world().size == 1) return;  // a single rank has nothing to send
   const Timeline line = reductions(true);
-  CHECK(line.first_reduce_begin > line.backward_begin);  // 0 if nothing was reduced
+  CHECK(line.first_reduce_begin > line.backward_begin);  // the begin is 0 if nothing was reduced
   CHECK(line.first_reduce_begin < line.backward_end);
 }
 

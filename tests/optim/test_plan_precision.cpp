@@ -166,7 +166,8 @@ TEST_CASE("plan: graphs have memory for their loss; one graph per kind of micro-
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10) == 2);
   CHECK(graph_count({.global = 5, .micro = 1}, 2, 10) == 3);
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 10) == 1);
-  CHECK(graph_count({.global = 6, .micro = 1}, 2, 10, true) == 3);  // the last sends local sums
+  // With no_sync (the last argument), only the last micro-step sends gradients: the local sums.
+  CHECK(graph_count({.global = 6, .micro = 1}, 2, 10, true) == 3);
   CHECK(graph_count({.global = 4, .micro = 1}, 2, 10, true) == 2);
   // The run's first micro-step runs without a graph.
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 1) == 0);

@@ -63,7 +63,7 @@ TEST_CASE("a claim on a folder without checkpoints removes what it made") {
     const CheckpointFolder claimed(run);
     fs::create_directory(run + "/step-000000003");
   }
-  CHECK(fs::exists(lock));  // a run has written a checkpoint
+  CHECK(fs::exists(lock));  // the folder has a checkpoint, so the lock stays
   fs::remove(run + "/step-000000003");
   CHECK(claims(run));
   CHECK(fs::exists(lock));  // the last claim did not make the lock, so it did not remove it

@@ -261,5 +261,5 @@ TEST_CASE("fold_rows: fresh rows begin at +0.0, others are added to", "[rows]") 
   CHECK(got == std::vector<float>{7, 7, 7, 8, 7, 9, 7, 7, 7, 3, 4, 5});
   kernels::fold_rows(test_context(), RowList{sums, list_of({2})}, 2,
                      RowList{Tensor::from<float>({1, 3}, {-0.0f, 1, 1})}, 1);
-  CHECK_FALSE(std::signbit(values_of(sums)[6]));  // 0.0 + -0.0
+  CHECK_FALSE(std::signbit(values_of(sums)[6]));  // 0.0 + -0.0 is +0.0
 }
