@@ -33,8 +33,9 @@ nn::TransformerOptions block_options(const GptConfig& config, int64_t index) {
           .dropout = config.dropout,
           .epsilon = config.epsilon,
           .deviation = config.initializer_range,
-          // Each block adds two projections to the residual stream. Dividing their deviation by
-          // sqrt(2 layers) keeps the stream's variance from growing with the number of layers.
+          // Each block adds the outputs of two projections to the residual stream. Dividing the
+          // deviation of their weights by sqrt(2 layers) keeps the stream's variance from growing
+          // with the number of layers.
           .residual_deviation =
               config.initializer_range / std::sqrt(2.0f * static_cast<float>(config.layers)),
           .index = static_cast<uint64_t>(index)};

@@ -31,7 +31,7 @@ struct GptConfig {
   float epsilon = 1e-5f;
   float initializer_range = 0.02f;  // standard deviation of the initial weights
   /// If true, backward recomputes each block's activations (core/recompute.h). Backward then calls
-  /// the model's blocks again, so the model must live until backward ends.
+  /// the model's blocks again, so the model must exist until backward ends.
   bool recompute = false;
   /// The number of rows of logits that the loss computes at once (chunk_rows of
   /// ops::linear_cross_entropy). 0 chooses a number that suits the device (ops::logits_chunk_rows).

@@ -44,9 +44,9 @@ class Alive {
   int64_t peak_ = 0;
 };
 
-/// Says which part of a block's input stays alive after the block has read it. The input is a
-/// residual stream. In evaluation nothing stays alive. For backward the residual sum stays alive.
-/// To recompute the block, the whole input stays alive.
+/// The part of a block's input that stays alive after the block has read it. The input is a
+/// residual stream. `nothing` is for evaluation. `sum`, the residual sum, is for training without
+/// recomputation. `input`, the whole input, is for training in which backward recomputes the block.
 enum class InputKept : uint8_t { nothing, sum, input };
 
 /// Counts the activations of a step. Each function counts the tensors that one part of the step
@@ -63,7 +63,7 @@ class Activations {
   int64_t peak() const { return alive_.peak(); }
 
   /// Counts the forward of a block. If the forward is recorded, the tensors that backward needs
-  /// stay alive. The block frees its input, except for what `kept` names.
+  /// stay alive. The block frees its input, except for the part that `kept` names.
   void block(int64_t l, bool recorded, InputKept kept) {
     norm(l, "ln_1", l > 0 ? "sum_1" : "", recorded);
     if (l > 0 && kept != InputKept::input) end_input(l, kept == InputKept::nothing);

@@ -58,8 +58,8 @@ class CpuKernels : public Kernels {
                       attention_product(backward));
   }
 
-  // The rows are cut into at most 32 chunks. All chunks but the last have the same number of rows,
-  // at least 16. Each chunk has f32 sums for the gradients of weight and bias.
+  // The backward of a norm cuts the rows into at most 32 chunks. All chunks but the last have the
+  // same number of rows, at least 16. Each chunk has f32 sums for the gradients of weight and bias.
   int64_t norm_gradient() const override {
     return pieces(s_.n, std::max<int64_t>(16, pieces(s_.n, 32))) * 2 * c_ * 4;
   }
@@ -104,8 +104,9 @@ class CudaKernels : public Kernels {
   // Backward stores the inner product of y and dy for each row and head, in f32.
   int64_t attention(bool backward) const override { return backward ? s_.logsumexp : 0; }
 
-  // The rows are cut into at most 264 chunks. In all chunks but the last, the number of rows is a
-  // multiple of 8. Each chunk has f32 sums for the gradients of weight and bias.
+  // The backward of a norm cuts the rows into at most 264 chunks. In all chunks but the last, the
+  // number of rows is a multiple of 8. Each chunk has f32 sums for the gradients of weight and
+  // bias.
   int64_t norm_gradient() const override {
     return pieces(s_.n, 8 * pieces(s_.n, 8 * 264)) * 2 * c_ * 4;
   }

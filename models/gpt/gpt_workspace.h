@@ -29,7 +29,7 @@ struct GptSizes {
   int64_t chunk =
       std::min(n, ops::logits_chunk_rows(config.vocab, dtype, device, config.loss_chunk_rows));
   bool gradient_in_forward = ops::gradient_in_forward(dtype, device);
-  bool keeps_logits = chunk == n && !gradient_in_forward;  // until backward
+  bool keeps_logits = chunk == n && !gradient_in_forward;  // true: logits are kept until backward
   int64_t stride = ops::logits_stride(config.vocab);       // between rows of logits, in elements
   int64_t columns = ops::logits_columns(config.vocab, dtype, device);
   int64_t padded_weight = columns == config.vocab ? 0 : columns * config.width * element;

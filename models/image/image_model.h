@@ -24,8 +24,8 @@ struct ImageModel {
     std::vector<float> std;
   };
   Norm norm;
-  /// True if every image was resized for the model, as those of a folder are. False if the images
-  /// had the model's size. Empty for files that were written before this was recorded.
+  /// True if every image was resized for the model, as the images of a folder are. False if all
+  /// images had the model's size. Empty if the file is older than this field.
   std::optional<bool> resizes = {};
   std::vector<std::string> class_names;
 };

@@ -22,7 +22,7 @@ MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
       item_factors_(config.items, config.factors,
                     table_options(factors(), config.distinct.items)) {
   // The gradient of row_products reads all tables of row_products at the same time. So these tables
-  // share a block, whose tables ZeRO stage 3 gathers together.
+  // are in one block, because ZeRO stage 3 gathers all tables of a block together.
   const auto add_looked_up = [this](const std::string& name, RecommenderTable& table) {
     table.weight.set_backward_reads(nn::BackwardReads::always);
     add(name, table);

@@ -33,8 +33,8 @@ struct RecommenderConfig {
   /// neumf: widths of the MLP. The first width is the size of the MLP's input: the concatenated
   /// user and item factors. Each further width is the size of a layer's output.
   std::vector<int64_t> hidden = {64, 32, 16};
-  /// The largest numbers of distinct rows that a micro-batch looks up in row-sparse tables. 0 makes
-  /// a table dense.
+  /// For each kind of table, the largest number of distinct rows that a micro-batch looks up. The
+  /// tables of this kind are row-sparse, or dense if the number is 0.
   struct Distinct {
     int64_t users = 0;
     int64_t items = 0;

@@ -64,7 +64,8 @@ std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char*
 std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char* name,
                                   int64_t count) {
   std::vector<std::string> ids = read_ids(file, name);
-  // `recommend` prints the ids to a terminal. train_recommender refuses such ids in its data too.
+  // `recommend` prints the ids to a terminal, which control characters could change.
+  // train_recommender refuses ids with control characters in its data too.
   for (const std::string& id : ids) {
     if (!has_control_character(id)) continue;
     fail_input("{}: tensor {} has an id with a control character: {}", file.path(), name,
