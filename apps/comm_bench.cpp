@@ -29,8 +29,8 @@ namespace tessera::apps {
 namespace {
 
 /// Measures the collectives in `options` among the ranks of `world`. `world` is one group of the
-/// ranks of `job`, or all of them. If `prints`, prints the table of each collective as soon as the
-/// collective is measured.
+/// ranks of `job`, or all ranks of `job`. If `prints`, prints the table of each collective as soon
+/// as the collective is measured.
 std::vector<CommResult> measure(const CommOptions& options, const dist::World& world,
                                 const dist::World& job, bool prints) {
   const std::vector<int64_t> sizes =

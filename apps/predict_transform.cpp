@@ -8,9 +8,10 @@ data::ImageTransformOptions predict_transform(const models::ImageModel& model,
   data::ImageTransformOptions options{.shape = {side, side, channels},
                                       .norm = {.mean = model.norm.mean, .std = model.norm.std}};
   const bool other_size = image != options.shape;
-  // A model that resizes was evaluated on the resized middle of every image, also of images of its
-  // own size. A model that does not resize has only seen whole images, so nothing is cut off that
-  // fits into its square.
+  // If model.resizes is true, the model was evaluated on the resized middle of every image, even of
+  // an image of the model's own size. If it is false, the model has seen only whole images. An
+  // image of another size then fits the square with its shorter side, and only the ends of its
+  // longer side are cut off.
   options.resizes = model.resizes.value_or(false) || other_size;
   if (model.resizes == false) options.evaluated_share = 1;
   return options;

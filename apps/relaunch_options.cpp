@@ -97,7 +97,7 @@ void check_resume(const std::vector<std::string>& command) {
       *value);
 }
 
-// Adds the program to the usage line of the help. Flags knows nothing of the words after the --.
+// Adds the program to the usage line of the help, because Flags gets only the words before the --.
 std::string with_program(std::string help) {
   constexpr std::string_view usage = "Usage: relaunch [OPTIONS]";
   const size_t at = help.find(usage);

@@ -23,7 +23,7 @@ namespace {
 void write_events(const std::string& log, const std::string& folder) {
   train::TensorBoardWriter writer(folder, 0);
   train::read_log(log, [&](const nlohmann::ordered_json& line) { writer.add(line); });
-  // A run that trains goes on without events, but here the events are the result.
+  // A training run continues after a failed write of events, but here the events are the result.
   if (writer.failed()) {
     std::error_code ignored;
     std::filesystem::remove(writer.path(), ignored);

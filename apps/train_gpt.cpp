@@ -222,8 +222,8 @@ class Run {
     return true;
   }
 
-  // Says what evaluations measure. Without --val-data, evaluations use a part of --data, whose
-  // digest a resume compares.
+  // Says what evaluations measure, with the digest of --val-data. Without --val-data, evaluations
+  // use a part of --data, whose digest is among the settings that a resume compares.
   std::string measure() const {
     const std::string& path = options_.val_data;
     const data::TokenFile& file = *data_.validation().file;
@@ -368,7 +368,8 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
-  // No flag sets the epsilon, and --eval-only takes no --init beside a checkpoint.
+  // With --eval-only and a checkpoint, the epsilon can come only from the checkpoint: no flag sets
+  // it, and --init is refused.
   if (options.eval_only && resumed.found()) options.model.epsilon = epsilon_of(resumed);
   Run training(options, resumed, world);
   training.train();

@@ -179,8 +179,8 @@ void check_model(RecommenderTrainOptions& options, const Given& given) {
 }
 
 // Row-sparse tables are the default, unless a flag needs dense ones. --weight-decay is documented
-// to act on all rows, and only a dense table updates all rows. The optimizer refuses row-sparse
-// tables with graphs.
+// to act on all rows, and only a dense table updates all rows. With --graph, the optimizer refuses
+// row-sparse tables.
 void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine& given) {
   const std::vector<std::string> needing =
       given_flags({{"--weight-decay", options.weight_decay > 0}, {"--graph", options.graph}});
@@ -222,8 +222,8 @@ TrainDefaults defaults_for(const RecommenderTrainOptions& options) {
           .weight_decay = 0};
 }
 
-// Refuses flags that need an evaluation if no ratings are held out. Comes before the checks of all
-// training programs, which would propose --eval-every.
+// Refuses flags that need an evaluation if no ratings are held out. This check precedes the checks
+// that all training programs share, because those would propose --eval-every.
 void check_held_out(const RecommenderCommandLine& line) {
   if (line.options.split != "none") return;
   const char* const flag = line.given.eval_every.value_or(0) > 0 ? "--eval-every"

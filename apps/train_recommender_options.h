@@ -23,7 +23,7 @@ struct RecommenderTrainOptions : RunOptions {  // `data` empty: the program draw
   bool ranks = false;               // true: rank items; false: predict ratings
   models::RecommenderObjective objective = models::RecommenderObjective::rating;
   bool sparse = true;       // row-sparse tables
-  std::string dense_flags;  // flags that make tables dense: "--tables dense and --weight-decay"
+  std::string dense_flags;  // flags that make tables dense, such as "--weight-decay and --graph"
   bool rowwise = false;     // tables are updated by row-wise Adagrad
   int64_t negatives = 0;    // negative items drawn for each interaction
   float l2 = 0;

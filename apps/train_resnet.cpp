@@ -89,8 +89,8 @@ void prepare_evaluation(const ImageTrainOptions& options, const Resumed& resumed
   const SavedWeights saved = saved_weights(options, resumed);
   if (!models::describes_image_model(saved.metadata)) return;
   const models::ImageModel model = models::parse_image_model(saved.path, saved.metadata);
-  // The names in the metadata may differ in bytes that are not valid UTF-8, so both lists are
-  // compared as they are in metadata.
+  // In metadata, bytes that are not valid UTF-8 are replaced. So the data's names are converted to
+  // metadata too before they are compared.
   const models::ImageModel own = models::parse_image_model(
       options.data, models::image_metadata(description_of(options, data)));
   if (model.sizes.classes == own.sizes.classes) {

@@ -1,4 +1,4 @@
-// The plan of a row-sparse table, and of the same table as a dense one.
+// Plans a row-sparse table and, for comparison, a dense table of the same size.
 #pragma once
 
 #include <string>

@@ -69,11 +69,11 @@ bool is_epsilon(const std::string& name) { return name == epsilon; }
 
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   const auto& [name, now, before] = changed;
-  // The tensors fit any epsilon, but only a missing or another --init changes it, and the model
-  // would then compute other values.
+  // The tensors fit any epsilon. But the epsilon comes from --init alone, so a change means that
+  // --init is missing or names a model of another epsilon. The run would then compute other values.
   if (is_epsilon(name)) return true;
-  // Without both values, nothing shows that the tensors differ. Older checkpoints lack settings
-  // that were added later.
+  // If one value is absent, the tensors may fit nevertheless: older checkpoints lack settings that
+  // were added later.
   if (now == absent || before == absent) return false;
   if (name == "model.dropout") return false;
   if (name == "model.image_size") {

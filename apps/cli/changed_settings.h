@@ -47,9 +47,9 @@ bool affects_evaluation(const std::string& name, const dist::Settings& run);
 std::string refusal_of(const std::vector<ChangedSetting>& refused,
                        const std::vector<std::string>& accepted, const dist::Settings& run);
 
-/// Returns the error for a name in --resume-changed that no setting has. It proposes
-/// "model.layers" for "layers", if there is such a setting, and otherwise lists the settings in
-/// `known` that can change.
+/// Returns the error for a name in --resume-changed that no setting has. For "layers", the error
+/// proposes "model.layers" if `known` has this setting. Otherwise it lists the settings in `known`
+/// that can change.
 std::string unknown_setting(const std::string& name, const std::vector<std::string>& known,
                             const dist::Settings& run);
 

@@ -14,8 +14,9 @@ int run_job(int argc, char** argv, const std::function<int(dist::World&)>& body)
     return run_and_check([&] { return body(world); });
   });
   if (train::was_interrupted() && ranks == 1) {
-    // After an exit code, even 130, a shell would go on with its script. In a job of several ranks
-    // mpirun would take the signal for a failure of this rank.
+    // A shell stops its script only if this process ends by the signal. After an exit code, even
+    // 130, it would continue the script. In a job of several ranks this process must not end by a
+    // signal, because mpirun would take that for a failure of this rank.
     std::signal(SIGINT, SIG_DFL);
     std::raise(SIGINT);
   }

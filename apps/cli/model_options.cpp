@@ -15,9 +15,9 @@ namespace tessera::apps {
 
 namespace {
 
-// Returns the help's text for a default, which `text_of` reads. Names the presets that have each
-// value: "2000 for nano; 5000 for micro". If all presets have the same default, returns this
-// default alone.
+// Returns the help's text for one of the defaults. `text_of` formats this default of one preset.
+// The text names the presets of each value: "2000 for nano; 5000 for micro". If all presets have
+// the same value, the text is this value alone.
 std::string by_preset(const std::function<std::string(const TrainDefaults&)>& text_of) {
   std::vector<std::pair<std::string, std::string>> groups;  // default, and presets that have it
   for (const std::string& preset : models::GptConfig::preset_names()) {

@@ -38,8 +38,8 @@ const std::set<std::string> not_of_the_run = {
     "tuned_digest", "instructions"};
 
 // True for settings that the weights of a checkpoint depend on. With --eval-only, only these
-// settings are compared, and those that the state of the optimizer depends on (must_agree), because
-// a checkpoint is restored with its state.
+// settings are compared, and the settings that the optimizer's state depends on (must_agree),
+// because a checkpoint is restored with this state.
 bool shapes_weights(const std::string& name) {
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
          name == "precision";
@@ -179,7 +179,7 @@ dist::Settings bits_settings(const std::string& program, const dist::World& worl
 
 bool Resumed::finished(int64_t steps) const {
   if (!found() || step() < steps) return false;
-  // Settings that follow from --steps: the default warm-up is at most a tenth of all steps, and
+  // These settings follow from --steps: the default warm-up is at most a tenth of all steps, and
   // some programs record the number of epochs.
   spdlog::info("{} done; for more steps give --steps and --resume-changed steps,warmup{}",
                steps == 1 ? "the only step is" : fmt::format("all {} steps are", steps),
@@ -209,8 +209,8 @@ void Resumed::open(const dist::World& world) {
     }
     return;
   }
-  // All ranks wait until rank 0 has claimed the folder. A checkpoint whose replacement was
-  // interrupted has a temporary name until then (remove_partial_checkpoints).
+  // All ranks wait until rank 0 has claimed the folder. The claim gives the final name back to a
+  // checkpoint whose replacement was interrupted (remove_partial_checkpoints).
   world.communicator->barrier();
   if (flags_.resume != "never") checkpoint_ = train::open_checkpoint(flags_.resume, world);
   if (writes) check_no_later_steps();

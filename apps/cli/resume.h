@@ -82,9 +82,9 @@ class Resumed {
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
   /// Returns the number of epochs in the first `done` steps. `steps_per_epoch` is that of this run.
-  /// With --eval-only the steps are those of the checkpoint's run, whose batches may have another
-  /// size, so its steps per epoch count. Returns nullopt if the checkpoint does not record them,
-  /// for instance because it was imported.
+  /// With --eval-only, the steps are those of the checkpoint's run. Its batches may have another
+  /// size, so the steps per epoch are taken from the checkpoint. Returns nullopt if the checkpoint
+  /// does not record its steps per epoch, for instance because it was imported.
   std::optional<double> epochs(int64_t done, int64_t steps_per_epoch) const;
   /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the run keeps the
   /// number of threads in the checkpoint, because the bits of the results depend on this number.

@@ -156,7 +156,8 @@ void check_training(const RunOptions& options) {
 }
 
 // Checks --eval-only: the run must have an evaluation and weights to evaluate, and no flag may ask
-// for an output file. The file may belong to the run that is evaluated, and would lose its content.
+// for an output file. Otherwise an evaluation could overwrite the files of the run that it
+// evaluates.
 void check_eval_only(const RunOptions& options) {
   if (!options.eval_only) return;
   if (options.eval_every == 0) {

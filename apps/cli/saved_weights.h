@@ -1,5 +1,6 @@
 // The description of the weights that --eval-only evaluates. An evaluation has to prepare the data
-// as the training of the weights did: with the same normalisation, mean and classes.
+// as the training of the weights did: with the same normalisation of images, mean of ratings, and
+// classes.
 #pragma once
 
 #include <string>

@@ -9,7 +9,7 @@ namespace tessera::apps {
 struct TrainDefaults {
   int64_t steps;
   int64_t global_batch;
-  int64_t micro_batch;  // does not depend on the number of ranks, so neither do a run's bits
+  int64_t micro_batch;  // the same for any number of ranks, because a run's bits depend on it
   float lr;
   float min_lr;
   int64_t warmup;

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// True if the checkpoint that the run resumes from is in the folder of --checkpoint. It can be in
-// another folder if --resume gives a path.
+// True if the checkpoint that the run resumes from is in the folder of --checkpoint. If --resume
+// gives a path, the checkpoint can be in another folder.
 bool has_checkpoint(const CheckpointFlags& flags, const Resumed& resumed) {
   if (flags.resume == "latest") return true;
   std::error_code error;

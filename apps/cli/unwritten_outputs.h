@@ -20,8 +20,8 @@ void warn_of_plan(const RunOptions& options);
 /// Returns true if all steps of the run are done and --eval-only was not given. In this case, warns
 /// of each given flag whose output will not be written: --report, --csv, --tensorboard, --trace,
 /// --save, --save-every and --save-best; --log if its file does not exist; --checkpoint if the
-/// checkpoint to resume from is in another folder. `others` lists further given flags that ask for
-/// output and that only one application has, such as "--sample".
+/// checkpoint to resume from is in another folder. `others` lists further given flags of the
+/// calling application that ask for output, such as "--sample".
 bool nothing_left(const RunOptions& options, const Resumed& resumed,
                   const std::vector<std::string>& others = {});
 

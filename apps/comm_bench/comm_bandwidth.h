@@ -13,7 +13,8 @@
 //   broadcast, send_receive (sendrecv)        1
 //
 // exchange is an all-to-all that is timed together with the additions of a reduction. nccl-tests
-// has no such measurement. It moves as many bytes as a reduce-scatter, so it has the same factor.
+// has no such measurement. exchange moves as many bytes as a reduce-scatter, so its factor is the
+// same.
 #pragma once
 
 #include <cstdint>

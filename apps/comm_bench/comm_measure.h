@@ -5,7 +5,8 @@
 //
 // A call is timed until it is done; on CUDA, until the device is done. The time of a call is the
 // time of the slowest rank. An exchange (an all-to-all) is followed by the f32 additions that make
-// it an ordered reduction. They are timed too, as in the time of a reduce-scatter, which adds.
+// it an ordered reduction. These additions are timed too, because a reduce-scatter, with which
+// exchange is compared, also adds.
 #pragma once
 
 #include <cstdint>

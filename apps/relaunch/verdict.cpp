@@ -83,7 +83,8 @@ std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled)
   return best == groups.end() ? std::vector<LostRank>() : *best;
 }
 
-// Returns the step that the job was in, from 1, as far as its records tell.
+// Returns the number of the step that the job was in, counted from 1: one more than the largest
+// number of finished steps in a record.
 int64_t step_of(const JobEnd& job) {
   int64_t steps = 0;
   for (const RankRecord& record : job.records) {

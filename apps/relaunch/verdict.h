@@ -22,8 +22,8 @@ struct LostRank {
   int rank = 0;
   std::string host = {};  // the host's own name; empty if the rank never started
   std::string why = {};   // "was killed by SIGKILL"
-  int64_t step = 0;  // the step the rank was in, from 1, as far as known
-  int signal = 0;    // 0: no signal killed it
+  int64_t step = 0;  // number of the rank's current step, from 1, as far as known
+  int signal = 0;    // the signal that killed the rank; 0: none
 };
 
 struct Verdict {
@@ -59,13 +59,13 @@ struct Verdict {
 ///   none of these                            failed
 ///
 /// A rank is silent if it reported nothing after its start, although other ranks did. A rank that
-/// timed out reports the ranks it waited for. Reported ranks that timed out too are not lost. If
-/// some of the remaining reported ranks were stopped, only the stopped ranks are lost. If none was
-/// stopped, but some did not wait for other ranks, only the ranks that did not wait are lost. If
-/// mpirun has not crashed and no rank is lost by these rules, all stopped ranks are lost.
+/// timed out lists the ranks it waited for. Listed ranks that timed out too are not lost. If some
+/// of the other listed ranks were stopped, only the stopped ranks are lost. If none was stopped,
+/// but some did not wait for other ranks, only the ranks that did not wait are lost. If mpirun has
+/// not crashed and no rank is lost by these rules, all stopped ranks are lost.
 ///
 /// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun breaks the
-/// ranks' connections. So any error that a rank reports then, except for bad input, is taken for a
+/// ranks' connections. So any error that a rank reports then, except for bad input, counts as a
 /// result of the crash. If the launcher is a script around mpirun, the script's exit code hides the
 /// crash.
 Verdict judge(const JobEnd& job);
