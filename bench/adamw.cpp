@@ -52,7 +52,7 @@ void copy_memcpy(float* y, const float* x, int64_t n) {
 }
 
 #if defined(__AVX512F__)
-// Copies with stores that bypass the caches, so the destination is not read before it is written.
+// Copies with stores that bypass the caches. Other stores first read the destination into a cache.
 void copy_non_temporal(float* y, const float* x, int64_t n) {
   parallel_ranges(n / 16, 16, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin * 16; i < end * 16; i += 16) {

@@ -138,7 +138,7 @@ def graph_options(args):
 
 
 def our_step(args, preset, *more, **env):
-    # No --reduction: on one rank, ordered and fast reduction give the same sum.
+    # --reduction is not given, because on one rank ordered and fast reduction give the same sum.
     return ours(args, "bench_gpt_step", *step_options(args, preset), "--threads", args.threads,
                 "--precision", "bf16", *graph_options(args), *more, **env)
 
@@ -222,7 +222,8 @@ def gpt(args, preset):
         b = min(result["cuda_peak_bytes"] for result in peers.values()) / 2**30
         compare.row(f"{name}: peak memory", f"{a:.1f} GiB, PyTorch {b:.1f} GiB", f"{a / b:.2f} x",
                     "< 1" if required else "reported")
-    # The rows come first, so that times which took minutes are not lost if losses differ.
+    # The rows are printed before the losses are compared: if losses differ, the script stops, and
+    # times that are not printed yet, which took minutes, would be lost.
     if start:
         for way, result in peers.items():
             compare.require_same_losses(f"{preset}, bf16, {way}", [same], [result], 2**-8)

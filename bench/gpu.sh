@@ -7,8 +7,8 @@
 #   bench/gpu.sh                         means --build --measure kernels gpt2, and --peer none
 #                                        unless TESSERA_PYTHON is set
 #   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: our side, then the peer
-#   bench/gpu.sh --programs              every way of running the programs, and GPT micro's curve,
-#                                        without anything else on the GPU, because they take minutes
+#   bench/gpu.sh --programs              every way of running the programs, and GPT micro's learning
+#                                        curve; takes minutes, so nothing else should use the GPU
 #   bench/gpu.sh --tests                 the tests
 #   bench/gpu.sh --sanitize              compute-sanitizer over the operations' tests and a step
 #   bench/gpu.sh --build                 builds the programs that the other parts run
@@ -129,7 +129,7 @@ part() {
   if [[ $result != FAILED* ]]; then
     say "$name: $result"
   else
-    # One message, because parts run in parallel.
+    # Prints one message, so that lines of parallel parts do not mix.
     say "$name: $result"$'\n'"$(tail -n 15 "$log" | sed 's/^/    /')"
     return 1
   fi
@@ -221,7 +221,8 @@ tests_all() {
     # A few tests show that this script works; ctest runs all tests.
     serial=(test_core test_dist)
   else
-    # test_core runs in groups, and test_models, which takes longest, beside the others.
+    # Two tests are started elsewhere: test_core, which runs in groups, and test_models, which takes
+    # longest and runs beside all others.
     serial=(test_optim_kernels test_dist test_optim)
   fi
   local bits="~[full]~[cpu]~[slow]equal bits*" own=(env OMP_NUM_THREADS=1 mpirun -n "$gpus")
@@ -250,7 +251,7 @@ tests_all() {
         spec+="${spec:+,}$unwanted$letter*"
         rest+="~\"$letter*\""
       done
-      # There may be a letter with which no title begins.
+      # TESSERA_UNMATCHED_PATTERNS allows letters with which no title begins.
       part "test_core_$group" 540 env TESSERA_TEST_DEVICE=cuda TESSERA_UNMATCHED_PATTERNS=1 \
         "$build/bin/test_core" "$spec" &
       running+=($!)

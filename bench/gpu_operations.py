@@ -182,7 +182,8 @@ def launches_of_step(binaries):
         of_layer = counts[2][name] - counts[1][name]
         launches[operation_of(name, SMALL)] += (counts[1][name] - of_layer +
                                                 GPT2.layers * of_layer)
-    # The padded copy of the head's weight is a fill and a copy, whose names do not show the head.
+    # The padded copy of the head's weight is a fill and a copy. Their names do not show the head,
+    # so operation_of has counted them for the end of the step.
     if padded(GPT2.vocabulary) > GPT2.vocabulary:
         launches.update({"head": 2, "end of the step": -2})
     return launches

@@ -223,10 +223,10 @@ class Bench {
                   4 * x.bytes() + statistics);
   }
 
-  // Measures the three products of a language model's last layer, with the vocabulary's own size
-  // and padded as linear_cross_entropy pads it. Rows of logits are padded in both cases. x is
-  // (R, C), weight is (V, C). The logits are bf16, and the sum of the weight's gradient is f32.
-  // FLOPs of the padding do not count.
+  // Measures the three products of a language model's last layer twice: with one column for each
+  // entry of the vocabulary, and with as many columns as linear_cross_entropy pads to. Rows of
+  // logits are padded in both cases. x is (R, C), weight is (V, C). The logits are bf16, and the
+  // sum of the weight's gradient is f32. FLOPs of the padding do not count.
   void head() {
     const int64_t rows = sizes_.loss_rows, vocab = sizes_.vocab, width = sizes_.loss_width;
     const Tensor x = values({rows, width}), dx = empty(x.shape());
@@ -246,8 +246,8 @@ class Bench {
     }
   }
 
-  // Reads logits and overwrites them by their gradient. The kernel reads each row twice, but the
-  // second time from a cache, so the row counts once.
+  // Reads logits and overwrites them by their gradient. The kernel reads each row twice, but only
+  // the first read is counted, because the second is from a cache.
   void cross_entropy() {
     const int64_t rows = sizes_.loss_rows, stride = ops::logits_stride(sizes_.vocab);
     const Tensor logits = values({rows, stride});

@@ -28,7 +28,7 @@ def import_torch():
     """Import torch. Return the peak memory so far in KiB, which does not count as training's."""
     import torch
     if hasattr(torch, "compile"):
-        import torch._dynamo  # 80 MiB, which the first optimizer would import later
+        import torch._dynamo  # takes 80 MiB; the first optimizer would import it later
     return vm_hwm_kib()
 
 

@@ -47,7 +47,7 @@ void bias_gradient(const Tensor& dbias, const Tensor& dy);
 inline constexpr const char* operation = "my linear";
 
 /// Returns y = x W + b, and records the gradient. Every input may be a parameter that has memory
-/// only while an InUse of the parameter lives.
+/// only while an InUse of the parameter exists.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
 /// Sets hooks on the model's parameters. Each later backward calls `call(name)` once for each

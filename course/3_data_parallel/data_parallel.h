@@ -22,8 +22,8 @@ namespace course {
 
 class DataParallel {
  public:
-  /// A bucket closes, at the latest, before the parameter with which it would exceed
-  /// `bucket_bytes`.
+  /// A bucket is closed before a parameter that would make it larger than `bucket_bytes`, or
+  /// earlier.
   DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
                int64_t bucket_bytes);
   virtual ~DataParallel();
