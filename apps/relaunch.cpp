@@ -3,8 +3,8 @@
 //
 //   relaunch -n 4 --min-ranks 2 --restarts 10 -- train_gpt --data text.txt --checkpoint runs/a
 //
-// relaunch links no MPI. mpirun starts `relaunch --as-rank` for each rank. That process starts the
-// program and reports how the program ended (apps/relaunch/rank_parent.h).
+// relaunch links no MPI. mpirun starts a process `relaunch --as-rank` for each rank. This process
+// starts the program and reports how the program ended (apps/relaunch/rank_parent.h).
 #include <cstdio>
 #include <set>
 #include <string>
@@ -38,7 +38,7 @@ class Relaunch {
  public:
   explicit Relaunch(const RelaunchOptions& options)
       : options_(options), ranks_(options.ranks), hosts_(options.hosts) {
-    // The run continues if the reader of this program's output exits.
+    // Otherwise the run would end when the reader of this program's output exits.
     ::signal(SIGPIPE, SIG_IGN);
   }
 

@@ -73,13 +73,13 @@ std::optional<std::string> resume_in_file(const std::vector<std::string>& comman
   try {
     for (const ConfigLine& line : read_config(*path)) {
       if (line.name != "resume") continue;
-      // Another program may give the name another meaning, such as `resume = true`.
+      // The setting `resume` of another program may mean something else, as in `resume = true`.
       std::error_code error;
       if (line.value == "never" || std::filesystem::exists(line.value, error)) value = line.value;
     }
   } catch (const InputError&) {
-    // The file of another program can have another format. A program of Tessera reports the error
-    // itself.
+    // The file of another program may have another format. If the program is one of Tessera's, it
+    // reports the error itself.
     return std::nullopt;
   }
   return value;

@@ -254,7 +254,7 @@ def resnet(args):
         return ours(args, "bench_resnet_step", *resnet_options(args), "--precision", "bf16",
                     *graph_options(args), *more)
 
-    # If the build uses nvcc, its cache says if cuDNN's headers were found.
+    # The CMake cache of a build with nvcc says if cuDNN's headers were found.
     cache = args.bin.parent / "CMakeCache.txt"
     if args.device == "cuda" and cache.exists() and \
             "TESSERA_CUDNN_INCLUDE-NOTFOUND" in cache.read_text():

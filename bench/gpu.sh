@@ -323,8 +323,8 @@ sanitize_all() {
   kernels+=',~[full]~[slow]~[cpu]residual_layer_norm*,~[full]~[slow]~[cpu]*cross_entropy*'
   kernels+=',~[full]~[slow]~[cpu]embedding*,~[full]~[slow]~[cpu]batch_norm*' update='~[cpu]'
   if $emulated; then kernels='~[cpu]layer_norm of*' update='~[cpu]sgd_update against*'; fi
-  # Also checks a training run as users start it. The run uses device memory, while the tests use
-  # memory that is shared with the host.
+  # Besides the tests, a training run is checked as users start it. The run uses device memory,
+  # while the tests use memory that is shared with the host.
   local step=("$build/bin/bench_gpt_step" --device cuda --precision bf16 --preset nano --batch 2
     --steps 2 --warmup 1 --threads 1)
   for tool in memcheck racecheck synccheck initcheck; do

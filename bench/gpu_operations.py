@@ -47,7 +47,7 @@ SMALL = Shape(sequences=2, tokens=64, width=128, layers=1, heads=2, vocabulary=1
 # (core/ops/linear_cross_entropy.h).
 CHUNKS = 4
 
-# The operation of each kernel and call: the first operation whose pattern occurs in the name.
+# A kernel or call belongs to the first operation whose pattern occurs in its name.
 OPERATIONS = [
     ("head", r"cross_entropy|check_targets|ScaleBy"),
     ("attention", r"forward_tile|query_gradients|key_gradients|row_products"),

@@ -53,7 +53,7 @@ Verified verify_one(const std::string& path) {
       fmt::print("{}: not whole\n", path);
       return {.why = error.what()};
     }
-    // For instance no permission, or a failing disk.
+    // Reading failed, for instance without permission or on a failing disk.
     fmt::print("{}: cannot be checked\n", path);
     return {.was_read = false, .why = fmt::format("{}: cannot be checked: {}", path, error.what())};
   }

@@ -23,9 +23,9 @@ const std::set<std::string> only_of_training = {
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
-// Returns true if a model of images has other tensors for images of another size. A VGG has weights
-// for each pixel. A ResNet averages over all pixels before its last layer, but the kernel of its
-// first convolution is smaller for small images.
+// Returns true if the tensors of an image model have other shapes for images of another size. A VGG
+// has weights for each pixel. A ResNet averages over all pixels before its last layer, but the
+// kernel of its first convolution is smaller for small images.
 bool depends_on_size(const std::string& model, const std::string& now, const std::string& before) {
   if (model.starts_with("vgg")) return true;
   const auto small_images = [&](const std::string& side) {

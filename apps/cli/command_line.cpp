@@ -15,8 +15,8 @@ int run_job(int argc, char** argv, const std::function<int(dist::World&)>& body)
   });
   if (train::was_interrupted() && ranks == 1) {
     // A shell stops its script only if this process ends by the signal. After an exit code, even
-    // 130, it would continue the script. In a job of several ranks this process must not end by a
-    // signal, because mpirun would take that for a failure of this rank.
+    // 130, the shell would continue the script. In a job of several ranks this process must not end
+    // by a signal: mpirun would report a failure of this rank.
     std::signal(SIGINT, SIG_DFL);
     std::raise(SIGINT);
   }

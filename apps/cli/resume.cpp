@@ -57,7 +57,7 @@ std::string member_name(std::string name) {
   return name;
 }
 
-// Refuses flags that say how checkpoints are written, if none is written.
+// Refuses flags that say how checkpoints are written, if the run writes no checkpoints.
 void check_flags_of_checkpoints(const CheckpointFlags& flags) {
   if (flags.staging && !flags.options.staged()) {
     fail_input(

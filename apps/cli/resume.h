@@ -42,9 +42,9 @@ void fill_checkpoints(CheckpointFlags& flags);
 
 /// Returns the settings in a log header that define the run: those of the model and the training.
 /// The number of ranks is included only with `ranks_matter`. The data is left out, because the
-/// caller adds the data's digest. Also left out are settings that say where and how the run is
-/// computed, and what else the run reads, prints and writes. The member "layers" of the object
-/// "model" becomes "model.layers".
+/// caller adds the data's digest. Settings that say where and how the run is computed, or what else
+/// the run reads, prints and writes, are left out too. The member "layers" of the object "model"
+/// becomes "model.layers".
 dist::Settings run_settings(const JsonObject& header, bool ranks_matter);
 
 /// Returns the settings that do not define the run, but change the bits of its results: the
@@ -121,7 +121,7 @@ class Resumed {
   void restore(optim::ZeroOptimizer& optimizer) const;
   /// Returns the log line that begins this part of the run. A new log begins with the header, to
   /// which the owners of all parameters are added. An existing log continues with a line of type
-  /// "resume": the step, the checkpoint and the members of that header.
+  /// "resume": the step, the checkpoint and the members of such a header.
   JsonObject first_line(const train::RunLog& log, JsonObject header,
                         const optim::ZeroOptimizer& optimizer) const;
 

@@ -1,5 +1,5 @@
-// Computes bandwidth as nccl-tests does, so that the figures of both can be compared. For a buffer
-// of `size` bytes on each of N ranks:
+// Computes bandwidth as nccl-tests does, so that the figures of both programs can be compared. For
+// a buffer of `size` bytes on each of N ranks:
 //
 //   algbw = size / time               the bandwidth that the program gets
 //   busbw = algbw * factor            a lower bound of the bandwidth that each rank's link reached;

@@ -42,7 +42,7 @@ int64_t parse_integer(const std::string& what, const std::string& text, int64_t 
   }
   const bool beyond = error == std::errc::result_out_of_range;
   const bool negative = text[0] == '-';
-  // A limit of int64_t would tell a user nothing, so the message leaves it out.
+  // The limits of int64_t would not help a user, so the message leaves them out.
   using Limits = std::numeric_limits<int64_t>;
   if (beyond && (negative ? least == Limits::min() : greatest == Limits::max())) {
     fail_input("{} is {}, which is too {}", what, one_line(text), negative ? "small" : "large");

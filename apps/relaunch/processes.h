@@ -21,7 +21,7 @@ class SignalQueue {
   int descriptor() const { return descriptor_; }
   struct Signal {
     int number = 0;            // 0: none is pending
-    bool of_terminal = false;  // the terminal sent it to the foreground process group (Ctrl-C)
+    bool of_terminal = false;  // sent by the terminal to its foreground process group (Ctrl-C)
   };
   Signal next();
   /// True if next() will return this signal.

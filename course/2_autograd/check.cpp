@@ -261,7 +261,7 @@ void check_announcements(Grade& grade, const Example& example) {
   if (wrong.empty()) wrong = wrong_values("db", bias.gradient(), example.dbias(), Example::out);
   grade.require("backward announces what it reads, and not the bias", wrong);
 
-  // The first layer of a network. Its input is data, so dx is not wanted.
+  // This layer is the first of a network: its input is data, so dx is not wanted.
   error = error_of([&] { y = linear(example.x, weight.tensor, bias.tensor); });
   events.clear();
   error = error_of([&] { backward(contracted(y, example.dy)); });

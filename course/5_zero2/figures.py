@@ -2,7 +2,7 @@
 from drawing import BLUE, GREEN, ORANGE, PALE, PURPLE, SKY, Figure, bars
 
 # Elements of the lesson's model on 5 ranks, with padding: of all buckets, of the largest untied
-# bucket, and of the tied bucket. From a run of the solution.
+# bucket, and of the tied bucket. The numbers are from a run of the solution.
 ELEMENTS, LARGEST, TIED = 80640, 5120, 2560
 
 

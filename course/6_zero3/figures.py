@@ -43,7 +43,7 @@ def micro_step(path):
     figure.text(x0 + 2.5 * width, 52, "forward", 12, "middle")
     figure.text(x0 + 9 * width, 52, "backward", 12, "middle")
     # (unit, first column, end column, colour) for each time that a unit is gathered. In the first
-    # column of a block, its gather still runs.
+    # column of a block, the gather of the block still runs.
     rows = [("table", 0, 11, ORANGE), ("block 0", 0, 2, SKY), ("block 1", 1, 3, SKY),
             ("block 2", 2, 4, SKY), ("block 3", 3, 8, SKY), ("block 2", 7, 9, SKY),
             ("block 1", 8, 10, SKY), ("block 0", 9, 11, SKY)]

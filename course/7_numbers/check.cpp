@@ -132,7 +132,7 @@ std::string state_message(const Trial& trial, int64_t ranks) {
 struct Masters {
   std::string at_start;  // a message if the initial values are wrong
   int64_t owned = 0;     // number of master weights of this rank
-  int64_t moved = 0;     // number of them that a step changed
+  int64_t moved = 0;     // number of these weights that a step changed
   float largest_move = 0;
   std::string values;  // a message if 16-bit values are not the rounded masters after a step
 };
