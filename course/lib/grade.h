@@ -34,8 +34,8 @@ class Grade {
   /// `wrong` is this rank's error message, or an empty text. Collective. Ends the check if any rank
   /// has a message.
   void require(const std::string& requirement, const std::string& wrong);
-  /// Compares the student's prediction `key` with the measured value. Without a file of predictions
-  /// it only prints the measured value.
+  /// Compares the student's prediction `key` with the measured value. Without a file of
+  /// predictions, prints the measured value only.
   void predicted(const std::string& key, int64_t measured);
   /// Sets the name of the next test. If an error ends the program, the output names this test.
   void at(const std::string& what) { at_ = what; }

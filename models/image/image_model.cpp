@@ -56,7 +56,7 @@ nn::SafetensorsMetadata image_metadata(const ImageModel& model) {
   };
   if (model.resizes) json["resizes"] = *model.resizes;
   // Class names can be names of folders, which need not be valid UTF-8. Without `replace`, dump()
-  // would throw for them.
+  // would throw for such names.
   using Handler = nlohmann::json::error_handler_t;
   return {{"format", "pt"}, {description_key, json.dump(-1, ' ', false, Handler::replace)}};
 }
