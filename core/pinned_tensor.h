@@ -1,4 +1,4 @@
-// Tensors in pinned host memory. Copies between a GPU and pinned memory need not make the host wait
+// Tensors in pinned host memory. The host need not wait for copies between a GPU and pinned memory
 // (cuda::copy).
 #pragma once
 

@@ -1,11 +1,13 @@
 // index_select and gather pick elements along one dimension by index. scatter_add adds to elements
-// by index. Shapes are treated as (outer, size, inner) with the indexed dimension in the middle:
+// by index. The shape of x is treated as (outer, size, inner), with the indexed dimension in the
+// middle:
 //   index_select   y[o, j, i] = x[o, index[j], i]
 //   gather         y[o, j, i] = x[o, index[o, j, i], i]
 //   scatter_add    y = x, and y[o, index[o, j, i], i] += source[o, j, i] for j = 0, 1, ...
-// All terms of a sum are in one line (o, :, i) of the source. One thread adds the line's elements
-// in order, so no sum depends on the timing of threads. The gradient of gather is a scatter_add.
-// The gradient of scatter_add with respect to `source` is a gather.
+// All terms that scatter_add adds to one element of y are in one line (o, :, i) of the source. One
+// thread adds the elements of a line in order, so no sum depends on the timing of threads. The
+// gradient of index_select or gather is a scatter_add to zeros. The gradient of scatter_add with
+// respect to `source` is a gather.
 #include "core/ops/gather.h"
 
 #include <algorithm>
@@ -34,8 +36,8 @@ const char* name_of(Picking picking) {
   return "";
 }
 
-/// Returns the lines of `shape` along `dim`, which must not be negative. `count` is the number of
-/// indices per line.
+/// Describes `shape` as (outer, size, inner), with dimension `dim` in the middle. `dim` must not be
+/// negative. `count` is the number of indices per line.
 Lines lines_of(Picking picking, const Shape& shape, int dim, int64_t count) {
   Lines lines{.picking = picking,
               .size = shape[dim],
@@ -58,7 +60,7 @@ void check_index(const Tensor& index, const Lines& lines) {
   const char* name = name_of(lines.picking);
   TESSERA_CHECK(index.dtype() == DType::i32, "{}: index has dtype {}, expected i32", name,
                 dtype_name(index.dtype()));
-  if (!index.device().is_cpu()) return;  // on a GPU the kernel checks, so the host does not wait
+  if (!index.device().is_cpu()) return;  // the kernel checks, so the host need not wait for the GPU
   const auto values = index.values<int32_t>();
   for (size_t i = 0; i < values.size(); ++i) {
     TESSERA_CHECK(0 <= values[i] && values[i] < lines.size,
@@ -82,12 +84,13 @@ void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const
 
 /// Computes the gradient dx for a y that was picked from x by index.
 void picked_gradient(const Tensor& dx, const Tensor& dy, const Tensor& index, const Lines& lines) {
-  // Longer rows are left to scatter, because one thread per element of a row is enough to keep the
-  // device busy. On CUDA, longer rows could also exceed the grid of embedding_backward.
+  // Rows of more elements than this are left to scatter. scatter uses one thread per element of a
+  // row, and so many threads keep the device busy. On CUDA, longer rows could also make the grid of
+  // embedding_backward larger than CUDA allows.
   constexpr int64_t longest_row = int64_t{1} << 20;
   if (lines.outer == 1 && lines.inner <= longest_row && (lines.shared || lines.inner == 1)) {
     // Whole rows of a matrix (size, inner) were picked, as from an embedding's table. scatter would
-    // use only `inner` threads, one per line. embedding_backward keeps more threads busy.
+    // use only `inner` threads, one per column. embedding_backward keeps more threads busy.
     return kernels::embedding_backward(
         current_context(dx.device()), name_of(lines.picking), dx.view({lines.size, lines.inner}),
         dy.view({lines.count, lines.inner}), index.view({lines.count}), false);
@@ -180,7 +183,7 @@ void scatter_lines(const Context&, const Tensor& sum, const Tensor& source, cons
   float* out = sum.data<float>();
   visit_float(source.dtype(), "scatter_add", [&]<class T>() {
     const T* in = source.data<T>();
-    // Each thread has its own range of lines (o, :, i), so no two threads add to one element.
+    // Each thread has its own range of lines (o, :, i), so no two threads add to the same element.
     parallel_ranges(lines.outer * lines.inner, lines.count, [=](int64_t begin, int64_t end) {
       for (int64_t o = begin / lines.inner; o * lines.inner < end; ++o) {
         const int64_t first = std::max(int64_t{0}, begin - o * lines.inner);

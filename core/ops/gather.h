@@ -9,15 +9,16 @@ namespace tessera {
 
 enum class Picking { index_select, gather, scatter_add };
 
-/// A tensor treated as (outer, size, inner), with the indexed dimension in the middle. The picked
-/// or added elements form a tensor (outer, count, inner).
+/// The sizes of a tensor that is treated as (outer, size, inner), with the indexed dimension in the
+/// middle. Elements with equal o and equal i form a line (o, :, i). The picked or added elements
+/// form a tensor (outer, count, inner).
 struct Lines {
   Picking picking;  // the operation, for error messages
   int64_t outer = 1;
   int64_t size = 0;
   int64_t inner = 1;
   int64_t count = 0;
-  bool shared = false;  // true: index is (count); false: index is (outer, count, inner)
+  bool shared = false;  // true: index has shape (count); false: (outer, count, inner)
 };
 
 /// y[o, j, i] = x[o, index[o, j, i], i], or x[o, index[j], i] if lines.shared.
