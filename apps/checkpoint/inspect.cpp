@@ -1,4 +1,4 @@
-// Lists the checkpoints of a folder, or prints the contents of one, as text or as JSON.
+// Lists the checkpoints of a folder, or describes one checkpoint, as text or as JSON.
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -145,13 +145,14 @@ void print_checkpoint(const std::string& path, const Manifest& manifest) {
   print_table(rows);
 }
 
-/// A checkpoint in a folder. The sizes and headers of its files are checked. Tensors are not read.
+/// A checkpoint in a folder. list_folder checks the sizes and headers of the checkpoint's files. It
+/// does not read tensors. `manifest` is nullopt if a check or the reading of a file failed.
 struct Listed {
   std::string path;
   int64_t step = 0;
   std::optional<Manifest> manifest;
-  bool was_read = true;  // false: the checkpoint could not be read, and may be damaged or not
-  std::string why;       // the error, if the checkpoint cannot be opened; else empty
+  bool was_read = true;  // false: reading failed, so it is unknown whether there is damage
+  std::string why;       // the error, if there is no manifest; else empty
 };
 
 std::vector<Listed> list_folder(const std::string& folder) {
@@ -167,7 +168,8 @@ std::vector<Listed> list_folder(const std::string& folder) {
       one.was_read = false;
       one.why = error.what();
     }
-    // The run that writes to the folder may have removed the checkpoint since it was listed.
+    // A training run that writes to the folder may remove a checkpoint after steps_in() has found
+    // this checkpoint. A removed checkpoint is left out.
     if (!one.manifest && !has_name(one.path)) continue;
     list.push_back(std::move(one));
   }
@@ -188,7 +190,8 @@ ordered_json folder_json(const std::vector<Listed>& list) {
   return {{"checkpoints", json}};
 }
 
-// Says "complete" rather than "whole", because changed elements of tensors are not noticed here.
+// The table says "complete", not "whole" as `checkpoint verify` does. Tensors are not read here, so
+// changed elements of tensors are not noticed.
 void print_folder(const std::string& folder, const std::vector<Listed>& list) {
   std::vector<std::vector<std::string>> rows{{"step", "files", "digest", "bytes", "layout"}};
   for (const Listed& one : list) {

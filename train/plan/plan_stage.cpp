@@ -8,7 +8,7 @@
 namespace tessera::train {
 namespace {
 
-constexpr int64_t most_layers = models::GptLimits::layers;  // largest_model tries no more layers
+constexpr int64_t most_layers = models::GptLimits::layers;  // largest_model tries at most this many
 
 optim::PlanInput input_for(const StagesInput& stages, const models::GptConfig& model, int stage) {
   optim::PlanInput input = stages.run;
@@ -36,14 +36,15 @@ LargestModel largest_model(const StagesInput& stages, int stage, int64_t memory)
     try {
       bytes = plan_rank(stages, model, input).peak();
     } catch (const InputError&) {
-      return false;  // the number of bytes overflows
+      return false;  // the number of bytes exceeds int64
     }
     if (bytes > memory) return false;
     largest = {layers, parameter_elements(input.parameters), bytes, layers == most_layers};
     return true;
   };
-  int64_t below = 0;  // a number of layers that fits
-  int64_t above = 1;  // in the second loop: a number that does not fit, or most_layers + 1
+  // The first loop doubles the number of layers as long as the model fits. The second loop bisects.
+  int64_t below = 0;  // the most layers that are known to fit
+  int64_t above = 1;  // the next number to try; in the second loop, a number that is too large
   while (above <= most_layers && fits(above)) {
     below = above;
     above = 2 * above;

@@ -8,13 +8,14 @@
 
 namespace tessera::dist {
 
-/// NCCL runs the sends and receives of a group concurrently. Without a group each would wait for
-/// its peer, and two ranks that both send first would hang.
+/// NCCL runs the sends and receives of a group concurrently. Without a group, each call may wait
+/// until its peer makes the matching call. Two ranks that both send first would then wait for each
+/// other forever.
 class NcclGroup {
  public:
   NcclGroup() { TESSERA_NCCL(ncclGroupStart()); }
   ~NcclGroup() {
-    if (open_) (void)ncclGroupEnd();  // after a failure: later calls must not join this group
+    if (open_) (void)ncclGroupEnd();  // a call threw: ends the group, or later calls would join
   }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
