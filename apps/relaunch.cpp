@@ -38,7 +38,7 @@ class Relaunch {
  public:
   explicit Relaunch(const RelaunchOptions& options)
       : options_(options), ranks_(options.ranks), hosts_(options.hosts) {
-    // Otherwise the run would end when the reader of this program's output exits.
+    // Without this call, the run would end when the reader of this program's output exits.
     ::signal(SIGPIPE, SIG_IGN);
   }
 

@@ -315,7 +315,7 @@ QUESTIONS = {
        for preset, threads, bar in (("nano", 1, ">= 1.6"), ("nano", 2, ">= 1.6"),
                                     ("micro", 1, ">= 1.3"), ("micro", 2, ">= 1.3"),
                                     ("gpt2", 1, ">= 1.5"), ("gpt2", 2, ">= 1.5"))},
-    # These two leave malloc as installed, so that it may return freed memory to the system.
+    # In these two, PyTorch uses malloc as installed, which may return freed memory to the system.
     "gpt-gpt2-1-plain": lambda a: gpt_step(a, "gpt2", 1, ">= 1.5", "plain"),
     "gpt-gpt2-2-plain": lambda a: gpt_step(a, "gpt2", 2, ">= 1.5", "plain"),
     **{f"bf16-{preset}-{threads}": (lambda a, p=preset, t=threads: bf16_step(a, p, t))

@@ -26,8 +26,8 @@ like_whole() {
   [[ $(digest "$1" 12) == "$expected" ]] || fail "another digest: $2"
 }
 
-# Results are the same with saves during steps (async) and with saves between steps. Memory and
-# traffic are as planned.
+# A run that saves during steps (async), and a run that saves between steps, have the results of the
+# reference. Memory and traffic are as planned.
 for async in on off; do
   ranks 2 "${run[@]}" --checkpoint "$async" --checkpoint-every 2 --checkpoint-async "$async" \
     --log "$async.jsonl"

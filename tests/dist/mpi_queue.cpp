@@ -272,7 +272,7 @@ TEST_CASE("the trace shows calls and waits with their bucket") {
   }
   CHECK(exchanges == 1);
   CHECK(gathers == 1);
-  CHECK(waits >= 1);  // the caller's wait, and perhaps one of the thread of `slow`
+  CHECK(waits >= 1);  // the caller's wait, and perhaps a wait by the thread of `slow`
 }
 
 TEST_CASE("a delayed communicator delays reductions, and not their caller") {

@@ -346,7 +346,7 @@ TEST_CASE("parameters are set and read whole, at every stage and dtype") {
       optimizer.set_parameters(source);
       for (const auto& [name, values] : weights_of(optimizer)) {
         CAPTURE(name);
-        int64_t wrong = 0;  // stays 0: f32 master weights hold the values exactly
+        int64_t wrong = 0;  // stays 0: 16-bit parameters have exact f32 master weights
         for (size_t i = 0; i < values.size(); ++i) {
           wrong += values[i] == value(name, static_cast<int64_t>(i)) ? 0 : 1;
         }

@@ -187,8 +187,8 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
 /// Imitates two ranks that each compute one part of a batch, without threads. The parts run in
 /// rounds: part 0, then part 1. Each run calls the sum function three times. Call k adds up the
 /// values that both parts have passed to call k. The other part's values are from its latest run.
-/// The values passed to call k are correct only if the sums of calls 0 to k - 1 were correct. So
-/// each round makes at least one more sum correct, and four rounds are enough.
+/// The values passed to call k are correct if the sums of calls 0 to k - 1 were correct. So each
+/// round makes at least one more sum correct, and four rounds are enough.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {

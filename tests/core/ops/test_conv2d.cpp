@@ -32,12 +32,12 @@ std::vector<Case> make_cases() {
   std::vector<Case> all{
       {{1, 1, 1, 1}, {1, 1, 1, 1}},
       {{2, 5, 7, 3}, {4, 3, 3, 3}, {.padding = 1}},
-      {{1, 9, 6, 3}, {16, 3, 3, 3}, {.padding = 1}},               // as models for CIFAR begin
+      {{1, 9, 6, 3}, {16, 3, 3, 3}, {.padding = 1}},               // first layer for CIFAR images
       {{3, 8, 8, 16}, {16, 16, 3, 3}, {.padding = 1}},
       {{2, 7, 9, 16}, {32, 16, 3, 3}, {.stride = 2, .padding = 1}},
       {{2, 8, 8, 16}, {32, 16, 1, 1}, {.stride = 2}},
       {{3, 5, 4, 33}, {17, 33, 1, 1}},
-      {{1, 15, 13, 3}, {8, 3, 7, 7}, {.stride = 2, .padding = 3}},  // as models for ImageNet begin
+      {{1, 15, 13, 3}, {8, 3, 7, 7}, {.stride = 2, .padding = 3}},  // first layer for ImageNet
       {{2, 9, 11, 5}, {7, 5, 3, 2}, {.stride = {2, 3}, .padding = {0, 2}, .dilation = {2, 1}}},
       {{1, 12, 10, 4}, {6, 4, 3, 3}, {.padding = 2, .dilation = {2, 3}}},
       {{2, 6, 5, 6}, {10, 3, 3, 3}, {.padding = 1, .groups = 2}},

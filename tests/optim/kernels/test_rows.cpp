@@ -1,6 +1,6 @@
-// Compares the kernels that update listed rows of a table with the kernels that update a whole
-// range. The bits must be equal, and rows that are not listed must not change. Compares Adagrad and
-// its row-wise form with formulas in float64. Also tests fold_rows.
+// Compares the kernels that update, or sum the squares of, listed rows of a table with the kernels
+// for a whole range. The bits must be equal, and rows that are not listed must not change. Compares
+// Adagrad and its row-wise form with formulas in float64. Also tests fold_rows.
 #include <cmath>
 
 #include "optim/kernels/rows.h"
