@@ -1,4 +1,5 @@
-// Samples from a GPT: generate model.safetensors --prompt "ROMEO:" --tokens 200
+// Generates text with a GPT:
+//   generate model.safetensors --prompt "ROMEO:" --tokens 200
 #include <cstdio>
 #include <string>
 

@@ -19,8 +19,9 @@
 namespace tessera::dist {
 namespace {
 
-// Returns the value of --comm-timeout, or the default, within limits. Ignores a malformed value:
-// the command line is checked later, when the ranks can communicate.
+// Returns the time limit of the start in seconds: --comm-timeout or its default, clamped to
+// [least_start_timeout_s, 10^7]. Ignores a malformed value, because the program parses and checks
+// its command line after the start, when the ranks can communicate.
 double timeout_in(int argc, const char* const* argv) {
   constexpr std::string_view flag = "--comm-timeout";
   double timeout_s = default_comm_timeout_s;

@@ -14,9 +14,9 @@ int run_job(int argc, char** argv, const std::function<int(dist::World&)>& body)
     return run_and_check([&] { return body(world); });
   });
   if (train::was_interrupted() && ranks == 1) {
-    // A shell stops its script only if this process ends by the signal. After an exit code, even
-    // 130, the shell would continue the script. In a job of several ranks this process must not end
-    // by a signal: mpirun would report a failure of this rank.
+    // If the process only returned an exit code, even 130, a shell would go on with its script. So
+    // the process ends by SIGINT itself. A job of several ranks returns the exit code instead,
+    // because mpirun would treat the death of a rank by a signal as a failure.
     std::signal(SIGINT, SIG_DFL);
     std::raise(SIGINT);
   }

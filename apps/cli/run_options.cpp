@@ -54,6 +54,9 @@ void add_training(Flags& app, GivenRun& given, RunOptions& options, const RunFla
       ->group(group);
 }
 
+// In the functions below, compare() sets how a flag may differ between ranks. By default, all ranks
+// must have the same value. With Compared::presence, all ranks or none must have the flag, but the
+// values may differ. With Compared::nothing, some ranks may have the flag and others not.
 void add_distribution(Flags& app, GivenRun& given, const DefaultTexts& defaults) {
   const char* group = "Distribution";
   app.add_option("--stage", given.stage, "ZeRO stage: 0, 1, 2 or 3")
@@ -65,7 +68,7 @@ void add_distribution(Flags& app, GivenRun& given, const DefaultTexts& defaults)
   app.add_option("--threads", given.threads,
                  "CPU threads of each rank (default: OMP_NUM_THREADS, else the host's cores "
                  "divided by the number of its ranks)")
-      ->compare(Compared::nothing)  // check_inputs compares the resulting number of threads
+      ->compare(Compared::nothing)  // on CPUs, check_inputs compares the resulting thread counts
       ->group(group);
 }
 
@@ -87,7 +90,7 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
   app.add_option(
          "--tuned", options.tuned,
          "With CUDA: take the algorithms of matrix products from FILE.json, which tune wrote")
-      ->compare(Compared::presence)  // rank 0 broadcasts the file's text
+      ->compare(Compared::presence)  // only rank 0 reads the file, and broadcasts it
       ->group("Distribution");
   app.add_option("--log", options.log, "Write a log of the run to FILE.jsonl, as JSON lines")
       ->compare(Compared::nothing)  // only rank 0 writes the log
@@ -107,7 +110,7 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
       ->group(group);
   app.add_option("--tensorboard", options.tensorboard,
                  "Write events for TensorBoard to the folder DIR")
-      ->compare(Compared::presence)  // decides the default of --norms-every
+      ->compare(Compared::presence)  // the default of --norms-every depends on this flag
       ->group(group);
   app.add_option("--norms-every", given.norms_every,
                  "Steps between log lines with the norm of each parameter's gradient; 0: none "
@@ -136,7 +139,7 @@ void check_training(const RunOptions& options) {
   at_most("--steps", options.steps, most_steps);
   at_least("--warmup", options.warmup, 0);
   at_most("--warmup", options.warmup, most_steps);
-  constexpr int64_t most_samples = int64_t{1} << 62;  // positions in the data are 64-bit integers
+  constexpr int64_t most_samples = int64_t{1} << 62;  // positions in the data must fit int64_t
   if (options.steps > most_samples / options.batch.global) {
     fail_input("{} steps of a global batch of {} are more than 2^62 samples; give fewer --steps",
                options.steps, options.batch.global);
@@ -155,9 +158,9 @@ void check_training(const RunOptions& options) {
   }
 }
 
-// Checks --eval-only: the run must have an evaluation and weights to evaluate, and no flag may ask
-// for an output file. Otherwise an evaluation could overwrite the files of the run that it
-// evaluates.
+// Checks --eval-only: the run must have an evaluation and weights to evaluate. No flag may ask for
+// an output file. The command may repeat the flags of the run that wrote the weights, and must not
+// overwrite that run's files.
 void check_eval_only(const RunOptions& options) {
   if (!options.eval_only) return;
   if (options.eval_every == 0) {
@@ -178,8 +181,8 @@ void check_eval_only(const RunOptions& options) {
   }
 }
 
-// Refuses --norms-every if no output would contain the norms. Only the log, which --report and
-// --csv imply, and TensorBoard's events contain norms.
+// Refuses --norms-every if no output would contain the norms. Only two outputs contain norms: the
+// log and TensorBoard's events. With --report or --csv, imply_log has set `log`.
 void check_norms(const RunOptions& options) {
   if (options.norms_every == 0 || !options.log.empty() || !options.tensorboard.empty()) return;
   fail_input("--norms-every: nothing would show the norms; give --log, --report or --tensorboard");
@@ -345,8 +348,8 @@ void set_up_messages(const RunOptions& options, const dist::World& world) {
 
 train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
                           const dist::World& world) {
-  // Both checks need the path of the log, which only rank 0 writes. Other ranks may have been
-  // started without --log.
+  // check_norms and check_log_file need the path of the log. Other ranks may have been started
+  // without --log, because only rank 0 writes the log.
   if (world.rank == 0) {
     check_norms(options);
     check_log_file(options, resumed);

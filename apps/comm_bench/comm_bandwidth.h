@@ -1,20 +1,22 @@
-// Computes bandwidth as nccl-tests does, so that the figures of both programs can be compared. For
-// a buffer of `size` bytes on each of N ranks:
+// Computes bandwidth as nccl-tests does, so that the results of the two programs can be compared.
+// For a buffer of `size` bytes on each of N ranks:
 //
-//   algbw = size / time               the bandwidth that the program gets
-//   busbw = algbw * factor            a lower bound of the bandwidth that each rank's link reached;
-//                                     comparable with the hardware's bandwidth for any N
+//   algbw = size / time               the bandwidth that the caller of the collective gets
+//   busbw = algbw * factor            the bandwidth of each rank's link; comparable with the
+//                                     hardware's bandwidth for any N
 //
-// The factors:
+// The factor is the number of bytes that cross each rank's link in one direction, divided by size.
+// The formulas assume an algorithm that sends as few bytes as possible. They also assume that ranks
+// add the data, not network switches:
 //
 //   all_reduce                                2 (N-1) / N
 //   reduce_scatter, exchange, all_gather      (N-1) / N
 //   exchange_v (alltoallv), all_gather_v      (N-1) / N
 //   broadcast, send_receive (sendrecv)        1
 //
-// exchange is an all-to-all that is timed together with the additions of a reduction. nccl-tests
-// has no such measurement. exchange moves as many bytes as a reduce-scatter, so its factor is the
-// same.
+// exchange is an all-to-all. Its time includes the additions that make it a reduction. nccl-tests
+// has no such measurement. exchange sends as many bytes as reduce_scatter, so the factors are
+// equal.
 #pragma once
 
 #include <cstdint>
@@ -44,9 +46,9 @@ struct Bandwidth {
 double bus_factor(dist::Collective collective, int64_t ranks);
 Bandwidth bandwidth(dist::Collective collective, int64_t bytes, int64_t ranks, double seconds);
 
-/// Returns the number of elements that nccl-tests prints as "count". For all_reduce, broadcast and
-/// send_receive, this is the length of the buffer. For other collectives, it is the length of one
-/// rank's piece of the buffer, or the mean length if lengths differ.
+/// Returns the number that nccl-tests prints as "count", for a buffer of `elements` elements. The
+/// count is `elements` for all_reduce, broadcast and send_receive. For other collectives, it is the
+/// length of one rank's piece of the buffer, or the mean length if the lengths differ.
 int64_t argument_elements(dist::Collective collective, int64_t elements, int64_t ranks);
 
 /// The middle value, or the mean of the two middle values. There must be at least one value.
