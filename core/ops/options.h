@@ -1,13 +1,14 @@
-// Options of operations, shared by the operations' callers and by their launchers.
+// Options of operations, for the public functions (core/ops.h, core/image_ops.h) and for the
+// functions that launch kernels.
 #pragma once
 
 #include <cstdint>
 
 namespace tessera {
 
-/// The function that an operation applies to its result.
+/// The elementwise function that an operation such as linear applies to its result.
 enum class Activation : uint8_t { none, gelu };
-/// How a Linear stores its weight: [in, out] as GPT-2 does, or [out, in] as torch.nn.Linear does.
+/// How the weight of linear is stored: [in, out] as in GPT-2, or [out, in] as in torch.nn.Linear.
 enum class WeightLayout : uint8_t { in_out, out_in };
 
 /// A height and a width. One number sets both.
@@ -23,15 +24,15 @@ struct Size2 {
 struct Conv2dOptions {
   Size2 stride = 1;
   Size2 padding = 0;   // zeros on each side
-  Size2 dilation = 1;  // distance between the pixels that neighbouring weights multiply
-  int64_t groups = 1;  // number of groups of channels, each convolved separately
+  Size2 dilation = 1;  // distance in pixels between the inputs of neighbouring weights
+  int64_t groups = 1;  // number of groups of channels; each group is convolved separately
   bool operator==(const Conv2dOptions&) const = default;
 };
 
 struct PoolOptions {
   Size2 kernel = 1;
   Size2 stride = 1;
-  Size2 padding = 0;  // on each side; at most half the kernel
+  Size2 padding = 0;  // pixels on each side; at most half the kernel
 };
 
 }  // namespace tessera

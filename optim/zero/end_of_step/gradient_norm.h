@@ -1,8 +1,9 @@
-// The norm of the whole gradient. Equal gradients give the same bits on any number of ranks. The
-// owner of each block of 256 elements computes the block's sum of squares in fp64. The ranks gather
-// all sums, and every rank adds them in parameter order. For a row-sparse table, only blocks with
-// touched rows (rows that the step has looked up) are summed and sent: all other blocks would add
-// +0.0.
+// Computes the norm of the whole gradient. For equal gradients, the norm has the same bits on any
+// number of ranks. Each gradient is divided into blocks of 256 elements. A rank computes, in fp64,
+// the sum of squares of each block in its shards. Then every rank gathers the sums of all blocks.
+// The ranks add the sums in an order that depends only on the order of the parameters. In a
+// row-sparse table, only blocks with touched rows (rows that got a gradient in the step) are summed
+// and sent, because the sums of all other blocks would be +0.0.
 #pragma once
 
 #include <memory>
@@ -17,26 +18,27 @@ namespace tessera::optim {
 
 class GradientNorm {
  public:
-  /// A parameter of a partition, or a table if `partition` is null.
+  /// Either parameter number `parameter` of a partition (a group of parameters in one flat buffer),
+  /// or a row-sparse table if `partition` is null.
   struct Part {
     const Partition* partition = nullptr;
     int parameter = 0;
     const Table* table = nullptr;
   };
-  /// Makes a norm without parts.
+  /// Makes a norm without parts, to be replaced by assignment before compute() is called.
   GradientNorm() = default;
-  /// Allocates the block sums of `parts`. The partitions and tables of `parts` must outlive this
-  /// object and not move. Sums are added in the order of `parts`. `parts` must contain all
-  /// parameters of a partition or none.
+  /// Allocates memory for the block sums of `parts`. The partitions and tables of `parts` must
+  /// outlive this object and not move. Sums are added in the order of `parts`. For each partition,
+  /// `parts` must contain all parameters or none.
   GradientNorm(std::shared_ptr<dist::Communicator> communicator, std::vector<Part> parts);
 
-  /// Computes scalars->square_sum on the device of the ranks. The gradient sums of this rank's
-  /// shards must be complete. The host waits for a GPU only if there are tables, or if ranks
-  /// communicate over MPI. Collective.
+  /// Sets scalars->square_sum, in the memory of the ranks' device, to the square of the norm. The
+  /// gradient sums of this rank's shards must be complete. The host waits for the GPU only if there
+  /// are tables, or if ranks communicate over MPI. Collective.
   void compute(StepScalars* scalars);
 
-  /// Returns the norm of each part's gradient sum, in order of parts. compute() must have been
-  /// called. The host waits for the device.
+  /// Returns the norm of the gradient sum of each part, in the order of parts(). Must be called
+  /// after compute(). The host waits for the device.
   std::vector<double> of_parts() const;
   const std::vector<Part>& parts() const { return parts_; }
 
@@ -53,14 +55,14 @@ class GradientNorm {
   std::vector<Part> parts_;
   std::vector<const Partition*> partitions_;
   std::vector<int64_t> shard_firsts_;  // per partition: index of its first sum in a rank's sums
-  std::vector<BlockSums::Segment> segments_;  // one for each part
+  std::vector<BlockSums::Segment> segments_;  // per part: where its sums are in sums_
   bool has_tables_ = false;
-  int64_t dense_blocks_ = 0;  // blocks of all parameters of partitions
-  int64_t table_blocks_ = 0;  // number of block sums of tables for which sums_ has memory
-  int64_t per_rank_ = 0;  // number of blocks that one rank owns, over all partitions
+  int64_t dense_blocks_ = 0;  // number of blocks in the partitions' parameters
+  int64_t table_blocks_ = 0;  // sums_ has memory for this many block sums of tables
+  int64_t per_rank_ = 0;  // number of blocks in one rank's shards of all partitions
   int64_t blocks_ = 0;    // number of blocks of all segments
-  // On the device of the ranks, as bytes:
-  Tensor sums_;          // f64 [ranks * per_rank], then the sums of each table in turn
+  // Buffers of bytes (u8) on the device of the ranks:
+  Tensor sums_;          // f64 block sums: [ranks, per_rank_], then those of each table in turn
   Tensor table_;         // on a GPU: a copy of segments_
   Tensor partial_sums_;  // on a GPU: f64 scratch
 };

@@ -34,7 +34,7 @@ struct Reference {
   Values y, dq, dk, dv;
 };
 
-/// Adds the contribution of query t (in sequence b, head h) to the results and gradients.
+/// Adds the contribution of query t (in sequence b, head h) to the output and the gradients in `r`.
 void reference_query(const Case& c, const Inputs& in, double scale, int64_t b, int64_t t, int64_t h,
                      Reference& r) {
   const int64_t visible = c.causal ? t + 1 + c.keys - c.queries : c.keys;
@@ -106,8 +106,8 @@ TEST_CASE("attention and its gradients equal float64", "[attention]") {
   const Result result = attend(in, {.causal = c.causal, .scale = scale});
   const double used = scale > 0 ? scale : 1 / std::sqrt(static_cast<double>(c.size));
   const Reference expected = reference(c, in, used);
-  // The forward rounds the probabilities and y to `dtype`. The backward also rounds the gradients
-  // of the scores, and its results.
+  // The forward rounds the probabilities and y to `dtype`: two roundings. The backward also rounds
+  // the gradients of the scores, and dq, dk and dv: four roundings in total.
   CHECK(relative_error(result.y, expected.y) < tolerance(dtype, 2));
   CHECK(relative_error(result.dq, expected.dq) < tolerance(dtype, 4, 5e-5));
   CHECK(relative_error(result.dk, expected.dk) < tolerance(dtype, 4, 5e-5));
@@ -127,7 +127,7 @@ TEST_CASE("attention over several tiles of queries equals float64", "[attention]
 }
 
 TEST_CASE("attention has the bits of causal_attention on the CPU", "[attention]") {
-  if (!on_cpu()) return;  // GPUs have separate kernels for causal_attention
+  if (!on_cpu()) return;  // on a GPU, the two operations have different kernels
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const int64_t tokens = GENERATE(1, 64, 130, 600), heads = 3, size = 8;
   const Case c{2, tokens, tokens, heads, heads, size, true};
@@ -198,7 +198,7 @@ TEST_CASE("attention has the same bits for every number of threads", "[attention
 }
 
 TEST_CASE("attention's workspace is that of one sequence, whatever the batch size", "[attention]") {
-  if (on_cpu()) return;  // test_causal_attention.cpp tests the CPU's workspace
+  if (on_cpu()) return;  // the CPU's workspace depends on the number of threads
   const DType dtype = GENERATE(from_range(float_dtypes()));
   const Case one = GENERATE(Case{1, 5, 9, 4, 2, 8}, Case{1, 260, 300, 2, 1, 4, true});
   const auto workspace = [&](int64_t batch) {
@@ -215,12 +215,12 @@ TEST_CASE("attention's workspace is that of one sequence, whatever the batch siz
   };
   const auto [forward, backward] = workspace(1);
   CHECK(workspace(3) == std::pair{forward, backward});
-  const int64_t rows = std::min<int64_t>(one.queries, 256);
+  const int64_t rows = std::min<int64_t>(one.queries, 256);  // queries processed at a time
   const int64_t in_dtype = dtype == DType::f32 ? 0 : dtype_size(dtype);
   const int64_t scores = one.heads * rows * one.keys * (4 + in_dtype);
   const int64_t products = 4 * one.heads * rows * one.size;
   const int64_t sums = 4 * (one.heads * rows + 2 * one.kv_heads * one.keys * one.size);
-  // The BLAS library chooses the workspace of its products, so only a bound is known.
+  // The BLAS library chooses the workspace of its matrix products, so only bounds can be checked.
   const int64_t library = forward - scores - products;
   CHECK((0 <= library && library < (64 << 20)));
   CHECK(backward - 2 * scores - products - sums >= 0);
