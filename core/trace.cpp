@@ -48,8 +48,9 @@ std::string escaped(std::string_view text) {
   return result;
 }
 
-// One point of an arrow between slices: the arrow's begin ("s"), an intermediate point ("t") or the
-// end ("f"). A point belongs to the slice that contains the point's time on its track.
+// One point of an arrow in the trace. `phase` is the trace format's letter: 's' for the arrow's
+// begin, 't' for a point in between, 'f' for the end. The viewer attaches the point to the event on
+// `track` that contains the time `at_ns`.
 struct ArrowPoint {
   char phase;
   int64_t id;
@@ -57,9 +58,9 @@ struct ArrowPoint {
   int64_t at_ns;
 };
 
-// Finds the arrows of one rank. Events of a bucket are matched in order of time: the n-th exchange
-// sends the gradient that was ready n-th. An update ends the arrows of all micro-steps since the
-// previous update.
+// Finds the arrows of one rank. In each micro-step, a bucket begins an arrow when its gradient is
+// ready to be sent. An exchange continues the bucket's oldest arrow that has no exchange yet. An
+// update ends all arrows that the bucket has begun since its previous update.
 class Arrows {
  public:
   explicit Arrows(int rank) : next_id_((int64_t{rank} << 32) + 1) {}
@@ -86,7 +87,7 @@ class Arrows {
       case Station::none:
         return;
       case Station::ready:
-        // The arrow begins at the operation on the compute track that has completed the gradient.
+        // The arrow begins at the compute track's event during which the gradient became ready.
         add('s', next_id_, Track::compute, event.begin_ns);
         waiting.for_exchange.push_back(next_id_);
         waiting.for_update.push_back(next_id_++);

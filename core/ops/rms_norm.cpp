@@ -1,4 +1,4 @@
-// rms_norm: x (..., C), weight (C) -> y (..., C). For each of the R rows
+// rms_norm: x (..., C), weight (C) -> y (..., C). For each of the R rows of C elements
 //   y = x * rrms * weight,  rrms = 1 / sqrt(mean(x^2) + epsilon)
 // (Zhang and Sennrich, arXiv:1910.07467). For the gradient, x, weight and rrms (R) are kept.
 #include "core/ops/rms_norm.h"
@@ -25,8 +25,9 @@ int64_t checked_rows(const Tensor& x, const Tensor& weight) {
   return Shape(std::span(x.shape().begin(), x.shape().end() - 1)).elements();
 }
 
-/// Attaches a function to y that recomputes y, as in layer_norm. An operation whose backward reads
-/// y then need not keep y. Recomputing y costs little compared with a matrix product.
+/// Attaches to y a function that computes y again from x and weight. An operation that reads y in
+/// its backward can then keep this function instead of y. Computing y again costs little compared
+/// with a matrix product.
 void offer_recompute(Tensor& y, const Tensor& x, const Tensor& weight, int64_t rows,
                      float epsilon) {
   if (!grad_enabled()) return;
@@ -117,13 +118,13 @@ void add_weight_gradient_row(float* dweight, const T* dy, const T* x, float rrms
   }
 }
 
-/// dweight is summed over each chunk of rows, and then the chunks' sums are added in order, as in
-/// layer_norm. The number of chunks depends only on the number of rows, so the result has the same
-/// bits for any number of threads.
+/// For dweight, the rows are split into chunks. The rows of each chunk are summed, and then the
+/// chunks' sums are added in order. The number of chunks depends only on the number of rows, so the
+/// result has the same bits for any number of threads.
 constexpr int64_t max_chunks = 32;
 constexpr int64_t min_chunk_rows = 16;
 
-/// Adds up the chunks of `partial` (chunks, C) and writes dweight.
+/// Adds up `partial` (chunks, C), the sums of the chunks, and writes the result to dweight.
 template <class T>
 void write_weight_gradient(const Tensor& dweight, const Tensor& partial) {
   const int64_t channels = partial.size(1);

@@ -1,4 +1,6 @@
-// rotary on CUDA: the table of cosines and sines, and the rotation of pairs.
+// rotary on CUDA: computes a table of the cosines and sines of angles, and rotates pairs of
+// elements by these angles. rotary.cpp has the formulas. x (B, T, H, D) has B sequences of T
+// tokens, and H heads of size D.
 #include "core/cuda/kernel.cuh"
 #include "core/ops/rotary.h"
 
@@ -28,10 +30,10 @@ struct PairRows {
   T* y;
   const T* x;
   const float* table;
-  int64_t rows;  // B T H, one for each head of each token
-  int64_t pairs;
+  int64_t rows;   // B T H: a row for each head of each token
+  int64_t pairs;  // in a row: D / 2
   int64_t heads;
-  int64_t positions;
+  int64_t positions;  // rows of the table
   Rotation rotation;
 };
 
