@@ -88,8 +88,8 @@ void fill_collectives(const Given& given, CommOptions& options) {
   }
 }
 
-// Parses the size of a buffer. Refuses sizes above 256 TiB as bad input, because no machine has so
-// much memory, and because the largest sizes have more elements than a tensor may have.
+// Parses the size of a buffer. Throws InputError for sizes above 256 TiB. No machine has so much
+// memory, and the largest sizes that parse_bytes accepts have more elements than a tensor may have.
 int64_t buffer_bytes(const char* flag, const std::string& text) {
   const int64_t bytes = parse_bytes(flag, text);
   if (bytes > int64_t{256} << 40) fail_input("{} is {}, expected at most 256TiB", flag, text);

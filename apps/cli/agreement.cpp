@@ -6,7 +6,7 @@ namespace tessera::apps {
 
 void check_command_lines(const dist::World& world, const std::string& program,
                          const dist::Settings& flags, const dist::DeviceOptions& devices) {
-  dist::check_device_options(devices);  // the collective below needs a valid time limit
+  dist::check_device_options(devices);  // checks timeout_s before it is used
   world.communicator->set_timeout(devices.timeout_s);
   dist::Settings own = train::program_settings(program);
   own.insert(own.end(), flags.begin(), flags.end());

@@ -15,9 +15,9 @@ namespace tessera::apps {
 
 namespace {
 
-// Returns the help's text for one of the defaults. `text_of` formats this default of one preset.
-// The text names the presets of each value: "2000 for nano; 5000 for micro". If all presets have
-// the same value, the text is this value alone.
+// Returns the text for a flag's default in --help. The text names the presets that have each value:
+// "2000 for nano; 5000 for micro". If all presets have the same value, the text is this value
+// alone. `text_of` takes the defaults of one preset, and returns the flag's default as text.
 std::string by_preset(const std::function<std::string(const TrainDefaults&)>& text_of) {
   std::vector<std::pair<std::string, std::string>> groups;  // default, and presets that have it
   for (const std::string& preset : models::GptConfig::preset_names()) {
@@ -86,14 +86,15 @@ std::string preset_of(const ModelOptions& options) { return options.preset.value
 
 namespace {
 
-// Returns the flag with its value if it was given: "--width 130". Otherwise returns the default:
-// "the default width (128)".
+// Names a size for an error message: "--width 130" if the user gave the flag, otherwise "the
+// default width (128)".
 std::string flag_or_default(const std::string& name, bool given, int64_t value) {
   return given ? fmt::format("--{} {}", name, value)
                : fmt::format("the default {} ({})", name, value);
 }
 
-// Checks the sizes before GptConfig::validate does, whose errors do not name the flags.
+// Checks the sizes that flags set. GptConfig::validate refuses invalid sizes too, but its errors do
+// not name the flags.
 void check_size_flags(const ModelOptions& options, const models::GptConfig& config) {
   using models::GptLimits;
   const std::tuple<const char*, std::optional<int64_t>, int64_t> flags[] = {

@@ -22,7 +22,7 @@ namespace tessera::apps {
 
 struct RunOptions {
   std::string data;
-  bool verify_data = false;  // true: ranks compare whole files, not just 64 blocks or images
+  bool verify_data = false;  // true: ranks compare their inputs completely, not only at 64 places
 
   int stage = 2;
   int64_t bucket_bytes = 0;
@@ -44,18 +44,18 @@ struct RunOptions {
   float beta2 = 0;
   float clip = 0;
   uint64_t seed = 0;
-  int threads = 0;  // per rank; 0: Resumed::threads chooses
+  int threads = 0;  // CPU threads per rank; 0: Resumed::threads chooses
 
-  int64_t eval_every = 0;  // 0: never
+  int64_t eval_every = 0;  // steps between evaluations; 0: none
 
   CheckpointFlags checkpoints;
   std::string save;
   std::optional<int64_t> save_every;  // steps between saves; nullopt: none
   bool save_best = false;
   std::string init;
-  std::string tuned;  // a table that tune wrote
+  std::string tuned;  // file of algorithms for matrix products, written by the program tune
   std::string log;
-  bool log_implied = false;  // true: no --log; imply_log chose `log`
+  bool log_implied = false;  // true: --log is not given; imply_log (log_file.h) chose `log`
   std::string trace;
   std::string report;
   std::string csv;
@@ -63,14 +63,16 @@ struct RunOptions {
   bool quiet = false;
   std::string color = "auto";  // auto, on, off
   bool eval_only = false;
-  int64_t norms_every = 0;  // steps between log lines with norms; 0: none
+  int64_t norms_every = 0;  // steps between log lines with gradient norms; 0: none
   bool plan = false;
 
-  /// True if the command evaluates. With --plan it only shows a plan, even if --eval-only is given.
+  /// True if the command only evaluates. With --plan the command prints a plan and evaluates
+  /// nothing, even if --eval-only is given.
   bool evaluates_only() const { return eval_only && !plan; }
 };
 
-/// The flags as given. An empty optional stands for the application's default.
+/// Values of flags that fill_run checks and stores in RunOptions. An empty optional means that the
+/// flag was not given, and fill_run chooses the default.
 struct GivenRun {
   BatchOptions batch;
   BucketOptions buckets;
@@ -101,9 +103,10 @@ struct RunFlags {
 /// and "Checkpoints".
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
 
-/// Fills in the options that do not depend on the data: the seed, and the path of the log
-/// (imply_log). A program whose data depend on the seed needs these options before it calls
-/// fill_run. Throws InputError if the seed is negative or --checkpoint names a single checkpoint.
+/// Fills in the seed and the path of the log (imply_log in log_file.h). fill_run does this too. A
+/// program that reads its data before fill_run calls this function first, because the data may
+/// depend on the seed. Throws InputError if the seed is negative, or if --checkpoint names a single
+/// checkpoint instead of a folder of checkpoints.
 void fill_before_data(const GivenRun& given, RunOptions& options);
 
 /// Completes `options` from the given flags and from `defaults`. The defaults must be those for the
@@ -116,7 +119,7 @@ GivenPaths paths_of(const RunOptions& options, const std::string& config_file);
 
 optim::UpdateRule update_rule(const RunOptions& options);
 /// Returns the optimizer's options. Weight decay applies to matrices and filters, not to vectors
-/// (biases and norms).
+/// (biases and the weights of norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
 /// Prints the result of --eval-only on standard output, on rank 0. Throws on every rank if the
 /// score is not finite.
@@ -125,9 +128,9 @@ void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,
 /// Sets up messages as --quiet and --color ask for. Only rank 0 prints.
 void set_up_messages(const RunOptions& options, const dist::World& world);
 /// Returns the files that a run writes, except weights and checkpoints. If a checkpoint was found,
-/// the log continues after the checkpoint's step. Throws InputError on rank 0 if the log must not
-/// replace or continue an existing file (log_file.h), or if no file would show the norms of
-/// --norms-every.
+/// the log continues after the checkpoint's step. Throws InputError on rank 0 if the log may
+/// neither replace nor continue the file that exists at its path (log_file.h), or if --norms-every
+/// is given but no output would contain the norms.
 train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
                           const dist::World& world);
 /// Returns the update rule, the optimizer's options and the training loop's options.

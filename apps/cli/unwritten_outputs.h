@@ -1,5 +1,5 @@
-// The output files that a training application's command asks for. A command that takes no step
-// writes only some of these files. The functions below warn of the files that are not written.
+// Warns of output files that a training command asks for but does not write. The files are not
+// written if the command takes no step: with --plan, or if a checkpoint already has all steps.
 #pragma once
 
 #include <string>
@@ -10,18 +10,19 @@
 
 namespace tessera::apps {
 
-/// Returns the flags that ask for output files, except --checkpoint: "--log", "--save", ... A log
-/// that imply_log chose does not count.
+/// Returns the given flags that ask for output files, such as "--log" and "--save". Leaves out
+/// --checkpoint. Also leaves out --log if imply_log (log_file.h) chose the log, not the user.
 std::vector<std::string> output_flags(const RunOptions& options);
 
-/// Warns of all outputs that the command asks for, because --plan writes none.
+/// Warns that --plan writes nothing for the given flags that ask for output files, including
+/// --checkpoint.
 void warn_of_plan(const RunOptions& options);
 
-/// Returns true if all steps of the run are done and --eval-only was not given. In this case, warns
-/// of each given flag whose output will not be written: --report, --csv, --tensorboard, --trace,
-/// --save, --save-every and --save-best; --log if its file does not exist; --checkpoint if the
-/// checkpoint to resume from is in another folder. `others` lists further given flags of the
-/// calling application that ask for output, such as "--sample".
+/// Returns true if the checkpoint already has all steps of the run and --eval-only was not given.
+/// In this case, warns of each given flag whose output will not be written: --report, --csv,
+/// --tensorboard, --trace, --save, --save-every and --save-best. Also warns of --log if its file
+/// does not exist, and of --checkpoint if the run resumes from a checkpoint in another folder.
+/// `others` are further given flags that ask for output, such as "--sample" of train_gpt.
 bool nothing_left(const RunOptions& options, const Resumed& resumed,
                   const std::vector<std::string>& others = {});
 
