@@ -38,7 +38,10 @@ def stop(code, text):
 
 
 def sources(build):
-    """Returns [(file, nvcc's command line without inputs, outputs and targets)] of the build."""
+    """Returns [(file, nvcc's command)] of the build's .cu files.
+
+    The commands are without the input file, the output file and the GPU architectures.
+    """
     path = build / "compile_commands.json"
     if not path.is_file():
         stop(2, f"error: {path} does not exist; configure the build first")
