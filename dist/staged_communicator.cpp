@@ -177,8 +177,9 @@ class StagedCommunicator : public Communicator {
   void barrier() override { host_->barrier(); }
 
  private:
-  /// Returns a tensor in a host buffer. The body of a run() must not call this: the caller's thread
-  /// may use the buffer at this moment, and a buffer that grows waits for that body.
+  /// Returns a tensor in a host buffer. Refuses a call from the body of a run(): another thread may
+  /// make a call at the same time and use the same buffer. Also, if the buffer had to grow, the
+  /// body would wait for itself, because growing waits for all earlier calls.
   Tensor host_memory(PinnedBuffer& buffer, int64_t elements, DType dtype) {
     TESSERA_CHECK(body_thread_ != std::this_thread::get_id(),
                   "{}: a call inside run() cannot copy GPU memory to the host", name());
@@ -211,7 +212,7 @@ class StagedCommunicator : public Communicator {
     };
   }
 
-  std::atomic<std::thread::id> body_thread_;  // runs the body of a run() now; else no thread
+  std::atomic<std::thread::id> body_thread_;  // the thread in the body of a run(), if any
   std::shared_ptr<Communicator> host_;
   Device device_;
   void* stream_;

@@ -41,7 +41,8 @@ class StagedPartition {
   /// if there are any, otherwise the parameters' own values.
   virtual Tensor weights(int bucket) const;
 
-  /// Adds every tensor of the parameters' state to `list`, in order of the parameters.
+  /// Adds a description of every tensor of the parameters' state to `list`, in order of the
+  /// parameters. The state is the values and, if the parameters are trained, the optimizer state.
   virtual void list_state(std::vector<StateTensor>& list) const;
   /// Adds this rank's shards of the parameters' state to `list`, as pieces.
   virtual void list_pieces(std::vector<StatePiece>& list) const;
@@ -102,7 +103,7 @@ class TrainablePartition : public StagedPartition {
 
  private:
   void make_policies(const UpdateRule& rule, const ZeroOptions& options);
-  /// Returns the stage's policy for gradients that have their own memory, apart from the sums.
+  /// Returns the stage's policy for gradients whose memory is separate from that of the sums.
   std::unique_ptr<GradientPolicy> own_gradients(int stage);
   void update(int bucket, const UpdateChoice& choice);
   void gather(int bucket);

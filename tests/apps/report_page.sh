@@ -23,7 +23,7 @@ done
 cat > check.py << 'PYTHON'
 import html.parser, json
 class Page(html.parser.HTMLParser):
-    """Tables by the heading or the caption above them, as lists of rows; and all other texts."""
+    """The page's tables, as lists of rows, by the heading or caption above them. Also all texts."""
     def __init__(self, text):
         super().__init__()
         self.tables, self.texts, self.title, self.rows, self.cell = {}, [], "", None, None
@@ -73,7 +73,8 @@ for rank in of("summary")[0]["ranks"]:
     traffic = page.table("rank %d" % rank["rank"], 1)
     for purpose, sent in rank["traffic"].items():
         assert value(traffic[purpose][1]) == sent["measured"], purpose
-# Between steps, a rank at stage 2 holds all parameters, and a shard of the gradients and the state.
+# "Who holds what" lists what each rank holds between steps. The parameters are in column 0, and the
+# shard of the optimizer state is in column 2.
 held = page.table("Who holds what")
 memory = of("summary")[0]["ranks"][0]["memory"]
 assert value(held["rank 0"][0]) == memory["parameters"]["planned"]

@@ -14,7 +14,8 @@ namespace tessera::train {
 /// Throws InputError
 ///  - if the file cannot be read, or if its first line is not a header,
 ///  - if a line is not a JSON object with a text "type",
-///  - if a loss, gradient norm or learning rate of a step or evaluation is not a number or null,
+///  - if a loss, gradient norm or learning rate of a step or evaluation is
+///    neither a number nor null,
 ///  - if `visit` throws an nlohmann::json::exception.
 /// In the last three cases, the message has the number of the line.
 void read_log(const std::string& path,

@@ -2,7 +2,7 @@
 // number of ranks. Each gradient is divided into blocks of 256 elements. A rank computes, in fp64,
 // the sum of squares of each block in its shards. Then every rank gathers the sums of all blocks.
 // The ranks add the sums in an order that depends only on the order of the parameters. In a
-// row-sparse table, only blocks with touched rows (rows that got a gradient in the step) are summed
+// row-sparse table, only blocks with touched rows (rows that the step has looked up) are summed
 // and sent, because the sums of all other blocks would be +0.0.
 #pragma once
 
