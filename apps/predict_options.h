@@ -12,7 +12,7 @@ struct PredictOptions {
   std::vector<std::string> images;  // JPEG or PNG
   int64_t top = 5;
   std::string device = "auto";  // cpu, cuda, or auto: CUDA where a GPU is usable
-  int threads = 0;              // 0: OMP_NUM_THREADS, else all cores
+  int threads = 0;              // 0: OMP_NUM_THREADS if it is set, or all cores
 };
 
 struct PredictCommandLine {

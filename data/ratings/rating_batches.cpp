@@ -96,7 +96,8 @@ int32_t RatingBatches::negative(int64_t epoch, int64_t interaction, int64_t numb
              philox_key(options_.seed));
   const int32_t user = ratings_.users[static_cast<size_t>(interaction)];
   const auto others = static_cast<uint64_t>(histories_.others(user));
-  // Scales 32 random bits to [0, others). The probability of a place is off by less than 2^-32.
+  // Scales 32 random bits to [0, others). The probability of each value differs from 1 / others by
+  // less than 2^-32.
   return histories_.other(user, static_cast<int64_t>(words[0] * others >> 32));
 }
 
