@@ -182,8 +182,9 @@ Tensor saved(const Tensor& x);
 
 /// Keeps an input for a closure: the tensor itself, or a function that computes it again. The
 /// function is kept if the operation that made the input offers one (Tensor::recompute). The
-/// input's memory is then freed during the forward. Norms and activations offer a function, because
-/// their results are as large as those of matrix products but cheap to compute.
+/// input's memory is then freed during the forward. layer_norm, residual_layer_norm, rms_norm and
+/// linear with GELU offer a function for the norm or GELU, because these results are as large as
+/// those of matrix products but cheap to compute.
 class Kept {
  public:
   explicit Kept(const Tensor& x);
