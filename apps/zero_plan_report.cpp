@@ -103,6 +103,7 @@ JsonObject parts_json(const optim::PlanParts& parts) {
       .add("state", parts.state)
       .add("staging", parts.staging)
       .add("saved", parts.saved)
+      .add("texts", parts.texts)
       .add("scattered", parts.scattered)
       .add("norms", parts.norms)
       .add("losses", parts.losses)
