@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/paths.h"
@@ -20,11 +21,16 @@
 #include "core/text/output_file.h"
 #include "dist/device_choice.h"
 #include "train/plan/plan_stage.h"
+#include "train/report/progress.h"
 
 namespace tessera::apps {
 namespace {
 
 void run(const PlanOptions& options) {
+  train::set_up_messages(true);
+  if (options.idle_offload) {
+    spdlog::info("offload: a CPU's optimizer state is on the host anyway");
+  }
   if (options.table) {
     if (!options.json.empty()) fail_input("--json is for a GPT, not for --table");
     fmt::print("{}", table_plan_text(options));

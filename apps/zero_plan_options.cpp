@@ -213,6 +213,9 @@ void fill(const Given& given, PlanOptions& options) {
   at_most("--threads", given.threads, 4096);
   options.threads = static_cast<int>(given.threads);
   options.device = train::plan_device(given.devices);
+  // On a CPU, the optimizer's state is on the host anyway, so a run offloads nothing.
+  const bool offloads = offload(given.memory) == optim::Offload::optimizer;
+  options.idle_offload = offloads && options.device.device.is_cpu();
   options.run = {.ranks = given.ranks,
                  .bucket_bytes = bucket_bytes(given.buckets, defaults),
                  .overlap = given.overlap == "on",
@@ -220,7 +223,7 @@ void fill(const Given& given, PlanOptions& options) {
                  .batch = batch_sizes(given.batch, defaults),
                  .state_tensors = state_tensors(given.optimizer),
                  .sum_dtype = sum_dtype(given.memory),
-                 .offload = offload(given.memory) == optim::Offload::optimizer,
+                 .offload = offloads && !options.idle_offload,
                  .saves = given.saves,
                  .device = options.device.device,
                  .staged = options.device.staged(),

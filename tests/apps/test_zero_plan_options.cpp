@@ -87,7 +87,11 @@ TEST_CASE("the flags of zero_plan reach the plan") {
   CHECK(options.run.bucket_bytes == 1024);
   CHECK(options.run.reduction == optim::Reduction::fast);
   CHECK(options.run.state_tensors == 1);
-  CHECK(options.run.offload);
+  CHECK_FALSE(options.run.offload);  // a CPU's optimizer state is on the host anyway
+  CHECK(options.idle_offload);
+  const PlanOptions on_gpu = parse_plan({"--offload", "optimizer", "--device", "cuda"});
+  CHECK(on_gpu.run.offload);
+  CHECK_FALSE(on_gpu.idle_offload);
   CHECK(options.run.staging_bytes == 0);
   CHECK(options.stages == std::vector<int>{3});
   CHECK(options.memory == 80'000'000'000);

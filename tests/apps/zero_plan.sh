@@ -12,6 +12,12 @@ cmp -s stdout.log plan.json || fail "JSON on standard output is not that of the 
 must_work "$zero_plan" --help
 grep -q -- '--ranks-per-node' stdout.log || fail "no help"
 
+# On a CPU, --offload changes nothing, and a message says so.
+must_work "$zero_plan" --preset nano --ranks 2 --stage 2 --offload optimizer --json -
+cmp stdout.log plan.json || fail "a plan of an offload that no run does"
+grep -q "^offload: a CPU's optimizer state is on the host anyway$" stderr.log ||
+  fail "offload is not explained: $(cat stderr.log)"
+
 # The row of two ranks at stage 2 must equal that row in train_gpt's plan.
 alone --plan
 python3 - << 'PYTHON'
