@@ -1,11 +1,16 @@
 #include "apps/cli/log_file.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "apps/cli/changed_settings.h"
 #include "core/error.h"
 
 namespace tessera::apps {
@@ -45,6 +50,64 @@ void check_implied(const RunOptions& options, const nlohmann::json& header) {
       flag, path, options.log, path);
 }
 
+// What a log has about the run that took the steps before a checkpoint.
+struct LoggedRun {
+  std::optional<std::string> seed;   // with which the last of these steps was taken
+  std::vector<std::string> digests;  // of the checkpoint, as saved and as resumed from
+};
+
+// Reads the log for a checkpoint of step `step`. Invalid lines are passed over, because RunLog
+// removes or refuses them. A header, or a `resume` line of this step, gives no seed by itself: the
+// run may have changed its seed when it resumed from this checkpoint, and then taken no step.
+LoggedRun logged_run(const std::string& path, int64_t step) {
+  LoggedRun logged;
+  std::optional<std::string> seed;
+  std::ifstream file(path, std::ios::binary);
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object()) continue;
+    const auto member = [&](const char* name) { return json.value(name, nlohmann::json()); };
+    const nlohmann::json type = member("type");
+    const nlohmann::json number = member("step");
+    const int64_t at = number.is_number_integer() ? number.get<int64_t>() : -1;
+    const bool resumes = type == "resume";
+    if (type == "header" || resumes) {
+      const nlohmann::json given = member("seed");
+      seed = given.is_null() ? std::nullopt : std::optional(given.dump());
+    }
+    const bool is_earlier_step = type == "step" && at <= step;
+    if (is_earlier_step || (resumes && at < step)) logged.seed = seed;
+    const nlohmann::json digest = member("digest");
+    if ((type == "checkpoint" || resumes) && at == step && digest.is_string()) {
+      logged.digests.push_back(digest.get<std::string>());
+    }
+  }
+  return logged;
+}
+
+// Refuses the log of a run with another seed, or whose checkpoint of this step has another digest.
+// An imported checkpoint has no seed, and the digest of no run.
+void check_same_run(const std::string& path, const Resumed& resumed) {
+  const train::Manifest& manifest = resumed.manifest();
+  if (!manifest.imported.empty()) return;
+  const LoggedRun logged = logged_run(path, resumed.step());
+  const std::string seed = setting_value(manifest.run, "seed");
+  if (logged.seed && has_setting(manifest.run, "seed") && *logged.seed != seed) {
+    fail_input(
+        "{} is the log of another run: seed is {} there, and {} in the checkpoint; name "
+        "another log",
+        path, *logged.seed, seed);
+  }
+  const std::string digest = manifest.digest.text();
+  if (logged.digests.empty() || std::ranges::find(logged.digests, digest) != logged.digests.end()) {
+    return;
+  }
+  fail_input(
+      "{} is the log of another run: the checkpoint of step {} has the digest {} there, but {} has "
+      "{}; name another log",
+      path, resumed.step(), logged.digests.back(), resumed.folder(), digest);
+}
+
 }  // namespace
 
 void imply_log(RunOptions& options) {
@@ -62,7 +125,9 @@ void check_log_file(const RunOptions& options, const Resumed& resumed) {
   if (!fs::exists(status) || (is_file && fs::file_size(options.log, error) == 0)) return;
   const nlohmann::json header = is_file ? header_of(options.log) : nlohmann::json::object();
   if (options.log_implied) check_implied(options, header);
-  if (resumed.found() && is_file) resumed.check_log(options.log, header);
+  if (!resumed.found() || !is_file) return;
+  resumed.check_log(options.log, header);
+  check_same_run(options.log, resumed);
 }
 
 }  // namespace tessera::apps

@@ -78,22 +78,27 @@ assert [x for x, _ in run["steps"]["series"]["loss"]] == list(range(1, 31))
 assert run["resumes"] == [12] and run["header"]["ranks"] == 3 and run["checkpoints"] == [12, 30]
 PYTHON
 
-# The log of a run that is still running, a damaged log, and the log of another model are not
-# changed.
+# The log of a run that is still running, a damaged log, and the log of another run are not changed.
 exec 8>> going.jsonl
 flock 8
 expect 'going.jsonl: another run that still goes on' "$train_gpt" "${run[@]}" --log going.jsonl
 exec 8>&-
 python3 - << 'PYTHON'
+import re
 lines = open("going.jsonl").read().splitlines()
 lines[5] = lines[5][:20]
 open("damaged.jsonl", "w").write("\n".join(lines) + "\n")
 open("gap.jsonl", "w").write("\n".join(lines[:5]) + "\n")
 open("model.jsonl", "w").write("\n".join(lines).replace('"layers":2', '"layers":3') + "\n")
+text = open("going.jsonl").read()
+open("seed.jsonl", "w").write(re.sub(r'"seed":\d+', '"seed":99', text))
+open("digest.jsonl", "w").write(re.sub(r'"digest":"\w+"', '"digest":"0123"', text))
 PYTHON
 again=("$train_gpt" "${stopped[@]}" --checkpoint elsewhere --resume saved/step-000000012 --quiet
   --resume-changed steps)
-for case in "damaged.jsonl: line 6 is damaged" "model.jsonl is the log of another run"; do
+for case in "damaged.jsonl: line 6 is damaged" "model.jsonl is the log of another run" \
+  "seed.jsonl is the log of another run: seed is 99 there, and [0-9]* in the checkpoint" \
+  "digest.jsonl is the log of another run: the checkpoint of step 12 has the digest 0123 there"; do
   log=${case%%[ :]*}
   cp "$log" before
   if "${again[@]}" --log "$log" 2> stderr.log; then fail "$log was taken"; fi
@@ -102,6 +107,16 @@ for case in "damaged.jsonl: line 6 is damaged" "model.jsonl is the log of anothe
 done
 must_work "${again[@]}" --log gap.jsonl
 grep -q 'goes on after step 12: the log has a gap' stderr.log || fail "$(cat stderr.log)"
+# If the seed is changed at a checkpoint, the run can resume from it once more with the same log,
+# which it continued or began there.
+cp going.jsonl seeds.jsonl
+seeded=("$train_gpt" "${stopped[@]}" --checkpoint elsewhere --quiet --seed 7
+  --resume-changed steps,seed)
+for log in seeds.jsonl seeds.jsonl begun.jsonl begun.jsonl; do
+  rm -r elsewhere
+  must_work "${seeded[@]}" --resume saved/step-000000012 --log $log
+done
+must_work "${seeded[@]}" --steps 32 --log seeds.jsonl
 
 # --eval-only prints the validation loss of the weights, and writes no file. The loss must be that
 # of the last step of the run that saved the weights. plain.jsonl is the log of an equal run.
