@@ -371,6 +371,7 @@ int run(int argc, char** argv, dist::World& world) {
   // With --eval-only and a checkpoint, the epsilon can come only from the checkpoint: no flag sets
   // it, and --init is refused.
   if (options.eval_only && resumed.found()) options.model.epsilon = epsilon_of(resumed);
+  keep_min_lr(options, resumed);
   Run training(options, resumed, world);
   training.train();
   return 0;

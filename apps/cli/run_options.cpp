@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
+#include "apps/cli/changed_settings.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/log_file.h"
 #include "apps/cli/unwritten_outputs.h"
@@ -202,6 +204,19 @@ void check_saves(const RunOptions& options) {
   }
 }
 
+// Returns a tenth of `value` as written in decimal: 0.001 for 0.01. Dividing the float itself gives
+// 0.0009999999, because 0.01f is a little less than 0.01.
+float tenth(float value) {
+  return static_cast<float>(std::strtod(fmt::format("{}", value).c_str(), nullptr) / 10);
+}
+
+void fill_min_lr(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options) {
+  options.min_lr = given.min_lr.value_or(defaults.min_lr > 0 ? tenth(options.lr) : 0);
+  if (given.min_lr) return;
+  options.earlier_min_lr =
+      given.lr ? options.lr * (defaults.min_lr / defaults.lr) : defaults.min_lr;
+}
+
 void check_distribution(const GivenRun& given, RunOptions& options) {
   dist::check_device_options(options.devices);
   if (given.stage < 0 || given.stage > 3) {
@@ -252,8 +267,7 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   options.steps = given.steps.value_or(defaults.steps);
   options.batch = batch_sizes(given.batch, defaults);
   options.lr = given.lr.value_or(defaults.lr);
-  options.min_lr = given.min_lr.value_or(given.lr ? options.lr * (defaults.min_lr / defaults.lr)
-                                                  : defaults.min_lr);
+  fill_min_lr(given, defaults, options);
   options.warmup = given.warmup.value_or(std::min(defaults.warmup, options.steps / 10));
   options.weight_decay = given.weight_decay.value_or(defaults.weight_decay);
   options.beta1 = given.beta1;
@@ -331,6 +345,14 @@ optim::ZeroOptions zero_options(const RunOptions& options) {
             return named.parameter.shape().rank() >= 2 ? 0 : 1;
           },
       .groups = {{.weight_decay = 0.0f}}};
+}
+
+void keep_min_lr(RunOptions& options, const Resumed& resumed) {
+  if (!options.earlier_min_lr || !resumed.found()) return;
+  const std::string saved = setting_value(resumed.manifest().run, "min_lr");
+  if (std::strtof(saved.c_str(), nullptr) == *options.earlier_min_lr) {
+    options.min_lr = *options.earlier_min_lr;
+  }
 }
 
 void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,

@@ -38,6 +38,9 @@ struct RunOptions {
   bool nesterov = false;
   float lr = 0;
   float min_lr = 0;
+  /// Earlier versions had another default of min_lr, which may differ in the last digit; nullopt:
+  /// --min-lr is given.
+  std::optional<float> earlier_min_lr;
   int64_t warmup = 0;
   float weight_decay = 0;
   float beta1 = 0;  // with sgd: the momentum
@@ -121,6 +124,9 @@ optim::UpdateRule update_rule(const RunOptions& options);
 /// Returns the optimizer's options. Weight decay applies to matrices and filters, not to vectors
 /// (biases and the weights of norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
+/// If --min-lr is not given and the checkpoint has the default of an earlier version, the run keeps
+/// that value. So the run's command line is still accepted, and its bits do not change.
+void keep_min_lr(RunOptions& options, const Resumed& resumed);
 /// Prints the result of --eval-only on standard output, on rank 0. Throws on every rank if the
 /// score is not finite.
 void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,

@@ -3,6 +3,7 @@
 #include "apps/cli/changed_settings.h"
 
 #include "apps/cli/resume.h"
+#include "apps/cli/run_options.h"
 #include "core/error.h"
 #include "models/gpt/gpt.h"
 #include "optim/zero_optimizer.h"
@@ -134,6 +135,23 @@ TEST_CASE("settings that earlier versions did not record are not compared") {
                resumed.check("train_recommender", {{"model.factors", "8"}, {"model.depth", "2"}});
              }),
              Catch::Matchers::ContainsSubstring("model.depth is 2 instead of nothing"));
+}
+
+TEST_CASE("a run without --min-lr keeps the value that an earlier version took") {
+  const test::TemporaryFolder folder;
+  const dist::World world{.communicator = dist::single_communicator()};
+  const CheckpointFlags flags = saved_run(folder, world, {{"min_lr", "0.0009999999"}});
+  const Resumed resumed(flags, world);
+  const auto kept = [&](std::optional<float> earlier) {
+    RunOptions options;
+    options.min_lr = 0.001f;
+    options.earlier_min_lr = earlier;
+    keep_min_lr(options, resumed);
+    return options.min_lr;
+  };
+  CHECK(kept(0.0009999999f) == 0.0009999999f);
+  CHECK(kept(0.0019999999f) == 0.001f);
+  CHECK(kept(std::nullopt) == 0.001f);
 }
 
 TEST_CASE("--eval-only compares the settings that the optimizer's state depends on") {

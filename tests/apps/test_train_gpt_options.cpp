@@ -54,6 +54,14 @@ TEST_CASE("every preset has consistent defaults") {
   REQUIRE(parse({"--steps", "20"}).warmup == 2);
 }
 
+TEST_CASE("the default of --min-lr is a tenth of --lr to the last digit") {
+  CHECK(parse({"--lr", "0.01"}).min_lr == 0.001f);
+  CHECK(parse({"--lr", "0.003"}).min_lr == 0.0003f);
+  CHECK(parse({"--preset", "gpt2-medium"}).min_lr == 3e-5f);
+  CHECK(parse({"--lr", "0.01"}).earlier_min_lr == 0.0009999999f);
+  CHECK_FALSE(parse({"--lr", "0.01", "--min-lr", "0.001"}).earlier_min_lr);
+}
+
 TEST_CASE("flags override the preset") {
   const TrainOptions options =
       parse({"--preset", "micro", "--layers", "2", "--heads", "3", "--width", "96", "--overlap",
