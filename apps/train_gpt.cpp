@@ -192,6 +192,7 @@ class Run {
          .bits = bits_settings("train_gpt", world_),
          .weights = models::gpt_metadata(model_.config())});
     announce();
+    train::warn_of_idle_ranks(options_.batch, world_);
     train::run_to_end(loop, files_, world_, [&] { return finish(loop.count()); });
   }
 

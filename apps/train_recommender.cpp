@@ -126,6 +126,7 @@ class Run {
                                                   .lowest = task_.range.lowest,
                                                   .highest = task_.range.highest})});
     announce();
+    train::warn_of_idle_ranks(options_.batch, world_);
     train::run_to_end(loop, files_, world_, [&] { return finish(loop.count()); });
   }
 

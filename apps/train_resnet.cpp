@@ -188,6 +188,7 @@ class Run {
                           .bits = bits_settings("train_resnet", world_),
                           .weights = models::image_metadata(description_of(options_, data_))});
     announce();
+    train::warn_of_idle_ranks(options_.batch, world_);
     train::run_to_end(loop, files_, world_, [&] { return finish(loop.count()); });
   }
 

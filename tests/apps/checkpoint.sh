@@ -60,6 +60,7 @@ grep -q 'going on from off/step-000000010' stderr.log || fail "$(cat stderr.log)
 rm -r off/step-000000012 off/step-000000010
 go_on 1 off --stage 0 --recompute
 ranks 5 "${run[@]}" --resume off/step-000000008 --checkpoint elsewhere --log off.jsonl --stage 1
+grep -q '^6 micro-batches on 5 ranks: some ranks will idle' stderr.log || fail "$(cat stderr.log)"
 like_whole off.jsonl "from a folder that was named"
 # Resumes a run that has finished all its steps.
 ranks 2 "${run[@]}" --checkpoint elsewhere --log off.jsonl

@@ -124,7 +124,8 @@ alone "${run[@]}" --save model.safetensors --quiet
 [[ ! -s stdout.log && ! -s stderr.log ]] || fail "--quiet printed: $(cat stdout.log stderr.log)"
 expected=$(sed -nE 's/.*"step":40,"val_loss":([0-9.]+).*/\1/p' plain.jsonl)
 before=$(ls -l --time-style=full-iso)
-must_work mpirun -n 2 "$train_gpt" "${run[@]}" --init model.safetensors --eval-only --quiet
+must_work mpirun -n 4 "$train_gpt" "${run[@]}" --init model.safetensors --eval-only --quiet
+! grep -q 'ranks will idle' stderr.log || fail "an evaluation takes no step: $(cat stderr.log)"
 [[ $(cat stdout.log) == "step 0  validation loss $(printf %.4f "$expected")  perplexity "* ]] ||
   fail "--eval-only: $(cat stdout.log), expected $expected"
 rm -f stdout.log stderr.log

@@ -41,19 +41,20 @@ void announce_run(const TrainingRun& run, const std::string& model_name, const n
                   const dist::World& world) {
   const int threads = thread_count();
   const DType dtype = parameter_dtype(model);
-  const Batch& batch = run.loop.batch;
   spdlog::info("{}: {} parameters in {}, stage {}, {} x {} ({}, {} reduction)", model_name,
                grouped(model.parameter_count()), precision_name(dtype), run.zero.stage,
                counted(world.size, "rank"), counted(threads, "thread"), world.communicator->name(),
                reduction_name(run.zero.reduction));
   announce_device(run, dtype, world.communicator->device());
-  if (batch.micro_batches() % world.size != 0) {
-    const int64_t even = even_micro_batch(batch, world.size);
-    spdlog::warn("{} on {}: some ranks will idle{}",
-                 counted(batch.micro_batches(), "micro-batch", "micro-batches"),
-                 counted(world.size, "rank"),
-                 even > 0 ? fmt::format("; micro-batches of {} divide evenly", even) : "");
-  }
+}
+
+void warn_of_idle_ranks(const Batch& batch, const dist::World& world) {
+  if (batch.micro_batches() % world.size == 0) return;
+  const int64_t even = even_micro_batch(batch, world.size);
+  spdlog::warn("{} on {}: some ranks will idle{}",
+               counted(batch.micro_batches(), "micro-batch", "micro-batches"),
+               counted(world.size, "rank"),
+               even > 0 ? fmt::format("; micro-batches of {} divide evenly", even) : "");
 }
 
 }  // namespace tessera::train

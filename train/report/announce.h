@@ -8,8 +8,10 @@
 
 namespace tessera::train {
 
-/// Prints model, ranks and device, and warns of settings that are allowed but slow.
+/// Prints model, ranks and device, and warns of a precision that is slow on the CPU.
 void announce_run(const TrainingRun& run, const std::string& model_name, const nn::Module& model,
                   const dist::World& world);
+/// Warns if the ranks get different numbers of a step's micro-batches. For runs that take steps.
+void warn_of_idle_ranks(const Batch& batch, const dist::World& world);
 
 }  // namespace tessera::train
