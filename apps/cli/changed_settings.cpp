@@ -21,6 +21,16 @@ const std::set<std::string> only_of_training = {
     "reduction", "ranks",           "augment",         "sync_bn",      "label_smoothing",
     "tables",    "table_optimizer", "negatives",       "l2",           "model.dropout"};
 
+// Flags that a resume does not compare: they say where and how the run is computed, how it is
+// evaluated, and what it writes. The ranks are compared in runs whose bits depend on them, which
+// have a setting "ranks".
+const std::set<std::string> always_free = {
+    "ranks",   "stage",      "bucket_bytes", "overlap",    "graph",     "threads",
+    "workers", "device",     "comm",         "offload",    "recompute", "tune",
+    "tuned",   "eval_every", "eval_batches", "val_data",   "top",       "sampled_items",
+    "sample",  "save",       "save_every",   "save_best",  "log",       "trace",
+    "report",  "csv",        "tensorboard",  "norms_every"};
+
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
 // Returns true if the tensors of an image model have other shapes for images of another size. A VGG
@@ -134,6 +144,10 @@ std::string refusal_of(const std::vector<ChangedSetting>& refused,
 
 std::string unknown_setting(const std::string& name, const std::vector<std::string>& known,
                             const dist::Settings& run) {
+  if (always_free.contains(name)) {
+    return fmt::format("--resume-changed {}: leave it out, because {} may always change", name,
+                       name);
+  }
   const std::string begin = fmt::format("--resume-changed {}: there is no such setting", name);
   const std::string of_model = "model." + name;
   if (std::ranges::find(known, of_model) != known.end()) {

@@ -47,9 +47,10 @@ bool affects_evaluation(const std::string& name, const dist::Settings& run);
 std::string refusal_of(const std::vector<ChangedSetting>& refused,
                        const std::vector<std::string>& accepted, const dist::Settings& run);
 
-/// Returns the error for a name in --resume-changed that no setting has. For "layers", the error
-/// proposes "model.layers" if `known` has this setting. Otherwise it lists the settings in `known`
-/// that can change.
+/// Returns the error for a name in --resume-changed that is not in `known`. For a flag that a
+/// resume does not compare, such as "stage", the error says so. For "layers", the error proposes
+/// "model.layers" if `known` has this setting. Otherwise it lists the settings in `known` that can
+/// change.
 std::string unknown_setting(const std::string& name, const std::vector<std::string>& known,
                             const dist::Settings& run);
 

@@ -227,6 +227,8 @@ expect 'there is no such setting' "$train_gpt" "${run[@]}" --steps 20 --resume-c
   --checkpoint on
 expect 'stpes: there is no such setting' "$train_gpt" "${run[@]}" --resume-changed stpes \
   --checkpoint first-start
+expect '--resume-changed stage: leave it out, because stage may always change' "$train_gpt" \
+  "${run[@]}" --resume-changed stage --checkpoint on
 expect 'no such setting, expected model.layers' "$train_gpt" "${run[@]}" --resume-changed layers \
   --checkpoint on
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --checkpoint-every 2

@@ -56,6 +56,8 @@ TEST_CASE("the error about an unknown setting has the settings that can change")
       {"model.layers", "2"}, {"optimizer", "adam"}, {"lr", "1"}, {"table_optimizer", "same"}};
   CHECK(unknown_setting("layers", known, run) ==
         "--resume-changed layers: there is no such setting, expected model.layers");
+  CHECK(unknown_setting("bucket_bytes", known, run) ==
+        "--resume-changed bucket_bytes: leave it out, because bucket_bytes may always change");
   CHECK(unknown_setting("rate", known, run) ==
         "--resume-changed rate: there is no such setting, expected one of optimizer, lr");
 }
