@@ -84,6 +84,7 @@ class Run {
     std::unique_ptr<nn::WeightsFile> weights;
     const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty()) {
+      models::check_same_sizes(options.init, task.config);
       models::check_same_ids(options.init, task.data.user_ids, task.data.item_ids);
       weights = std::make_unique<nn::WeightsFile>(options.init, *model_,
                                                   models::recommender_tensor_names());

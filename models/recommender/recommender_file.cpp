@@ -8,6 +8,7 @@
 #include "core/digest.h"
 #include "core/text/control_character.h"
 #include "core/text/json_read.h"
+#include "core/text/number_text.h"
 
 namespace tessera::models {
 namespace {
@@ -111,6 +112,15 @@ RecommenderFile parse_description(const std::string& text) {
   return file;
 }
 
+// Returns the model and its sizes in words.
+std::string sizes_text(const RecommenderConfig& config) {
+  const std::string hidden = config.name == "neumf"
+                                 ? fmt::format(", hidden widths {}", fmt::join(config.hidden, ","))
+                                 : "";
+  return fmt::format("{} with {}{}, {} and {}", config.name, counted(config.factors, "factor"),
+                     hidden, counted(config.users, "user"), counted(config.items, "item"));
+}
+
 }  // namespace
 
 std::vector<std::string> recommender_tensor_names() {
@@ -190,6 +200,16 @@ std::optional<std::string> read_digest_of_ids(const nn::SafetensorsReader& file,
   if (!has_tensor(file, user_ids) || !has_tensor(file, item_ids)) return std::nullopt;
   return digest_of_ids(read_ids(file, user_ids, config.users),
                        read_ids(file, item_ids, config.items));
+}
+
+void check_same_sizes(const std::string& path, const RecommenderConfig& config) {
+  const nn::SafetensorsMetadata metadata = nn::SafetensorsReader(path).metadata();
+  if (!describes_recommender(metadata)) return;
+  const std::string saved = sizes_text(parse_recommender(path, metadata).config);
+  const std::string now = sizes_text(config);
+  if (saved == now) return;
+  fail_input("{}: the weights are of {}; expected those of this run's model and data, {}", path,
+             saved, now);
 }
 
 void check_same_ids(const std::string& path, const std::vector<std::string>& users,

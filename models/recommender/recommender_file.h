@@ -53,6 +53,9 @@ std::string digest_of_ids(const std::vector<std::string>& users,
 /// users or those of items. Throws InputError if the ids cannot be used or do not fit `config`.
 std::optional<std::string> read_digest_of_ids(const nn::SafetensorsReader& file,
                                               const RecommenderConfig& config);
+/// Throws InputError if the file of weights describes a model of another name, of other factors or
+/// hidden widths, or of another number of users or items.
+void check_same_sizes(const std::string& path, const RecommenderConfig& config);
 /// Throws InputError if the file of weights has ids of users or items that differ from the given
 /// ids: the rows of the file would then belong to other users or items. Lists of different lengths
 /// are not compared, because the shapes of the weights show such a difference.

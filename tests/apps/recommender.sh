@@ -164,13 +164,13 @@ expect 'smaller --batch' "$train_gpt" --data u.data --batch 4096
 expect 'sampled-items' "$train_gpt" --objective ranking --split fold:1/5 --sampled-items 9
 expect 'ranking' "$train_gpt" --negatives 3
 expect 'split' "$train_gpt" --split last:2
-expect 'left to sample' "$train_gpt" --data u.data --batch 60 --micro-batch 12 --objective ranking \
-  --sampled-items 29
+expect 'left to sample from, expected at least the 29 of --sampled-items' "$train_gpt" \
+  --data u.data --batch 60 --micro-batch 12 --objective ranking --sampled-items 29
 expect 'eval-every' "$train_gpt" --data u.data --split none --eval-every 5 --batch 60 \
   --micro-batch 12
 expect 'widths 5, 3' "$train_gpt" --model neumf --hidden 5,3
-expect 'shape is' "$train_gpt" --data u.data --batch 60 --micro-batch 12 --factors 9 \
-  --init model.safetensors
+expect 'weights are of mf with 8 factors, 40 users and 30 items; .* mf with 9 factors, 40 users' \
+  "$train_gpt" --data u.data --batch 60 --micro-batch 12 --factors 9 --init model.safetensors
 # Weights are refused if the users or items of the data have other ids.
 sed 's/^u/v/' u.data > others.data
 expect 'model.safetensors: user 1 has the id "u[0-9]*", but "v[0-9]*" in the data' "$train_gpt" \

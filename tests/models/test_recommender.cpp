@@ -305,6 +305,14 @@ TEST_CASE("a recommender's file has weights, ids and histories, and must not lac
   CHECK_THROWS_WITH(nn::WeightsFile(path, *other), Catch::Contains("is unknown"));
   CHECK(models::read_digest_of_ids(nn::SafetensorsReader(path), file.config) ==
         models::digest_of_ids(file.user_ids, file.item_ids));
+  models::RecommenderConfig config = model->config();
+  CHECK_NOTHROW(models::check_same_sizes(path, config));
+  config.factors = 8;
+  config.users = 6;
+  CHECK_THROWS_WITH(models::check_same_sizes(path, config),
+                    Catch::Contains(": the weights are of svd++ with 3 factors, 5 users and 7 "
+                                    "items; expected those of this run's model and data, svd++ "
+                                    "with 8 factors, 6 users and 7 items"));
   CHECK(models::digest_of_ids({"a"}, {"b"}) != models::digest_of_ids({"a", "b"}, {}));
 
   std::vector<nn::NamedTensor> others = models::recommender_tensors(file);

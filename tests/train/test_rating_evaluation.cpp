@@ -328,7 +328,8 @@ TEST_CASE("all remaining items can be sampled, but no more than these") {
         [&] { const RankingTask unused(training, validation, {.sampled = sampled}); });
   };
   CHECK(refusal(held_out, 4) ==
-        "user number 0 has 3 items left to sample from, expected at least 4");
+        "user number 0 has 3 items left to sample from, expected at least the 4 of "
+        "--sampled-items");
   CHECK_THAT(refusal(pairs({{1, 0}, {1, 3}}), 1),
              ContainsSubstring("user number 1 has 2 held-out items"));
   CHECK(refusal(pairs({{1, 0}, {1, 3}}), 0) == "nothing was thrown");
@@ -336,7 +337,9 @@ TEST_CASE("all remaining items can be sampled, but no more than these") {
   const std::vector<std::string> ids{"ann", "ben", "cleo"};
   CHECK(message_of<InputError>([&] {
           const RankingTask unused(training, held_out, {.sampled = 4, .user_ids = ids});
-        }) == "user 'ann' has 3 items left to sample from, expected at least 4");
+        }) ==
+        "user 'ann' has 3 items left to sample from, expected at least the 4 of "
+        "--sampled-items");
 }
 
 TEST_CASE("popularity ranks by how many users have an item, and leaves out what a user has") {

@@ -129,7 +129,7 @@ RankingTask::RankingTask(const data::Histories& training, const data::Ratings& v
           data::name_of_user(options_.user_ids, user), count);
     }
     if (training_.others(user) - count < options_.sampled) {
-      fail_input("{} has {} left to sample from, expected at least {}",
+      fail_input("{} has {} left to sample from, expected at least the {} of --sampled-items",
                  data::name_of_user(options_.user_ids, user),
                  counted(training_.others(user) - count, "item"), options_.sampled);
     }
