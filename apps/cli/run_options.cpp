@@ -204,12 +204,6 @@ void check_saves(const RunOptions& options) {
   }
 }
 
-// Returns a tenth of `value` as written in decimal: 0.001 for 0.01. Dividing the float itself gives
-// 0.0009999999, because 0.01f is a little less than 0.01.
-float tenth(float value) {
-  return static_cast<float>(std::strtod(fmt::format("{}", value).c_str(), nullptr) / 10);
-}
-
 void fill_min_lr(const GivenRun& given, const TrainDefaults& defaults, RunOptions& options) {
   options.min_lr = given.min_lr.value_or(defaults.min_lr > 0 ? tenth(options.lr) : 0);
   if (given.min_lr) return;

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
+
+#include <fmt/format.h>
 
 namespace tessera::apps {
 
@@ -31,6 +34,12 @@ struct DefaultTexts {
   std::string eval_every;
   std::string bucket_bytes;
 };
+
+/// Returns a tenth of `value` as written in decimal: 0.001 for 0.01. The quotient of the floats is
+/// 0.0009999999, because 0.01f is a little less than 0.01.
+inline float tenth(float value) {
+  return static_cast<float>(std::strtod(fmt::format("{}", value).c_str(), nullptr) / 10);
+}
 
 inline TrainDefaults train_defaults(const std::string& preset) {
   // nano: nanoGPT's setting for a CPU. Training takes about a minute on two cores.
