@@ -33,6 +33,13 @@ std::string own_path() {
   return path;
 }
 
+// Says when a rank was lost. The number of steps of the run is not known here, and a rank may be
+// lost after the last step. So the text names the last finished step, not the next one.
+std::string when(int64_t finished_steps) {
+  return finished_steps == 0 ? "before it finished a step"
+                             : fmt::format("after step {}", finished_steps);
+}
+
 /// Starts job after job until the run is finished or must end.
 class Relaunch {
  public:
@@ -80,7 +87,7 @@ class Relaunch {
 
   // Removes the lost ranks from the next job. Returns a text that says why the job ended.
   std::string take_away(const Verdict& verdict) {
-    if (verdict.kind == Verdict::Kind::stalled) remember(-1, verdict.step, 0);
+    if (verdict.kind == Verdict::Kind::stalled) remember(-1, verdict.finished_steps, 0);
     if (verdict.kind != Verdict::Kind::lost_ranks) return verdict.why;
     std::vector<size_t> places;
     std::vector<std::string> texts;
@@ -91,16 +98,16 @@ class Relaunch {
         place = " on " + hosts_[places.back()].name;
       }
       texts.push_back(
-          fmt::format("rank {}{} {} in step {}", rank.rank, place, rank.why, rank.step));
-      remember(rank.rank, rank.step, rank.signal);
+          fmt::format("rank {}{} {} {}", rank.rank, place, rank.why, when(rank.finished_steps)));
+      remember(rank.rank, rank.finished_steps, rank.signal);
     }
     ranks_ -= static_cast<int>(std::ssize(verdict.lost));
     hosts_ = without_places(hosts_, places);
     return fmt::format("{}", fmt::join(texts, ", "));
   }
 
-  void remember(int rank, int64_t step, int signal) {
-    if (!seen_.insert({rank, step, signal}).second) comes_again_ = true;
+  void remember(int rank, int64_t finished_steps, int signal) {
+    if (!seen_.insert({rank, finished_steps, signal}).second) comes_again_ = true;
   }
 
   // Returns the reason not to start the job again; empty if the job is started again.
@@ -108,7 +115,7 @@ class Relaunch {
     if (asked_.to_stop) return "the run was told to end";
     if (verdict.kind == Verdict::Kind::failed)
       return "a restart would fail in the same way, so the run ends";
-    if (comes_again_) return "the same failure came before, in the same step, so the run ends";
+    if (comes_again_) return "the same failure came before, at the same step, so the run ends";
     if (ranks_ < options_.min_ranks) {
       return fmt::format("{} {} left, expected at least {} (--min-ranks)", counted(ranks_, "rank"),
                          ranks_ == 1 ? "is" : "are", options_.min_ranks);
@@ -125,8 +132,8 @@ class Relaunch {
   std::vector<Host> hosts_;
   SignalQueue signals_{{SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2}};
   Asked asked_;
-  // Rank, step and signal of each loss so far. Rank -1 stands for a stall that no rank is known to
-  // have caused.
+  // Rank, number of finished steps, and signal of each loss so far. Rank -1 stands for a stall that
+  // no rank is known to have caused.
   std::set<std::tuple<int, int64_t, int>> seen_;
   bool comes_again_ = false;
 };

@@ -17,7 +17,7 @@ using Records = std::vector<RankRecord>;
 LostRank lost(const RankRecord& record, std::string why, int signal = 0) {
   return {.rank = record.rank,
           .why = std::move(why),
-          .step = record.status.finished_steps + 1,
+          .finished_steps = record.status.finished_steps,
           .signal = signal};
 }
 
@@ -74,7 +74,7 @@ std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled)
     const bool waits = last != nullptr && last->status.waits;
     const LostRank absent{.rank = rank,
                           .why = stopped ? "was stopped" : "did not come to a collective",
-                          .step = stalled.status.finished_steps + 1};
+                          .finished_steps = stalled.status.finished_steps};
     if (stopped) groups[0].push_back(absent);
     if (!waits) groups[1].push_back(absent);
     groups[2].push_back(absent);
@@ -83,14 +83,13 @@ std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled)
   return best == groups.end() ? std::vector<LostRank>() : *best;
 }
 
-// Returns the number of the step that the job was in, counted from 1: one more than the largest
-// number of finished steps in a record.
-int64_t step_of(const JobEnd& job) {
+// Returns the number of steps that the job has finished: the largest number in a record.
+int64_t steps_of(const JobEnd& job) {
   int64_t steps = 0;
   for (const RankRecord& record : job.records) {
     steps = std::max(steps, record.status.finished_steps);
   }
-  return steps + 1;
+  return steps;
 }
 
 // Returns the ranks that reported nothing after their start. Returns no ranks if all are silent.
@@ -103,7 +102,7 @@ std::vector<LostRank> silent_ranks(const JobEnd& job) {
   if (heard.empty()) return silent;
   for (int rank = 0; rank < job.ranks; ++rank) {
     if (!heard.contains(rank)) {
-      silent.push_back({.rank = rank, .why = "fell silent", .step = step_of(job)});
+      silent.push_back({.rank = rank, .why = "fell silent", .finished_steps = steps_of(job)});
     }
   }
   return silent;
@@ -195,7 +194,7 @@ Verdict judge_records(const JobEnd& job) {
     if (!absent.empty()) return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(absent)};
     return {.kind = Verdict::Kind::stalled,
             .why = own_failure(*failed),
-            .step = failed->status.finished_steps + 1};
+            .finished_steps = failed->status.finished_steps};
   }
   std::vector<LostRank> silent = silent_ranks(job);
   if (!silent.empty()) return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(silent)};

@@ -20,10 +20,10 @@ struct JobEnd {
 
 struct LostRank {
   int rank = 0;
-  std::string host = {};  // the host's own name; empty if the rank never started
-  std::string why = {};   // "was killed by SIGKILL"
-  int64_t step = 0;  // number of the rank's current step, from 1, as far as known
-  int signal = 0;    // the signal that killed the rank; 0: none
+  std::string host = {};       // the host's own name; empty if the rank never started
+  std::string why = {};        // "was killed by SIGKILL"
+  int64_t finished_steps = 0;  // the number of steps that the rank has finished, as far as known
+  int signal = 0;              // the signal that killed the rank; 0: none
 };
 
 struct Verdict {
@@ -36,8 +36,8 @@ struct Verdict {
   };
   Kind kind = Kind::failed;
   std::vector<LostRank> lost = {};
-  std::string why = {};  // for stalled, crashed and failed: the reason
-  int64_t step = 0;      // for stalled
+  std::string why = {};        // for stalled, crashed and failed: the reason
+  int64_t finished_steps = 0;  // for stalled
 };
 
 /// Judges a job by the first of these cases that applies. If several ranks failed or timed out and

@@ -93,8 +93,8 @@ await_steps killed.jsonl $((before + 20))
 kill -SEGV "$(rank_process killed.jsonl 1)"
 ends 0
 resumes killed.jsonl 2
-says 'relaunch: rank 2 was killed by SIGKILL in step [0-9]+; starting again with 3 ranks'
-says 'relaunch: rank 1 was killed by SIGSEGV in step [0-9]+; starting again with 2 ranks'
+says 'relaunch: rank 2 was killed by SIGKILL after step [0-9]+; starting again with 3 ranks'
+says 'relaunch: rank 1 was killed by SIGSEGV after step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of killed.jsonl) == "$expected" ]] || fail "other bits after two kills"
 losses killed.jsonl | diff <(losses untouched.jsonl) - > /dev/null || fail "other losses in the log"
 
@@ -106,7 +106,7 @@ await_steps stopped.jsonl 20
 kill -STOP "$(rank_process stopped.jsonl 1)"
 ends 0
 resumes stopped.jsonl 1
-says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
+says 'relaunch: rank 1 was stopped after step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of stopped.jsonl) == "$expected" ]] || fail "other bits after a stopped rank"
 
 # mpirun itself dies. Its ranks end, and the job continues with the same number of ranks.
@@ -131,7 +131,7 @@ in_background "$relaunch" -n 3 -- ./stops.sh "$train_gpt" "${run[@]}" --steps $s
   --comm-timeout 3 --checkpoint start --log "$work/start.jsonl"
 ends 0
 says 'MPI has not started within 10 s'
-says 'relaunch: rank 2 was stopped in step 1; starting again with 2 ranks'
+says 'relaunch: rank 2 was stopped before it finished a step; starting again with 2 ranks'
 [[ $(digest_of start.jsonl) == "$expected" ]] || fail "other bits after a rank stopped at the start"
 
 # A rank is stopped while a checkpoint is written.
@@ -145,7 +145,7 @@ done
 kill -STOP "$(rank_process saving.jsonl 1)"
 ends 0
 resumes saving.jsonl 1
-says 'relaunch: rank 1 was stopped in step [0-9]+; starting again with 2 ranks'
+says 'relaunch: rank 1 was stopped after step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of saving.jsonl) == "$expected" ]] || fail "other bits after a rank stopped in a save"
 
 # SIGUSR1 makes the job save. SIGTERM makes the job save and end, and the same command then resumes.
@@ -183,7 +183,7 @@ ended 1 'relaunch: rank [01] has ended with an error; a restart would fail in th
   -n 2 -- "$train_gpt" "${run[@]}" --steps 20 --lr 1e38 --warmup 0 --clip 0 --checkpoint y
 ended 3 'relaunch: rank [01] ended with exit code 3; a restart would fail in the same way' \
   -n 2 -- sh -c 'exit 3'
-ended 137 'rank [0-9]+ was killed by SIGKILL in step 1; 1 rank is left, expected at least 2' \
+ended 137 'was killed by SIGKILL before it finished a step; 1 rank is left, expected at least 2' \
   -n 2 --min-ranks 2 -- sh -c 'kill -KILL $$'
 ended 137 'it was started again 0 times' -n 2 --restarts 0 -- sh -c 'kill -KILL $$'
 # Rank 1 is killed by the same signal in step 6 of the first job and in step 6 of the restarted job.
@@ -192,8 +192,8 @@ status=0
 "$relaunch" -n 3 -- "$failing_rank" segv > stdout.log 2> output.log < /dev/null || status=$?
 [[ $status != 0 ]] || fail "a rank that always dies ended with 0"
 says 'relaunch: the command has no --checkpoint'
-says 'rank 1 was killed by SIGSEGV in step 6; starting again with 2 ranks'
-says 'rank 1 was killed by SIGSEGV in step 6; the same failure came before, in the same step'
+says 'rank 1 was killed by SIGSEGV after step 5; starting again with 2 ranks'
+says 'rank 1 was killed by SIGSEGV after step 5; the same failure came before, at the same step'
 
 # relaunch works when its parent ignores SIGCHLD, and when the reader of its output exits.
 status=0
@@ -223,4 +223,4 @@ ends 137
 mv deaf.log output.log
 says 'relaunch: rank 0 has not handled SIGUSR2 in 60 s and gets SIGTERM'
 says 'relaunch: rank 0 has not handled SIGUSR2 in 70 s and gets SIGKILL'
-says 'relaunch: rank 0 was killed by SIGKILL in step 1; the run was told to end'
+says 'relaunch: rank 0 was killed by SIGKILL before it finished a step; the run was told to end'

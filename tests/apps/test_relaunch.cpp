@@ -127,7 +127,7 @@ TEST_CASE("the first rank to be killed is lost, and ranks that end because of it
   CHECK(verdict.kind == Kind::lost_ranks);
   REQUIRE(lost_in(verdict) == std::vector{2});
   CHECK(verdict.lost[0].why == "was killed by SIGKILL");
-  CHECK(verdict.lost[0].step == 58);
+  CHECK(verdict.lost[0].finished_steps == 57);
   CHECK(verdict.lost[0].signal == 9);
 }
 
@@ -135,7 +135,7 @@ TEST_CASE("ranks that a stalled collective waits for are lost") {
   const Verdict hanging = of_four({exited(0, 1, stalled({2}, 9)), told(1), told(2), told(3)});
   CHECK(hanging.kind == Kind::lost_ranks);
   REQUIRE(lost_in(hanging) == std::vector{2});
-  CHECK(hanging.lost[0].step == 10);
+  CHECK(hanging.lost[0].finished_steps == 9);
 
   // Rank 0 timed out waiting for ranks 2 and 3. Rank 2 waits for other ranks itself, so only rank 3
   // is lost.
