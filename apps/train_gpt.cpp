@@ -41,7 +41,6 @@
 #include "train/evaluate.h"
 #include "train/plan/plan_table.h"
 #include "train/report/announce.h"
-#include "train/report/trace_file.h"
 #include "train/sample.h"
 #include "train/step_loop.h"
 #include "train/tune_gpt.h"
@@ -265,17 +264,17 @@ class Run {
     return result;
   }
 
-  // Returns why the weights were not saved, or an empty text.
+  // Returns why the weights or the trace were not written, or an empty text.
   std::string finish(const train::StepCount& count) {
-    std::string unsaved;
+    std::string failure;
     const optim::Plan planned =
         train::plan_run(train::as_it_went(training_, count), model_, train::place_of(world_));
     train::report_run(planned, count, world_, *log_, [&] {
-      if (!options_.save.empty()) unsaved = save();
-      if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
+      if (!options_.save.empty()) failure = save();
+      failure = train::try_to_write_trace(files_, world_, failure);
       print_sample();
     });
-    return unsaved;
+    return failure;
   }
 
   train::WeightsSink open_weights(const std::string& path) const {

@@ -31,7 +31,6 @@
 #include "train/plan/plan_table.h"
 #include "train/ratings/scoring.h"
 #include "train/report/announce.h"
-#include "train/report/trace_file.h"
 #include "train/step_loop.h"
 #include "train/tuned_file.h"
 #include "train/weights.h"
@@ -232,21 +231,21 @@ class Run {
             train::Score{.value = found.ndcg, .higher_is_better = true}};
   }
 
-  // Returns why the weights were not saved, or an empty text.
+  // Returns why the weights or the trace were not written, or an empty text.
   std::string finish(const train::StepCount& count) {
-    std::string unsaved;
+    std::string failure;
     const optim::Plan plan = train::plan_run(train::as_it_went(training_, count), *model_,
                                              task_.planned(options_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
       if (!options_.save.empty()) {
-        unsaved = train::save_or_rescue(options_.save, *optimizer_, world_,
+        failure = train::save_or_rescue(options_.save, *optimizer_, world_,
                                         [this](const std::string& path) {
                                           return train::open_weights(path, *model_, save_options());
                                         });
       }
-      if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
+      failure = train::try_to_write_trace(files_, world_, failure);
     });
-    return unsaved;
+    return failure;
   }
 
   train::SaveOptions save_options() const {

@@ -36,7 +36,6 @@
 #include "train/images/plan_image.h"
 #include "train/plan/plan_table.h"
 #include "train/report/announce.h"
-#include "train/report/trace_file.h"
 #include "train/step_loop.h"
 #include "train/tuned_file.h"
 #include "train/weights.h"
@@ -277,28 +276,28 @@ class Run {
             train::Score{.value = result.top1, .higher_is_better = true, .tie = result.loss}};
   }
 
-  // Returns why the weights were not saved, or an empty text.
+  // Returns why the weights or the trace were not written, or an empty text.
   std::string finish(const train::StepCount& count) {
-    std::string unsaved;
+    std::string failure;
     const optim::Plan plan = train::plan_run(train::as_it_went(training_, count), *model_,
                                              planned(options_, data_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
       const train::LoopOptions& loop = training_.loop;
       const int64_t updates = loop.first_step + count.steps - loop.skipped - count.skipped;
       if (!options_.save.empty()) {
-        unsaved =
+        failure =
             train::save_or_rescue(options_.save, *optimizer_, world_, [&](const std::string& path) {
               return train::open_weights(path, *model_, save_options(updates));
             });
       }
-      if (!options_.trace.empty()) train::write_trace(options_.trace, world_);
+      failure = train::try_to_write_trace(files_, world_, failure);
       if (!options_.report.empty()) {
         train::log_predictions(*model_, data_.validation, data_.transform, data_.class_names,
                                {.batch = options_.batch.micro, .workers = options_.workers}, world_,
                                *log_);
       }
     });
-    return unsaved;
+    return failure;
   }
 
   train::SaveOptions save_options(int64_t updates) const {

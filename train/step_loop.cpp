@@ -1,27 +1,15 @@
 #include "train/step_loop.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <exception>
-#include <filesystem>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include "core/random.h"
 #include "core/run_status.h"
-#include "core/text/output_file.h"
 #include "core/text/step_number.h"
 #include "core/trace.h"
 #include "train/non_finite.h"
-#include "train/report/csv.h"
-#include "train/report/rank_clock.h"
-#include "train/report/report_page.h"
-#include "train/report/tensorboard.h"
-#include "train/report/trace_file.h"
 
 namespace tessera::train {
 namespace {
@@ -30,100 +18,11 @@ double milliseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
 }
 
-// Reports are made from the log, so the log must be a file that can be read again.
-void check_readable_later(const std::string& log) {
-  if (log.empty()) fail_input("a report or table is made from the log, but no log is given");
-  std::error_code error;
-  const auto status = std::filesystem::status(log, error);
-  if (std::filesystem::exists(status) && !is_regular_file(status)) {
-    fail_input("a report or table is made from the log, but '{}' is not a regular file", log);
-  }
-}
-
-// The event file itself is not made here: its start would make TensorBoard hide later steps of
-// another run, even if this run is then refused.
-void check_event_folder(const std::string& folder) {
-  make_event_folder(folder);
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
-    fail_input("{}: cannot be written: {}", folder, std::strerror(errno));
-  }
-}
-
-void check_files(const RunFiles& files) {
-  const std::string* const all[] = {&files.log, &files.trace, &files.save, &files.report,
-                                    &files.csv};
-  for (const std::string* path : all) {
-    if (path->empty()) continue;
-    if (path != &files.log) check_writable(*path);
-    for (const std::string* other : all) {
-      if (other != path && *other == *path) {
-        fail_input("{} is given for two files of the run, expected different paths", *path);
-      }
-    }
-  }
-  if (!files.report.empty() || !files.csv.empty()) check_readable_later(files.log);
-  if (!files.tensorboard.empty()) check_event_folder(files.tensorboard);
-}
-
-// Makes the event file with the log's first line, because a run may still be refused before that.
-void write_events(RunLog& log, const std::string& folder, int64_t finished) {
-  log.follow([folder, finished,
-              writer = std::shared_ptr<TensorBoardWriter>()](const std::string& line) mutable {
-    if (writer == nullptr) writer = std::make_shared<TensorBoardWriter>(folder, finished);
-    writer->add(line);
-  });
-}
-
 }  // namespace
-
-std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world) {
-  if (world.rank == 0) check_files(files);
-  // The barrier waits for all ranks. A rank with bad input ends the job before this point, so the
-  // log of an earlier run is not replaced.
-  world.communicator->barrier();
-  auto log = std::make_unique<RunLog>(world.rank == 0 ? files.log : "", files.finished);
-  if (world.rank == 0 && !files.tensorboard.empty()) {
-    write_events(*log, files.tensorboard, files.finished.value_or(0));
-  }
-  trace::enable(false);
-  if (!files.trace.empty()) {
-    begin_trace(world);
-  } else if (!files.report.empty()) {
-    begin_rank_clock(world);
-  }
-  // Memory peaks and traffic are measured from here on, so that they do not include the program's
-  // setup.
-  memory_ledger(default_device()).reset_peaks();
-  memory_ledger(Device{}).reset_peaks();
-  world.communicator->traffic().reset();
-  return log;
-}
-
-void write_reports(const RunFiles& files, const dist::World& world) {
-  if (world.rank != 0) return;
-  std::exception_ptr failure;  // of the page; the table is still tried
-  if (!files.report.empty()) {
-    try {
-      write_report_page({{.log = files.log}}, files.report);
-      spdlog::info("report: {}", files.report);
-    } catch (const std::exception&) {
-      failure = std::current_exception();
-    }
-  }
-  if (!files.csv.empty()) {
-    try {
-      write_csv(files.log, files.csv);
-      spdlog::info("table: {}", files.csv);
-    } catch (const std::exception&) {
-      if (!failure) throw;
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
-}
 
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
                 const std::function<std::string()>& finish) {
-  std::string failure;  // equal on all ranks, except for details that only rank 0 knows
+  std::string failure;  // equal on all ranks, except for what only rank 0 knows
   try {
     loop.train();
   } catch (const LastCheckpointError& error) {
@@ -132,17 +31,11 @@ void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
     failure = error.what();
   }
   if (!loop.stopped()) {
-    const std::string unsaved = finish();
-    if (failure.empty()) failure = unsaved;
-  } else if (!files.trace.empty()) {
-    write_trace(files.trace, world);
+    failure = first_failure(failure, finish());
+  } else {
+    failure = try_to_write_trace(files, world, failure);
   }
-  write_reports(files, world);
-  if (failure.empty()) return;
-  // An error ends the job, so only rank 0 throws, after it has written its reports. The other ranks
-  // wait in the barrier until then.
-  if (world.rank != 0) world.communicator->barrier();
-  fail("{}", failure);
+  throw_failure(try_to_write_reports(files, world, failure), world);
 }
 
 std::string non_finite_evaluation(int64_t done) {

@@ -27,6 +27,7 @@
 #include "train/report/progress.h"
 #include "train/report/run_log.h"
 #include "train/report/run_report.h"
+#include "train/run_files.h"
 #include "train/training_run.h"
 #include "train/weight_saves.h"
 
@@ -67,31 +68,6 @@ struct StepWork {
   /// Metadata of a file of the model's weights. Checkpoints record the metadata for export_weights.
   std::map<std::string, std::string> weights = {};
 };
-
-/// Files that a run writes; a file without a path is not written.
-struct RunFiles {
-  std::string log = {};    // JSON lines (run_log.h)
-  std::string trace = {};  // trace of all ranks (trace_file.h)
-  std::string save = {};   // weights; written by the caller at the end
-  /// `report` is a page that shows the run. `csv` is a table of its steps. write_reports makes both
-  /// files from the log, which must be a regular file.
-  std::string report = {};
-  std::string csv = {};
-  std::string tensorboard = {};  // folder for an event file (train/report/tensorboard.h)
-  /// The number of finished steps if an existing log is continued (run_log.h); nullopt: a new log.
-  std::optional<int64_t> finished = std::nullopt;
-};
-/// Begins a run; must be called before the run allocates memory. Rank 0 checks that the files can
-/// be written, and opens the log only after all ranks have called begin_run without an error. Then
-/// starts the trace if there is one, and resets the measured memory peaks and traffic. Throws
-/// InputError if a file cannot be written, or if two files have the same path. `report` and `trace`
-/// must be given on all ranks or on none. Collective.
-std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
-
-/// Writes files.report and files.csv on rank 0. Must be called at the end of a run, even if a
-/// signal has stopped the run. If a file cannot be written, throws after trying the other one. The
-/// log is kept in any case.
-void write_reports(const RunFiles& files, const dist::World& world);
 
 /// Returns the message about an evaluation, after `done` steps, whose score is not finite.
 std::string non_finite_evaluation(int64_t done);
@@ -169,11 +145,11 @@ class StepLoop {
 };
 
 /// Trains, and writes all that `files` names. Calls `finish` after the last step, to save the
-/// weights and to write files.trace. `finish` returns, on every rank, why the weights were not
-/// saved (save_or_rescue), or an empty text. If a signal stops the run, writes the trace without
-/// calling `finish`. If the weights or the last checkpoint cannot be written, or the last
-/// evaluation is not finite, the other files are still written. Then rank 0 throws the error, which
-/// ends the job. Collective.
+/// weights and to write files.trace. `finish` returns why one of them was not written
+/// (save_or_rescue, try_to_write_trace), or an empty text; only rank 0 knows why the trace was not
+/// written. If a signal stops the run, writes the trace without calling `finish`. If an output or
+/// the last checkpoint cannot be written, or the last evaluation is not finite, the other files are
+/// still written. Then rank 0 throws the first of these errors, which ends the job. Collective.
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
                 const std::function<std::string()>& finish);
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # If the disk fills up while a run of one or several ranks saves its weights, undamaged weights are
 # saved in the working directory instead. The page, the table and the trace are written all the
-# same. The exit code is 1, because the weights are not at the path of --save.
+# same. The exit code is 1, because the weights are not at the path of --save. Full disks for the
+# last checkpoint, the trace and the log are tested too.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null ||
   { echo "skipped: no small disk can be mounted here"; exit 77; }
@@ -60,3 +61,31 @@ grep -q 'disk/saved: the checkpoint of step 2 was not written: .*No space left' 
 cmp kept.safetensors out/model.safetensors || fail "other weights after a lost checkpoint"
 for file in kept.html kept.csv kept.json; do [[ -s $file ]] || fail "no $file"; done
 grep -q '"type":"summary"' kept.jsonl || fail "no summary: $(< kept.jsonl)"
+
+# on_full_disk KILOBYTES ARGUMENT...: runs train_gpt on two ranks with a file system of 8 KiB at
+# disk/, of which a file takes KILOBYTES. The run must end with exit code 1.
+on_full_disk() {
+  local status=0
+  unshare --mount --map-root-user bash -ec '
+    mount -t tmpfs -o size=8k none disk
+    head -c "$0"K /dev/zero > disk/filler
+    "$@"' "$1" mpirun -n 2 "$train_gpt" "${run[@]}" "${@:2}" > stdout.log 2> stderr.log \
+    < /dev/null || status=$?
+  [[ $status == 1 ]] || fail "exit code $status instead of 1: $(< stderr.log)"
+}
+# If the trace does not fit on its disk, the other outputs are written all the same.
+on_full_disk 4 --trace disk/trace.json --save traced.safetensors --report traced.html \
+  --csv traced.csv
+grep -q '^rank 0, after step 2: disk/trace.json: writing failed: No space left' stderr.log ||
+  fail "no reason: $(< stderr.log)"
+cmp traced.safetensors out/model.safetensors || fail "other weights after a lost trace"
+for file in traced.html traced.csv; do [[ -s $file ]] || fail "no $file"; done
+# If no line of the log could be written, the page and the table cannot be made. This is no bad
+# input.
+on_full_disk 8 --log disk/run.jsonl --save unlogged.safetensors --report lost.html --csv lost.csv
+unlogged='is not written, because the log could not be written'
+grep -q "^rank 0, after step 2: lost.html $unlogged" stderr.log ||
+  fail "no reason: $(< stderr.log)"
+grep -q "lost.csv $unlogged" stderr.log ||
+  fail "no reason for the table: $(< stderr.log)"
+cmp unlogged.safetensors out/model.safetensors || fail "other weights after a lost log"

@@ -115,6 +115,21 @@ TEST_CASE("a line that does not fit on the disk is left out whole, and the next 
   CHECK(folder.read("a.jsonl") == line + line);
 }
 
+TEST_CASE("the first line of a log is not lost if the disk is full for a while") {
+  const test::TemporaryFolder folder;
+  RunLog log(folder.path("a.jsonl"));
+  {
+    const test::FileSizeLimit limit(10);
+    log.write(header_begin("test"));
+    log.write(eval_line(1, 2));
+    CHECK(folder.read("a.jsonl").empty());
+  }
+  log.write(eval_line(2, 3));
+  log.write(eval_line(3, 4));
+  CHECK(folder.read("a.jsonl") == header_begin("test").text() + "\n" + eval_line(2, 3).text() +
+                                      "\n" + eval_line(3, 4).text() + "\n");
+}
+
 TEST_CASE("a log is a regular file or a device, and a pipe is refused, not waited for") {
   const test::TemporaryFolder folder;
   CHECK_THAT(test::message_of<InputError>([&] { RunLog{folder.path("")}; }),

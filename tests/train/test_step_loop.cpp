@@ -377,15 +377,3 @@ TEST_CASE("norms and the timeline of steps are in the log, and change nothing el
   CHECK(folder.read("run.html").find("id=\"data\"") != std::string::npos);
   CHECK(folder.read("run.csv").find("step,loss,grad_norm") == 0);
 }
-
-TEST_CASE("a report needs a log that can be read again") {
-  const dist::World world = alone();
-  const test::TemporaryFolder folder;
-  const auto refusal = [&](const std::string& log) {
-    return test::message_of<InputError>([&] {
-      begin_run({.log = log, .report = folder.path("run.html")}, world);
-    });
-  };
-  CHECK_THAT(refusal(""), ContainsSubstring("made from the log"));
-  CHECK_THAT(refusal("/dev/null"), ContainsSubstring("'/dev/null'"));
-}

@@ -114,10 +114,15 @@ void RunLog::write(const JsonObject& line) {
   if (descriptor_ < 0) return;
   if (must_cut_) cut();
   text += '\n';
+  if (bytes_ == 0) text.insert(0, unwritten_header_);
   for (size_t done = 0; done < text.size();) {
     const ssize_t written = ::write(descriptor_, text.data() + done, text.size() - done);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return lose_line(errno);
+    if (written < 0) {
+      const int error = errno;
+      if (bytes_ == 0 && unwritten_header_.empty()) unwritten_header_ = text;
+      return lose_line(error);
+    }
     done += static_cast<size_t>(written);
   }
   bytes_ += std::ssize(text);

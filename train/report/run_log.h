@@ -51,7 +51,8 @@ class RunLog {
   /// Appends a line. The first call also removes the lines that are not kept, and throws InputError
   /// if this fails. If writing fails, for instance on a full disk, a regular file keeps no part of
   /// the line, and the run continues. Only the first failure prints a warning. Later calls still
-  /// try to write their lines.
+  /// try to write their lines. If the first line of a file could not be written, it is written with
+  /// the next line that can be, because a log without its header cannot be read.
   void write(const JsonObject& line);
 
  private:
@@ -64,6 +65,7 @@ class RunLog {
   int64_t bytes_ = 0;      // size of all kept and written lines
   bool must_cut_ = false;  // true: the file may have more than `bytes_`, which write() removes
   bool warned_ = false;
+  std::string unwritten_header_;  // the first line of the file, while it could not be written
   std::vector<std::function<void(const std::string&)>> followers_;
 };
 

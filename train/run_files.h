@@ -1,0 +1,57 @@
+// The files of a training run: opened before the first step, and completed after the last one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "dist/bootstrap.h"
+#include "train/report/run_log.h"
+
+namespace tessera::train {
+
+/// Files that a run writes; a file without a path is not written.
+struct RunFiles {
+  std::string log = {};    // JSON lines (run_log.h)
+  std::string trace = {};  // trace of all ranks (trace_file.h)
+  std::string save = {};   // weights; written by the caller at the end
+  /// `report` is a page that shows the run. `csv` is a table of its steps. write_reports makes both
+  /// files from the log, which must be a regular file.
+  std::string report = {};
+  std::string csv = {};
+  std::string tensorboard = {};  // folder for an event file (train/report/tensorboard.h)
+  /// The number of finished steps if an existing log is continued (run_log.h); nullopt: a new log.
+  std::optional<int64_t> finished = std::nullopt;
+};
+/// Begins a run; must be called before the run allocates memory. Rank 0 checks that the files can
+/// be written, and opens the log only after all ranks have called begin_run without an error. Then
+/// starts the trace if there is one, and resets the measured memory peaks and traffic. Throws
+/// InputError if a file cannot be written, or if two files have the same path. `report` and `trace`
+/// must be given on all ranks or on none. Collective.
+std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
+
+/// Writes files.report and files.csv on rank 0. Must be called at the end of a run, even if a
+/// signal has stopped the run. If a file cannot be written, throws after trying the other one. The
+/// log is kept in any case.
+void write_reports(const RunFiles& files, const dist::World& world);
+
+/// The following functions collect the failures at the end of a run, so that an output that cannot
+/// be written does not prevent the next ones. `failure` is the first failure so far, or an empty
+/// text.
+///
+/// Returns `failure`, or `later` if there is no earlier failure. If there is one, warns of `later`,
+/// because the error that ends the job has only one reason.
+std::string first_failure(const std::string& failure, const std::string& later);
+/// Writes files.trace, if it has a path. Only rank 0 knows why the file was not written.
+/// Collective.
+std::string try_to_write_trace(const RunFiles& files, const dist::World& world,
+                               std::string failure);
+/// Does what write_reports does, but does not throw.
+std::string try_to_write_reports(const RunFiles& files, const dist::World& world,
+                                 std::string failure);
+/// If `failure` is not empty, rank 0 throws it, which ends the job. Other ranks for which it is not
+/// empty wait until then.
+void throw_failure(const std::string& failure, const dist::World& world);
+
+}  // namespace tessera::train
