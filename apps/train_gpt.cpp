@@ -153,10 +153,12 @@ class Run {
     check_destinations();
     optim::ZeroOptimizer::check(model_, training_.rule, world, training_.zero);
     choose_algorithms(options, resumed, world);
-    if (!go_on()) return;
+    left_ = go_on();
+    if (left_ == Left::nothing) return;
     // The checks precede begin_run, so that a refused run does not change an older log. begin_run
     // starts counting memory and traffic, so it precedes the input and the optimizer.
-    files_ = run_files(options, resumed, world);
+    if (left_ == Left::steps) files_ = run_files(options, resumed, world);
+    files_.save = options.save;
     log_ = train::begin_run(files_, world);
     input_ = std::make_unique<data::TokenInput>(
         data_, data::TokenInput::Sizes{options.batch.micro, options.model.context});
@@ -167,7 +169,8 @@ class Run {
   }
 
   void train() {
-    if (!optimizer_) return;  // the checkpoint has all steps of the run
+    if (left_ == Left::nothing) return;
+    if (left_ == Left::save) return save_alone();
     if (options_.eval_only) return evaluate_only();
     // The loop's constructor may refuse the run, so it precedes the first line of the log.
     train::StepLoop loop(
@@ -206,20 +209,24 @@ class Run {
     print_sample();
   }
 
+  // Writes --save from the checkpoint, which has all steps of the run.
+  void save_alone() { end_save(save(), options_, resumed_, world_); }
+
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
   // run resumes from a checkpoint, checks that the checkpoint belongs to this run, and starts the
-  // loop at the checkpoint's step. Returns false if the checkpoint has all steps already.
-  bool go_on() {
-    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return true;
+  // loop at the checkpoint's step. Returns what is left to do.
+  Left go_on() {
+    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return Left::steps;
     run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
     const data::TokenFile& file = *data_.training().file;
     run_settings_.push_back({"data", tokens_setting("", options_.data, file, false).value});
     resumed_.check("train_gpt", run_settings_);
     const std::vector<std::string> others = given_flags({{"--sample", options_.sample > 0}});
-    if (nothing_left(options_, resumed_, others)) return false;
+    const Left left = left_to_do(options_, resumed_, others);
+    if (left != Left::steps) return left;
     training_.loop.weights.evaluated = measure();
     resumed_.place(training_.loop, run_settings_, bits_settings("train_gpt", world_));
-    return true;
+    return Left::steps;
   }
 
   // Says what evaluations measure, with the digest of --val-data. Without --val-data, evaluations
@@ -325,6 +332,7 @@ class Run {
   models::Gpt model_;
   data::TokenData data_;
   std::unique_ptr<data::TokenInput> input_;
+  Left left_ = Left::steps;
   train::RunFiles files_;
   std::unique_ptr<train::RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;

@@ -79,7 +79,8 @@ class Run {
         model_(task.build(options)) {
     set_thread_count(resumed.threads(options.threads, world));
     check_inputs(world, options, {});
-    if (!go_on()) return;
+    left_ = go_on();
+    if (left_ == Left::nothing) return;
     std::unique_ptr<nn::WeightsFile> weights;
     const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty()) {
@@ -91,7 +92,7 @@ class Run {
     optim::ZeroOptimizer::check(*model_, training_.rule, world, training_.zero);
     // The checks precede begin_run, so that a refused run does not change an older log. begin_run
     // starts counting memory and traffic, so it precedes the input and the optimizer.
-    files_ = run_files(options, resumed, world);
+    if (left_ == Left::steps) files_ = run_files(options, resumed, world);
     files_.save = options.save;
     log_ = train::begin_run(files_, world);
     input_ = std::make_unique<data::RatingInput>(task.batches);
@@ -102,7 +103,8 @@ class Run {
   }
 
   void train() {
-    if (!optimizer_) return;  // the checkpoint has all steps of the run
+    if (left_ == Left::nothing) return;
+    if (left_ == Left::save) return save_alone();
     if (options_.eval_only) return evaluate_only();
     // The loop's constructor may refuse the run, so it precedes the first line of the log.
     train::StepLoop loop(
@@ -143,20 +145,24 @@ class Run {
     print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
   }
 
+  // Writes --save from the checkpoint, which has all steps of the run.
+  void save_alone() { end_save(save(), options_, resumed_, world_); }
+
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
   // run resumes from a checkpoint, checks that the checkpoint belongs to this run, and starts the
-  // loop at the checkpoint's step. Returns false if the checkpoint has all steps already.
-  bool go_on() {
-    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return true;
+  // loop at the checkpoint's step. Returns what is left to do.
+  Left go_on() {
+    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return Left::steps;
     run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);
     run_settings_.push_back({"data", fmt::format("{:016x}", digest_of_ratings(task_.data))});
     run_settings_.push_back(
         {"ids", models::digest_of_ids(task_.data.user_ids, task_.data.item_ids)});
     resumed_.check("train_recommender", run_settings_);
-    if (nothing_left(options_, resumed_)) return false;
+    const Left left = left_to_do(options_, resumed_);
+    if (left != Left::steps) return left;
     if (task_.ranking) training_.loop.weights.evaluated = task_.ranking->measure();
     resumed_.place(training_.loop, run_settings_, bits_settings("train_recommender", world_));
-    return true;
+    return Left::steps;
   }
 
   void announce() {
@@ -237,15 +243,18 @@ class Run {
     const optim::Plan plan = train::plan_run(train::as_it_went(training_, count), *model_,
                                              task_.planned(options_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
-      if (!options_.save.empty()) {
-        failure = train::save_or_rescue(options_.save, *optimizer_, world_,
-                                        [this](const std::string& path) {
-                                          return train::open_weights(path, *model_, save_options());
-                                        });
-      }
+      if (!options_.save.empty()) failure = save();
       failure = train::try_to_write_trace(files_, world_, failure);
     });
     return failure;
+  }
+
+  // Returns why the weights were not saved, or an empty text.
+  std::string save() {
+    return train::save_or_rescue(options_.save, *optimizer_, world_,
+                                 [this](const std::string& path) {
+                                   return train::open_weights(path, *model_, save_options());
+                                 });
   }
 
   train::SaveOptions save_options() const {
@@ -262,6 +271,7 @@ class Run {
   const RecommenderTask& task_;
   std::unique_ptr<models::Recommender> model_;
   std::unique_ptr<data::RatingInput> input_;
+  Left left_ = Left::steps;
   train::RunFiles files_;
   std::unique_ptr<train::RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;

@@ -147,10 +147,11 @@ class Run {
                                         .first_step = resumed.step(),
                                         .ranks = world.size,
                                         .rank = world.rank});
-    if (!go_on()) return;
+    left_ = go_on();
+    if (left_ == Left::nothing) return;
     // The checks precede begin_run, so that a refused run does not change an older log. begin_run
     // starts counting memory and traffic, so it precedes the input and the optimizer.
-    files_ = run_files(options, resumed, world);
+    if (left_ == Left::steps) files_ = run_files(options, resumed, world);
     files_.save = options.save;
     log_ = train::begin_run(files_, world);
     input_ = std::make_unique<data::ImageInput>(
@@ -164,7 +165,8 @@ class Run {
   }
 
   void train() {
-    if (!optimizer_) return;  // the checkpoint has all steps of the run
+    if (left_ == Left::nothing) return;
+    if (left_ == Left::save) return save_alone();
     if (options_.eval_only) return evaluate_only();
     // The loop's constructor may refuse the run, so it precedes the first line of the log.
     train::StepLoop loop(training_.loop, world_, *optimizer_, *log_,
@@ -198,18 +200,24 @@ class Run {
     print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
   }
 
+  // Writes --save from the checkpoint, which has all steps of the run.
+  void save_alone() {
+    end_save(save(resumed_.step() - resumed_.skipped()), options_, resumed_, world_);
+  }
+
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
   // run resumes, checks that the checkpoint belongs to this run, and starts the loop at the
-  // checkpoint's step. Returns false if the checkpoint has all steps already.
-  bool go_on() {
-    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return true;
+  // checkpoint's step. Returns what is left to do.
+  Left go_on() {
+    if (!resumed_.found() && !options_.checkpoints.options.wanted()) return Left::steps;
     const bool ranks_matter = options_.sync_bn || options_.reduction == optim::Reduction::fast;
     run_settings_ = run_settings(header(), ranks_matter);
     run_settings_.push_back({"data", fmt::format("{:016x}", data::digest_of_images(data_, false))});
     resumed_.check("train_resnet", run_settings_);
-    if (nothing_left(options_, resumed_)) return false;
+    const Left left = left_to_do(options_, resumed_);
+    if (left != Left::steps) return left;
     resumed_.place(training_.loop, run_settings_, bits_settings("train_resnet", world_));
-    return true;
+    return Left::steps;
   }
 
   Tensor loss(const Tensor& images, const Tensor& labels) {
@@ -284,12 +292,7 @@ class Run {
     train::report_run(plan, count, world_, *log_, [&] {
       const train::LoopOptions& loop = training_.loop;
       const int64_t updates = loop.first_step + count.steps - loop.skipped - count.skipped;
-      if (!options_.save.empty()) {
-        failure =
-            train::save_or_rescue(options_.save, *optimizer_, world_, [&](const std::string& path) {
-              return train::open_weights(path, *model_, save_options(updates));
-            });
-      }
+      if (!options_.save.empty()) failure = save(updates);
       failure = train::try_to_write_trace(files_, world_, failure);
       if (!options_.report.empty()) {
         train::log_predictions(*model_, data_.validation, data_.transform, data_.class_names,
@@ -298,6 +301,13 @@ class Run {
       }
     });
     return failure;
+  }
+
+  // Returns why the weights, those after `updates` updates, were not saved, or an empty text.
+  std::string save(int64_t updates) {
+    return train::save_or_rescue(options_.save, *optimizer_, world_, [&](const std::string& path) {
+      return train::open_weights(path, *model_, save_options(updates));
+    });
   }
 
   train::SaveOptions save_options(int64_t updates) const {
@@ -315,6 +325,7 @@ class Run {
   std::shared_ptr<data::TrainingBatches> batches_;
   std::unique_ptr<data::ImageInput> input_;
   int64_t data_exposed_ns_ = 0;  // time that the running step has waited for data
+  Left left_ = Left::steps;
   train::RunFiles files_;
   std::unique_ptr<train::RunLog> log_;
   std::unique_ptr<optim::ZeroOptimizer> optimizer_;

@@ -8,9 +8,7 @@
 #include <spdlog/spdlog.h>
 
 #include "apps/console/console.h"
-#include "apps/console/shell_word.h"
-#include "core/error.h"
-#include "models/recommender/recommender_file.h"
+#include "train/run_files.h"
 
 namespace tessera::apps {
 namespace {
@@ -47,9 +45,9 @@ void warn_of_plan(const RunOptions& options) {
                fmt::format("{}", fmt::join(flags, ", ")));
 }
 
-bool nothing_left(const RunOptions& options, const Resumed& resumed,
-                  const std::vector<std::string>& others) {
-  if (options.eval_only || !resumed.finished(options.steps)) return false;
+Left left_to_do(const RunOptions& options, const Resumed& resumed,
+                const std::vector<std::string>& others) {
+  if (options.eval_only || !resumed.finished(options.steps)) return Left::steps;
   const std::pair<const char*, const std::string&> unwritten[] = {
       {"--report", options.report},
       {"--csv", options.csv},
@@ -68,15 +66,11 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed,
   if (!options.trace.empty()) {
     spdlog::warn("--trace {} is not written, because no step is left", options.trace);
   }
-  if (!options.save.empty() && models::describes_recommender(resumed.manifest().weights)) {
-    spdlog::warn(
-        "--save {} is not written, because no step is left; `checkpoint export` cannot write it, "
-        "because checkpoints lack the ids and histories that recommend needs",
-        options.save);
-  } else if (!options.save.empty()) {
-    spdlog::warn(
-        "--save {} is not written, because no step is left; `checkpoint export {} {}` writes it",
-        options.save, shell_word(resumed.folder()), shell_word(options.save));
+  // With --resume-changed steps, the run may have fewer steps than the checkpoint.
+  const bool saves = !options.save.empty() && resumed.step() == options.steps;
+  if (!options.save.empty() && !saves) {
+    spdlog::warn("--save {} is not written, because {} is of a later step than the last one, {}",
+                 options.save, resumed.folder(), options.steps);
   }
   std::vector<std::string> flags = given_flags(
       {{"--save-every", options.save_every.has_value()}, {"--save-best", options.save_best}});
@@ -90,7 +84,14 @@ bool nothing_left(const RunOptions& options, const Resumed& resumed,
         "--checkpoint {} is not written, because no step is left; the run's last checkpoint is {}",
         options.checkpoints.options.folder, resumed.folder());
   }
-  return true;
+  return saves ? Left::save : Left::nothing;
+}
+
+void end_save(const std::string& failure, const RunOptions& options, const Resumed& resumed,
+              const dist::World& world) {
+  train::throw_failure(failure, world);
+  spdlog::info("--save {} is written from {}, because no step is left", options.save,
+               resumed.folder());
 }
 
 }  // namespace tessera::apps

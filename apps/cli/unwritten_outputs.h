@@ -1,5 +1,6 @@
-// Warns of output files that a training command asks for but does not write. The files are not
-// written if the command takes no step: with --plan, or if a checkpoint already has all steps.
+// Warns of output files that a training command asks for but does not write, because the command
+// takes no step: with --plan, or if a checkpoint already has all steps. In the second case --save
+// is written all the same, from the checkpoint.
 #pragma once
 
 #include <string>
@@ -7,6 +8,7 @@
 
 #include "apps/cli/resume.h"
 #include "apps/cli/run_options.h"
+#include "dist/bootstrap.h"
 
 namespace tessera::apps {
 
@@ -18,12 +20,24 @@ std::vector<std::string> output_flags(const RunOptions& options);
 /// --checkpoint.
 void warn_of_plan(const RunOptions& options);
 
-/// Returns true if the checkpoint already has all steps of the run and --eval-only was not given.
-/// In this case, warns of each given flag whose output will not be written: --report, --csv,
-/// --tensorboard, --trace, --save, --save-every and --save-best. Also warns of --log if its file
-/// does not exist, and of --checkpoint if the run resumes from a checkpoint in another folder.
-/// `others` are further given flags that ask for output, such as "--sample" of train_gpt.
-bool nothing_left(const RunOptions& options, const Resumed& resumed,
-                  const std::vector<std::string>& others = {});
+/// What a run still has to do.
+enum class Left {
+  steps,  // or, with --eval-only, the evaluation
+  save,   // only --save: the run may have been killed after its last checkpoint, before its save
+  nothing,
+};
+
+/// Returns what the run has to do. If the checkpoint already has all steps, warns of each given
+/// flag whose output will not be written: --report, --csv, --tensorboard, --trace, --save-every and
+/// --save-best. Also warns of --log if its file does not exist, of --save if the checkpoint has
+/// more steps than the run, and of --checkpoint if the run resumes from a checkpoint in another
+/// folder. `others` are further given flags that ask for output, such as "--sample" of train_gpt.
+Left left_to_do(const RunOptions& options, const Resumed& resumed,
+                const std::vector<std::string>& others = {});
+
+/// Ends a run that had only --save left, on every rank. `failure` is the result of save_or_rescue.
+/// If it is empty, prints which checkpoint the weights are from. Otherwise throws (throw_failure).
+void end_save(const std::string& failure, const RunOptions& options, const Resumed& resumed,
+              const dist::World& world);
 
 }  // namespace tessera::apps

@@ -14,7 +14,7 @@ digest() {
 }
 
 # Runs the reference on one rank. The reference saves only at the end.
-alone "${run[@]}" --checkpoint whole --log whole.jsonl
+alone "${run[@]}" --checkpoint whole --log whole.jsonl --save whole.safetensors
 grep -q 'planned and measured are equal on all ranks (1)' stdout.log || fail "$(cat stdout.log)"
 expected=$(digest whole.jsonl 12)
 [[ $expected =~ ^[0-9a-f]{32}$ ]] || fail "no digest in $(cat whole.jsonl)"
@@ -67,15 +67,30 @@ ranks 2 "${run[@]}" --checkpoint elsewhere --log off.jsonl
 grep -q 'all 12 steps are done; .* give --steps and --resume-changed steps,warmup$' stderr.log ||
   fail "$(cat stderr.log)"
 like_whole off.jsonl "nothing left to do"
-ranks 2 "${run[@]}" --checkpoint elsewhere --save late.safetensors --log late.jsonl --quiet
-for output in "--save late.safetensors" "--log late.jsonl"; do
-  grep -q -- "$output is not written, because no step is left" stderr.log ||
-    fail "$(cat stderr.log)"
+ranks 2 "${run[@]}" --checkpoint elsewhere --log late.jsonl --quiet
+grep -q -- '--log late.jsonl is not written, because no step is left' stderr.log ||
+  fail "$(cat stderr.log)"
+# Only --save is written then, as by a run that was not killed between its last checkpoint and the
+# end. An existing file is replaced.
+echo damaged > late.safetensors
+for n in 1 2; do
+  ranks $n "${run[@]}" --checkpoint elsewhere --save late.safetensors --stage 3
+  grep -q -- '--save late.safetensors is written from elsewhere/step-000000012, because' \
+    stderr.log || fail "$(cat stderr.log)"
+  cmp late.safetensors whole.safetensors || fail "other weights without a step on $n ranks"
+  rm late.safetensors
 done
+expect 'no/late.safetensors' "$train_gpt" "${run[@]}" --checkpoint elsewhere \
+  --save no/late.safetensors --quiet
+# With fewer steps than the checkpoint has, the weights of the last step are not known.
+alone "${run[@]}" --steps 8 --resume-changed steps,warmup --checkpoint elsewhere \
+  --save early.safetensors
+grep -q -- '--save early.safetensors is not written, because elsewhere/.* of a later step' \
+  stderr.log || fail "$(cat stderr.log)"
 alone "${run[@]}" --resume elsewhere/step-000000012 --checkpoint third \
-  --save 'late weights.safetensors' --save-every 5 --save-best --sample 3 --quiet
-for text in "export elsewhere/step-000000012 'late weights.safetensors'. writes it\$" \
-  'no step is left, so nothing is written for --save-every, --save-best, --sample$' \
+  --save late.safetensors --save-every 5 --save-best --sample 3 --quiet
+cmp late.safetensors whole.safetensors || fail "other weights beside outputs of steps"
+for text in 'no step is left, so nothing is written for --save-every, --save-best, --sample$' \
   '--checkpoint third is not written, .* the run.s last checkpoint is elsewhere/step-000000012$'; do
   grep -q -- "$text" stderr.log || fail "$(cat stderr.log)"
 done
@@ -271,7 +286,8 @@ wait "$job" || fail "exit code $? after SIGTERM without mpirun: $(cat output.log
 others() {
   local program=$1 name=$2
   shift 2
-  must_work "$program" "$@" --checkpoint "$name-whole" --log "$name-whole.jsonl"
+  must_work "$program" "$@" --checkpoint "$name-whole" --log "$name-whole.jsonl" \
+    --save "$name.safetensors"
   must_work mpirun -n 2 "$program" "$@" --checkpoint "$name" --checkpoint-every 2 \
     --checkpoint-async off --log "$name.jsonl"
   rm -r "$name/step-000000006"
@@ -279,6 +295,10 @@ others() {
   grep -q 'planned and measured are equal on all ranks (3)' stdout.log || fail "$(cat stdout.log)"
   [[ $(digest "$name.jsonl" 6) == $(digest "$name-whole.jsonl" 6) ]] || fail "other bits: $name"
   [[ $(digest "$name.jsonl" 6) =~ ^[0-9a-f]{32}$ ]] || fail "$(cat "$name.jsonl")"
+  # Without a step left, the run writes only --save.
+  mv "$name.safetensors" "$name-first.safetensors"
+  must_work mpirun -n 2 "$program" "$@" --checkpoint "$name" --save "$name.safetensors"
+  cmp "$name.safetensors" "$name-first.safetensors" || fail "other weights without a step: $name"
 }
 ratings=(--steps 6 --batch 60 --micro-batch 12 --factors 10 --threads 1)
 others "$train_recommender" recommender "${ratings[@]}"
