@@ -77,7 +77,9 @@ void print_guesses(const std::string& path, std::span<const float> logits,
   }
 }
 
-void predict(const PredictOptions& options) {
+// Goes on after an image that cannot be labelled. Returns the exit code: 2 if there was such an
+// image, else 0.
+int predict(const PredictOptions& options) {
   dist::choose_device(options.device);
   set_thread_count(dist::threads_per_rank(options.threads, 1));
   const models::ImageModel description = models::read_image_model(options.model);
@@ -85,10 +87,17 @@ void predict(const PredictOptions& options) {
   nn::load_weights(options.model, *model);
   model->eval();
   const NoGrad no_grad;
+  int result = 0;
   for (const std::string& path : options.images) {
-    const Tensor logits = (*model)(read_input(path, description)).to_host();
-    print_guesses(path, logits.values<float>(), description, options.top);
+    try {
+      const Tensor logits = (*model)(read_input(path, description)).to_host();
+      print_guesses(path, logits.values<float>(), description, options.top);
+    } catch (const InputError& error) {
+      print_error(error);
+      result = 2;
+    }
   }
+  return result;
 }
 
 }  // namespace
@@ -96,12 +105,10 @@ void predict(const PredictOptions& options) {
 
 int main(int argc, char** argv) {
   using namespace tessera;
-  return apps::run_alone([&] {
+  return apps::run_tool([&] {
     const auto [options, help] = apps::parse_predict_command_line(argc, argv);
-    if (help.empty()) {
-      apps::predict(options);
-    } else {
-      fmt::print("{}", help);
-    }
+    if (help.empty()) return apps::predict(options);
+    fmt::print("{}", help);
+    return 0;
   });
 }

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,7 +55,9 @@ std::vector<int32_t> best_items(std::span<const float> scores, const data::Histo
   return items;
 }
 
-void recommend(const RecommendOptions& options) {
+// Goes on after a user who is not in the model. Returns the exit code: 2 if there was such a user,
+// else 0.
+int recommend(const RecommendOptions& options) {
   dist::choose_device(options.device);
   set_thread_count(dist::threads_per_rank(options.threads, 1));
   models::RecommenderFile file = models::read_recommender_file(options.model);
@@ -69,11 +70,26 @@ void recommend(const RecommendOptions& options) {
   model->eval();
   train::Scorer scorer(*model, histories,
                        train::ranking_evaluation_sizes(file.config, histories, 1));
+  int result = 0;
   for (const std::string& id : options.users) {
-    const int32_t user = number_of(file.user_ids, id, options.model);
+    int32_t user = 0;
+    try {
+      user = number_of(file.user_ids, id, options.model);
+    } catch (const InputError& error) {
+      print_error(error);
+      result = 2;
+      continue;
+    }
     const std::span<const float> scores = scorer.catalogue(std::span(&user, 1));
     fmt::print("user {}\n", id);
-    for (const int32_t item : best_items(scores, histories, user, options)) {
+    const std::vector<int32_t> items = best_items(scores, histories, user, options);
+    if (items.empty()) {
+      fmt::print(
+          "            nothing is left to recommend: the user has all {} in the training "
+          "data; --all recommends these too\n",
+          counted(std::ssize(scores), "item"));
+    }
+    for (const int32_t item : items) {
       float score = scores[static_cast<size_t>(item)];
       if (file.objective == "rating") score = std::clamp(score, file.lowest, file.highest);
       const std::string& item_id = file.item_ids[static_cast<size_t>(item)];
@@ -82,6 +98,7 @@ void recommend(const RecommendOptions& options) {
                  title == titles.end() ? "" : "  " + title->second);
     }
   }
+  return result;
 }
 
 }  // namespace
@@ -89,12 +106,10 @@ void recommend(const RecommendOptions& options) {
 
 int main(int argc, char** argv) {
   using namespace tessera;
-  return apps::run_alone([&] {
+  return apps::run_tool([&] {
     const auto [options, help] = apps::parse_recommend_command_line(argc, argv);
-    if (help.empty()) {
-      apps::recommend(options);
-    } else {
-      fmt::print("{}", help);
-    }
+    if (help.empty()) return apps::recommend(options);
+    fmt::print("{}", help);
+    return 0;
   });
 }

@@ -43,11 +43,11 @@ void hold_closed_streams() {
   }
 }
 
+}  // namespace
+
 void print_error(const std::exception& error) {
   std::fputs(fmt::format("error: {}\n", error_text(error)).c_str(), stderr);
 }
-
-}  // namespace
 
 void check_output() {
   errno = 0;

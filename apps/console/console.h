@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -21,6 +22,9 @@ std::vector<std::string> given_flags(std::initializer_list<std::pair<const char*
 /// Flushes standard output. Throws Error if printed text was lost, for instance on a full disk.
 /// run_alone, run_tool and run_job call check_output at the end.
 void check_output();
+
+/// Prints an error as one line on standard error. For programs that go on after an error.
+void print_error(const std::exception& error);
 
 /// Runs a program that is not a rank of a job. Returns its exit code: 0, 2 for bad input, 1 for any
 /// other failure. Prints the error.

@@ -223,6 +223,20 @@ status=0
 grep -q 'the evaluation after step 0 is not finite' stderr.log || fail "$(cat stderr.log)"
 grep -q 'ndcg@10 nan ' stdout.log || fail "$(cat stdout.log)"
 expect 'no user' "$recommend" model.safetensors --user nobody
+# An unknown user does not keep recommend from serving the next one.
+status=0
+"$recommend" model.safetensors --user nobody --user u7 --user u8 --top 4 --items u.item \
+  > stdout.log 2> stderr.log || status=$?
+[[ $status == 2 && $(grep -c '^error: .*no user "nobody"' stderr.log) == 1 ]] ||
+  fail "exit code $status after an unknown user: $(cat stderr.log)"
+diff found.txt stdout.log || fail "other recommendations after an unknown user"
+# A user who has rated all items gets a line that says so.
+printf 'a\tx\t3\na\ty\t4\nb\tx\t5\n' > full.data
+alone --data full.data --columns user,item,rating --batch 1 --micro-batch 1 --split none --steps 1 \
+  --save full.safetensors
+must_work "$recommend" full.safetensors a b
+[[ $(grep -c 'nothing is left to recommend: the user has all 2 items' stdout.log) == 1 ]] ||
+  fail "$(cat stdout.log)"
 expect 'required' "$recommend" model.safetensors
 cp text.txt text.safetensors
 expect 'text.safetensors' "$recommend" text.safetensors --user u7

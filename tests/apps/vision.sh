@@ -193,6 +193,12 @@ expect 'has no tensor' "$train_gpt" "${run[@]}" --model resnet32 --init one.safe
 expect 'shape is' "$train_gpt" --image-size 0 --steps 1 --init one.safetensors
 head -c 300 pictures/dark/05.png > cut.png
 expect 'cut.png' "$predict" model.safetensors cut.png
+# An image that cannot be read does not keep predict from labelling the next one.
+status=0
+"$predict" model.safetensors cut.png pictures/dark/07.png > labels.txt 2> stderr.log || status=$?
+[[ $status == 2 && $(grep -c '^error: cut.png' stderr.log) == 1 ]] ||
+  fail "exit code $status after a bad image: $(cat stderr.log)"
+[[ $(head -n 1 labels.txt) == pictures/dark/07.png ]] || fail "no other image: $(cat labels.txt)"
 expect 'required' "$predict" model.safetensors
 cp text.txt text.safetensors
 expect 'text.safetensors' "$predict" text.safetensors cut.png
