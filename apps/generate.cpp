@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "apps/cli/command_line.h"
+#include "apps/cli/paths.h"
 #include "apps/generate_options.h"
 #include "core/context.h"
 #include "dist/device_choice.h"
@@ -18,6 +19,7 @@ namespace {
 
 void generate(const GenerateOptions& options) {
   dist::choose_device(options.device);
+  check_not_a_checkpoint(options.model);
   const std::string weights = models::gpt_weights_path(options.model);
   const models::GptConfig config = models::read_gpt_config_of(weights);
   const bool bytes = config.vocab == 256;

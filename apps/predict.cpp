@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "apps/cli/command_line.h"
+#include "apps/cli/paths.h"
 #include "apps/predict_options.h"
 #include "apps/predict_transform.h"
 #include "core/autograd.h"
@@ -80,6 +81,7 @@ void print_guesses(const std::string& path, std::span<const float> logits,
 // Goes on after an image that cannot be labelled. Returns the exit code: 2 if there was such an
 // image, else 0.
 int predict(const PredictOptions& options) {
+  check_not_a_checkpoint(options.model);
   dist::choose_device(options.device);
   set_thread_count(dist::threads_per_rank(options.threads, 1));
   const models::ImageModel description = models::read_image_model(options.model);

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "apps/cli/command_line.h"
+#include "apps/cli/paths.h"
 #include "apps/recommend_options.h"
 #include "core/context.h"
 #include "core/text/number_text.h"
@@ -58,6 +59,7 @@ std::vector<int32_t> best_items(std::span<const float> scores, const data::Histo
 // Goes on after a user who is not in the model. Returns the exit code: 2 if there was such a user,
 // else 0.
 int recommend(const RecommendOptions& options) {
+  check_not_a_checkpoint(options.model, "give the file that --save of its run wrote");
   dist::choose_device(options.device);
   set_thread_count(dist::threads_per_rank(options.threads, 1));
   models::RecommenderFile file = models::read_recommender_file(options.model);

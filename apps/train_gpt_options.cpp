@@ -54,6 +54,7 @@ void fill_model(const ModelOptions& given, TrainOptions& options) {
   const float dropout = options.model.dropout;
   ModelOptions sizes = given;
   if (!options.init.empty()) {
+    check_not_a_checkpoint(options.init);
     options.init = models::gpt_weights_path(options.init);
     sizes = with_sizes_of(options.init, given);
   }

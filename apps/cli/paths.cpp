@@ -12,6 +12,7 @@
 
 #include "apps/console/shell_word.h"
 #include "core/error.h"
+#include "core/text/input_file.h"
 #include "core/text/output_file.h"
 #include "train/checkpoint/checkpoint.h"
 
@@ -218,6 +219,24 @@ void check_checkpoint_folder(const std::string& flag, const std::string& path) {
   const std::string above = name.parent_path().string();
   fail_input("{0} {1} is a single checkpoint; give {0} {2}, or --resume {3}", flag, path,
              shell_word(above.empty() ? "." : above), shell_word(path));
+}
+
+void check_not_a_checkpoint(const std::string& weights, const std::string& advice) {
+  std::error_code error;
+  if (!fs::is_directory(weights, error)) return;
+  if (has_name((fs::path(weights) / "model.safetensors").string())) return;
+  const bool is_single = is_checkpoint(weights);
+  const bool has_checkpoints =
+      !is_single && std::ranges::any_of(train::checkpoint_steps(weights), [&](int64_t step) {
+        return is_checkpoint(fs::path(weights) / train::checkpoint_name(step));
+      });
+  if (!is_single && !has_checkpoints) return;
+  fail_input("{} is a {}, expected weights; {}", weights,
+             is_single ? "checkpoint" : "folder of checkpoints",
+             !advice.empty() ? advice
+                             : fmt::format("write its weights to a file: checkpoint export {} "
+                                           "out/model.safetensors",
+                                           shell_word(weights)));
 }
 
 void check_output_path(const std::string& flag, const std::string& path) {

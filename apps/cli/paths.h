@@ -57,6 +57,10 @@ void check_not_a_dash(const std::string& flag, const std::string& path);
 /// Readers would take such a folder of checkpoints for a checkpoint without a manifest. `flag`
 /// names the folder in the error.
 void check_checkpoint_folder(const std::string& flag, const std::string& path);
+/// Throws InputError if `weights`, a path from which weights are to be read, is a checkpoint or a
+/// folder of checkpoints, and not also a folder with model.safetensors. The error ends with
+/// `advice`; if this is empty, with the command that exports the weights.
+void check_not_a_checkpoint(const std::string& weights, const std::string& advice = "");
 /// Throws InputError as check_outside_checkpoints does, or if `path` is "-", or if no file can be
 /// written to `path`. For programs with a single output.
 void check_output_path(const std::string& flag, const std::string& path);

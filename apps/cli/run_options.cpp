@@ -252,6 +252,7 @@ void fill_before_data(const GivenRun& given, RunOptions& options) {
   at_least("--seed", given.seed, 0);
   options.seed = static_cast<uint64_t>(given.seed);
   check_checkpoint_folder("--checkpoint", options.checkpoints.options.folder);
+  check_not_a_checkpoint(options.init);
   imply_log(options);
 }
 

@@ -179,6 +179,15 @@ tool import recommender.safetensors recommender-ids --optimizer adam
 tool inspect recommender-ids --json
 expect 'it has no tensor "ids.users"' "$TESSERA_BIN/recommend" recommender-exported.safetensors \
   --user u1
+# A checkpoint is not a file of weights. The errors say how to get weights from it.
+hint='expected weights; write its weights to a file: checkpoint export'
+expect "a/step-000000008 is a checkpoint, $hint a/step-000000008 out/model.safetensors" \
+  "$train_gpt" "${full[@]}" --init a/step-000000008
+expect "a is a folder of checkpoints, $hint a out/" "$generate" a
+expect "resnet is a folder of checkpoints, $hint resnet out/" "$TESSERA_BIN/predict" resnet x.png
+expect "resnet is a folder of checkpoints, $hint" "$TESSERA_BIN/train_resnet" --init resnet
+expect 'recommender is a .*, expected weights; give the file that --save of its run wrote' \
+  "$TESSERA_BIN/recommend" recommender u1
 # A run can begin with the exported weights.
 must_work "$train_recommender" --batch 60 --micro-batch 12 --factors 10 --threads 1 --steps 1 \
   --init recommender-exported.safetensors
