@@ -44,8 +44,15 @@ namespace tessera::apps {
 namespace {
 
 data::ImageData open_data(const ImageTrainOptions& options) {
-  data::ImageData data =
-      data::open_image_data({.path = options.data, .image_size = options.image_size});
+  data::ImageDataOptions source{.path = options.data, .image_size = options.image_size};
+  // Images of a folder are resized to the size for which the weights of --init were trained.
+  if (!options.init.empty() && options.image_size == 0) {
+    const nn::SafetensorsMetadata metadata = nn::SafetensorsReader(options.init).metadata();
+    if (models::describes_image_model(metadata)) {
+      source.folder_size = models::parse_image_model(options.init, metadata).sizes.side;
+    }
+  }
+  data::ImageData data = data::open_image_data(source);
   const data::ImageShape& shape = data.transform.shape;
   if (shape.height != shape.width) {
     fail_input("{}: its images have {} x {} pixels, expected square images", options.data,

@@ -16,7 +16,7 @@ namespace tessera::apps {
 
 struct ImageTrainOptions : RunOptions {  // `data` empty: the program draws pictures
   std::string model = "resnet20";
-  int64_t image_size = 0;  // 0: the images' own size, or 224 for folders of images
+  int64_t image_size = 0;  // 0: the images' own size; for folders that of --init, else 224
   double epochs = 0;       // length of the run in epochs
   float label_smoothing = 0;
   bool augment = true;

@@ -19,8 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t folder_image_size = 224;
-
 // Statistics of ImageNet's training images, as torchvision's models expect them.
 const ChannelStatistics imagenet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
 
@@ -158,7 +156,7 @@ Found find_idx(const Folder& folder) {
 
 Found find_folders(const Folder& folder) {
   ImageData data{.format = "folder"};
-  data.transform.shape = {folder_image_size, folder_image_size, 3};
+  data.transform.shape.channels = 3;
   data.transform.norm = imagenet;
   data.transform.resizes = true;
   std::string training = folder.path;
@@ -207,16 +205,19 @@ ImageData draw(const ImageDataOptions& options) {
                    {drawn_classes.begin(), drawn_classes.end()}, drawn_shape);
 }
 
-void set_size(ImageData& data, int64_t size, const std::string& path) {
+void set_size(ImageData& data, const ImageDataOptions& options) {
   ImageShape& shape = data.transform.shape;
+  const bool is_default = options.image_size == 0 && data.transform.resizes;
+  const int64_t size = is_default ? options.folder_size : options.image_size;
   if (size < 0 || size > most_image_side) {
     fail_input("image size is {}, expected 0 to {}", size, most_image_side);
   }
   if (size == 0 || (size == shape.height && size == shape.width)) return;
   if (!data.transform.resizes) {
-    fail_input("an image size of {} is asked for, but the images of {} are {} x {} and are not "
-               "resized; only those of a folder of JPEG or PNG files are", size,
-               path.empty() ? "the drawn set" : path, shape.height, shape.width);
+    fail_input(
+        "an image size of {} is asked for, but the images of {} are {} x {} and are not "
+        "resized; only those of a folder of JPEG or PNG files are",
+        size, options.path.empty() ? "the drawn set" : options.path, shape.height, shape.width);
   }
   shape.height = shape.width = size;
 }
@@ -232,7 +233,7 @@ std::string ImageData::description() const {
 
 ImageData open_image_data(const ImageDataOptions& options) {
   ImageData data = options.path.empty() ? draw(options) : find(options.path);
-  set_size(data, options.image_size, options.path);
+  set_size(data, options);
   return data;
 }
 

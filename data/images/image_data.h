@@ -23,7 +23,8 @@ namespace tessera::data {
 
 struct ImageDataOptions {
   std::string path = {};
-  int64_t image_size = 0;  // height and width of the input; 0: the images' own, 224 for folders
+  int64_t image_size = 0;     // height and width; 0: the images' own, folder_size for folders
+  int64_t folder_size = 224;  // to which images of folders are then resized
   int64_t drawn_training = 10000;
   int64_t drawn_validation = 2000;
 };

@@ -136,6 +136,12 @@ PYTHON
 alone "${run[@]}" --init one.safetensors --eval-only
 mv stdout.log evaluated.txt
 grep -q "top-1" evaluated.txt || fail "$(cat evaluated.txt)"
+# Without --image-size, the images of a folder get the size for which the weights were trained.
+sizeless=(--data pictures --batch 12 --micro-batch 4 --init one.safetensors --eval-only)
+alone "${sizeless[@]}"
+cmp stdout.log evaluated.txt || fail "another size than that of the weights: $(cat stderr.log)"
+alone "${sizeless[@]}" --image-size 20
+grep -q 'images of 20 x 20 x 3' stderr.log || fail "$(cat stderr.log)"
 edit_safetensors one.safetensors shifted.safetensors \
   'describe("tessera_image_model", "mean", [0.1, 0.1, 0.1])'
 ranks 2 "${run[@]}" --init shifted.safetensors --eval-only
