@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <filesystem>
+#include <initializer_list>
+#include <iterator>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -30,9 +34,6 @@ struct Folder {
   std::string in(const std::string& name) const { return fs::path(path) / name; }
   bool has_file(const std::string& name) const {
     return std::binary_search(files.begin(), files.end(), name);
-  }
-  bool has_folder(const std::string& name) const {
-    return std::binary_search(folders.begin(), folders.end(), name);
   }
 };
 
@@ -154,18 +155,84 @@ Found find_idx(const Folder& folder) {
   return data;
 }
 
+// Returns the folders that have one of these names in upper or lower case.
+std::vector<std::string> folders_called(const Folder& folder,
+                                        std::initializer_list<std::string_view> names) {
+  std::vector<std::string> found;
+  for (const std::string& name : folder.folders) {
+    std::string lower = name;
+    std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (std::ranges::find(names, lower) != names.end()) found.push_back(name);
+  }
+  return found;
+}
+
+// Returns the path of the only folder in a list, or an empty path if the list is empty. Several
+// folders may hold different images.
+std::string only_one(const Folder& folder, const std::vector<std::string>& names) {
+  if (names.size() > 1) {
+    fail_input("{}: has the folders {}, expected only one of them", folder.path,
+               fmt::join(names, " and "));
+  }
+  return names.empty() ? "" : folder.in(names.front());
+}
+
+// Returns the folder to train on, or an empty path.
+std::string training_folder(const Folder& folder) {
+  std::vector<std::string> found = folders_called(folder, {"train", "training"});
+  // A folder without folders is the class of this name.
+  std::erase_if(found, [&](const auto& name) { return folders_in(folder.in(name)).empty(); });
+  return only_one(folder, found);
+}
+
+std::string validation_folder(const Folder& folder) {
+  const auto found = folders_called(folder, {"val", "valid", "validation"});
+  return only_one(folder, found.empty() ? folders_called(folder, {"test", "testing"}) : found);
+}
+
+bool has_files(const std::string& path) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+    const bool hidden = entry.path().filename().string().starts_with('.');
+    if (!hidden && !entry.is_directory(error)) return true;
+  }
+  return false;
+}
+
+// Refuses class folders that look like the parts of a data set, whose classes are one level below:
+// two folders without files that have two or more folders of the same names. Other folders within a
+// class are accepted, such as the folder "images" that some data sets have in every class.
+void refuse_parts(const Folder& folder) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> seen;  // path, names of folders
+  for (const std::string& name : folder.folders) {
+    const std::string path = folder.in(name);
+    if (has_files(path)) continue;
+    const std::vector<std::string> inner = folders_in(path);
+    for (const auto& [other_path, other] : seen) {
+      std::vector<std::string> common;
+      std::ranges::set_intersection(other, inner, std::back_inserter(common));
+      if (common.size() < 2) continue;
+      fail_input(
+          "{} and {} have no images, but the same folders {}; expected a folder of images for each "
+          "class, or such folders in train/ and val/",
+          other_path, path, fmt::join(common, ", "));
+    }
+    seen.emplace_back(path, inner);
+  }
+}
+
 Found find_folders(const Folder& folder) {
   ImageData data{.format = "folder"};
   data.transform.shape.channels = 3;
   data.transform.norm = imagenet;
   data.transform.resizes = true;
-  std::string training = folder.path;
+  std::string training = training_folder(folder);
   std::string validation;
-  if (folder.has_folder("train") && !folders_in(folder.in("train")).empty()) {
-    training = folder.in("train");
-    for (const char* name : {"val", "validation", "test"}) {
-      if (validation.empty() && folder.has_folder(name)) validation = folder.in(name);
-    }
+  if (training.empty()) {
+    refuse_parts(folder);
+    training = folder.path;
+  } else {
+    validation = validation_folder(folder);
   }
   data.class_names = folders_in(training);
   if (data.classes() < 2) return {};

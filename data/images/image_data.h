@@ -6,8 +6,9 @@
 //   {train,t10k}-{images,labels}-...    MNIST or Fashion-MNIST, IDX, compressed or not; if only
 //                                       train or only t10k is there, its last tenth is held out
 //   folders of JPEG or PNG files        one folder for each class, at the path itself, or below
-//                                       train/ and val/ (or validation/, or test/); without a
-//                                       validation folder, the last tenth of each class is held out
+//                                       train/ and val/; without val/, the last tenth of each class
+//                                       is held out. Other names are training/, and valid/,
+//                                       validation/, test/ or testing/, all in upper or lower case
 //   no path                             pictures that the program draws (drawn_images.h)
 #pragma once
 
@@ -46,6 +47,8 @@ struct ImageData {
 /// Throws InputError
 ///  - if a path is given that is not a folder,
 ///  - if the folder has none of the formats above (the message names the files looked for),
+///  - if there are several folders to train on or several to validate on,
+///  - if there is no folder to train on, and class folders look like the parts of a data set,
 ///  - if a format's files are incomplete, or a file is malformed (JPEG and PNG files are not
 ///    checked here: ImageSet::read throws for them),
 ///  - if image_size is below 0 or above most_image_side (core/image_side.h),

@@ -252,6 +252,49 @@ TEST_CASE("a folder of class folders, with its own validation part") {
                ContainsSubstring("val: has the class folders cat, dog, eel, expected those of"));
 }
 
+TEST_CASE("the parts of a folder have one of several names, in upper or lower case") {
+  for (const char* training : {"Train", "training"}) {
+    for (const char* validation : {"Test", "testing", "VAL", "valid", "Validation"}) {
+      const TemporaryFolder folder;
+      for (const char* name : {"cat", "dog"}) {
+        add_image(folder, fmt::format("{}/{}/1.png", training, name), 1);
+        add_image(folder, fmt::format("{}/{}/2.png", validation, name), 2);
+      }
+      const data::ImageData data = data::open_image_data({.path = folder.path("")});
+      CHECK(data.class_names == std::vector<std::string>{"cat", "dog"});
+      CHECK(data.train->name(0) == folder.path(fmt::format("{}/cat/1.png", training)));
+      CHECK(data.validation->name(1) == folder.path(fmt::format("{}/dog/2.png", validation)));
+    }
+  }
+  const TemporaryFolder folder;
+  for (const char* file : {"train/a/1.png", "train/b/1.png", "val/a/1.png", "val/b/1.png"}) {
+    add_image(folder, file, 1);
+  }
+  add_image(folder, "Testing/a/1.png", 1);
+  CHECK(data::open_image_data({.path = folder.path("")}).validation->size() == 2);
+  add_image(folder, "Valid/a/1.png", 1);
+  CHECK_THAT(refusal(folder.path("")),
+             ContainsSubstring("has the folders Valid and val, expected only one of them"));
+  add_image(folder, "Train/a/1.png", 1);
+  CHECK_THAT(refusal(folder.path("")), ContainsSubstring("has the folders Train and train, "));
+}
+
+TEST_CASE("parts of a data set with unknown names are not taken for classes") {
+  const TemporaryFolder folder;
+  for (const char* file : {"one/a/1.png", "one/b/1.png", "two/a/1.png", "two/b/1.png"}) {
+    add_image(folder, file, 1);
+  }
+  add_image(folder, "two/c/1.png", 1);
+  folder.file("one/.hidden", "");
+  CHECK_THAT(
+      refusal(folder.path("")),
+      ContainsSubstring("/one and ") && ContainsSubstring("no images, but the same folders a, b"));
+  // A class may have its images in folders.
+  fs::remove_all(folder.path("two/a"));
+  CHECK(data::open_image_data({.path = folder.path("")}).class_names ==
+        std::vector<std::string>{"one", "two"});
+}
+
 TEST_CASE("without a validation part, the last tenth of each class folder is held out") {
   const TemporaryFolder folder;
   for (int i = 0; i < 20; ++i) {
