@@ -25,7 +25,10 @@ if [[ -z ${TESSERA_CUDA:-} ]]; then
 fi
 build release train_gpt generate report corpus
 
-train=(mpirun -n "$ranks" build/release/bin/train_gpt --data build/release/corpus.txt
+# train_gpt warns if --data is given twice.
+data=(--data build/release/corpus.txt)
+if [[ " $* " == *" --data "* || " $* " == *" --data="* ]]; then data=(); fi
+train=(mpirun -n "$ranks" build/release/bin/train_gpt "${data[@]}"
   --preset nano --stage 2 --threads "$threads" --sample 200)
 # train_gpt refuses --report together with --eval-only, which writes no file.
 if [[ " $* " != *" --eval-only "* ]]; then train+=(--report build/release/run.html); fi

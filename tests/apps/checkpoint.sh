@@ -109,7 +109,7 @@ expect "$one is a single checkpoint; give --checkpoint elsewhere, or --resume $o
 expect "$one/ is a single checkpoint; give --checkpoint elsewhere, or --resume $one/" "$train_gpt" \
   "${run[@]}" --checkpoint $one/ --eval-only
 expect 'is a single checkpoint; give --checkpoint ., or --resume step-000000012$' \
-  env -C elsewhere "$train_gpt" "${run[@]}" --data "$work/text.txt" --checkpoint step-000000012
+  env -C elsewhere "$train_gpt" "${run[@]/text.txt/$work/text.txt}" --checkpoint step-000000012
 # Paths that are offered for copying are quoted for the shell.
 ln -s elsewhere 'else where'
 expect "give --checkpoint 'else where', or --resume 'else where/step-000000012'\$" "$train_gpt" \
@@ -207,8 +207,9 @@ expect 'settings differ from those of the run that wrote on/step-000000012: lr i
   "$train_gpt" "${run[@]}" --steps 20 --resume-changed steps,warmup --lr 0.5 --checkpoint on
 grep -q -- '; give the same values, another folder, or --resume-changed steps,warmup,lr,min_lr$' \
   stderr.log || fail "$(cat stderr.log)"
-expect 'data is .* bytes with digest' "$train_gpt" "${run[@]}" --steps 20 \
-  --resume-changed steps,warmup --data "$TESSERA_SOURCE_DIR/README.md" --checkpoint on
+expect 'data is .* bytes with digest' "$train_gpt" \
+  "${run[@]/text.txt/$TESSERA_SOURCE_DIR/README.md}" --steps 20 --resume-changed steps,warmup \
+  --checkpoint on
 # With --threads 0, the default, a resumed run has as many threads as the checkpoint's run. The
 # number in OMP_NUM_THREADS is not used.
 cp -r on more

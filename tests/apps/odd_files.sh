@@ -13,7 +13,8 @@ refuses() {
   shift
   expect "$pattern" timeout 60 "$@"
 }
-for flag in --data --val-data --init; do
+refuses 'pipe: is not a regular file' "${run[@]/text.txt/pipe}"
+for flag in --val-data --init; do
   refuses 'pipe: is not a regular file' "${run[@]}" "$flag" pipe
 done
 refuses 'pipe: is not a regular file' "${run[@]}" --config pipe

@@ -89,6 +89,12 @@ tokens = struct.pack(f"<{len(text)}H", *text)
 open("plain.bin", "wb").write(tokens)
 open("header.bin", "wb").write(struct.pack("<256i", 20240520, 1, len(text), *[0] * 253) + tokens)
 PYTHON
+# A run warns of data that it does not read because --data is given again, and only then.
+alone "${run[@]}" --data=plain.bin --steps 1 --eval-every 0
+[[ $(grep -cx -- '--data is given twice; plain.bin is used' stderr.log) == 1 ]] ||
+  fail "$(cat stderr.log)"
+alone "${run[@]}" --data text.txt --steps 1 --eval-every 0
+if grep -q 'is given' stderr.log; then fail "a repeated value: $(cat stderr.log)"; fi
 for data in plain.bin header.bin; do
   alone "${run[@]}" --data "$data" --log bin.jsonl --sample 5
   # The text's log also has bits per byte. Tokens of a .bin file are not known to be bytes.

@@ -1,0 +1,13 @@
+// Warns of inputs that a command line names several times. A flag's last value is used, so that
+// flags at the end of a command override those of a script. But `--data a.txt --data b.txt` may be
+// meant to train on both files.
+#pragma once
+
+namespace tessera::apps {
+
+/// Warns if the arguments give --data, --val-data or --init several times with different values. To
+/// be called after the arguments have been parsed, and without --help. A value in the file of
+/// --config does not count, because the command line is meant to override it.
+void warn_of_repeated_inputs(int argc, const char* const* argv);
+
+}  // namespace tessera::apps
