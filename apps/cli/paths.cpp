@@ -15,6 +15,7 @@
 #include "core/text/input_file.h"
 #include "core/text/output_file.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/report/log_reader.h"
 
 namespace tessera::apps {
 namespace {
@@ -253,28 +254,32 @@ void check_paths(const GivenPaths& given) {
     paths.outputs.insert(paths.outputs.end(), files.begin(), files.end());
   }
   for (size_t i = 0; i < paths.outputs.size(); ++i) {
-    const auto& [flag, path, may_replace] = paths.outputs[i];
+    const auto& [flag, path, may_replace, is_log] = paths.outputs[i];
     if (path.empty()) continue;
     check_not_a_dash(flag, path);
     check_streams(paths.outputs[i]);
     check_outside_checkpoints(flag, path);
     check_own_folder(paths.outputs[i], given.saves.checkpoints);
-    for (const auto& [input_flag, input, unused] : paths.inputs) {
-      const bool replaces = may_replace != nullptr && std::string_view(may_replace) == input_flag;
-      if (input.empty() || replaces) continue;
-      if (same_file(path, input)) {
-        fail_input("{} {} is what {} reads, and would be overwritten", flag, path, input_flag);
+    for (const GivenPath& input : paths.inputs) {
+      const bool replaces = may_replace != nullptr && std::string_view(may_replace) == input.flag;
+      if (input.path.empty() || replaces) continue;
+      if (same_file(path, input.path)) {
+        fail_input("{} {} is what {} reads, and would be overwritten", flag, path, input.flag);
       }
-      if (is_data_of(path, input)) {
+      if (is_data_of(path, input.path)) {
         fail_input("{} {} is a data file in the folder that {} reads, and would be overwritten",
-                   flag, path, input_flag);
+                   flag, path, input.flag);
       }
     }
     for (size_t j = 0; j < i; ++j) {
-      const auto& [other_flag, other, unused] = paths.outputs[j];
-      if (!other.empty() && same_file(path, other)) {
-        fail_input("{} and {} would write the same file, {}", other_flag, flag, path);
+      const GivenPath& other = paths.outputs[j];
+      if (!other.path.empty() && same_file(path, other.path)) {
+        fail_input("{} and {} would write the same file, {}", other.flag, flag, path);
       }
+    }
+    if (!is_log && train::is_log(path)) {
+      fail_input("{} {} is the log of a run, and would be overwritten; give another name", flag,
+                 path);
     }
   }
 }

@@ -13,6 +13,7 @@ struct GivenPath {
   std::string path;  // empty: not given
   /// The flag of an input that this output may replace; nullptr: none.
   const char* may_replace = nullptr;
+  bool is_log = false;  // the run's log, which may replace or continue another log
 };
 
 /// Weights that --save-every and --save-best write, in folders beside the file of --save
@@ -35,6 +36,7 @@ struct GivenPaths {
 ///
 ///   - an output is an input that it may not replace, a data file in an input folder, or another
 ///     output;
+///   - an output other than the run's log is the log of a run;
 ///   - an output is "-", which does not stand for standard output here;
 ///   - an output is the file that standard output or error is redirected to;
 ///   - an output is a checkpoint or in a checkpoint, which the output would damage;
@@ -45,7 +47,7 @@ struct GivenPaths {
 ///
 /// Existing files are compared by device and inode, so that two links to one file count as equal.
 /// Files that do not exist yet are compared by name. Devices such as /dev/null may be named more
-/// than once. Opens no file.
+/// than once. Opens only existing outputs, to find out if they are logs.
 void check_paths(const GivenPaths& paths);
 /// Throws InputError if `path` is a checkpoint, is anywhere in a checkpoint or in a folder with the
 /// name of an unfinished checkpoint, or is the lock of a folder of checkpoints. `path` need not

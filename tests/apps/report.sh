@@ -174,6 +174,13 @@ expect 'names has 1 name for 2 logs' "$report" run.jsonl plain.jsonl --names one
 expect 'is for one run, but 2 logs' "$report" run.jsonl plain.jsonl --csv x.csv
 expect 'would be overwritten' "$report" run.jsonl --out run.jsonl
 expect 'would be overwritten' "$report" run.jsonl --csv ./run.jsonl
+# The log of another run is not overwritten by a page, a table or weights.
+expect '--out plain.jsonl is the log of a run, and would be' "$report" run.jsonl --out plain.jsonl
+expect '--csv plain.jsonl is the log of a run, and would be' "$report" run.jsonl --csv plain.jsonl
+for flag in report csv save; do
+  expect "--$flag plain.jsonl is the log of a run, and would be overwritten" "$train_gpt" \
+    "${run[@]}" --log x.jsonl "--$flag" plain.jsonl
+done
 expect 'no/x.html: cannot be written' "$report" run.jsonl --out no/x.html
 expect 'made from the log' "$train_gpt" "${run[@]}" --report x.html --log /dev/null
 expect 'no/x.html: cannot be written' "$train_gpt" "${run[@]}" --report no/x.html --log x.jsonl

@@ -4,7 +4,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <string_view>
+#include <system_error>
 
 #include <nlohmann/json.hpp>
 
@@ -48,6 +51,16 @@ std::string fault_of(const Json& line) {
 }
 
 }  // namespace
+
+bool is_log(const std::string& path) {
+  // Opening a pipe would block until another process opens it for writing.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return false;
+  constexpr std::string_view header = R"({"type":"header",)";
+  std::string begin(header.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  return file.read(begin.data(), std::ssize(begin)) && begin == header;
+}
 
 void read_log(const std::string& path,
               const std::function<void(const nlohmann::ordered_json&)>& visit) {

@@ -10,6 +10,10 @@
 
 namespace tessera::train {
 
+/// True if a file begins as the header of a log does, even if a line after it is damaged. False if
+/// the path is not a regular file that can be read.
+bool is_log(const std::string& path);
+
 /// Calls `visit` with each line of the log, in order. A last line without a newline is left out.
 /// Throws InputError
 ///  - if the file cannot be read, or if its first line is not a header,
