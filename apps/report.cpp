@@ -2,8 +2,14 @@
 //
 //   report run.jsonl
 //   report stage0.jsonl stage3.jsonl --out stages.html
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -20,9 +26,30 @@
 namespace tessera::apps {
 namespace {
 
+double seconds_of(const nlohmann::ordered_json& line) {
+  const auto step_ms = line.find("step_ms");
+  return step_ms != line.end() && step_ms->is_number() ? step_ms->get<double>() / 1000 : 0;
+}
+
+// Returns when a run began, in seconds since 1970. Logs do not say when, so this is the time when
+// the log was last written, less the time of all steps.
+double begin_of(const std::string& log) {
+  double seconds = 0;
+  train::read_log(log, [&](const nlohmann::ordered_json& line) { seconds += seconds_of(line); });
+  struct stat status {};
+  if (::stat(log.c_str(), &status) != 0) fail_input("{}: {}", log, std::strerror(errno));
+  return static_cast<double>(status.st_mtim.tv_sec) - seconds;
+}
+
 void write_events(const std::string& log, const std::string& folder) {
-  train::TensorBoardWriter writer(folder, 0);
-  train::read_log(log, [&](const nlohmann::ordered_json& line) { writer.add(line); });
+  // TensorBoard draws curves over the time of events, which is that of their steps, not now.
+  double time = begin_of(log);
+  train::TensorBoardWriter writer(folder, 0, time);
+  train::read_log(log, [&](const nlohmann::ordered_json& line) {
+    time += seconds_of(line);
+    writer.set_time(time);
+    writer.add(line);
+  });
   // A training run continues after a failed write of events, but here the events are the result.
   if (writer.failed()) {
     std::error_code ignored;

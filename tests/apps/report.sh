@@ -60,6 +60,24 @@ assert abs(last["bits_per_byte"] - last["val_loss"] / math.log(2)) < 1e-5
 PYTHON
 python3 check.py
 
+# The events that are made from a log have the times of the run's steps, not that of the conversion.
+must_work "$report" run.jsonl --tensorboard timed
+cat > times.py << 'PYTHON'
+import glob, json, os, struct
+data = open(glob.glob("timed/*")[0], "rb").read()
+times, at = [], 0
+while at < len(data):
+    length, = struct.unpack_from("<Q", data, at)
+    times.append(struct.unpack_from("<d", data, at + 13)[0])
+    at += 16 + length
+steps = [json.loads(line) for line in open("run.jsonl") if line.startswith('{"type":"step"')]
+seconds = sum(step["step_ms"] for step in steps) / 1000
+assert times == sorted(times) and len(set(times)) == 1 + len(steps), times
+assert abs(times[-1] - times[0] - seconds) < 1e-3, (times[0], times[-1], seconds)
+assert abs(times[-1] - os.path.getmtime("run.jsonl")) < 1.1
+PYTHON
+python3 times.py
+
 # A killed run leaves a log that ends within a line. `report` makes a page of the complete lines.
 head -n 20 run.jsonl > cut.jsonl
 printf '{"type":"step","st' >> cut.jsonl

@@ -13,7 +13,8 @@ run=(--data text.txt "${tiny[@]}" --steps 20 --warmup 1 --eval-every 10
 # once.
 ranks 2 "${run[@]}" --steps 12 --resume-changed steps --tensorboard events --log run.jsonl
 ranks 3 "${run[@]}" --resume-changed steps --tensorboard events --log run.jsonl
-must_work "$TESSERA_BIN/report" run.jsonl --tensorboard converted
+# A second conversion replaces the values of the first.
+for _ in 1 2; do must_work "$TESSERA_BIN/report" run.jsonl --tensorboard converted; done
 "$python" - << 'PYTHON'
 import json, struct
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -28,6 +29,7 @@ for folder in ("events", "converted"):
         logged = {line["step"]: f32(line[name]) for line in lines if line["type"] == kind}
         shown = {event.step: event.value for event in events.Scalars(tag)}
         assert shown == logged, (folder, tag, shown, logged)
+        assert len(events.Scalars(tag)) == len(logged), (folder, tag)
     norms = {line["step"]: line["norms"] for line in lines if line["type"] == "norms"}
     shown = {event.step: event.histogram_value for event in events.Histograms("gradient_norms")}
     assert list(shown) == list(norms) == [5, 10, 15, 20], (list(shown), list(norms))

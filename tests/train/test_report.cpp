@@ -231,5 +231,22 @@ TEST_CASE("event files have whole records, and two in one second have two names"
     ++records;
   }
   CHECK(records == 5);  // version, session, scalar, histogram, text
+  {
+    EventFile file(folder.path("timed"), 1, 1000.5);
+    file.set_time(2000.25);
+    file.scalar("train/loss", 3, 0.5);
+    paths[0] = file.path();
+  }
+  // Each record has the length (8 bytes), a checksum (4), the event and a checksum (4). An event
+  // begins with the key of its time (1 byte) and the time (8 bytes).
+  const std::string timed = folder.read(paths[0]);
+  std::vector<double> times;
+  for (size_t begin = 0; begin < timed.size();) {
+    uint64_t length = 0;
+    std::memcpy(&length, &timed[begin], 8);
+    std::memcpy(&times.emplace_back(), &timed[begin + 13], 8);
+    begin += 16 + length;
+  }
+  CHECK(times == std::vector<double>{1000.5, 1000.5, 2000.25});
   CHECK_THROWS_WITH(EventFile("/dev/null/x", 0), ContainsSubstring("/dev/null/x: cannot be made"));
 }

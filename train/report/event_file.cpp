@@ -89,9 +89,9 @@ double seconds_now() {
 }
 
 // Field numbers of Event: 1 wall_time (double), 2 step, 3 file_version, 5 summary, 7 session_log.
-Message event_of(int64_t step) {
+Message event_of(int64_t step, std::optional<double> time) {
   Message event;
-  event.fixed64(1, seconds_now()).varint(2, static_cast<uint64_t>(step));
+  event.fixed64(1, time ? *time : seconds_now()).varint(2, static_cast<uint64_t>(step));
   return event;
 }
 
@@ -144,7 +144,8 @@ void make_event_folder(const std::string& folder) {
   if (error) fail_input("{}: cannot be made: {}", folder, error.message());
 }
 
-EventFile::EventFile(const std::string& folder, int64_t first_step) {
+EventFile::EventFile(const std::string& folder, int64_t first_step, std::optional<double> time)
+    : time_(time) {
   fail_beyond_file_size_limit();
   make_event_folder(folder);
   std::array<char, 256> host{};
@@ -159,10 +160,10 @@ EventFile::EventFile(const std::string& folder, int64_t first_step) {
     if (descriptor_ < 0 && errno != EEXIST) break;
   }
   if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
-  write_event(Message().fixed64(1, seconds_now()).bytes(3, "brain.Event:2").text());
+  write_event(event_of(0, time_).bytes(3, "brain.Event:2").text());
   // Field number of SessionLog: 1 status. The status START (1) makes TensorBoard drop the values of
   // other files from `first_step` on.
-  write_event(event_of(first_step).bytes(7, Message().varint(1, 1).text()).text());
+  write_event(event_of(first_step, time_).bytes(7, Message().varint(1, 1).text()).text());
 }
 
 EventFile::~EventFile() {
@@ -198,7 +199,7 @@ void EventFile::text(std::string_view tag, int64_t step, std::string_view markdo
 }
 
 void EventFile::write_value(int64_t step, const std::string& value) {
-  write_event(event_of(step).bytes(5, Message().bytes(1, value).text()).text());
+  write_event(event_of(step, time_).bytes(5, Message().bytes(1, value).text()).text());
 }
 
 void EventFile::write_event(std::string event) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,14 +23,18 @@ class EventFile {
  public:
   /// Creates a new file in `folder`, and the folder if necessary. The name begins with
   /// "events.out.tfevents.", as TensorBoard expects. Other files in the folder may have values of
-  /// `first_step` and later steps. TensorBoard drops these values. Throws InputError if the file
-  /// cannot be created.
-  EventFile(const std::string& folder, int64_t first_step);
+  /// `first_step` and later steps. TensorBoard drops these values. For `time`, see set_time. Throws
+  /// InputError if the file cannot be created.
+  EventFile(const std::string& folder, int64_t first_step, std::optional<double> time = {});
   ~EventFile();
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
   const std::string& path() const { return path_; }
+
+  /// Sets the time of the records that follow, in seconds since 1970. Without a time, the time of a
+  /// record is when it is written.
+  void set_time(double time) { time_ = time; }
 
   /// True once a write has failed, so that records are missing at the end of the file.
   bool failed() const { return descriptor_ < 0; }
@@ -47,6 +52,7 @@ class EventFile {
   void write_event(std::string event);
 
   std::string path_;
+  std::optional<double> time_;
   int descriptor_ = -1;
 };
 

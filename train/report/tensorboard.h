@@ -1,4 +1,4 @@
-// Writes the lines of a run's log as events for TensorBoard, during the run.
+// Writes the lines of a run's log as events for TensorBoard, during the run or after it.
 //
 //   scalars     train/loss, train/grad_norm, ...; speed/step_ms, ...; eval/val_loss, eval/top1, ...
 //   histograms  gradient_norms: the norms of all parameters' gradients
@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -20,14 +21,19 @@ namespace tessera::train {
 class TensorBoardWriter {
  public:
   /// Creates an event file in `folder` for a run that resumes after `finished` steps (0 for a new
-  /// run). TensorBoard then drops the values of later steps in other files of the folder. Throws
-  /// InputError if the file cannot be created.
-  TensorBoardWriter(const std::string& folder, int64_t finished) : file_(folder, finished + 1) {}
+  /// run). TensorBoard then drops the values of later steps in other files of the folder, for a new
+  /// run all values. For `time`, see set_time. Throws InputError if the file cannot be created.
+  TensorBoardWriter(const std::string& folder, int64_t finished, std::optional<double> time = {})
+      : file_(folder, finished == 0 ? 0 : finished + 1, time) {}
 
   const std::string& path() const { return file_.path(); }
 
   /// True once a write has failed, so that events are missing at the end of the file.
   bool failed() const { return file_.failed(); }
+
+  /// Sets the time of the lines that are added next, in seconds since 1970. Without a time, it is
+  /// when they are added, as during a run.
+  void set_time(double time) { file_.set_time(time); }
 
   /// Adds a line of the log, as text or parsed.
   void add(const std::string& line);
