@@ -61,6 +61,12 @@ uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_vie
   return index;
 }
 
+void DropoutState::check_unambiguous() const {
+  TESSERA_CHECK(!is_ambiguous,
+                "dropout: micro-batches of two optimizers are open on this thread, so the mask to "
+                "draw is unknown; finish one, with backward() or skip(), before the other begins");
+}
+
 DropoutState& dropout_state() {
   thread_local DropoutState state;
   return state;

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "core/ops/scale.h"
-#include "core/random.h"
 #include "core/text/step_number.h"
 #include "optim/zero/option_checks.h"
 #include "optim/zero/zero_engine.h"
@@ -66,10 +65,7 @@ ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::Wor
   engine_->add(std::move(parameters), groups, model.named_statistics());
 }
 
-ZeroOptimizer::~ZeroOptimizer() {
-  // If a step was abandoned, its dropout state must not apply to later forwards.
-  if (engine_->state().began()) dropout_state() = {};
-}
+ZeroOptimizer::~ZeroOptimizer() = default;
 
 void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& group) {
   TESSERA_CHECK(!engine_->state().began() && !engine_->under_way(),
@@ -159,8 +155,8 @@ void ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step) {
                   .micro_batches = batch.micro_batches(),
                   .contributors = batch.contributors(engine_->communicator().size(), micro_step),
                   .contributes = micro.contributes});
-  dropout_state() = {
-      .seed = options_.seed, .step = batches.step_, .first_sample = micro.first_sample};
+  dropout_.begin(
+      {.seed = options_.seed, .step = batches.step_, .first_sample = micro.first_sample});
 }
 
 void ZeroOptimizer::micro_steps(int64_t step, const Batch& batch,
@@ -169,12 +165,14 @@ void ZeroOptimizer::micro_steps(int64_t step, const Batch& batch,
   for (const MicroBatch& micro : all_of(step, batch)) {
     load(micro);
     engine_->run_micro_step(loss);
+    dropout_.end_micro_batch();
   }
 }
 
 void ZeroOptimizer::backward(const Tensor& loss) {
   TESSERA_CHECK(engine_->state().running(), "optimizer: backward outside of micro_batches");
   engine_->backward(loss);
+  dropout_.end_micro_batch();
 }
 
 void ZeroOptimizer::skip() {
@@ -183,6 +181,7 @@ void ZeroOptimizer::skip() {
                 "optimizer: a rank without data would leave the other ranks waiting in their "
                 "synchronized batch norms");
   engine_->skip();
+  dropout_.end_micro_batch();
 }
 
 StepReport LaunchedStep::get() { return engine_->result(number_); }
@@ -194,7 +193,7 @@ LaunchedStep ZeroOptimizer::launch_step() {
   TESSERA_CHECK(state.all_micro_steps_done(),
                 "optimizer: step() or launch_step() was called after {} of {} micro-steps",
                 state.finished(), state.micro_step().count);
-  dropout_state() = {};  // forwards from here on belong to no step
+  dropout_.end_step();  // forwards from here on do not belong to this step
   const int64_t number = engine_->launch();
   return {*engine_, number, engine_->deferred(), engine_->last_notes()};
 }

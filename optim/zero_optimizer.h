@@ -40,6 +40,7 @@
 #include "optim/zero/optimizer_state.h"
 #include "optim/zero/options.h"
 #include "optim/zero/ownership.h"
+#include "optim/zero/step_dropout.h"
 #include "optim/zero/step_report.h"
 
 namespace tessera::optim {
@@ -109,7 +110,8 @@ class ZeroOptimizer {
   /// This rank's micro-batches of a step, the same number on every rank. begin() begins the first
   /// micro-batch, and incrementing the iterator begins the next one. backward() or skip() must
   /// have run in a micro-batch before the next one begins. Dereferencing the iterator changes
-  /// nothing.
+  /// nothing. A micro-batch is open until its backward() or skip(). While micro-batches of two
+  /// optimizers are open on a thread, dropout throws on this thread.
   class MicroBatches {
    public:
     class Iterator {
@@ -284,6 +286,7 @@ class ZeroOptimizer {
 
   ZeroOptions options_;
   std::unique_ptr<class ZeroEngine> engine_;
+  StepDropout dropout_;
 };
 
 }  // namespace tessera::optim

@@ -133,6 +133,7 @@ void Graph::launch() {
   const Context context = current_context(captured_->device);
   if (capture.samples > 0) {
     const DropoutState& state = dropout_state();
+    state.check_unambiguous();
     TESSERA_CHECK(state.is_set(),
                   "dropout: a graph is launched while no step is running on this thread, so the "
                   "mask to draw is unknown; set dropout_state() before each launch");

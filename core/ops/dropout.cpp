@@ -23,6 +23,7 @@ Tensor dropout(const Tensor& x, float probability, uint64_t layer) {
   TESSERA_CHECK(0.0f <= probability && probability < 1.0f,
                 "dropout: probability is {}, expected at least 0 and less than 1", probability);
   if (probability == 0.0f) return x;
+  dropout_state().check_unambiguous();
   TESSERA_CHECK(dropout_state().is_set(),
                 "dropout: no step is running on this thread, so the mask to draw is unknown; "
                 "expected seed, step and first sample: run the forward within a "

@@ -233,6 +233,8 @@ TEST_CASE("calls that a graph cannot repeat are refused during its capture", "[g
   CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("expected at most 2^32"));
   dropout_state() = {};
   CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("no step is running on this thread"));
+  dropout_state() = {.is_ambiguous = true};
+  CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("micro-batches of two optimizers are open"));
 
   // After all these failures the stream must still be usable.
   kernels::copy(test_context(), y, x);

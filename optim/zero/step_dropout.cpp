@@ -1,0 +1,63 @@
+#include "optim/zero/step_dropout.h"
+
+#include <atomic>
+#include <vector>
+
+namespace tessera::optim {
+
+struct BegunStep {
+  explicit BegunStep(const DropoutState& of_micro_batch) : state(of_micro_batch) {}
+
+  const DropoutState state;          // of the step's last micro-batch
+  std::atomic<bool> is_open = true;  // atomic because another thread may run the backward
+};
+
+namespace {
+
+// The steps whose last micro-batch began on this thread. Those whose micro-batch is finished are in
+// the order in which the micro-batches were finished. An entry expires when another thread ends its
+// step, begins the step's next micro-batch, or destroys the optimizer.
+thread_local std::vector<std::weak_ptr<BegunStep>> begun_here;
+
+/// Returns false if the step is not in the list, as when it began on another thread.
+bool remove(const std::shared_ptr<BegunStep>& step) {
+  return std::erase_if(begun_here, [&](const auto& entry) { return entry.lock() == step; }) > 0;
+}
+
+DropoutState state_here() {
+  DropoutState state;
+  int open = 0;
+  for (const auto& entry : begun_here) {
+    const std::shared_ptr<BegunStep> step = entry.lock();
+    if (step == nullptr) continue;
+    const bool is_open = step->is_open;
+    if (is_open || open == 0) state = step->state;
+    open += is_open ? 1 : 0;
+  }
+  return open > 1 ? DropoutState{.is_ambiguous = true} : state;
+}
+
+}  // namespace
+
+void StepDropout::begin(const DropoutState& state) {
+  begun_ = std::make_shared<BegunStep>(state);  // the entry of the previous micro-batch expires
+  std::erase_if(begun_here, [](const auto& entry) { return entry.expired(); });
+  begun_here.push_back(begun_);
+  dropout_state() = state_here();
+}
+
+void StepDropout::end_micro_batch() {
+  if (begun_ == nullptr) return;  // begin() was not reached, because the optimizer's begin threw
+  begun_->is_open = false;
+  if (!remove(begun_)) return;
+  begun_here.push_back(begun_);
+  dropout_state() = state_here();
+}
+
+void StepDropout::end_step() {
+  const bool was_here = begun_ != nullptr && remove(begun_);
+  begun_ = nullptr;
+  if (was_here) dropout_state() = state_here();
+}
+
+}  // namespace tessera::optim
