@@ -55,6 +55,10 @@ TrainingBatches::TrainingBatches(std::shared_ptr<const ImageSet> set,
 }
 
 int64_t TrainingBatches::index_of(int64_t step, int64_t sample) const {
+  TESSERA_CHECK(sample >= 0 && sample < schedule_.batch.global,
+                "images: sample {} of a step is asked for, but the global batch of TrainingBatches "
+                "has {} samples",
+                sample, schedule_.batch.global);
   const int64_t place = step % steps_per_epoch_ * schedule_.batch.global + sample;
   return static_cast<int64_t>(permuted(
       static_cast<uint64_t>(place), static_cast<uint64_t>(set().size()),
@@ -77,6 +81,10 @@ int64_t TrainingBatches::number_of(const MicroBatch& micro) const {
                 "images: micro-batch {} in micro-step {} of rank {} of {}, expected {}",
                 micro.index, micro.micro_step, schedule_.rank, schedule_.ranks,
                 micro_batch(micro.micro_step));
+  TESSERA_CHECK(micro.samples == schedule_.batch.micro,
+                "images: a micro-batch has {} samples, but the micro-batches of TrainingBatches "
+                "have {}",
+                micro.samples, schedule_.batch.micro);
   return (micro.step - schedule_.first_step) * schedule_.batch.micro_steps(schedule_.ranks) +
          micro.micro_step;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 #include "core/pinned_tensor.h"
@@ -80,6 +81,10 @@ RatingBatchSizes RatingBatches::sizes() const {
 }
 
 int64_t RatingBatches::index_of(int64_t step, int64_t sample) const {
+  TESSERA_CHECK(sample >= 0 && sample < options_.batch.global,
+                "ratings: sample {} of a step is asked for, but the global batch of RatingBatches "
+                "has {} samples",
+                sample, options_.batch.global);
   const int64_t place = step % steps_per_epoch_ * options_.batch.global + sample;
   return static_cast<int64_t>(permuted(static_cast<uint64_t>(place),
                                        static_cast<uint64_t>(ratings_.size()), options_.seed,
@@ -101,7 +106,31 @@ int32_t RatingBatches::negative(int64_t epoch, int64_t interaction, int64_t numb
   return histories_.other(user, static_cast<int64_t>(words[0] * others >> 32));
 }
 
+void RatingBatches::check(const MicroBatch& micro, const RatingBatch& into) const {
+  TESSERA_CHECK(micro.samples == options_.batch.micro,
+                "ratings: a micro-batch has {} samples, but the micro-batches of RatingBatches "
+                "have {}",
+                micro.samples, options_.batch.micro);
+  const RatingBatch expected = batch_of(sizes(), Tensor::unallocated);
+  const std::pair<const char*, Tensor RatingBatch::*> members[] = {
+      {"users", &RatingBatch::users},
+      {"items", &RatingBatch::items},
+      {"targets", &RatingBatch::targets},
+      {"history", &RatingBatch::history},
+      {"history_offsets", &RatingBatch::history_offsets},
+      {"history_scale", &RatingBatch::history_scale}};
+  for (const auto& [name, member] : members) {
+    const Tensor& tensor = into.*member;
+    if (!(expected.*member).defined()) continue;
+    const Shape& shape = (expected.*member).shape();
+    TESSERA_CHECK(tensor.defined() && tensor.shape() == shape,
+                  "ratings: {} of the batch to read into has shape {}, expected {}", name,
+                  tensor.defined() ? fmt::format("{}", tensor.shape()) : "none", shape);
+  }
+}
+
 void RatingBatches::read(const MicroBatch& micro, const RatingBatch& into) const {
+  check(micro, into);
   const int64_t per_sample = 1 + options_.negatives;
   int32_t* const users = into.users.data<int32_t>();
   int32_t* items = into.items.data<int32_t>();

@@ -69,19 +69,24 @@ class RatingBatches {
   RatingBatchSizes sizes() const;
   /// Returns the index of the interaction that is sample `sample` of a step's global batch. An
   /// epoch visits each interaction at most once, in an order that depends on seed and epoch. The
-  /// last interactions in this order are left out if they do not fill a step.
+  /// last interactions in this order are left out if they do not fill a step. Throws for a sample
+  /// beyond the global batch.
   int64_t index_of(int64_t step, int64_t sample) const;
   /// Returns the item that is drawn as a negative of an interaction: an item that the user does not
   /// have in training. `interaction` is an index, as from index_of(); `number` is in
   /// [0, negatives). Each epoch draws new negatives.
   int32_t negative(int64_t epoch, int64_t interaction, int64_t number) const;
 
-  /// Reads a micro-batch into host memory `into`.
+  /// Reads a micro-batch into host memory `into`, which has these sizes(). Throws if `into` has
+  /// other sizes, if the micro-batch does not have Options::batch.micro samples, or if it reaches
+  /// beyond the global batch.
   void read(const MicroBatch& micro, const RatingBatch& into) const;
   /// Reads a micro-batch onto the default device.
   RatingBatch read(const MicroBatch& micro) const;
 
  private:
+  void check(const MicroBatch& micro, const RatingBatch& into) const;
+
   const Ratings& ratings_;
   const Histories& histories_;
   Options options_;

@@ -29,6 +29,9 @@ Sequences read_sequences(const TokenRange& range, std::span<const int64_t> start
 
 void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
                     const Sequences& into) {
+  TESSERA_CHECK(
+      into.tokens.size(0) == std::ssize(starts) && into.targets.size(0) == std::ssize(starts),
+      "tokens: {} sequences are read into a batch of {}", starts.size(), into.tokens.size(0));
   for (int64_t row = 0; row < std::ssize(starts); ++row) {
     const int64_t begin = range.begin + starts[static_cast<size_t>(row)];
     range.file->copy(begin, into.tokens.rows(row, row + 1).values<int32_t>());
@@ -62,6 +65,10 @@ void TokenData::check_length(const TokenRange& range, const char* part, const ch
 }
 
 int64_t TokenData::start_of(int64_t step, int64_t sample) const {
+  TESSERA_CHECK(sample >= 0 && sample < options_.global_batch,
+                "tokens: sample {} of a step is asked for, but TokenDataOptions::global_batch is "
+                "{}; give the global batch of the steps",
+                sample, options_.global_batch);
   // An epoch cuts the training part into a grid of windows of `context` tokens, and visits every
   // window once, in a shuffled order. Each epoch draws a new order and a new first position of the
   // grid, so that its windows begin at new positions.

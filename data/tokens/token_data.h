@@ -27,8 +27,8 @@ struct TokenDataOptions {
   int64_t context = 0;
   int64_t vocab = 0;
   uint64_t seed = 0;
-  int64_t global_batch = 1;  // samples in a step
-  bool evaluates = true;  // true: the validation part must hold at least one sequence
+  int64_t global_batch = 1;  // samples in a step; steps with more are refused
+  bool evaluates = true;     // true: the validation part must hold at least one sequence
 };
 
 struct Sequences {
@@ -40,6 +40,7 @@ struct Sequences {
 /// relative to the beginning of the range.
 Sequences read_sequences(const TokenRange& range, std::span<const int64_t> starts, int64_t context);
 /// Reads the sequences at `starts` into host memory `into`, which has a row for each sequence.
+/// Throws for another number of rows.
 void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
                     const Sequences& into);
 
@@ -50,11 +51,12 @@ class TokenData {
   explicit TokenData(const TokenDataOptions& options);
 
   /// Reads a micro-batch's sequences onto the default device. Throws InputError for a token beyond
-  /// the vocabulary.
+  /// the vocabulary, and Error for a sample beyond the global batch.
   Sequences read(const MicroBatch& micro) const;
   /// Reads a micro-batch's sequences into host memory `into`.
   void read(const MicroBatch& micro, const Sequences& into) const;
   /// Returns the position in the training part at which sample `sample` of a step begins.
+  /// Throws for a sample beyond the global batch.
   int64_t start_of(int64_t step, int64_t sample) const;
 
   const TokenRange& training() const { return training_; }

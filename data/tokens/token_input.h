@@ -29,8 +29,9 @@ class TokenInput {
   /// CPU.
   static int64_t host_bytes(const Sizes& sizes, Device device);
 
-  /// Loads a micro-batch's sequences. On a GPU this launches a copy, which the stream runs
-  /// after the kernels that read the previous sequences.
+  /// Loads a micro-batch's sequences. Throws if the micro-batch does not have Sizes::sequences
+  /// samples. On a GPU this launches a copy, which the stream runs after the kernels that read the
+  /// previous sequences.
   void load(const MicroBatch& micro);
 
   const Tensor& tokens() const { return input_.tokens; }    // i32 (B, T)

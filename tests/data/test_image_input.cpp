@@ -163,6 +163,13 @@ TEST_CASE("a resumed run reads the same batches as an uninterrupted run") {
                  rest.number_of({.step = 8, .index = 0, .micro_step = 1});
                }),
                ContainsSubstring("micro-batch 0 in micro-step 1 of rank 0 of 1, expected 1"));
+  REQUIRE(test::message_of<Error>(
+              [&] { rest.number_of({.step = 8, .index = 1, .micro_step = 1, .samples = 2}); }) ==
+          "images: a micro-batch has 2 samples, but the micro-batches of TrainingBatches have 5");
+  REQUIRE(
+      test::message_of<Error>([&] { rest.read({.step = 8, .first_sample = 8, .samples = 5}); }) ==
+      "images: sample 10 of a step is asked for, but the global batch of TrainingBatches has "
+      "10 samples");
 }
 
 TEST_CASE("an evaluation reads everything once, shared by any number of ranks", "[threads]") {

@@ -282,6 +282,41 @@ TEST_CASE("a loaded input equals the batch that is read, always in the same memo
   REQUIRE(data::RatingInput::host_bytes(batches.sizes(), Device{}) == 0);
 }
 
+TEST_CASE("ratings of another batch are refused, and nothing is written") {
+  const Batch batch{.global = 8, .micro = 2};
+  const RatingBatches batches(drawn(), histories(), {.batch = batch, .histories = true});
+  // The batch is the beginning of larger tensors, so that the test sees what a read writes beyond.
+  const RatingBatch larger = data::allocate_rating_batch(
+      {.samples = 4, .longest_history = batches.sizes().longest_history}, false);
+  const auto users = larger.users.values<int32_t>();
+  std::ranges::fill(users, -1);
+  RatingBatch into = data::allocate_rating_batch(batches.sizes(), false);
+  into.users = larger.users.rows(0, 2);
+  const auto refused = [&](const MicroBatch& micro) {
+    return test::message_of<Error>([&] { batches.read(micro, into); });
+  };
+  for (const int64_t samples : {1, 4}) {
+    const std::string expected = fmt::format(
+        "ratings: a micro-batch has {} samples, but the micro-batches of RatingBatches have 2",
+        samples);
+    CHECK(refused({.samples = samples}) == expected);
+    CHECK(test::message_of<Error>([&] { batches.read({.samples = samples}); }) == expected);
+    data::RatingInput input(batches);
+    CHECK(test::message_of<Error>([&] { input.load({.samples = samples}); }) == expected);
+  }
+  CHECK(std::ranges::count(users, -1) == 4);
+  CHECK(refused({.first_sample = 8, .samples = 2}) ==
+        "ratings: sample 8 of a step is asked for, but the global batch of RatingBatches has 8 "
+        "samples");
+  into.users = larger.users;
+  CHECK(refused({.samples = 2}) ==
+        "ratings: users of the batch to read into has shape [4], expected [2]");
+  into.users = larger.users.rows(0, 2);
+  into.history = {};
+  CHECK_THAT(refused({.samples = 2}), ContainsSubstring("history of the batch to read into has "
+                                                        "shape none"));
+}
+
 TEST_CASE("too few interactions for a step, and users with all items, are refused") {
   CHECK(refusal(drawn(), histories(), {.batch = {.global = 204}}) ==
         "203 interactions to train on do not fill a global batch of 204: give a smaller batch");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "data/tokens/token_input.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
 
@@ -168,7 +169,8 @@ TEST_CASE("data shorter than a sequence is refused") {
 TEST_CASE("sequences are a function of seed, step and sample alone") {
   const TemporaryFolder folder;
   const std::string path = folder.file("a.txt", letters(5000));
-  const data::TokenData data({.path = path, .context = 16, .vocab = 256, .seed = 7});
+  const data::TokenData data(
+      {.path = path, .context = 16, .vocab = 256, .seed = 7, .global_batch = 12});
   const data::Sequences whole = data.read({.step = 3, .first_sample = 0, .samples = 12});
   for (int64_t first = 0; first < 12; first += 4) {
     const data::Sequences part = data.read({.step = 3, .first_sample = first, .samples = 4});
@@ -182,7 +184,8 @@ TEST_CASE("sequences are a function of seed, step and sample alone") {
   for (size_t i = 0; i + 1 < tokens.size(); ++i) {
     if ((i + 1) % 16 != 0) REQUIRE(tokens[i + 1] == targets[i]);
   }
-  const data::TokenData other({.path = path, .context = 16, .vocab = 256, .seed = 8});
+  const data::TokenData other(
+      {.path = path, .context = 16, .vocab = 256, .seed = 8, .global_batch = 12});
   REQUIRE(other.start_of(3, 0) != data.start_of(3, 0));
 }
 
@@ -209,6 +212,21 @@ TEST_CASE("an epoch has every window of a grid once, the next one in another ord
     REQUIRE(!std::is_sorted(starts.begin(), starts.end()));
   }
   REQUIRE(epochs[0] != epochs[1]);
+}
+
+TEST_CASE("steps of another batch are refused") {
+  const TemporaryFolder folder;
+  const data::TokenData data(
+      {.path = folder.file("a.txt", letters(200)), .context = 8, .vocab = 256, .global_batch = 4});
+  CHECK(test::message_of<Error>([&] { data.read({.first_sample = 3, .samples = 2}); }) ==
+        "tokens: sample 4 of a step is asked for, but TokenDataOptions::global_batch is 4; give "
+        "the global batch of the steps");
+  data::TokenInput input(data, {.sequences = 2, .context = 8});
+  for (const int64_t samples : {1, 3}) {
+    CHECK(test::message_of<Error>([&] { input.load({.samples = samples}); }) ==
+          fmt::format("tokens: {} sequences are read into a batch of 2", samples));
+  }
+  CHECK(test::message_of<Error>([&] { input.load({.samples = 2}); }) == "nothing was thrown");
 }
 
 TEST_CASE("the shortest text that trains has one sequence") {
