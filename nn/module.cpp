@@ -5,8 +5,19 @@
 #include <utility>
 
 #include "core/assign.h"
+#include "core/text/utf8.h"
+#include "nn/safetensors.h"
 
 namespace tessera::nn {
+namespace {
+
+// Files of weights and checkpoints contain the names in JSON, which must be UTF-8. Checked here, a
+// wrong name is an error when training begins, not when the weights are saved.
+void check_utf8(const std::string& name) {
+  TESSERA_CHECK(is_utf8(name), "module: the name {} is not UTF-8", printable(name));
+}
+
+}  // namespace
 
 Tensor Module::forward(const Tensor&) {
   fail("module: forward(x) is not defined for this module; call the module's own function");
@@ -58,6 +69,7 @@ std::vector<NamedStatistics> Module::named_statistics() const {
   std::vector<NamedStatistics> list;
   std::set<const RunningStatistics*> known;
   for (NamedStatistics& named : registrations) {
+    check_utf8(named.name);
     if (known.insert(named.statistics.get()).second) list.push_back(std::move(named));
   }
   return list;
@@ -71,6 +83,7 @@ std::vector<NamedParameter> Module::named_parameters() const {
   std::set<std::string> names;  // including all names of shared parameters
   std::unordered_map<const void*, size_t> places;
   for (const NamedParameter& named : registrations) {
+    check_utf8(named.name);
     TESSERA_CHECK(names.insert(named.name).second, "module: two parameters are called '{}'",
                   named.name);
     const auto [known, is_new] = places.emplace(&named.parameter.leaf(), list.size());

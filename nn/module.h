@@ -55,11 +55,12 @@ class Module {
   }
 
   /// Returns every parameter once, in order of registration. Throws if two parameters have the same
-  /// name.
+  /// name, or if a name is not UTF-8.
   std::vector<NamedParameter> named_parameters() const;
   int64_t parameter_count() const;
   /// Returns the running statistics of every batch norm once, in order of registration. For a batch
   /// norm that is registered under several names, NamedStatistics::name is the first of them.
+  /// Throws if a name is not UTF-8.
   std::vector<NamedStatistics> named_statistics() const;
 
   /// Sets the element type of all parameters. Throws if a parameter already has memory in another

@@ -92,7 +92,8 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 class SafetensorsWriter {
  public:
   /// Throws InputError if `path` cannot be written. Throws Error if two tensors have the same name,
-  /// or if a tensor is called __metadata__.
+  /// if a tensor is called __metadata__, or if a tensor's name is not UTF-8. In metadata, bytes
+  /// that are not UTF-8 are replaced.
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
                     const SafetensorsMetadata& metadata = {{"format", "pt"}});
 

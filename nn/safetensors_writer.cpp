@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/text/utf8.h"
 #include "nn/safetensors.h"
 
 namespace tessera::nn {
@@ -20,13 +21,17 @@ std::string make_header(std::span<const SafetensorsEntry> entries,
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   for (const auto& [key, text] : metadata) header["__metadata__"][key] = text;
   for (const SafetensorsEntry& entry : entries) {
+    TESSERA_CHECK(is_utf8(entry.name), "safetensors: the tensor name {} is not UTF-8",
+                  printable(entry.name));
     TESSERA_CHECK(entry.name != "__metadata__" && !header.contains(entry.name),
                   "safetensors: the tensor name '{}' is reserved or given twice", entry.name);
     header[entry.name]["dtype"] = entry.dtype;
     header[entry.name]["shape"] = entry.shape;
     header[entry.name]["data_offsets"] = {entry.begin, entry.end};
   }
-  std::string text = header.dump();
+  // Metadata may contain texts that are not UTF-8. Without `replace`, dump() would throw, and a run
+  // would lose its weights.
+  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   text.append((8 - text.size() % 8) % 8, ' ');  // so that the data begins at a multiple of 8
   return text;
 }

@@ -67,8 +67,6 @@ class TextLines {
   int64_t number_ = 0;
 };
 
-bool is_utf8(std::string_view text);
-
 /// Returns text from a file in the form for an error message: quoted, in ASCII, and cut if long.
 std::string excerpt(std::string_view text);
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/text/control_character.h"
+#include "core/text/utf8.h"
 #include "data/files/text_fields.h"
 #include "data/files/text_lines.h"
 

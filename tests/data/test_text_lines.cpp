@@ -120,20 +120,6 @@ TEST_CASE("folders, pipes and missing files are refused as texts") {
   CHECK_THAT(open("pipe"), EndsWith("pipe: is not a regular file"));
 }
 
-TEST_CASE("is_utf8 accepts valid UTF-8 only") {
-  for (const auto& text : {""s, "a\0"s, "\xC3\xA9"s, "\xE2\x82\xAC"s, "\xF0\x9F\x98\x80"s,
-                           "\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF"s}) {
-    CHECK(data::is_utf8(text));
-  }
-  // These texts are not UTF-8: lone or truncated sequences, sequences longer than needed, a
-  // surrogate, values above 10FFFF.
-  for (const char* text :
-       {"\x80", "\xC3", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xE2\x82", "\xED\xA0\x80",
-        "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC3\x41", "\xE2\x82\x41"}) {
-    CHECK_FALSE(data::is_utf8(text));
-  }
-}
-
 TEST_CASE("a line is split into fields at separators") {
   REQUIRE(split("\t", "a\t b \t\tc") == Strings{"a", "b", "", "c"});
   REQUIRE(split("::", "a::b:c::") == Strings{"a", "b:c", ""});

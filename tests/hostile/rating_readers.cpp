@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "core/error.h"
+#include "core/text/utf8.h"
 #include "data/files/text_lines.h"
 #include "data/ratings/item_titles.h"
 #include "data/ratings/rating_data.h"
@@ -28,7 +29,7 @@ std::string table(const std::string& header, const std::string& separator, bool 
 
 void check_ids(const std::vector<std::string>& ids) {
   for (const std::string& id : ids) {
-    if (!id.empty() && id.size() <= 256 && data::is_utf8(id)) continue;
+    if (!id.empty() && id.size() <= 256 && is_utf8(id)) continue;
     throw std::logic_error("an id is empty, too long or not UTF-8");
   }
 }
@@ -70,7 +71,7 @@ void read_ratings(const std::string& folder) {
 
 void read_titles(const std::string& folder) {
   for (const auto& [id, title] : data::read_item_titles(folder + "/titles")) {
-    if (id.empty() || !data::is_utf8(id) || !data::is_utf8(title)) {
+    if (id.empty() || !is_utf8(id) || !is_utf8(title)) {
       throw std::logic_error("an item has no id, or a title that is not UTF-8");
     }
   }

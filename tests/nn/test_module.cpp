@@ -107,6 +107,20 @@ TEST_CASE("a path of children can collide with a name too") {
   CHECK_THROWS_WITH(root.parameter_count(), ContainsSubstring("'child.w'"));
 }
 
+TEST_CASE("a name that is not UTF-8 is an error") {
+  Open root, child;
+  child.add("w\xe4", Parameter({1}, Initializer::zeros()));
+  root.add("child", child);
+  CHECK_THROWS_WITH(root.named_parameters(), "module: the name \"child.w\\ufffd\" is not UTF-8");
+  Open other;
+  BatchNorm2d norm(2);
+  other.add("\xff", norm);
+  CHECK_THROWS_WITH(other.named_statistics(), "module: the name \"\\ufffd\" is not UTF-8");
+  Open umlaut;
+  umlaut.add("w\xc3\xa4", Parameter({1}, Initializer::zeros()));
+  CHECK(names_of(umlaut) == Names{"w\xc3\xa4"});
+}
+
 TEST_CASE("an undefined parameter cannot be registered") {
   Open root;
   CHECK_THROWS_WITH(root.add("bias", Parameter()),

@@ -203,6 +203,12 @@ TEST_CASE("safetensors: no tensors, and no metadata, are fine") {
   REQUIRE(file.metadata().empty());
 }
 
+TEST_CASE("safetensors: in metadata, bytes that are not UTF-8 are replaced") {
+  const TemporaryFolder folder;
+  nn::write_safetensors(folder.path("a"), {}, {{"author", "J\xfcrgen"}});
+  CHECK(SafetensorsReader(folder.path("a")).metadata().at("author") == "J\xef\xbf\xbdrgen");
+}
+
 TEST_CASE("safetensors: refused writes, such as a name twice, leave no file") {
   const TemporaryFolder folder;
   const Tensor x = Tensor::zeros({1});
@@ -210,6 +216,9 @@ TEST_CASE("safetensors: refused writes, such as a name twice, leave no file") {
   REQUIRE_THROWS_AS(
       nn::write_safetensors(folder.path("a"), {{"x", Tensor::unallocated({1}, DType::f32)}}),
       Error);
+  CHECK(test::message_of<Error>([&] {
+          nn::write_safetensors(folder.path("a"), {{"w\xe4", x}});
+        }) == "safetensors: the tensor name \"w\\ufffd\" is not UTF-8");
   REQUIRE_THROWS_AS(nn::write_safetensors(folder.path("no/a"), {{"x", x}}), InputError);
   REQUIRE(folder.entries() == 0);
 }
