@@ -16,6 +16,9 @@ struct StepReport {
   int64_t step = 0;     // counted from 0, as given to micro_batches()
   float loss = 0;       // of the global batch
   float grad_norm = 0;  // before clipping
+  /// The rule's learning rate times the schedule's factor, without the rates of groups. If the
+  /// rule's rate depends on the number of updates, this is the rate of the parameter that has had
+  /// the most updates.
   float learning_rate = 0;
   float loss_scale = 1;  // the loss scale of this step
   /// True if no weight was changed: gradients overflowed under loss scaling, or no rank had data.

@@ -16,12 +16,14 @@
 namespace tessera::optim {
 namespace {
 
-// Called before the loss is recorded, because recording a loss of another shape or dtype would only
-// report that a copy does not fit.
+// Called before the loss is recorded. Recording a loss of another shape or dtype would only report
+// that a copy does not fit. After the recording of a loss without history, skip() would be refused.
 void check_loss(const Tensor& loss) {
   TESSERA_CHECK(loss.elements() == 1 && loss.dtype() == DType::f32,
                 "backward: the loss is {} {}, expected one f32 number", dtype_name(loss.dtype()),
                 loss.shape());
+  TESSERA_CHECK(loss.producer() != nullptr,
+                "backward: the loss has no history (no parameter took part, or gradients are off)");
 }
 
 }  // namespace
@@ -166,17 +168,37 @@ int64_t ZeroEngine::launch() {
 int64_t ZeroEngine::launch_end() {
   const trace::Scope scope("end of step");
   reduce();
+  state_.end();  // before the calls below, which may throw: a failed step must not stay open
+  check_schedule();
   Launched launched = end_step();
   if (!deferred()) {
     update_by(launched);  // waits for loss and norm
   } else if (!launched.report.skipped) {
     update_and_gather(launched.reached, 1.0f, values_.scalars());  // scalars stay on the device
   }
-  for (const auto& partition : trainable_) partition->end_step();
-  for (const auto& table : tables_) table->updated();
+  close_step();
   launched.report.exposed_ns = dist::waited_ns() - waited_before_ns_;
   launched_.push_back(std::move(launched));
   return launched_.back().number;
+}
+
+int64_t ZeroEngine::most_updates() const {
+  return update_counts_.empty() ? 0 : *std::ranges::max_element(update_counts_);
+}
+
+void ZeroEngine::close_step() {
+  for (const auto& partition : trainable_) partition->end_step();
+  for (const auto& table : tables_) table->updated();
+}
+
+// All ranks compute the same factor, so all ranks throw, and none waits for another one's update.
+void ZeroEngine::check_schedule() {
+  const float factor = options_.schedule(state_.step());
+  if (std::isfinite(factor) && factor >= 0) return;
+  close_step();
+  fail(
+      "optimizer: the schedule gives step {} the factor {}, expected a finite number of at least 0",
+      step_number(state_.step()), without_nan_sign(factor));
 }
 
 // Computes loss, norm and clip factor on the ranks' device, and starts their copy to the host.
@@ -190,7 +212,6 @@ ZeroEngine::Launched ZeroEngine::end_step() {
                             .gradient_factor = gradient_factor(),
                             .clip = options_.clip,
                             .keep_skipping = !scaler_});
-  state_.end();  // before the calls below, which may throw: a failed step must not stay open
   // The copy to the host is launched before the update, so that get() does not wait for the update.
   Launched launched{.number = next_number_++,
                     .report = {},
@@ -204,7 +225,7 @@ ZeroEngine::Launched ZeroEngine::end_step() {
   launched.report.step = state_.step();
   launched.report.loss_scale = loss_scale();
   launched.report.learning_rate =
-      rule_.hyper(1, {}).learning_rate * options_.schedule(state_.step());
+      rule_.hyper(1 + most_updates(), {}).learning_rate * options_.schedule(state_.step());
   launched.report.skipped = batches_with_data() == 0;
   launched.report.notes = record_.notes();
   return launched;

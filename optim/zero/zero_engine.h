@@ -134,6 +134,8 @@ class ZeroEngine {
   float backward_scale() const;
   float loss_scale() const { return scaler_ ? scaler_->scale() : 1.0f; }
   int64_t batches_with_data() const;
+  /// The number of updates of the parameter that has had the most.
+  int64_t most_updates() const;
   /// The factor that turns a mean over all micro-batches into the mean over those with data.
   float data_correction() const;
 
@@ -148,7 +150,11 @@ class ZeroEngine {
   };
   void end_micro_step();
   int64_t launch_end();
+  /// Throws if the schedule's factor of the current step is not finite, or is negative.
+  void check_schedule();
   Launched end_step();
+  /// Frees the step's gradients, whether or not the step has updated anything.
+  void close_step();
   void update_by(const Launched& launched);
   void update_and_gather(const std::vector<bool>& reached, float gradient_scale,
                          const StepScalars* scalars);

@@ -290,6 +290,49 @@ TEST_CASE("a loss that is not one f32 number is refused before backward") {
                     "backward: the loss is f32 [2], expected one f32 number");
 }
 
+TEST_CASE("a schedule's invalid factor is an error, and the step updates nothing") {
+  const int stage = GENERATE(0, 2, 3);
+  LayeredModel model;
+  float factor = 0;
+  optim::ZeroOptimizer optimizer(
+      model, optim::Sgd{.learning_rate = 0.5f}, job_world(),
+      {.stage = stage, .schedule = [&factor](int64_t) { return factor; }});
+  const auto step = [&] {
+    return optimizer.step(3, {.global = 4, .micro = 2},
+                          [&](const MicroBatch& micro) { return model.loss(micro); });
+  };
+  const Weights before = weights_of(optimizer);
+  for (const float invalid : {NAN, INFINITY, -0.5f}) {
+    factor = invalid;
+    CHECK_THROWS_WITH(step(), fmt::format("optimizer: the schedule gives step 4 the factor {}, "
+                                          "expected a finite number of at least 0",
+                                          invalid));
+    CHECK(weights_of(optimizer) == before);
+  }
+  factor = 0.5f;
+  CHECK(step().learning_rate == 0.25f);
+  CHECK(weights_of(optimizer) != before);
+}
+
+/// SGD whose learning rate is divided by the number of updates.
+struct Decaying : optim::Sgd {
+  UpdateHyper hyper(int64_t step, const optim::GroupOptions& group) const {
+    UpdateHyper hyper = Sgd::hyper(step, group);
+    hyper.learning_rate /= static_cast<float>(step);
+    return hyper;
+  }
+};
+
+TEST_CASE("a report has the learning rate of its step, also if it depends on the updates so far") {
+  LayeredModel model;
+  optim::ZeroOptimizer optimizer(model, Decaying{{.learning_rate = 0.5f}}, job_world());
+  for (const int64_t step : {0, 1, 2}) {
+    const auto report = optimizer.step(step, {.global = 2, .micro = 1},
+                                       [&](const MicroBatch& micro) { return model.loss(micro); });
+    CHECK(report.learning_rate == 0.5f / static_cast<float>(step + 1));
+  }
+}
+
 TEST_CASE("a step with unfinished micro-batches is an error") {
   const TinyRun run{.steps = 1, .batch = {.global = 4, .micro = 2}};
   models::Gpt model(run.model);

@@ -206,5 +206,16 @@ TEST_CASE("stage 3: skipping a micro-batch whose forward has begun is refused") 
                     ContainsSubstring("skip() was called after operations had read"));
 }
 
+TEST_CASE("after a loss without history is refused, the micro-batch can be skipped") {
+  LayeredModel model;
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, lone_world());
+  const auto batches = optimizer.micro_batches(0, {.global = 1, .micro = 1});
+  [[maybe_unused]] const auto first = batches.begin();
+  CHECK_THROWS_WITH(optimizer.backward(Tensor::full({}, 1)),
+                    ContainsSubstring("the loss has no history"));
+  optimizer.skip();
+  CHECK(optimizer.step().skipped);
+}
+
 }  // namespace
 }  // namespace tessera::test
