@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -47,6 +48,10 @@ class Tensor {
   template <class T>
   static Tensor from(const Shape& shape, const std::vector<T>& values) {
     return from(shape, std::span<const T>(values));
+  }
+  template <class T>
+  static Tensor from(const Shape& shape, std::initializer_list<T> values) {
+    return from(shape, std::span<const T>(values.begin(), values.size()));
   }
 
   /// Returns a tensor without memory, such as a parameter before the parameters are laid out.

@@ -152,6 +152,7 @@ TEST_CASE("tensors without elements work") {
   CHECK(x.view({3, 0}).shape() == Shape{3, 0});
   CHECK(Tensor::zeros({4, 0}).rows(1, 3).shape() == Shape{2, 0});
   CHECK(Tensor::from<float>({0}, std::vector<float>{}).elements() == 0);
+  CHECK(Tensor::from<int32_t>({2, 0}, {}).shape() == Shape{2, 0});
   CHECK(Tensor::full({2, 0}, 1).elements() == 0);
   CHECK_THROWS_WITH(x.item(), ContainsSubstring("shape [0, 3], expected one element"));
 }
