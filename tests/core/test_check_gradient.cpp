@@ -44,6 +44,15 @@ TEST_CASE("check_gradient reports a planted wrong gradient", "[check_gradient]")
   REQUIRE(one_element.element == 0);
 }
 
+TEST_CASE("check_gradient describes an element even if all errors are zero", "[check_gradient]") {
+  // At 0 the differences of a multiplication by 2 are computed without rounding.
+  const auto twice = [](const std::vector<Tensor>& in) { return ops::scale(in[0], 2); };
+  const GradientCheck check = check_gradient(twice, {Tensor::zeros({1})});
+  REQUIRE(check.error == 0);
+  CHECK(check.backward != 0);
+  CHECK(check.backward == check.difference);
+}
+
 TEST_CASE("check_gradient reports a gradient that is missing", "[check_gradient]") {
   const auto operation = [](const std::vector<Tensor>& in) {
     return ops::add(in[0], in[1].detach());  // the second input gets no gradient
