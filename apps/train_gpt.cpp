@@ -280,7 +280,8 @@ class Run {
     train::report_run(planned, count, world_, *log_, [&] {
       if (!options_.save.empty()) failure = save();
       failure = train::try_to_write_trace(files_, world_, failure);
-      print_sample();
+      // NaN logits, on all ranks alike, cannot be sampled. The other files are still written.
+      train::attempt(failure, [this] { print_sample(); });
     });
     return failure;
   }

@@ -6,6 +6,7 @@
 // This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,7 +48,9 @@ namespace {
 data::ImageData open_data(const ImageTrainOptions& options) {
   data::ImageDataOptions source{.path = options.data, .image_size = options.image_size};
   // Images of a folder are resized to the size for which the weights of --init were trained.
-  if (!options.init.empty() && options.image_size == 0) {
+  // A run that resumes does not need the file, which may be gone. A new run refuses that later.
+  std::error_code error;
+  if (options.image_size == 0 && std::filesystem::exists(options.init, error)) {
     const nn::SafetensorsMetadata metadata = nn::SafetensorsReader(options.init).metadata();
     if (models::describes_image_model(metadata)) {
       source.folder_size = models::parse_image_model(options.init, metadata).sizes.side;
@@ -96,6 +99,9 @@ void prepare_evaluation(const ImageTrainOptions& options, const Resumed& resumed
   const SavedWeights saved = saved_weights(options, resumed);
   if (!models::describes_image_model(saved.metadata)) return;
   const models::ImageModel model = models::parse_image_model(saved.path, saved.metadata);
+  if (options.image_size == 0 && data.transform.resizes) {
+    data.transform.shape.height = data.transform.shape.width = model.sizes.side;
+  }
   // In metadata, bytes that are not valid UTF-8 are replaced. So the data's names are converted to
   // metadata too before they are compared.
   const models::ImageModel own = models::parse_image_model(

@@ -26,9 +26,9 @@ struct PlanOptions : train::StagesInput {
   train::PlanDevice device;
   std::optional<TableOptions> table = std::nullopt;
   int64_t ranks_per_node = 1;
-  int threads = 0;   // per rank; 0: as many as train_gpt uses
+  int threads = 0;            // per rank; 0: as many as train_gpt uses
   bool idle_offload = false;  // true: --offload has no effect, because the device is a CPU
-  std::string json;  // a file, or - for standard output in place of tables; empty: none
+  std::string json;           // a file, or - for standard output in place of tables; empty: none
 };
 
 struct PlanCommandLine {

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <functional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -69,17 +68,6 @@ void write_events(RunLog& log, const std::string& folder, int64_t finished) {
     if (writer == nullptr) writer = std::make_shared<TensorBoardWriter>(folder, finished);
     writer->add(line);
   });
-}
-
-// Writes an output. If this fails, adds the reason to the failures of the run.
-void attempt(std::string& failure, const std::function<void()>& write) {
-  try {
-    write();
-  } catch (const dist::StalledError&) {
-    throw;  // ends the job at once, and `relaunch` starts it again
-  } catch (const std::exception& error) {
-    failure = first_failure(failure, error_text(error));
-  }
 }
 
 // Throws if the log of a run that has ended is empty. Then no line could be written, for instance
@@ -158,6 +146,16 @@ std::string first_failure(const std::string& failure, const std::string& later) 
   if (failure.empty()) return later;
   if (!later.empty()) spdlog::warn("{}", later);
   return failure;
+}
+
+void attempt(std::string& failure, const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const dist::StalledError&) {
+    throw;  // ends the job at once, and `relaunch` starts it again
+  } catch (const std::exception& error) {
+    failure = first_failure(failure, error_text(error));
+  }
 }
 
 void throw_failure(const std::string& failure, const dist::World& world) {

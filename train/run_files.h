@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,9 @@ void write_reports(const RunFiles& files, const dist::World& world);
 /// Returns `failure`, or `later` if there is no earlier failure. If there is one, warns of `later`,
 /// because the error that ends the job has only one reason.
 std::string first_failure(const std::string& failure, const std::string& later);
+/// Calls `write`, which writes an output. If it throws, the reason becomes the failure
+/// (first_failure). A StalledError is thrown on.
+void attempt(std::string& failure, const std::function<void()>& write);
 /// Writes files.trace, if it has a path. Only rank 0 knows why the file was not written.
 /// Collective.
 std::string try_to_write_trace(const RunFiles& files, const dist::World& world,

@@ -25,11 +25,12 @@ const std::set<std::string> only_of_training = {
 // evaluated, and what it writes. The ranks are compared in runs whose bits depend on them, which
 // have a setting "ranks".
 const std::set<std::string> always_free = {
-    "ranks",   "stage",      "bucket_bytes", "overlap",    "graph",     "threads",
-    "workers", "device",     "comm",         "offload",    "recompute", "tune",
-    "tuned",   "eval_every", "eval_batches", "val_data",   "top",       "sampled_items",
-    "sample",  "save",       "save_every",   "save_best",  "log",       "trace",
-    "report",  "csv",        "tensorboard",  "norms_every"};
+    "ranks",      "stage",  "bucket_bytes",  "overlap",      "graph",      "threads",
+    "workers",    "device", "comm",          "comm_timeout", "offload",    "recompute",
+    "tune",       "tuned",  "init",          "verify_data",  "eval_every", "eval_batches",
+    "val_data",   "top",    "sampled_items", "sample",       "save",       "save_every",
+    "save_best",  "log",    "trace",         "report",       "csv",        "tensorboard",
+    "norms_every"};
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
@@ -144,7 +145,7 @@ std::string refusal_of(const std::vector<ChangedSetting>& refused,
 
 std::string unknown_setting(const std::string& name, const std::vector<std::string>& known,
                             const dist::Settings& run) {
-  if (always_free.contains(name)) {
+  if (always_free.contains(name) || name.starts_with("checkpoint")) {
     return fmt::format("--resume-changed {}: leave it out, because {} may always change", name,
                        name);
   }

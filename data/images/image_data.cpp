@@ -168,13 +168,19 @@ std::vector<std::string> folders_called(const Folder& folder,
 }
 
 // Returns the path of the only folder in a list, or an empty path if the list is empty. Several
-// folders may hold different images.
+// folders may hold different images. A link to a folder counts as that folder.
 std::string only_one(const Folder& folder, const std::vector<std::string>& names) {
-  if (names.size() > 1) {
+  if (names.empty()) return "";
+  const std::string path = folder.in(names.back());
+  const bool is_one = std::ranges::all_of(names, [&](const std::string& name) {
+    std::error_code error;
+    return name == names.back() || fs::equivalent(folder.in(name), path, error);
+  });
+  if (!is_one) {
     fail_input("{}: has the folders {}, expected only one of them", folder.path,
                fmt::join(names, " and "));
   }
-  return names.empty() ? "" : folder.in(names.front());
+  return path;
 }
 
 // Returns the folder to train on, or an empty path.
@@ -214,7 +220,7 @@ void refuse_parts(const Folder& folder) {
       if (common.size() < 2) continue;
       fail_input(
           "{} and {} have no images, but the same folders {}; expected a folder of images for each "
-          "class, or such folders in train/ and val/",
+          "class, or such folders in train/, and in val/ if there are any",
           other_path, path, fmt::join(common, ", "));
     }
     seen.emplace_back(path, inner);

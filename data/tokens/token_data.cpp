@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "core/text/number_text.h"
 
 namespace tessera::data {
 namespace {
@@ -31,7 +32,8 @@ void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
                     const Sequences& into) {
   TESSERA_CHECK(
       into.tokens.size(0) == std::ssize(starts) && into.targets.size(0) == std::ssize(starts),
-      "tokens: {} sequences are read into a batch of {}", starts.size(), into.tokens.size(0));
+      "tokens: {} read into a batch of {}", counted(std::ssize(starts), "sequence"),
+      into.tokens.size(0));
   for (int64_t row = 0; row < std::ssize(starts); ++row) {
     const int64_t begin = range.begin + starts[static_cast<size_t>(row)];
     range.file->copy(begin, into.tokens.rows(row, row + 1).values<int32_t>());

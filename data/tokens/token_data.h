@@ -1,6 +1,7 @@
 // Reads the sequences that a model trains on, and the sequences that it is evaluated on.
 //
-//   TokenData data({.path = "shakespeare.txt", .context = 64, .vocab = 256, .seed = 1});
+//   TokenData data({.path = "shakespeare.txt", .context = 64, .vocab = 256, .seed = 1,
+//                   .global_batch = 12});
 //   auto [tokens, targets] = data.read(micro);       // i32 (B, T) each
 //
 // A sequence is context + 1 consecutive tokens: the first `context` tokens are the input, the last

@@ -186,7 +186,7 @@ ended 3 'relaunch: rank [01] ended with exit code 3; a restart would fail in the
 ended 137 'was killed by SIGKILL before it finished a step; 1 rank is left, expected at least 2' \
   -n 2 --min-ranks 2 -- sh -c 'kill -KILL $$'
 ended 137 'it was started again 0 times' -n 2 --restarts 0 -- sh -c 'kill -KILL $$'
-# Rank 1 is killed by the same signal in step 6 of the first job and in step 6 of the restarted job.
+# Rank 1 is killed by the same signal after step 5 of the first job and of the restarted job.
 # relaunch must not restart the job a second time.
 status=0
 "$relaunch" -n 3 -- "$failing_rank" segv > stdout.log 2> output.log < /dev/null || status=$?

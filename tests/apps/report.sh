@@ -240,10 +240,11 @@ mkdir lost
 status=0
 mpirun -n 2 "$train_gpt" --data text.txt "${tiny[@]}" --steps 1 --lr 1e30 --eval-batches 1 \
   --checkpoint lost/saved --save lost/model.safetensors --save-best --csv lost/run.csv \
-  --trace lost/trace.json > stdout.log 2> stderr.log < /dev/null || status=$?
+  --report lost/run.html --sample 3 --trace lost/trace.json \
+  > stdout.log 2> stderr.log < /dev/null || status=$?
 [[ $status == 1 && $(grep -c 'the evaluation after step 1 is not finite' stderr.log) == 1 ]] ||
   fail "exit code $status after a last evaluation that is NaN: $(cat stderr.log)"
-for file in saved/step-000000001/manifest.json model.safetensors run.csv trace.json; do
+for file in saved/step-000000001/manifest.json model.safetensors run.csv run.html trace.json; do
   [[ -s lost/$file ]] || fail "no $file after a last evaluation that is NaN"
 done
 [[ ! -e lost/best ]] || fail "a NaN is the best"

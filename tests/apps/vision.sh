@@ -156,6 +156,8 @@ cmp stdout.log evaluated.txt || fail "another batch: $(cat stdout.log)"
 # A batch larger than the training data only prevents training.
 alone "${run[@]}" --checkpoint saved --eval-only --quiet --batch 5001
 cmp stdout.log evaluated.txt || fail "a large batch: $(cat stdout.log)"
+alone "${sizeless[@]:0:6}" --checkpoint saved --eval-only --quiet
+cmp stdout.log evaluated.txt || fail "another size than that of the checkpoint: $(cat stdout.log)"
 mkdir renamed
 cp -r pictures/bright renamed/clear
 cp -r pictures/dark renamed/dark

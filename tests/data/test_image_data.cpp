@@ -275,6 +275,9 @@ TEST_CASE("the parts of a folder have one of several names, in upper or lower ca
   add_image(folder, "Valid/a/1.png", 1);
   CHECK_THAT(refusal(folder.path("")),
              ContainsSubstring("has the folders Valid and val, expected only one of them"));
+  std::filesystem::remove_all(folder.path("Valid"));
+  std::filesystem::create_directory_symlink(folder.path("val"), folder.path("Valid"));
+  CHECK(data::open_image_data({.path = folder.path("")}).validation->size() == 2);
   add_image(folder, "Train/a/1.png", 1);
   CHECK_THAT(refusal(folder.path("")), ContainsSubstring("has the folders Train and train, "));
 }

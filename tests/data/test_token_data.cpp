@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/text/number_text.h"
 #include "data/tokens/token_input.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"
@@ -224,7 +225,7 @@ TEST_CASE("steps of another batch are refused") {
   data::TokenInput input(data, {.sequences = 2, .context = 8});
   for (const int64_t samples : {1, 3}) {
     CHECK(test::message_of<Error>([&] { input.load({.samples = samples}); }) ==
-          fmt::format("tokens: {} sequences are read into a batch of 2", samples));
+          fmt::format("tokens: {} read into a batch of 2", counted(samples, "sequence")));
   }
   CHECK(test::message_of<Error>([&] { input.load({.samples = 2}); }) == "nothing was thrown");
 }
