@@ -38,7 +38,8 @@ double begin_of(const std::string& log) {
   train::read_log(log, [&](const nlohmann::ordered_json& line) { seconds += seconds_of(line); });
   struct stat status {};
   if (::stat(log.c_str(), &status) != 0) fail_input("{}: {}", log, std::strerror(errno));
-  return static_cast<double>(status.st_mtim.tv_sec) - seconds;
+  const auto nanoseconds = static_cast<double>(status.st_mtim.tv_nsec);
+  return static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * nanoseconds - seconds;
 }
 
 void write_events(const std::string& log, const std::string& folder) {

@@ -70,12 +70,15 @@ void write_events(RunLog& log, const std::string& folder, int64_t finished) {
   });
 }
 
-// Throws if the log of a run that has ended is empty. Then no line could be written, for instance
-// on a full disk. A log that has lines begins with the header (RunLog::write).
+// Throws if the log of a run that has ended is gone or empty. An empty log means that no line could
+// be written, for instance on a full disk. Any other log begins with the header (RunLog::write).
 void check_log_has_lines(const std::string& log, const std::string& output) {
   std::error_code error;
   const bool is_empty = std::filesystem::file_size(log, error) == 0;
-  if (!error && is_empty) {
+  if (error) {
+    fail("{} is not written, because the log {} cannot be read: {}", output, log, error.message());
+  }
+  if (is_empty) {
     fail("{} is not written, because the log could not be written", output);
   }
 }

@@ -85,6 +85,22 @@ LoggedRun logged_run(const std::string& path, int64_t step) {
   return logged;
 }
 
+// Refuses a file that is no log, and the log of another program. The comparisons that follow would
+// only tell that settings differ.
+void check_program(const std::string& path, const nlohmann::json& header, const Resumed& resumed) {
+  if (header.empty()) {
+    fail_input("{} is not the log of a run, or its first line is damaged; name another log", path);
+  }
+  const dist::Settings& bits = resumed.manifest().bits;
+  const auto program = header.find("program");
+  if (!has_setting(bits, "program") || program == header.end() || !program->is_string()) return;
+  const std::string saved = setting_value(bits, "program");  // such as "train_gpt 0.1.0"
+  const std::string expected = saved.substr(0, saved.find(' '));
+  const auto found = program->get<std::string>();
+  if (found == expected) return;
+  fail_input("{} is the log of {}, expected one of {}; name another log", path, found, expected);
+}
+
 // Refuses the log of a run with another seed, or whose checkpoint of this step has another digest.
 // An imported checkpoint has no seed, and the digest of no run.
 void check_same_run(const std::string& path, const Resumed& resumed) {
@@ -126,6 +142,7 @@ void check_log_file(const RunOptions& options, const Resumed& resumed) {
   const nlohmann::json header = is_file ? header_of(options.log) : nlohmann::json::object();
   if (options.log_implied) check_implied(options, header);
   if (!resumed.found() || !is_file) return;
+  check_program(options.log, header, resumed);
   resumed.check_log(options.log, header);
   check_same_run(options.log, resumed);
 }

@@ -184,6 +184,11 @@ void check_own_folder(const GivenPath& output, const std::string& checkpoints) {
   }
 }
 
+void refuse_log(const std::string& flag, const std::string& path) {
+  if (!train::is_log(path)) return;
+  fail_input("{} {} is the log of a run, and would be overwritten; give another name", flag, path);
+}
+
 }  // namespace
 
 void check_outside_checkpoints(const std::string& flag, const std::string& path) {
@@ -242,6 +247,7 @@ void check_not_a_checkpoint(const std::string& weights, const std::string& advic
 
 void check_output_path(const std::string& flag, const std::string& path) {
   check_not_a_dash(flag, path);
+  refuse_log(flag, path);
   check_outside_checkpoints(flag, path);
   check_writable(path);
 }
@@ -277,10 +283,7 @@ void check_paths(const GivenPaths& given) {
         fail_input("{} and {} would write the same file, {}", other.flag, flag, path);
       }
     }
-    if (!is_log && train::is_log(path)) {
-      fail_input("{} {} is the log of a run, and would be overwritten; give another name", flag,
-                 path);
-    }
+    if (!is_log) refuse_log(flag, path);
   }
 }
 

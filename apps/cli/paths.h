@@ -63,8 +63,8 @@ void check_checkpoint_folder(const std::string& flag, const std::string& path);
 /// folder of checkpoints, and not also a folder with model.safetensors. The error ends with
 /// `advice`; if this is empty, with the command that exports the weights.
 void check_not_a_checkpoint(const std::string& weights, const std::string& advice = "");
-/// Throws InputError as check_outside_checkpoints does, or if `path` is "-", or if no file can be
-/// written to `path`. For programs with a single output.
+/// Throws InputError as check_outside_checkpoints does, or if `path` is "-" or the log of a run, or
+/// if no file can be written to `path`. For programs with a single output.
 void check_output_path(const std::string& flag, const std::string& path);
 
 }  // namespace tessera::apps

@@ -46,6 +46,7 @@ void hold_closed_streams() {
 }  // namespace
 
 void print_error(const std::exception& error) {
+  std::fflush(stdout);  // if both streams go to one file, the error stands after earlier output
   std::fputs(fmt::format("error: {}\n", error_text(error)).c_str(), stderr);
 }
 

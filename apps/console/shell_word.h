@@ -5,9 +5,10 @@
 
 namespace tessera::apps {
 
-/// Returns the text as one word of a shell's command line. Names such as runs/a-1.json are as they
-/// are. Other text is in single quotes; if it has control characters, it is in the form $'...', in
-/// which the word stays on one line.
-std::string shell_word(const std::string& text);
+/// Returns a path as one word of a shell's command line. A path such as runs/a-1.json is as it is.
+/// Other paths are in single quotes; if a path has control characters, it is in the form $'...', in
+/// which the word stays on one line. A path that begins with '-' gets "./" in front, so that it is
+/// not taken for a flag.
+std::string shell_word(const std::string& path);
 
 }  // namespace tessera::apps

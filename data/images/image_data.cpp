@@ -183,11 +183,12 @@ std::string only_one(const Folder& folder, const std::vector<std::string>& names
   return path;
 }
 
-// Returns the folder to train on, or an empty path.
-std::string training_folder(const Folder& folder) {
+// Returns the folder to train on, or an empty path. `least` is the least number of its classes: a
+// folder with fewer folders is the class of this name.
+std::string training_folder(const Folder& folder, size_t least) {
   std::vector<std::string> found = folders_called(folder, {"train", "training"});
-  // A folder without folders is the class of this name.
-  std::erase_if(found, [&](const auto& name) { return folders_in(folder.in(name)).empty(); });
+  std::erase_if(found,
+                [&](const auto& name) { return folders_in(folder.in(name)).size() < least; });
   return only_one(folder, found);
 }
 
@@ -232,13 +233,12 @@ Found find_folders(const Folder& folder) {
   data.transform.shape.channels = 3;
   data.transform.norm = imagenet;
   data.transform.resizes = true;
-  std::string training = training_folder(folder);
-  std::string validation;
+  std::string validation = validation_folder(folder);
+  std::string training = training_folder(folder, validation.empty() ? 2 : 1);
+  if (training.empty() || validation.empty()) refuse_parts(folder);
   if (training.empty()) {
-    refuse_parts(folder);
     training = folder.path;
-  } else {
-    validation = validation_folder(folder);
+    validation.clear();  // a class of this name
   }
   data.class_names = folders_in(training);
   if (data.classes() < 2) return {};

@@ -110,11 +110,15 @@ open("gap.jsonl", "w").write("\n".join(lines[:5]) + "\n")
 open("model.jsonl", "w").write("\n".join(lines).replace('"layers":2', '"layers":3') + "\n")
 text = open("going.jsonl").read()
 open("seed.jsonl", "w").write(re.sub(r'"seed":\d+', '"seed":99', text))
+open("other.jsonl", "w").write(text.replace('"program":"train_gpt"', '"program":"other"'))
+open("hello.jsonl", "w").write("hello\n")
 open("digest.jsonl", "w").write(re.sub(r'"digest":"\w+"', '"digest":"0123"', text))
 PYTHON
 again=("$train_gpt" "${stopped[@]}" --checkpoint elsewhere --resume saved/step-000000012 --quiet
   --resume-changed steps)
 for case in "damaged.jsonl: line 6 is damaged" "model.jsonl is the log of another run" \
+  "other.jsonl is the log of other, expected one of train_gpt" \
+  "hello.jsonl is not the log of a run" \
   "seed.jsonl is the log of another run: seed is 99 there, and [0-9]* in the checkpoint" \
   "digest.jsonl is the log of another run: the checkpoint of step 12 has the digest 0123 there"; do
   log=${case%%[ :]*}

