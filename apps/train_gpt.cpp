@@ -171,7 +171,7 @@ class Run {
 
   void train() {
     if (left_ == Left::nothing) return;
-    if (left_ == Left::save) return save_alone();
+    if (left_ == Left::save) return end_save(save(), options_, resumed_, world_);
     if (options_.eval_only) return evaluate_only();
     // The loop's constructor may refuse the run, so it precedes the first line of the log.
     train::StepLoop loop(
@@ -209,9 +209,6 @@ class Run {
     print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
     print_sample();
   }
-
-  // Writes --save from the checkpoint, which has all steps of the run.
-  void save_alone() { end_save(save(), options_, resumed_, world_); }
 
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
   // run resumes from a checkpoint, checks that the checkpoint belongs to this run, and starts the

@@ -180,7 +180,9 @@ class Run {
 
   void train() {
     if (left_ == Left::nothing) return;
-    if (left_ == Left::save) return save_alone();
+    if (left_ == Left::save) {
+      return end_save(save(resumed_.step() - resumed_.skipped()), options_, resumed_, world_);
+    }
     if (options_.eval_only) return evaluate_only();
     // The loop's constructor may refuse the run, so it precedes the first line of the log.
     train::StepLoop loop(training_.loop, world_, *optimizer_, *log_,
@@ -212,11 +214,6 @@ class Run {
   void evaluate_only() {
     announce();
     print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
-  }
-
-  // Writes --save from the checkpoint, which has all steps of the run.
-  void save_alone() {
-    end_save(save(resumed_.step() - resumed_.skipped()), options_, resumed_, world_);
   }
 
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the

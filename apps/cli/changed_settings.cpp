@@ -21,9 +21,8 @@ const std::set<std::string> only_of_training = {
     "reduction", "ranks",           "augment",         "sync_bn",      "label_smoothing",
     "tables",    "table_optimizer", "negatives",       "l2",           "model.dropout"};
 
-// Flags that a resume does not compare: they say where and how the run is computed, how it is
-// evaluated, and what it writes. The ranks are compared in runs whose bits depend on them, which
-// have a setting "ranks".
+// The ranks are compared all the same in runs whose bits depend on them, which have a setting
+// "ranks".
 const std::set<std::string> always_free = {
     "ranks",      "stage",  "bucket_bytes",  "overlap",      "graph",      "threads",
     "workers",    "device", "comm",          "comm_timeout", "offload",    "recompute",
@@ -77,6 +76,10 @@ std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
 }
 
 bool is_epsilon(const std::string& name) { return name == epsilon; }
+
+bool may_always_change(const std::string& name) {
+  return always_free.contains(name) || name.starts_with("checkpoint");
+}
 
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   const auto& [name, now, before] = changed;
@@ -145,7 +148,7 @@ std::string refusal_of(const std::vector<ChangedSetting>& refused,
 
 std::string unknown_setting(const std::string& name, const std::vector<std::string>& known,
                             const dist::Settings& run) {
-  if (always_free.contains(name) || name.starts_with("checkpoint")) {
+  if (may_always_change(name)) {
     return fmt::format("--resume-changed {}: leave it out, because {} may always change", name,
                        name);
   }

@@ -31,6 +31,10 @@ std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
 /// so a checkpoint without this setting has the default epsilon.
 bool is_epsilon(const std::string& name);
 
+/// True for flags that a resume does not compare, such as "stage". They say where and how the run
+/// is computed, how it is evaluated, and what it prints and writes.
+bool may_always_change(const std::string& name);
+
 /// Returns true if --resume-changed cannot accept the change: the tensors of a checkpoint do not
 /// fit a run with the changed setting, or the setting is the epsilon of a GPT's norms, which no
 /// flag sets. `run` has all settings of the run.
@@ -47,8 +51,8 @@ bool affects_evaluation(const std::string& name, const dist::Settings& run);
 std::string refusal_of(const std::vector<ChangedSetting>& refused,
                        const std::vector<std::string>& accepted, const dist::Settings& run);
 
-/// Returns the error for a name in --resume-changed that is not in `known`. For a flag that a
-/// resume does not compare, such as "stage", the error says so. For "layers", the error proposes
+/// Returns the error for a name in --resume-changed that is not in `known`. For a flag that
+/// may_always_change, the error says so. For "layers", the error proposes
 /// "model.layers" if `known` has this setting. Otherwise it lists the settings in `known` that can
 /// change.
 std::string unknown_setting(const std::string& name, const std::vector<std::string>& known,

@@ -50,7 +50,7 @@ void check_implied(const RunOptions& options, const nlohmann::json& header) {
       flag, path, options.log, path);
 }
 
-// What a log has about the run that took the steps before a checkpoint.
+// The part of a log that tells which run took the steps before a checkpoint.
 struct LoggedRun {
   std::optional<std::string> seed;   // with which the last of these steps was taken
   std::vector<std::string> digests;  // of the checkpoint, as saved and as resumed from
@@ -91,14 +91,12 @@ void check_program(const std::string& path, const nlohmann::json& header, const 
   if (header.empty()) {
     fail_input("{} is not the log of a run, or its first line is damaged; name another log", path);
   }
-  const dist::Settings& bits = resumed.manifest().bits;
+  const std::optional<std::string> expected = resumed.program();
   const auto program = header.find("program");
-  if (!has_setting(bits, "program") || program == header.end() || !program->is_string()) return;
-  const std::string saved = setting_value(bits, "program");  // such as "train_gpt 0.1.0"
-  const std::string expected = saved.substr(0, saved.find(' '));
+  if (!expected || program == header.end() || !program->is_string()) return;
   const auto found = program->get<std::string>();
-  if (found == expected) return;
-  fail_input("{} is the log of {}, expected one of {}; name another log", path, found, expected);
+  if (found == *expected) return;
+  fail_input("{} is the log of {}, expected one of {}; name another log", path, found, *expected);
 }
 
 // Refuses the log of a run with another seed, or whose checkpoint of this step has another digest.

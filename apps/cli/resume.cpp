@@ -26,16 +26,12 @@ namespace {
 
 constexpr const char* threads_setting = "threads";
 
-// Members of a log header that are not compared as settings of the run. These members say where and
-// how the run is computed, or what the run reads, prints and writes. "ranks" is compared
-// nevertheless if settings_of is called with `ranks_matter`.
+// Members of a log header that are not compared as settings of the run, in addition to the flags
+// that may always change. They describe the program, the machine, and how models are evaluated. The
+// data are compared by a digest instead, and the preset by the sizes of its model.
 const std::set<std::string> not_of_the_run = {
-    "type",    "program",   "version",     "data",         "val_data",     "ranks",
-    "threads", "device",    "device_name", "communicator", "graph",        "stage",
-    "offload", "recompute", "overlap",     "bucket_bytes", "eval_batches", "eval_every",
-    "init",    "tuned",     "save",        "trace",        "report",       "csv",
-    "sample",  "preset",    "format",      "workers",      "protocol",     "popularity",
-    "tuned_digest", "instructions"};
+    "type",   "program", "version",  "data",       "device_name",  "communicator",
+    "preset", "format",  "protocol", "popularity", "tuned_digest", "instructions"};
 
 // True for settings that the weights of a checkpoint depend on. With --eval-only, only these
 // settings are compared, and the settings that the optimizer's state depends on (must_agree),
@@ -136,7 +132,8 @@ void fill_checkpoints(CheckpointFlags& flags) {
 namespace {
 
 // Returns the settings in the order in which the header's members are stored. An ordered_json keeps
-// the order of the text, and a json sorts the members by name.
+// the order of the text, and a json sorts the members by name. "ranks", which may always change, is
+// a setting all the same if `ranks_matter`.
 template <class Json>
 dist::Settings settings_of(const Json& header, bool ranks_matter) {
   dist::Settings settings;
@@ -145,7 +142,8 @@ dist::Settings settings_of(const Json& header, bool ranks_matter) {
     settings.push_back({name, is_text ? value.template get<std::string>() : value.dump()});
   };
   for (const auto& [name, value] : header.items()) {
-    if (not_of_the_run.contains(name) && !(name == "ranks" && ranks_matter)) continue;
+    const bool is_left_out = may_always_change(name) || not_of_the_run.contains(name);
+    if (is_left_out && !(name == "ranks" && ranks_matter)) continue;
     if (!value.is_object()) {
       add(name, value);
     } else {
@@ -259,14 +257,17 @@ void Resumed::check_names(const dist::Settings& run) const {
   }
 }
 
-// Refuses the checkpoint of another program. Almost all settings differ then, and a list of them
-// would hide the reason. The program is recorded as "train_gpt 0.1.0", but not in imported
-// checkpoints.
-void Resumed::check_program(const std::string& program) const {
+std::optional<std::string> Resumed::program() const {
   const dist::Settings& bits = checkpoint_->manifest().bits;
-  if (!has_setting(bits, "program")) return;
-  const std::string saved = setting_value(bits, "program");
-  const std::string writer = saved.substr(0, saved.find(' '));
+  if (!has_setting(bits, "program")) return std::nullopt;
+  const std::string saved = setting_value(bits, "program");  // such as "train_gpt 0.1.0"
+  return saved.substr(0, saved.find(' '));
+}
+
+// Refuses the checkpoint of another program. Almost all settings differ then, and a list of them
+// would hide the reason.
+void Resumed::check_program(const std::string& program) const {
+  const std::string writer = this->program().value_or(program);
   if (writer == program) return;
   fail_input("{} was written by {}, expected a checkpoint of {}", checkpoint_->folder(), writer,
              program);

@@ -91,6 +91,9 @@ class Resumed {
   /// If there is no checkpoint, or it records no usable number, dist::threads_per_rank decides.
   int threads(int given, const dist::World& world) const;
 
+  /// Returns the program that wrote the checkpoint, such as "train_gpt". Returns nullopt if the
+  /// checkpoint was imported. There must be a checkpoint.
+  std::optional<std::string> program() const;
   /// Compares the settings with those of the checkpoint's run. `program` is the name of the running
   /// program, such as "train_gpt". Throws InputError in these cases:
   ///

@@ -20,7 +20,7 @@ std::vector<std::string> output_flags(const RunOptions& options);
 /// --checkpoint.
 void warn_of_plan(const RunOptions& options);
 
-/// What a run still has to do.
+/// The part of a training command that is left to do.
 enum class Left {
   steps,  // or, with --eval-only, the evaluation
   save,   // only --save: the run may have been killed after its last checkpoint, before its save
