@@ -18,14 +18,15 @@ struct ClockReading {
   int64_t at_ns = 0;      // the time of the comparison, on this rank's clock
   int64_t offset_ns = 0;  // rank 0's time minus this rank's
   int64_t error_ns = 0;   // bound on the measured offset's error: half of a round trip
-  int64_t rank_0_ns = 0;  // rank 0's time before the first question, equal on all ranks
+  int64_t rank_0_ns = 0;  // rank 0's time when compare_clocks began; all ranks get this value
 };
 
 /// Compares clocks. Rank 0 asks each rank in turn for its time, several times, and takes the answer
-/// with the shortest round trip. If the absolute value of the measured offset is at most error_ns,
-/// as on rank 0's own host, offset_ns is set to 0. On another host, this 0 may be wrong by up to
-/// 2 * error_ns. Sends a few hundred bytes for each rank over MPI; the traffic ledger does not
-/// count these bytes. Throws if a rank does not answer within World::comm_timeout_s. Collective.
+/// with the shortest round trip. If the measured offset is between -error_ns
+/// and error_ns, offset_ns is set to 0, which is right for a rank on rank 0's host. For a rank on
+/// another host, this 0 may be wrong by up to 2 * error_ns. Sends a few hundred bytes for each rank
+/// over MPI; the traffic ledger does not count these bytes. Throws if a rank does not answer within
+/// World::comm_timeout_s. Collective.
 ClockReading compare_clocks(const World& world);
 
 /// Converts a time of this rank's clock to rank 0's clock, with the offset interpolated linearly

@@ -33,12 +33,12 @@ struct SaveOptions {
 ///
 /// Model and optimizer must have the same parameters. Otherwise, for instance after
 /// ZeroOptimizer::add_param_group with another module, throws on every rank before anything is
-/// written; ZeroOptimizer::for_each_parameter then gives the values.
+/// written. ZeroOptimizer::for_each_parameter gives the values of such parameters.
 ///
 /// report_run (train/step_loop.h) compares the measured memory and traffic of a run with its plan.
 /// The plan includes saves during the run (train/weight_saves.h), but not a save at its end. Make
-/// such a save after report_run has returned, or in its function `before_tables`, which is called
-/// after the measurement.
+/// such a save after report_run has returned, or in the function that is passed to report_run as
+/// `before_tables`: report_run calls it after the measurement.
 void save_weights(const std::string& path, const nn::Module& model, optim::ZeroOptimizer& optimizer,
                   const dist::World& world, const SaveOptions& options = {});
 

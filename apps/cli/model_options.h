@@ -53,10 +53,10 @@ void add_batch_options(Flags& app, BatchOptions& options, const std::string& gro
                        const DefaultTexts& defaults, const std::string& samples = "Sequences");
 /// Throws InputError, naming the flags, if the sizes are invalid.
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
-/// Returns batch sizes for an evaluation: both are the micro-batch, but at most `samples`, the
-/// number of samples to train on. An evaluation takes no step, so a given --global-batch may exceed
-/// `samples`, and need not be a multiple of the micro-batch. Throws InputError if a given size is
-/// not positive or the micro-batch is too large.
+/// Returns batch sizes for an evaluation: global batch and micro-batch are both the smaller of the
+/// micro-batch and `samples`, the size of the training data. An evaluation takes no step, so a
+/// given --global-batch may exceed `samples`, and need not be a multiple of the micro-batch. Throws
+/// InputError if a given size is not positive, or --micro-batch exceeds what any run accepts.
 BatchOptions evaluation_batch(const BatchOptions& options, const TrainDefaults& defaults,
                               int64_t samples);
 

@@ -38,8 +38,8 @@ struct RunOptions {
   bool nesterov = false;
   float lr = 0;
   float min_lr = 0;
-  /// Earlier versions had another default of min_lr, which may differ in the last digit; nullopt:
-  /// --min-lr is given.
+  /// The default of min_lr as earlier versions computed it. It may differ from today's default in
+  /// the last digit. nullopt: --min-lr is given.
   std::optional<float> earlier_min_lr;
   int64_t warmup = 0;
   float weight_decay = 0;
@@ -107,9 +107,9 @@ struct RunFlags {
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
 
 /// Fills in the seed and the path of the log (imply_log in log_file.h). fill_run does this too. A
-/// program that reads its data before fill_run calls this function first, because the data may
-/// depend on the seed. Throws InputError if the seed is negative, or if --checkpoint names a single
-/// checkpoint instead of a folder of checkpoints.
+/// program that reads its data before it calls fill_run must first call this function, because the
+/// data may depend on the seed. Throws InputError if the seed is negative, or if --checkpoint names
+/// a single checkpoint instead of a folder of checkpoints.
 void fill_before_data(const GivenRun& given, RunOptions& options);
 
 /// Completes `options` from the given flags and from `defaults`. The defaults must be those for the

@@ -66,7 +66,7 @@ Left left_to_do(const RunOptions& options, const Resumed& resumed,
   if (!options.trace.empty()) {
     spdlog::warn("--trace {} is not written, because no step is left", options.trace);
   }
-  // With --resume-changed steps, the run may have fewer steps than the checkpoint.
+  // The flag `--resume-changed steps` allows a run that ends before the step of the checkpoint.
   const bool saves = !options.save.empty() && resumed.step() == options.steps;
   if (!options.save.empty() && !saves) {
     spdlog::warn("--save {} is not written, because {} is of a later step than the last one, {}",

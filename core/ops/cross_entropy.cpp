@@ -47,8 +47,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
                 [logits = saved(logits), targets = saved(targets), logsumexp, share](
                     const Tensor& dloss, InputGradients& grads) {
                   const InUse in_backward({&logits});
-                  // The gradient overwrites the logits, unless the logits are a parameter or
-                  // another tensor shares their memory.
+                  // The gradient overwrites the logits, unless another tensor shares their memory
+                  // or they are a parameter.
                   const bool in_place = logits.unique() && !logits.leaf();
                   const Tensor dlogits = in_place ? logits : grads.destination(0);
                   kernels::cross_entropy_backward(current_context(dloss.device()), dlogits, dloss,

@@ -1,6 +1,7 @@
 // smoothed_cross_entropy: cross-entropy of logits (R, V) and targets (R), with target probabilities
-// (1 - smoothing) onehot(target) + smoothing / V. Compared with cross_entropy, the loss and the
-// gradient of row r each have one more term:
+// (1 - smoothing) onehot(target) + smoothing / V. The result is the mean of the rows' losses.
+// Compared with cross_entropy, the loss of row r, and the gradient of the mean with respect to
+// logits[r], each have one more term:
 //   loss      smoothing * (logits[r][target] - mean(logits[r]))
 //   gradient  smoothing * (onehot(target) - 1 / V) * dloss / R
 #include "core/autograd.h"
@@ -48,8 +49,8 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
                     const Tensor& dloss, InputGradients& grads) {
                   const InUse in_backward({&logits});
                   const Context here = current_context(dloss.device());
-                  // The gradient overwrites the logits, unless the logits are a parameter or
-                  // another tensor shares their memory.
+                  // The gradient overwrites the logits, unless another tensor shares their memory
+                  // or they are a parameter.
                   const bool in_place = logits.unique() && !logits.leaf();
                   const Tensor dlogits = in_place ? logits : grads.destination(0);
                   // For 16-bit logits the gradients of cross_entropy and of the smoothing term are

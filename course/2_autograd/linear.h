@@ -46,8 +46,9 @@ void bias_gradient(const Tensor& dbias, const Tensor& dy);
 /// The operation's name. Pass it to record(), because the lesson's check looks for this name.
 inline constexpr const char* operation = "my linear";
 
-/// Returns y = x W + b, and records the gradient. Every input may be a parameter that has memory
-/// only while an InUse of the parameter exists.
+/// Returns y = x W + b, and records the gradient. An input may be a parameter that has memory only
+/// while an InUse of it exists, so create an InUse of the inputs before they are read, in forward
+/// and in backward.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
 /// Sets hooks on the model's parameters. Each later backward calls `call(name)` once for each

@@ -14,7 +14,8 @@ namespace tessera::optim {
 class StepDropout {
  public:
   StepDropout() = default;
-  ~StepDropout() { end_step(); }  // later forwards draw no masks of a step that was given up
+  /// Ends a step that was not finished, so that later forwards do not draw its masks.
+  ~StepDropout() { end_step(); }
   StepDropout(const StepDropout&) = delete;
   StepDropout& operator=(const StepDropout&) = delete;
 
@@ -22,7 +23,8 @@ class StepDropout {
   void begin(const DropoutState& state);
   /// Finishes the micro-batch, after its backward or skip.
   void end_micro_batch();
-  /// Does nothing if no step has begun. Other optimizers' micro-batches keep their states.
+  /// Ends the step: forwards no longer draw its masks. Micro-batches of other optimizers are not
+  /// affected. Does nothing if no step has begun.
   void end_step();
 
  private:

@@ -17,8 +17,8 @@ namespace {
 double block_sum(int64_t number) { return 1 + std::abs(std::sin(static_cast<double>(number))); }
 
 /// Returns the square sum of parameters. `parameters` holds the number of blocks of each parameter.
-/// `ranks` ranks share the parameters in buckets of `per_bucket` parameters. All ranks have equally
-/// many blocks of a bucket.
+/// The parameters are in buckets of `per_bucket` parameters. Each bucket is divided into `ranks`
+/// equal shards, rounded up to whole blocks, so the last shards may be partly or wholly empty.
 double square_sum(const std::vector<int64_t>& parameters, int64_t ranks, size_t per_bucket) {
   std::vector<BlockSums::Segment> segments;
   int64_t blocks = 0;
