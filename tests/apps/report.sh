@@ -192,6 +192,10 @@ expect 'instead of 0.01; .*: model.epsilon comes from the config.json of --init;
 expect 'a log is required' "$report"
 expect 'none.jsonl: No such file' "$report" none.jsonl
 expect 'text.txt: not the log of a run' "$report" text.txt
+head -n 1 run.jsonl > begun.jsonl
+expect 'begun.jsonl: the run has logged no step yet' "$report" begun.jsonl
+expect 'begun.jsonl: the run has logged no step yet' "$report" begun.jsonl --csv begun.csv
+[[ ! -e begun.csv ]] || fail "a table without a step"
 expect 'names has 1 name for 2 logs' "$report" run.jsonl plain.jsonl --names one
 expect 'is for one run, but 2 logs' "$report" run.jsonl plain.jsonl --csv x.csv
 expect 'would be overwritten' "$report" run.jsonl --out run.jsonl

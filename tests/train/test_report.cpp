@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include <fmt/format.h>
@@ -167,6 +168,18 @@ TEST_CASE("the table has a row for each step, with the evaluation after it") {
         "1,2.5,0.1,,,,\r\n"
         "2,,0.05,true,2.25,true,\r\n"
         "3,1.5,0.01,,,,\"a \"\"b\"\", c\"\r\n");
+}
+
+TEST_CASE("a log without a step gives no table, as it gives no report") {
+  const test::TemporaryFolder folder;
+  const std::string evaluation = R"({"type":"eval","step":3,"val_loss":1})"
+                                 "\n";
+  for (const std::string& lines : {header, header + evaluation}) {
+    CHECK(test::message_of<InputError>([&] {
+            write_csv(log_of(folder, lines), folder.path("run.csv"));
+          }) == folder.path("run.jsonl") + ": the run has logged no step yet");
+    CHECK_FALSE(std::filesystem::exists(folder.path("run.csv")));
+  }
 }
 
 TEST_CASE("a page holds its data, and no text of a log can end the script") {

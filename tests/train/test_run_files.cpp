@@ -37,7 +37,11 @@ TEST_CASE("a trace or a log that could not be written does not prevent the other
   const dist::World world = alone();
   const test::TemporaryFolder folder;
   RunFiles files{.log = folder.path("run.jsonl"), .csv = folder.path("run.csv")};
-  { RunLog(files.log).write(header_begin("test")); }
+  {
+    RunLog log(files.log);
+    log.write(header_begin("test"));
+    log.write(step_line({}, "tokens"));
+  }
   files.trace = folder.path("no/trace.json");
   files.report = folder.path("no/run.html");
   const std::string failure =
@@ -47,8 +51,12 @@ TEST_CASE("a trace or a log that could not be written does not prevent the other
   CHECK(try_to_write_trace(files, world, "an earlier one") == "an earlier one");
   CHECK(test::message_of<Error>([&] { throw_failure(failure, world); }) == failure);
 
-  std::ofstream(files.log).close();
+  // On a full disk, the header may fit and all steps may be lost.
+  { RunLog(files.log).write(header_begin("test")); }
   files.report = "";
+  CHECK(try_to_write_reports(files, world, "") == files.log + ": the run has logged no step yet");
+
+  std::ofstream(files.log).close();
   CHECK(try_to_write_reports(files, world, "") ==
         folder.path("run.csv") + " is not written, because the log could not be written");
 }

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "core/text/output_file.h"
 #include "train/report/log_reader.h"
 
@@ -67,13 +68,17 @@ class Rows {
 void write_csv(const std::string& log, const std::string& path) {
   // The first pass finds the columns. A log may be larger than memory, so it is read a second time.
   std::vector<std::string> columns;
+  bool has_step = false;
   read_log(log, [&](const nlohmann::ordered_json& line) {
     if (!is_row(line)) return;
+    has_step = has_step || line["type"] == "step";
     for (const auto& [name, value] : line.items()) {
       if (name == "type" || value.is_structured()) continue;
       if (std::ranges::find(columns, name) == columns.end()) columns.push_back(name);
     }
   });
+  // A full disk may have left only the header of a log. A report refuses such a log too.
+  if (!has_step) fail_input("{}: the run has logged no step yet", log);
   OutputFile file(path);
   Rows rows(file, columns);
   read_log(log, [&](const nlohmann::ordered_json& line) {
