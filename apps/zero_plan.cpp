@@ -21,6 +21,7 @@
 #include "core/text/output_file.h"
 #include "dist/device_choice.h"
 #include "train/plan/plan_stage.h"
+#include "train/report/announce.h"
 #include "train/report/progress.h"
 
 namespace tessera::apps {
@@ -28,9 +29,7 @@ namespace {
 
 void run(const PlanOptions& options) {
   train::set_up_messages(true);
-  if (options.idle_offload) {
-    spdlog::info("offload: a CPU's optimizer state is on the host anyway");
-  }
+  if (options.idle_offload) train::announce_idle_offload();
   if (options.table) {
     if (!options.json.empty()) fail_input("--json is for a GPT, not for --table");
     fmt::print("{}", table_plan_text(options));

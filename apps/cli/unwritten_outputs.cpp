@@ -8,6 +8,8 @@
 #include <spdlog/spdlog.h>
 
 #include "apps/console/console.h"
+#include "train/plan/plan_device.h"
+#include "train/report/announce.h"
 #include "train/run_files.h"
 
 namespace tessera::apps {
@@ -38,6 +40,10 @@ std::vector<std::string> output_flags(const RunOptions& options) {
 }
 
 void warn_of_plan(const RunOptions& options) {
+  const bool offloads = offload(options.memory) == optim::Offload::optimizer;
+  if (offloads && train::plan_device(options.devices).device.is_cpu()) {
+    train::announce_idle_offload();
+  }
   std::vector<std::string> flags = output_flags(options);
   if (options.checkpoints.options.wanted()) flags.emplace_back("--checkpoint");
   if (flags.empty()) return;

@@ -17,7 +17,7 @@ namespace tessera::apps {
 std::vector<std::string> output_flags(const RunOptions& options);
 
 /// Warns that --plan writes nothing for the given flags that ask for output files, including
-/// --checkpoint.
+/// --checkpoint. On a CPU, also says that --offload has no effect, as a run does.
 void warn_of_plan(const RunOptions& options);
 
 /// The part of a training command that is left to do.

@@ -29,6 +29,13 @@ columns = ("parameters", "gathered_therein", "gradients", "optimizer_state", "co
            "activations", "workspace", "total")
 assert row[2:10] == [str(memory[name]) for name in columns], (row, memory)
 PYTHON
+! grep -q '^offload' stderr.log || fail "offload without the flag: $(cat stderr.log)"
+ranks 2 --plan
+mv stdout.log plan.txt
+ranks 2 --plan --offload optimizer
+cmp stdout.log plan.txt || fail "train_gpt --plan has an offload that no run does"
+[[ $(grep -c "^offload: a CPU's optimizer state is on the host anyway$" stderr.log) == 1 ]] ||
+  fail "offload is not explained once: $(cat stderr.log)"
 
 must_work "$zero_plan" --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --precision bf16 \
   --micro-batch 1 --global-batch 1000000 --memory 80GB --flops 150T --bandwidth 12GB \

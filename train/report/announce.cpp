@@ -21,9 +21,7 @@ void announce_device(const TrainingRun& run, DType dtype, Device device) {
         "which is correct, but slower than training in fp32",
         precision_name(dtype));
   }
-  if (run.zero.offload == optim::Offload::optimizer) {
-    spdlog::info("offload: a CPU's optimizer state is on the host anyway");
-  }
+  if (run.zero.offload == optim::Offload::optimizer) announce_idle_offload();
 }
 
 // Returns the largest micro-batch size, at most batch.micro, that gives all ranks equally many
@@ -46,6 +44,10 @@ void announce_run(const TrainingRun& run, const std::string& model_name, const n
                counted(world.size, "rank"), counted(threads, "thread"), world.communicator->name(),
                reduction_name(run.zero.reduction));
   announce_device(run, dtype, world.communicator->device());
+}
+
+void announce_idle_offload() {
+  spdlog::info("offload: a CPU's optimizer state is on the host anyway");
 }
 
 void warn_of_idle_ranks(const Batch& batch, const dist::World& world) {

@@ -11,6 +11,8 @@ namespace tessera::train {
 /// Prints model, ranks and device, and warns of a precision that is slow on the CPU.
 void announce_run(const TrainingRun& run, const std::string& model_name, const nn::Module& model,
                   const dist::World& world);
+/// Says that `--offload` has no effect on a CPU.
+void announce_idle_offload();
 /// Warns if the ranks get different numbers of a step's micro-batches. For runs that take steps.
 void warn_of_idle_ranks(const Batch& batch, const dist::World& world);
 
