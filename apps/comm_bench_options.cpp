@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include <fmt/format.h>
+
 #include "apps/cli/command_line.h"
 #include "apps/console/flags.h"
 #include "apps/cli/model_options.h"
@@ -18,6 +20,10 @@ constexpr std::array measured = {Collective::exchange,     Collective::reduce_sc
                                  Collective::broadcast,    Collective::exchange_v,
                                  Collective::all_gather_v, Collective::send_receive};
 
+// The largest size of a buffer. No machine has so much memory, and the largest sizes that
+// parse_bytes accepts by default have more elements than a tensor may have.
+constexpr MostBytes most_buffer{int64_t{256} << 40, "256 TiB"};
+
 // Values of flags as text, before they are parsed.
 struct Given {
   std::string min_bytes = "1KiB";
@@ -32,7 +38,8 @@ void add_buffers(Flags& app, Given& given, CommOptions& options) {
                  "Smallest size of a rank's buffer, such as 1KiB or 4MB")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max-bytes", given.max_bytes, "Largest size of a rank's buffer, at most 256TiB")
+  app.add_option("--max-bytes", given.max_bytes,
+                 fmt::format("Largest size of a rank's buffer, at most {}", most_buffer.text))
       ->capture_default_str()
       ->group(group);
   app.add_option("--factor", options.sizes.factor, "Factor between one buffer size and the next")
@@ -88,12 +95,8 @@ void fill_collectives(const Given& given, CommOptions& options) {
   }
 }
 
-// Parses the size of a buffer. Throws InputError for sizes above 256 TiB. No machine has so much
-// memory, and the largest sizes that parse_bytes accepts have more elements than a tensor may have.
 int64_t buffer_bytes(const char* flag, const std::string& text) {
-  const int64_t bytes = parse_bytes(flag, text);
-  if (bytes > int64_t{256} << 40) fail_input("{} is {}, expected at most 256TiB", flag, text);
-  return bytes;
+  return parse_bytes(flag, text, Zero::refused, most_buffer);
 }
 
 void fill(const Given& given, CommOptions& options) {

@@ -74,8 +74,7 @@ double a_second(const char* flag, const std::string& text, double value) {
 
 }  // namespace
 
-int64_t parse_bytes(const char* flag, const std::string& text, Zero zero) {
-  constexpr int64_t most = 4'000'000'000'000'000'000;
+int64_t parse_bytes(const char* flag, const std::string& text, Zero zero, const MostBytes& most) {
   auto [number, digits, unit] = split(flag, text);
   drop_end(unit, "B");
   if (zero == Zero::allowed && number <= 0) {
@@ -84,9 +83,9 @@ int64_t parse_bytes(const char* flag, const std::string& text, Zero zero) {
     return 0;
   }
   const double about = scaled(flag, text, unit, "80GB or 24GiB");
-  if (about < 1 || about > static_cast<double>(most)) {
-    fail_input("{} is {}, expected {}from 1 byte to 4 EB", flag, quoted(text),
-               zero == Zero::allowed ? "0, or " : "");
+  if (about < 1 || about > static_cast<double>(most.bytes)) {
+    fail_input("{} is {}, expected {}from 1 byte to {}", flag, quoted(text),
+               zero == Zero::allowed ? "0, or " : "", most.text);
   }
   // A double holds whole numbers exactly only up to 2^53, so whole numbers are parsed as integers.
   if (digits.find_first_not_of("0123456789") != std::string::npos) {

@@ -9,10 +9,16 @@ namespace tessera::apps {
 /// Says if a size of 0 is allowed.
 enum class Zero { refused, allowed };
 
+/// The largest size that a flag allows, as a number and as an error says it.
+struct MostBytes {
+  int64_t bytes = 4'000'000'000'000'000'000;
+  const char* text = "4 EB";
+};
+
 // Each function reads a number that may have a unit. It throws InputError, naming the flag, for
 // other text and for values outside these bounds:
 //
-//   bytes    1 to 4e18, or with Zero::allowed 0
+//   bytes    1 to MostBytes::bytes, or with Zero::allowed 0
 //   rates    1 to 1e24 per second
 //   seconds  0 to 1e9
 //
@@ -21,7 +27,7 @@ enum class Zero { refused, allowed };
 // written with digits alone. Other sizes, such as 1.5GB, are computed as a double and rounded down.
 
 int64_t parse_bytes(const char* flag, const std::string& text,  // "80GB", "24GiB", "1000"
-                    Zero zero = Zero::refused);
+                    Zero zero = Zero::refused, const MostBytes& most = {});
 double parse_rate(const char* flag, const std::string& text);     // bytes per second: "25GB/s"
 double parse_flops(const char* flag, const std::string& text);    // per second: "400T", "1.5e14"
 double parse_seconds(const char* flag, const std::string& text);  // "5us", "0.1ms", "2"

@@ -1,7 +1,10 @@
 // Tests comm_bench's command line, and its arithmetic against values worked out by hand.
 #include "apps/comm_bench/comm_bandwidth.h"
 
+#include <string>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "apps/comm_bench_options.h"
 #include "core/error.h"
@@ -117,8 +120,11 @@ TEST_CASE("comm_bench refuses what it cannot measure") {
   CHECK_THROWS_WITH(parse({"--collective", "all_reduce", "--dtype", "bf16"}),
                     ContainsSubstring("all_reduce sums only f32, --dtype is bf16"));
   for (const char* flag : {"--min-bytes", "--max-bytes"}) {
-    CHECK_THROWS_WITH(parse({flag, "4EB"}),
-                      ContainsSubstring(flag + std::string(" is 4EB, expected at most 256TiB")));
+    for (const std::string size : {"0.5", "281474976710657", "4EB", "5EB"}) {
+      CHECK_THROWS_WITH(parse({flag, size.c_str()}),
+                        ContainsSubstring(fmt::format("{} is '{}', expected from 1 byte to 256 TiB",
+                                                      flag, size)));
+    }
   }
   CHECK(parse({"--max-bytes", "256TiB"}).sizes.max_bytes == int64_t{1} << 48);
   for (const char* size : {"", "0", "-1", "1X", "ten"}) {
