@@ -57,6 +57,10 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
   add_device_option(app, options.device);
   app.add_option("--threads", options.threads,
                  "CPU threads; 0: OMP_NUM_THREADS, else all cores (default: 0)");
+  app.add_examples(R"(
+The model sees only the last tokens of the prompt and of the text so far, at most as many as its
+context (n_positions in config.json). Earlier tokens of a longer prompt have no effect.
+)");
   result.help = app.parse(argc, argv);
   if (!result.help.empty()) return result;
   if (seed < 0) fail_input("--seed is {}, expected at least 0", seed);
