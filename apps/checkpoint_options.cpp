@@ -144,6 +144,7 @@ Examples:
   if (!help.empty()) return help;
   required(import.weights, "import FILE DIR");
   required(import.folder, "import FILE DIR");
+  check_not_a_checkpoint(import.weights);
   check_not_a_dash("DIR", import.folder);
   check_outside_checkpoints("DIR", import.folder);
   check_checkpoint_folder("DIR", import.folder);

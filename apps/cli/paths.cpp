@@ -129,6 +129,16 @@ bool is_checkpoint(const fs::path& folder) {
   return train::names_checkpoint(folder.string()) && train::has_manifest(folder.string());
 }
 
+// True if `path` is the manifest of a checkpoint, or has the name of a shard (shard_name) there.
+bool is_part_of_checkpoint(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return false;
+  const fs::path full = fs::absolute(path, error);
+  const std::string name = full.filename().string();
+  return (name == train::manifest_name || name.starts_with("shard-")) &&
+         is_checkpoint(full.parent_path());
+}
+
 // Returns the path and the folders that contain it, up to the root, which is left out.
 std::vector<fs::path> with_parents(const fs::path& path) {
   std::vector<fs::path> paths;
@@ -228,6 +238,17 @@ void check_checkpoint_folder(const std::string& flag, const std::string& path) {
 }
 
 void check_not_a_checkpoint(const std::string& weights, const std::string& advice) {
+  const auto refuse = [&](const std::string& what, const std::string& checkpoint) {
+    fail_input("{} is a {}, expected weights; {}", weights, what,
+               !advice.empty() ? advice
+                               : fmt::format("write its weights to a file: checkpoint export {} "
+                                             "out/model.safetensors",
+                                             shell_word(checkpoint)));
+  };
+  if (is_part_of_checkpoint(weights)) {
+    const std::string folder = fs::path(weights).parent_path().string();
+    refuse("file of a checkpoint", folder.empty() ? "." : folder);
+  }
   std::error_code error;
   if (!fs::is_directory(weights, error)) return;
   if (has_name((fs::path(weights) / "model.safetensors").string())) return;
@@ -236,13 +257,8 @@ void check_not_a_checkpoint(const std::string& weights, const std::string& advic
       !is_single && std::ranges::any_of(train::checkpoint_steps(weights), [&](int64_t step) {
         return is_checkpoint(fs::path(weights) / train::checkpoint_name(step));
       });
-  if (!is_single && !has_checkpoints) return;
-  fail_input("{} is a {}, expected weights; {}", weights,
-             is_single ? "checkpoint" : "folder of checkpoints",
-             !advice.empty() ? advice
-                             : fmt::format("write its weights to a file: checkpoint export {} "
-                                           "out/model.safetensors",
-                                           shell_word(weights)));
+  if (is_single) refuse("checkpoint", weights);
+  if (has_checkpoints) refuse("folder of checkpoints", weights);
 }
 
 void check_output_path(const std::string& flag, const std::string& path) {

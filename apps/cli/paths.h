@@ -60,8 +60,9 @@ void check_not_a_dash(const std::string& flag, const std::string& path);
 /// names the folder in the error.
 void check_checkpoint_folder(const std::string& flag, const std::string& path);
 /// Throws InputError if `weights`, a path from which weights are to be read, is a checkpoint or a
-/// folder of checkpoints, and not also a folder with model.safetensors. The error ends with
-/// `advice`; if this is empty, with the command that exports the weights.
+/// folder of checkpoints, and not also a folder with model.safetensors. Also throws if `weights` is
+/// the manifest or a shard of a checkpoint. The error ends with `advice`; if this is empty, with
+/// the command that exports the weights.
 void check_not_a_checkpoint(const std::string& weights, const std::string& advice = "");
 /// Throws InputError as check_outside_checkpoints does, or if `path` is "-" or the log of a run, or
 /// if no file can be written to `path`. For programs with a single output.

@@ -33,6 +33,17 @@ fails 2 'expected one of adamw, adam, sgd' import out new --optimizer lion
 fails 2 'shard-bytes is 100, expected at least 2048' import out new --shard-bytes 100
 fails 2 'it has exp_avg, exp_avg_sq, but the optimizer sgd keeps momentum_buffer' import out new \
   --moments moments.safetensors --optimizer sgd
+# A checkpoint and its files are not weights. The errors say how to get weights from it.
+hint='expected weights; write its weights to a file: checkpoint export'
+fails 2 "a is a folder of checkpoints, $hint a out/model" import a none
+single=a/step-000000008
+fails 2 "$single is a checkpoint, $hint $single out/model" import $single none
+for file in $single/manifest.json $single/shard-*; do
+  fails 2 "$file is a file of a checkpoint, $hint $single out/model" import "$file" none
+  expect "$file is a file of a checkpoint, $hint $single out/model" \
+    "$train_gpt" --data text.txt --init "$file" --steps 1
+done
+[[ ! -e none ]] || fail "a folder for what was refused"
 mkdir bare
 cp out/model.safetensors bare
 fails 2 'bare/config.json is missing' import bare new
