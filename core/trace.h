@@ -18,7 +18,8 @@ namespace tessera::trace {
 enum class Track : uint8_t { compute, waiting, communication, buckets };
 
 /// The stations of a bucket's gradient: complete on this rank (ready), sent (exchange), and used by
-/// the optimizer (update). Arrows in the trace connect the stations.
+/// the optimizer (update). Arrows in the trace connect the stations. Each exchange continues the
+/// oldest arrow of its bucket, so gradients that are not sent have no station.
 enum class Station : uint8_t { none, ready, exchange, update };
 
 /// The bucket of an event. Each set of parameters numbers its own buckets.

@@ -159,6 +159,9 @@ class ReductionPolicy {
 
   virtual void begin(const MicroStep&) {}
   virtual Sent send(int bucket, const Tensor& gradient, const MicroStep& micro_step) = 0;
+  /// Returns the station that the trace shows when a gradient of this micro-step is complete: none
+  /// if send() does not reduce in this micro-step.
+  virtual trace::Station station(const MicroStep&) const { return trace::Station::ready; }
 };
 
 /// Adds contributions in order of micro-batch. Gives the same bits for any number of ranks.
@@ -196,6 +199,9 @@ class LocalSums : public ReductionPolicy {
       : partition_(partition), communicator_(communicator), reduction_(std::move(reduction)) {}
   void begin(const MicroStep& micro_step) override;
   Sent send(int bucket, const Tensor& gradient, const MicroStep& micro_step) override;
+  trace::Station station(const MicroStep& micro_step) const override {
+    return micro_step.last() ? trace::Station::ready : trace::Station::none;
+  }
 
  private:
   const Partition& partition_;

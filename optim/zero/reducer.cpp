@@ -373,7 +373,7 @@ void Reducer::send(PartitionBuckets& part, int index) {
   if (trace::enabled()) {
     const int64_t now = trace::now_ns();
     trace::record({"ready", trace::Track::buckets, now, now, partition.owner_ranges(index),
-                   partition.place(index, trace::Station::ready)});
+                   partition.place(index, part.partition.reduction().station(micro_step_))});
   }
   Bucket& bucket = part.bucket(index);
   // From here on the memory belongs to the reduction, until sent.left is done.
