@@ -72,6 +72,7 @@ RatingBatches::RatingBatches(const Ratings& ratings, const Histories& histories,
         " places: give a smaller --micro-batch",
         options_.batch.micro, histories.longest());
   }
+  expected_ = batch_of(sizes(), Tensor::unallocated);
 }
 
 RatingBatchSizes RatingBatches::sizes() const {
@@ -111,7 +112,6 @@ void RatingBatches::check(const MicroBatch& micro, const RatingBatch& into) cons
                 "ratings: a micro-batch has {} samples, but the micro-batches of RatingBatches "
                 "have {}",
                 micro.samples, options_.batch.micro);
-  const RatingBatch expected = batch_of(sizes(), Tensor::unallocated);
   const std::pair<const char*, Tensor RatingBatch::*> members[] = {
       {"users", &RatingBatch::users},
       {"items", &RatingBatch::items},
@@ -121,8 +121,8 @@ void RatingBatches::check(const MicroBatch& micro, const RatingBatch& into) cons
       {"history_scale", &RatingBatch::history_scale}};
   for (const auto& [name, member] : members) {
     const Tensor& tensor = into.*member;
-    if (!(expected.*member).defined()) continue;
-    const Shape& shape = (expected.*member).shape();
+    if (!(expected_.*member).defined()) continue;
+    const Shape& shape = (expected_.*member).shape();
     TESSERA_CHECK(tensor.defined() && tensor.shape() == shape,
                   "ratings: {} of the batch to read into has shape {}, expected {}", name,
                   tensor.defined() ? fmt::format("{}", tensor.shape()) : "none", shape);

@@ -91,6 +91,7 @@ class RatingBatches {
   const Histories& histories_;
   Options options_;
   int64_t steps_per_epoch_ = 0;
+  RatingBatch expected_;  // tensors without memory, with the shapes of the batches to read into
 };
 
 }  // namespace tessera::data
