@@ -6,6 +6,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/layered_model.h"
+#include "tests/support/table_model.h"
 #include "tests/support/tiny_training.h"
 
 namespace tessera::test {
@@ -24,7 +25,8 @@ optim::LaunchedStep launch(optim::ZeroOptimizer& optimizer, const Training& trai
 }
 
 // Returns a training of `model`. Its loss is NaN in micro-batch 3 of the steps in `spoilt`.
-Training training_of(LayeredModel& model, const std::vector<int64_t>& spoilt) {
+template <class Model>
+Training training_of(Model& model, const std::vector<int64_t>& spoilt) {
   return {.steps = steps, .loss = [&model, spoilt](const MicroBatch& micro) {
             const Tensor loss = model.loss(micro);
             const bool now = std::count(spoilt.begin(), spoilt.end(), micro.step) > 0;
@@ -100,6 +102,35 @@ TEST_CASE("launched steps: a non-finite step and the next leave the weights unch
       LayeredModel other({.dtypes = {DType::f32, DType::bf16, DType::f32}});
       const Training clean = training_of(other, {});
       optim::ZeroOptimizer expected(other, clean.rule, job_world(), options);
+      for (const int64_t step : {0, 3}) (void)launch(expected, clean, step).get();
+      CHECK(weights_of(optimizer) == weights_of(expected));
+    }
+  }
+}
+
+TEST_CASE("launched steps: a non-finite step leaves row-sparse tables unchanged") {
+  for (const int stage : {0, 2, 3}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      CAPTURE(stage, dtype_name(dtype));
+      TableModel model({.dtype = dtype});
+      const Training training = training_of(model, {1});
+      optim::ZeroOptimizer optimizer(model, training.rule, job_world(), {.stage = stage});
+      (void)launch(optimizer, training, 0).get();
+      const Weights weights = weights_of(optimizer);
+      const auto state = optimizer.consolidated_state();
+      optim::LaunchedStep spoilt = launch(optimizer, training, 1);
+      optim::LaunchedStep next = launch(optimizer, training, 2);
+      CHECK_THAT(failure_of(spoilt, 3), ContainsSubstring("step 2: the loss is not finite"));
+      (void)failure_of(next, -1);
+      CHECK(weights_of(optimizer) == weights);
+      for (const auto& [name, shard] : optimizer.consolidated_state()) {
+        CHECK(shard.values == state.at(name).values);
+      }
+      // Adam's bias correction must not count the two steps either.
+      (void)launch(optimizer, training, 3).get();
+      TableModel other({.dtype = dtype});
+      const Training clean = training_of(other, {});
+      optim::ZeroOptimizer expected(other, clean.rule, job_world(), {.stage = stage});
       for (const int64_t step : {0, 3}) (void)launch(expected, clean, step).get();
       CHECK(weights_of(optimizer) == weights_of(expected));
     }
