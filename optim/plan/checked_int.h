@@ -1,4 +1,5 @@
-// An int64 whose arithmetic throws on overflow. Plans use it, because a user may enter any size.
+// An int64 whose arithmetic throws TooLargeError on overflow. Plans use it, because a user may
+// enter any size.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,13 @@
 #include "core/error.h"
 
 namespace tessera::optim {
+
+/// Thrown if a number exceeds int64. Its own class lets a search for the largest model take this
+/// error alone for a model that does not fit.
+class TooLargeError : public InputError {
+ public:
+  using InputError::InputError;
+};
 
 class CheckedInt {
  public:
@@ -28,8 +36,9 @@ class CheckedInt {
 
  private:
   [[noreturn]] static int64_t too_large() {
-    fail_input("plan: a number of bytes is beyond 2^63; the model, the ranks or the batch are too "
-               "large to count");
+    throw TooLargeError(
+        "plan: a number of bytes is beyond 2^63; the model, the ranks or the batch are too large "
+        "to count");
   }
 
   int64_t value_;

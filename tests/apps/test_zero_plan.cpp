@@ -71,6 +71,16 @@ TEST_CASE("the largest model has the most layers that fit in memory") {
   CHECK(largest_model(tiny, 2, int64_t{1} << 60).at_limit);
 }
 
+TEST_CASE("in the search for the largest model, only bytes beyond int64 do not fit") {
+  PlanOptions options = parse_plan({"--width", "4"});
+  options.run.batch.micro = options.run.batch.global = int64_t{1} << 50;
+  CHECK(largest_model(options, 2, INT64_MAX).layers == 0);
+  // Graphs on the CPU are refused. This error must not be taken for a model that is too large.
+  options = parse_plan({"--width", "4"});
+  options.run.graph = true;
+  CHECK_THROWS_WITH(largest_model(options, 2, INT64_MAX), ContainsSubstring("graphs need CUDA"));
+}
+
 TEST_CASE("the JSON has the values of the plan") {
   const PlanOptions options =
       parse_plan({"--preset", "gpt2", "--ranks", "8", "--ranks-per-node", "4", "--precision",

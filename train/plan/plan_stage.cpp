@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/error.h"
+#include "optim/plan/checked_int.h"
 #include "train/plan/plan_gpt.h"
 
 namespace tessera::train {
@@ -35,7 +35,7 @@ LargestModel largest_model(const StagesInput& stages, int stage, int64_t memory)
     int64_t bytes = 0;
     try {
       bytes = plan_rank(stages, model, input).peak();
-    } catch (const InputError&) {
+    } catch (const optim::TooLargeError&) {
       return false;  // the number of bytes exceeds int64
     }
     if (bytes > memory) return false;

@@ -41,7 +41,8 @@ struct StagePlan {
 
 std::vector<StagePlan> plan_stages(const StagesInput& stages);
 
-/// Searches for the largest number of layers with which rank 0's peak is at most `memory` bytes.
+/// Searches for the largest number of layers with which rank 0's peak is at most `memory` bytes. A
+/// model whose bytes exceed int64 does not fit. Other errors of optim::plan are thrown.
 LargestModel largest_model(const StagesInput& stages, int stage, int64_t memory);
 
 }  // namespace tessera::train
