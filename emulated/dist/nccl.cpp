@@ -1,6 +1,8 @@
 // NCCL's functions: checks of arguments, groups of calls, and the table of communicators.
 #include <nccl.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -44,9 +46,24 @@ struct GroupedCall {
   cudaStream_t stream;
 };
 
-thread_local int group_depth = 0;
-thread_local std::vector<GroupedCall> group;
-thread_local ncclResult_t group_failure = ncclSuccess;
+// The calling thread's group.
+struct Group {
+  int depth = 0;  // calls of ncclGroupStart without their ncclGroupEnd; 0 outside of a group
+  std::vector<GroupedCall> calls;
+  ncclResult_t failure = ncclSuccess;
+
+  // The calls of a group that its thread does not end are never made. No later call on this thread
+  // could return an error, so the process ends.
+  ~Group() {
+    if (depth == 0) return;
+    (void)std::fprintf(stderr,
+                       "emulated NCCL: a thread has ended within a group of %zu calls: "
+                       "ncclGroupStart without ncclGroupEnd\n",
+                       calls.size());
+    std::abort();
+  }
+};
+thread_local Group group;
 
 ncclResult_t failed(ncclResult_t result, const std::string& why) {
   const std::lock_guard lock(state().mutex);
@@ -133,14 +150,14 @@ ncclResult_t make(ncclComm_t comm, cudaStream_t stream, const Call& call) {
       if (check_stream(stream, "") != cudaSuccess) {
         throw Failure(ncclInvalidArgument, text(call.operation) + ": there is no such stream");
       }
-      if (group_depth > 0) {
-        group.push_back({communicator, call, stream});
+      if (group.depth > 0) {
+        group.calls.push_back({communicator, call, stream});
       } else {
         run(communicator, {call}, stream);
       }
     });
   }
-  if (group_depth > 0 && group_failure == ncclSuccess) group_failure = result;
+  if (group.depth > 0 && group.failure == ncclSuccess) group.failure = result;
   return result;
 }
 
@@ -324,15 +341,15 @@ ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type, int peer
 }
 
 ncclResult_t ncclGroupStart() {
-  ++group_depth;
+  ++group.depth;
   return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd() {
-  if (group_depth == 0) return failed(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
-  if (--group_depth > 0) return ncclSuccess;
-  const ncclResult_t failure = std::exchange(group_failure, ncclSuccess);
-  const std::vector<GroupedCall> calls = std::exchange(group, {});
+  if (group.depth == 0) return failed(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+  if (--group.depth > 0) return ncclSuccess;
+  const ncclResult_t failure = std::exchange(group.failure, ncclSuccess);
+  const std::vector<GroupedCall> calls = std::exchange(group.calls, {});
   const ncclResult_t result =
       failure != ncclSuccess ? failure : guarded([&] { run_group(calls); });
   // A group fails as a whole, so all communicators of the group become unusable.

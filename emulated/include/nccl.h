@@ -15,6 +15,7 @@
 //   - buffers are in memory of the communicator's device. Send and receive buffer are either
 //     disjoint or exactly in place;
 //   - streams exist, and each ncclGroupEnd has an ncclGroupStart;
+//   - each ncclGroupStart has an ncclGroupEnd. If not, the process is aborted when the thread ends;
 //   - a communicator is not used again after one of its calls has failed. ncclCommGetAsyncError
 //     reports the failure, and all calls return it until ncclCommAbort or ncclCommDestroy. NCCL is
 //     less strict: some calls with wrong arguments leave its communicator usable.

@@ -1,14 +1,11 @@
 // Tests that host code cannot access device memory, while kernels, copies and the runtime can. Also
 // tests that freed device memory is not used again at once.
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "tests/emulated/fault.h"
 #include "tests/emulated/launch.h"
 #include "tests/support/catch.h"
 
@@ -18,35 +15,6 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 __global__ void twice(float* y, const float* x) { y[threadIdx.x] = 2 * x[threadIdx.x]; }
-
-struct Faulted {
-  bool by_signal;  // true if SIGSEGV or the address sanitizer has ended the process
-  std::string says;
-};
-
-/// Runs `body` in a process of its own. Returns how the process ended, and what it printed.
-template <class Body>
-Faulted fault_of(const Body& body) {
-  int ends[2];
-  REQUIRE(pipe(ends) == 0);
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    (void)dup2(ends[1], STDERR_FILENO);
-    (void)dup2(ends[1], STDOUT_FILENO);  // Catch reports the signal on stdout
-    body();
-    _exit(0);
-  }
-  close(ends[1]);
-  std::string says;
-  char buffer[512];
-  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) says.append(buffer, size_t(n));
-  close(ends[0]);
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  const bool sanitized = WIFEXITED(status) && WEXITSTATUS(status) != 0;
-  return {(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) || sanitized, says};
-}
 
 bool protects() {
   const char* const text = std::getenv("TESSERA_EMULATED_PROTECT");
