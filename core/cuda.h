@@ -138,7 +138,9 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
 
   /// Launches the graph on the current stream. Launches run one after the other. Raises the peaks
-  /// of the device's memory ledger as the body's allocations would.
+  /// of the device's memory ledger as the body's allocations would. If the body has a dropout,
+  /// throws on any other stream than that of the capture: only that stream's order keeps the masks
+  /// of two launches apart.
   void launch();
 
  private:

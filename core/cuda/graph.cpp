@@ -93,6 +93,7 @@ std::shared_ptr<MemoryLedger> captured_memory() {
 
 struct Graph::Captured {
   Device device;
+  void* stream = nullptr;  // of the capture
   Capture capture;
   cudaGraph_t graph = nullptr;  // keeps the addresses of its memory reserved
   cudaGraphExec_t executable = nullptr;
@@ -109,9 +110,10 @@ Graph::Graph(int index, const std::function<void()>& body)
   refuse_in_capture("Graph");
   Captured& made = *captured_;
   made.device = {DeviceType::cuda, index};
+  made.stream = current_stream(index);
   made.capture.draws = allocate(sizeof(DropoutDraws), Category::workspace, made.device);
   try {
-    made.graph = capture(static_cast<cudaStream_t>(current_stream(index)), made.capture, body);
+    made.graph = capture(static_cast<cudaStream_t>(made.stream), made.capture, body);
   } catch (...) {
     free_delayed(index, made.capture);
     throw;
@@ -140,6 +142,11 @@ void Graph::launch() {
     TESSERA_CHECK(state.first_sample + capture.samples <= dropout_sample_limit,
                   "dropout: samples {} to {} of a step, expected at most 2^32", state.first_sample,
                   state.first_sample + capture.samples);
+    TESSERA_CHECK(
+        context.stream == captured_->stream,
+        "dropout: a graph is launched on another stream than that of its capture, so that "
+        "an earlier launch could draw the mask of this one; launch it on the stream of "
+        "its capture");
     // The stream runs this write after all previous launches, so each launch reads its own draws.
     store_draws(context, static_cast<DropoutDraws*>(capture.draws->data()), dropout_draws(state));
   }

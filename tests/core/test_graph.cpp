@@ -229,6 +229,10 @@ TEST_CASE("calls that a graph cannot repeat are refused during its capture", "[g
     (void)ops::dropout(x, 0.5f, 0);
   });
   cuda::Graph drops(0, [&] { kernels::copy(test_context(), y, ops::dropout(x, 0.5f, 0)); });
+  {
+    const cuda::StreamScope there(0, cuda::copy_stream(0));
+    CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("launch it on the stream of its capture"));
+  }
   dropout_state().first_sample = (int64_t{1} << 32) - 2;
   CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("expected at most 2^32"));
   dropout_state() = {};
