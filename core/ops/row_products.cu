@@ -125,7 +125,8 @@ __global__ void __launch_bounds__(threads)
                       [&](int64_t k) { return float(dy[begin + k]); });
   }
   const int64_t to = at.index * s.channels + column;
-  if (dsquares != nullptr) {
+  // If the factor is 0, the row must not be multiplied by it: 0 times an infinite value is NaN.
+  if (dsquares != nullptr && *dsquares != 0) {
     const Floats<n> row = widened(load_elements<aligned, n>(left + to));
     unrolled<n>([&](int i) { sum.value[i] += 2 * *dsquares * row.value[i]; });
   }
@@ -172,7 +173,8 @@ __global__ void __launch_bounds__(threads) row_rest_kernel(RowRest<T> args, Rows
         sum += float(args.dy[args.order[begin + i]]);
       }
     }
-    sum = warp_sum(sum) + factor * own.bias_of(v);
+    sum = warp_sum(sum);
+    if (factor != 0) sum += factor * own.bias_of(v);  // 0 times an infinite bias is NaN
     T& to = args.dbias[v];
     if (at.lane == 0) to = rounded<T>(args.accumulate_bias ? float(to) + sum : sum);
   }

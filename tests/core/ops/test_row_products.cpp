@@ -1,6 +1,7 @@
 #include "core/table_ops.h"
 
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "core/autograd.h"
@@ -146,6 +147,36 @@ TEST_CASE("gradients of row_products agree with finite differences", "[row_produ
   // Here the products get no gradient, and backward must work without it.
   const auto squares = [&](const std::vector<Tensor>& in) { return operands.products(in).squares; };
   CHECK(check_gradient(squares, operands.tables));
+}
+
+TEST_CASE("row_products: infinite values do not spoil gradients that do not depend on them",
+          "[row_products]") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const Tensor ones = Tensor::full({3, 4}, 1);
+  // Row 2 is not looked up.
+  const Tensor left_indices = Tensor::from<int32_t>({2}, std::vector<int32_t>{0, 1});
+  const Tensor right_indices = Tensor::from<int32_t>({2, 1}, std::vector<int32_t>{1, 0});
+  for (const bool squares : {false, true}) {
+    CAPTURE(squares);
+    // If the loss contains the squares, only the biases of rows 0 and 1 have a part in it.
+    const float looked_up = squares ? 1 : infinity;
+    const std::vector<float> biases{looked_up, looked_up, infinity};
+    const Tensor left = leaf(Tensor::from({3, 1}, biases));
+    const Tensor right = leaf(Tensor::from({3, 1}, biases));
+    const auto y =
+        ops::row_products({ones, left_indices, left}, {ones, right_indices, right}, true);
+    const Tensor loss = ops::sum(y.products);
+    backward(squares ? loss + y.squares : loss);
+    const double expected = squares ? 3 : 1;
+    for (const Tensor& bias : {left, right}) {
+      CHECK(doubles(gradient_of(bias)) == std::vector<double>{expected, expected, 0});
+    }
+  }
+  // A left side without indices. The gradient of the squares is 0.
+  const Tensor rows = leaf(Tensor::full({2, 4}, infinity));
+  const auto y = ops::row_products({rows}, {ones, right_indices}, true);
+  backward(ops::sum(y.products) + 0.0f * y.squares);
+  CHECK(doubles(gradient_of(rows)) == std::vector<double>(8, 1));
 }
 
 TEST_CASE("row_products have the same bits for any number of threads", "[row_products]") {
