@@ -11,10 +11,11 @@ namespace tessera {
 /// Writes the values of elements [begin, begin + out.size()) to `out`.
 using ValueSource = std::function<void(int64_t begin, std::span<float> out)>;
 
-/// Size of the f32 workspace on the CPU in which `assign` collects values before it converts them:
-///  - an f32 tensor on the CPU needs no workspace, because the values are written in place;
-///  - a 16-bit tensor on the CPU needs this workspace;
-///  - a tensor on CUDA needs this workspace, and another for as many values in the tensor's dtype.
+/// The bytes of CPU workspace in which `assign` collects f32 values before it converts them:
+///  - A 16-bit tensor on the CPU needs this workspace.
+///  - A tensor on CUDA needs a second CPU workspace too. It holds as many values in the tensor's
+///    dtype.
+///  - An f32 tensor on the CPU needs neither, because the values are written in place.
 inline constexpr int64_t assign_workspace_bytes = int64_t{1} << 18;
 
 /// Fills `tensor` (f32, bf16 or f16, any shape) from `source`, which is called for consecutive

@@ -16,8 +16,9 @@ inline int64_t pieces(int64_t items, int64_t size) { return (items + size - 1) /
 /// every GPU in this machine.
 bool can_be_queried(Device device);
 
-/// Returns a pointer to address `bytes`, for queries. A query never dereferences the pointer, but
-/// checks its alignment and whether it is null. Multiples of `aligned` are aligned for any access.
+/// Returns a pointer whose address is `bytes`. A query of a product's workspace takes such a
+/// pointer in place of memory. The query checks the pointer's alignment and whether it is null, but
+/// never dereferences it. Multiples of `aligned` are aligned for any access.
 inline void* at(int64_t bytes) { return reinterpret_cast<void*>(static_cast<intptr_t>(bytes)); }
 inline constexpr int64_t aligned = 256;
 

@@ -4,7 +4,8 @@
 # packed. The folder may be copied anywhere.
 #
 #   scripts/bundle_dependencies.sh FOLDER    on Debian or Ubuntu; installs what is missing
-#   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive; or ./test.sh
+#   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive
+#   TESSERA_DEPS=FOLDER ./test.sh            the same, for the tests
 #
 # The machine that uses the folder must have the same kind of processor as the machine that packs
 # it, and a C library that is not older. It also needs g++, cmake, ninja and python3. FOLDER/env.sh

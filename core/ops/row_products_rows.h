@@ -16,7 +16,7 @@ template <class T>
 struct Rows {
   const T* table;
   const T* bias;           // null if there is none
-  const int32_t* indices;  // null if place b looks up row b
+  const int32_t* indices;  // null: row b of the results uses row b of `table`
   int64_t channels;
 
   explicit Rows(const ops::Lookup& at)

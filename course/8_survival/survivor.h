@@ -1,5 +1,5 @@
 // Lesson 8: a run that survives crashes. Every rank saves its shards. A run on any number of ranks
-// can continue from a save, with the bits of a run that never stopped.
+// can continue from a save, and then computes the same bits as a run that never stopped.
 #pragma once
 
 #include <array>
@@ -18,8 +18,7 @@ class Survivor : public Zero3 {
   /// complete save. Collective.
   void save(Disk& disk, int64_t step);
   /// Restores the last complete save, which may have been made on another number of ranks. Returns
-  /// the number of steps before the save, or 0 if there is no save. Called after start().
-  /// Collective.
+  /// the `step` of that save, or 0 if there is no complete save. Called after start(). Collective.
   int64_t resume(const Disk& disk);
 
  private:

@@ -20,7 +20,7 @@
 //   - an algorithm may be used only with the types, layouts, transposes and epilogue for which it
 //     was proposed;
 //   - an algorithm needs the alignment that it was proposed for. A call with a less aligned address
-//     returns CUBLAS_STATUS_NOT_SUPPORTED. A GPU's algorithm needs at most 16 bytes;
+//     returns CUBLAS_STATUS_NOT_SUPPORTED. On a GPU no algorithm needs more than 16-byte alignment;
 //   - the result D must not overlap A or B. D may be C if C and D have the same layout;
 //   - each product overwrites its whole workspace.
 //

@@ -19,7 +19,7 @@
 
 namespace tessera::optim {
 
-/// Bytes that one rank holds for a table.
+/// Bytes that one rank holds for a table. Only `blocks` is not in bytes.
 struct TableMemory {
   CheckedInt values = 0;
   CheckedInt looked_up = 0;
@@ -27,10 +27,10 @@ struct TableMemory {
   CheckedInt sums = 0;
   CheckedInt masters = 0;
   CheckedInt state = 0;
-  CheckedInt device_rows = 0;  // communication, on the device that computes
-  CheckedInt host_rows = 0;    // communication, on the host
+  CheckedInt device_rows = 0;  // lists of rows and rows to exchange, on the device that computes
+  CheckedInt host_rows = 0;    // lists and counts of rows, on the host
   CheckedInt crossing = 0;     // offload: copies of sums and weights on the host
-  CheckedInt blocks = 0;       // capacity of the norm's buffer, in block sums
+  CheckedInt blocks = 0;       // the number of block sums that the norm's buffer must hold
 };
 
 dist::RowLayout plan_row_layout(const PlanInput& input, const PlanParameter& table);

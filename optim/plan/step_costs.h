@@ -34,7 +34,7 @@ struct BucketCost {
   int64_t registered = 0;   // the lowest registration index of the bucket's parameters
   bool tied = false;        // holds a tied parameter, assumed to be the head (step_time.h)
   bool trainable = true;
-  bool reached = true;      // backward reaches the bucket
+  bool reached = true;      // false: backward ends before it comes to this bucket's parameters
   double elements = 0;      // elements of the bucket's parameters, without padding
   Cost forward = {};        // for a tied bucket: the cost of the head
   Cost backward = {};

@@ -285,7 +285,8 @@ TEST_CASE("a loaded input equals the batch that is read, always in the same memo
 TEST_CASE("ratings of another batch are refused, and nothing is written") {
   const Batch batch{.global = 8, .micro = 2};
   const RatingBatches batches(drawn(), histories(), {.batch = batch, .histories = true});
-  // The batch is the beginning of larger tensors, so that the test sees what a read writes beyond.
+  // `users` of the batch is the beginning of a larger tensor, so that the test can see if a read
+  // writes past the end of `users`.
   const RatingBatch larger = data::allocate_rating_batch(
       {.samples = 4, .longest_history = batches.sizes().longest_history}, false);
   const auto users = larger.users.values<int32_t>();

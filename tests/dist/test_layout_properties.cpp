@@ -1,6 +1,6 @@
 // Checks properties that every layout has, over random parameters, model blocks, ranks and bucket
-// sizes. A model block is a run of consecutive parameters with equal LayoutParameter::block. Any
-// other block is 256 elements. Layouts derived by hand are in test_shard_layout.cpp.
+// sizes. A model block is a run of consecutive parameters with equal LayoutParameter::block. It is
+// unrelated to block_elements. Layouts derived by hand are in test_shard_layout.cpp.
 #include <algorithm>
 #include <random>
 
@@ -30,7 +30,7 @@ void check_buckets(const ShardLayout& layout) {
     REQUIRE((!bucket.shared || bucket.parameters.size() == 1));
     offset += bucket.elements;
     shard_offset += bucket.shard_elements;
-    // The padding is less than one block a rank, so no smaller shard would be enough.
+    // The padding is less than block_elements per rank, so no smaller shard would be enough.
     const ParameterSlot& last = layout.slot(bucket.parameters.back());
     const int64_t used = round_up(last.offset + last.elements, block_elements);
     REQUIRE(used <= bucket.elements);

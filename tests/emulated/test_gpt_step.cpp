@@ -126,7 +126,8 @@ TEST_CASE("by this table, a step of GPT-2 with 65,536 rows makes 473 launches") 
 
 using Products = std::vector<cuda::ProductShape>;
 
-/// Returns the products about which the process asks cuBLASLt for the first time in `body`.
+/// Returns the products for which the process asks cuBLASLt for an algorithm while `body` runs. The
+/// process asks only once for each product.
 template <class Body>
 Products new_products(Body&& body) {
   const Products before = cuda::computed_products(0);

@@ -22,8 +22,10 @@ struct TensorDifference {
   Shape shape = {};
   int64_t different = 0;  // number of elements that differ, at least 1
   int64_t first = 0;      // index of the first differing element in the flat tensor
-  std::string a = {};     // text of element `first` in a, with its bits if b has the same text
-  std::string b = {};     // text of element `first` in b, with its bits if a has the same text
+  /// Element `first` of both checkpoints as text. If the texts are equal, as for two NaNs, each
+  /// text also has the element's bits.
+  std::string a = {};
+  std::string b = {};
 };
 
 /// A tensor that both checkpoints have, with different dtypes or shapes.
@@ -44,9 +46,10 @@ struct CheckpointDifference {
   std::vector<std::string> only_b;
   std::vector<FormDifference> forms;
   std::vector<TensorDifference> tensors;  // in the order of a's manifest
-  /// Differences in step, skipped steps and version, and in Manifest::imported, run, bits and
-  /// weights. equal() ignores them, but they may explain differing tensors. Other members of the
-  /// manifests, such as the layout and the best evaluation, are not compared.
+  /// Differences between the manifests: in the members step, skipped, version and imported, and in
+  /// the entries of the members run, bits and weights. equal() ignores them, but they may explain
+  /// differing tensors. Other members, such as the layout and the best evaluation, are not
+  /// compared.
   std::vector<SettingDifference> settings;
   int64_t same = 0;  // number of tensors with the same bits in both
 

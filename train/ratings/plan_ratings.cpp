@@ -37,7 +37,8 @@ models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType
 /// Throws if an upper bound of activations and workspace does not fit into int64.
 void check_size(const PlannedRatings& ratings) {
   using optim::CheckedInt;
-  // Upper bound of the bytes per sample and unit of `width`, and per item of a history.
+  // An upper bound of the bytes for each unit of `width` of each pair of a sample and an item, and
+  // of the bytes for each item of a sample's history.
   constexpr int64_t more_than_all = 1 << 8;
   const models::RecommenderConfig& config = ratings.config;
   CheckedInt width = CheckedInt(config.factors) + 2;
