@@ -29,7 +29,7 @@ enum class RunFailure : int32_t {
 struct RunStatus {
   int64_t finished_steps = 0;  // counted from the run's first start, not from a restart
   RunFailure failure = RunFailure::none;
-  std::vector<int> absent = {};  // ranks that a stalled collective waited for; at most 64
+  std::vector<int> absent = {};  // the first 64 of the ranks that a stalled collective waited for
   bool waits = false;            // true while the process waits for other ranks in a collective
 };
 

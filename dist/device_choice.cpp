@@ -56,7 +56,7 @@ std::vector<Found> gather(const World& world, const Found& own) {
   return result;
 }
 
-/// Returns the text for World::difference, on every rank.
+/// Returns the text for World::difference, the same text on every rank. Collective.
 std::string difference_of(Communicator& communicator, int device) {
   if (communicator.size() == 1) return "";
   std::vector<Machine> machines;

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* absent = "nothing";
 constexpr const char* epsilon = "model.epsilon";
 
-// Settings on which the result of an evaluation of given weights does not depend.
+// Settings that only training depends on. They do not change how given weights are evaluated.
 const std::set<std::string> only_of_training = {
     "steps",     "epochs",          "steps_per_epoch", "global_batch", "optimizer",
     "lr",        "min_lr",          "warmup",          "schedule",     "weight_decay",
@@ -21,8 +21,8 @@ const std::set<std::string> only_of_training = {
     "reduction", "ranks",           "augment",         "sync_bn",      "label_smoothing",
     "tables",    "table_optimizer", "negatives",       "l2",           "model.dropout"};
 
-// The ranks are compared all the same in runs whose bits depend on them, which have a setting
-// "ranks".
+// Flags that a resume does not compare. "ranks" is an exception: if the bits of a run depend on the
+// number of ranks, run_settings records the number, and a resume compares it.
 const std::set<std::string> always_free = {
     "ranks",      "stage",  "bucket_bytes",  "overlap",      "graph",      "threads",
     "workers",    "device", "comm",          "comm_timeout", "offload",    "recompute",

@@ -115,9 +115,9 @@ inline constexpr int threads = warps * warp_size;
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % warp_size; }
 __device__ inline int warp() { return static_cast<int>(threadIdx.x) / warp_size; }
 
-/// True if the kernels on tensor cores support these tensors, of a 16-bit type, on the context's
-/// GPU: at addresses aligned to 16 bytes, with D of 64, or of 128 if the GPU has enough shared
-/// memory.
+/// True if the kernels on tensor cores support these tensors on the context's GPU. Their addresses
+/// must be aligned to 16 bytes. D must be 64, or 128 if the GPU has enough shared memory. The
+/// caller must make sure that the tensors have a 16-bit type.
 inline bool on_tensor_cores(const Context& context, const Sizes& s,
                             std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* tensor : tensors) {
@@ -133,10 +133,10 @@ inline bool on_tensor_cores(const Context& context, const Sizes& s,
 
 /// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit values and 16
 /// bytes of padding. The padding shifts each row by four banks, so the eight rows that ldmatrix
-/// reads at one column are in different banks. The addresses that a lane reads in a tile then
-/// differ only by compile-time constants, so one of them in a register is enough. Permuting the
-/// 16-byte chunks of each row would need no padding, but one register for each column. Registers
-/// are scarcer than shared memory in these kernels.
+/// reads at one column are in different banks. The addresses that a lane reads in a tile differ
+/// only by compile-time constants, so the lane keeps only one address in a register. Swizzling,
+/// which permutes the 16-byte chunks of each row, would need no padding, but one register for each
+/// column. Registers are scarcer than shared memory in these kernels.
 template <int D>
 inline constexpr uint32_t pitch = D * 2 + 16;
 

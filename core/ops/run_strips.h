@@ -1,7 +1,8 @@
-// Loops over ReducedRuns on the CPU. A thread handles one piece at a time: one contiguous run, or
-// up to 64 runs side by side. Both kinds of piece are read in strips of at most 64 contiguous
-// elements. An accumulator has 64 lanes, one for each place in a strip. Therefore one loop over
-// lanes vectorises for both kinds of piece:
+// Loops over ReducedRuns on the CPU. A thread handles one piece at a time. If inner is 1, a piece
+// is one run, whose elements are contiguous. Otherwise a piece is up to 64 runs whose first
+// elements are contiguous, as are their second elements, and so on. Both kinds of piece are read in
+// strips of at most 64 contiguous elements. An accumulator has 64 lanes, one for each place in a
+// strip. Therefore one loop over lanes vectorises for both kinds of piece:
 //
 //   parallel_pieces(runs, cost, [&](const RunPiece& piece) {
 //     Lanes<float> sums = {};

@@ -67,8 +67,8 @@ std::string loss_message(const Trial& trial, const std::vector<std::string>& wro
                     wrong.size(), wrong[0]);
 }
 
-// Returns a message if the traffic differs from that of stage 1. For every contribution, a rank
-// sends each other rank the shard that the other rank owns.
+// Returns a message if the traffic differs from that of stage 1. For each of its micro-batches, a
+// rank sends each other rank the shard that the other rank owns.
 std::string traffic_message(const Trial& trial, const dist::Communicator& communicator) {
   const int64_t ranks = communicator.size();
   int64_t contributions = 0;
@@ -90,7 +90,7 @@ std::string overlap_message(const Trial& trial) {
   int64_t waited = 0;
   for (size_t i = 0; i < list.size(); ++i) {
     if (list[i].kind != "exchange") continue;
-    // The waits for the last two buckets may follow directly, because backward ends.
+    // The last two buckets may be waited for without any overlap, because backward ends.
     if (list[i].bucket + 1 >= std::ssize(trial.layout->buckets()) - 1) continue;
     const int64_t next = trial.events.find(
         [&](const Event& event) {

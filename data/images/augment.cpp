@@ -44,7 +44,7 @@ ImageBox random_part(const ImageShape& image, RandomStream& stream) {
 }
 
 // Returns the part of an image that evaluation uses: a box in the middle, with the input's aspect
-// ratio. The box covers a part `share` of the image's shorter side.
+// ratio. Height and width of the box are `share` times those of the largest such box.
 ImageBox evaluated_part(const ImageShape& image, const ImageShape& input, double share) {
   const double shorter =
       std::min(static_cast<double>(image.height) / static_cast<double>(input.height),
@@ -132,8 +132,8 @@ void ImageTransform::place_as(const std::vector<T>& table, const ImageView& imag
                               const Augmentation& at, T* out) const {
   const auto [height, width, channels] = image.shape;
   // Columns [begin, end) of the result come from the image, in order or mirrored. All other columns
-  // are padding. An image that is narrower than the padding may lie outside of the result, and then
-  // there are no such columns.
+  // are padding. If the image is narrower than the padding, it may lie outside of the result. Then
+  // begin == end, and all columns are padding.
   const int64_t begin = std::clamp<int64_t>(at.mirrored ? at.left : -at.left, 0, width);
   const int64_t end =
       std::max(begin, width - std::max<int64_t>(0, at.mirrored ? -at.left : at.left));

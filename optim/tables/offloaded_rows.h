@@ -6,7 +6,7 @@
 // packs and rounds the weights, and copies the result to the device. The device writes each packed
 // row to its row of the table:
 //
-//   device   pack sums 0   pack sums 1            values 0 to rows   ...
+//   device   pack sums 0   pack sums 1            write rows 0       ...
 //   host                   update chunk 0         update chunk 1     ...
 #pragma once
 
@@ -20,11 +20,12 @@
 
 namespace tessera::optim {
 
-/// Rows of a table that an update changes, and their gradient sums. A row has C elements.
+/// Rows of a table that an update changes, and their gradient sums. A row has C elements. The sum
+/// of rows[i] is row slots[i] of `sums`, or zero if slots[i] is -1. If `slots` is undefined, the
+/// sum of rows[i] is row i of `sums`.
 struct TouchedRows {
   Tensor rows;        // i32 [m]
-  Tensor slots = {};  // i32 [m]: the sum of rows[i] is row slots[i] of `sums`, or zero if slots[i]
-                      // is -1; if `slots` is undefined, the sum of rows[i] is row i of `sums`
+  Tensor slots = {};  // i32 [m], or undefined
   Tensor sums;        // f32 [n, C]; n >= m if slots is undefined
 };
 

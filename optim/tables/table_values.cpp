@@ -111,8 +111,8 @@ TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
                 "lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch",
                 current_.slots.rows().back(), info_.name());
   if (phase_ == Phase::forward && !prefetched_) bring(before);
-  // Returns the whole buffer of n rows, even if fewer rows are in use. The memory that operations
-  // allocate then does not depend on the data.
+  // Returns the whole buffer of info_.distinct() rows, even if fewer rows are in use. The memory
+  // that operations allocate then does not depend on the data.
   return {current_.values, slots.to(communicator_.device())};
 }
 
@@ -146,8 +146,8 @@ void TableValues::follow_look_up() {
 }
 
 // An evaluation may look up any number of rows. A rank that has the whole table returns the table
-// without a copy. Any other rank fetches at most n rows at a time, into memory that is freed with
-// the result.
+// without a copy. Any other rank fetches at most info_.distinct() rows at a time, into memory that
+// is freed with the result.
 TableRows TableValues::look_up_in_evaluation(const Tensor& indices, int64_t used) {
   synchronize();
   if (!fetch_) return {values_, indices.to(values_.device())};

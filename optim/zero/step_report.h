@@ -16,9 +16,9 @@ struct StepReport {
   int64_t step = 0;     // counted from 0, as given to micro_batches()
   float loss = 0;       // of the global batch
   float grad_norm = 0;  // before clipping
-  /// The rule's learning rate times the schedule's factor, without the rates of groups. If the
-  /// rule's rate depends on the number of updates, this is the rate of the parameter that has had
-  /// the most updates.
+  /// The rule's learning rate times the schedule's factor. Parameter groups may have learning rates
+  /// of their own, which are not reported. If the rule's rate depends on the number of updates,
+  /// this is the rate of the parameter that has had the most updates.
   float learning_rate = 0;
   float loss_scale = 1;  // the loss scale of this step
   /// True if no weight was changed: gradients overflowed under loss scaling, or no rank had data.
@@ -26,12 +26,12 @@ struct StepReport {
   /// Parameters without an update, because no micro-batch gave them a gradient. An optimizer lists
   /// a parameter only in the first such step.
   std::vector<std::string> without_gradient;
-  uint8_t notes = 0;       // the bits that ZeroOptimizer::set_notes was given on any rank
+  uint8_t notes = 0;       // bitwise or of all ranks' bits (ZeroOptimizer::set_notes)
   int64_t exposed_ns = 0;  // time spent waiting for communication in the step
 };
 
-/// Thrown on every rank if a step without loss scaling changed no weight, because the loss or
-/// gradient of this step or of the previous step is not finite.
+/// Thrown on every rank if, without loss scaling, a step changed no weight: its loss or gradient is
+/// not finite, or this error was thrown for the previous step after this step was launched.
 struct NonFiniteError : Error {
   NonFiniteError(const std::string& text, int64_t micro_batch_index)
       : Error(text), micro_batch(micro_batch_index) {}

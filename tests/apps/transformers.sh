@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tests that the Python package transformers loads the files that train_gpt --save wrote: no key is
-# missing or unexpected, and the loaded model computes a loss. TESSERA_PEER_PYTHON names the
-# Python interpreter (default: python3). The test is skipped if this interpreter cannot import
-# PyTorch and transformers.
+# Tests that Hugging Face's Python package `transformers` can load the files that train_gpt --save
+# wrote: no key is missing or unexpected, and the loaded model computes a loss. TESSERA_PEER_PYTHON
+# names the Python interpreter (default: python3). The test is skipped if this interpreter cannot
+# import PyTorch and transformers.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 python=${TESSERA_PEER_PYTHON:-python3}
 mkdir out

@@ -9,7 +9,7 @@ namespace {
 // A rule and its hyper-parameters. All rules have the learning rate 1 and the weight decay 0.0625.
 struct Case {
   UpdateRule rule;
-  float beta1 = 0;    // here and below, 0: the rule has no such parameter
+  float beta1 = 0;    // 0 in beta1, beta2 or epsilon: the rule has no such parameter
   float beta2 = 0;
   float epsilon = 0;
   bool decoupled_decay = true;

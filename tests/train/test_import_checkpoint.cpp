@@ -258,7 +258,8 @@ TEST_CASE("a folder that a run writes to, or that has the step or a later one, i
   CHECK(message_of<InputError>([&] {
           train::import_checkpoint(options);
         }).find("step-000000005 is there, and a run would go on from it") != std::string::npos);
-  // A checkpoint whose replacement was interrupted has no name until the folder is claimed.
+  // If the replacement of a checkpoint was interrupted, the checkpoint may be left under another
+  // name. It gets its own name back when the next run or import claims the folder.
   const std::filesystem::path newest = options.folder + "/step-000000005";
   std::filesystem::rename(newest, newest.string() + ".before.partial");
   CHECK(message_of<InputError>([&] {

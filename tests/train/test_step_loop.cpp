@@ -265,7 +265,8 @@ TEST_CASE("if the last evaluation is not finite or the weights are lost, other f
   const test::TemporaryFolder folder;
   const dist::World world = alone();
   // Trains with the given scores of the evaluations after steps 2, 4 and 5. `unsaved` says why the
-  // weights were not saved. Returns the error, after a check that it is the last thing of the run.
+  // weights were not saved, or is empty. Checks that the run writes the CSV file and the last
+  // checkpoint even if it ends with an error, and returns the error's message.
   const auto error_of = [&](std::map<int64_t, double> scores, const std::string& unsaved) {
     std::filesystem::remove_all(folder.path("saved"));
     std::filesystem::remove(folder.path("run.csv"));
