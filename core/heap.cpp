@@ -56,8 +56,8 @@ void* Heap::take(int64_t bytes) {
   // Reserves capacity for every range that give() may add later, because give() must not allocate.
   const auto room = free_.size() + static_cast<size_t>(blocks_) + 2;
   if (free_.capacity() < room) free_.reserve(2 * room);
-  // The peak is raised before grow(), because grow() may hold as many bytes as the peak allows
-  // (most_held). If grow() fails, the old peak is restored.
+  // grow() limits held_bytes_ by most_held(), which depends on the peak. So the peak is raised
+  // before grow(). If grow() fails, the old peak is restored.
   live_bytes_ += bytes;
   const int64_t peak_before = std::exchange(peak_bytes_, std::max(peak_bytes_, live_bytes_));
   auto found = best_fit(bytes);
@@ -72,8 +72,9 @@ void* Heap::take(int64_t bytes) {
     return nullptr;
   }
   ++blocks_;
-  // grow() adds pages below the newest range. Cutting blocks from the high end leaves the rest of
-  // the range next to these pages, so no gap stays between blocks that are taken one after another.
+  // grow() maps pages directly below the newest range. Blocks are cut from the high end of a range,
+  // so the new pages join the free rest of the newest range, and no gap stays between blocks that
+  // are taken one after another.
   char* data = found->end -= bytes;
   if (found->begin == found->end) free_.erase(found);
   ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes - gap));

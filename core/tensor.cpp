@@ -75,8 +75,8 @@ void Tensor::copy_from(const Tensor& source) const {
     std::memmove(raw(), source.raw(), static_cast<size_t>(bytes()));
   } else {
     cuda::refuse_in_capture("copy_from");
-    // The copy is made on the stream of this tensor's device. This stream does not wait for another
-    // GPU, so the host first waits for the source's GPU.
+    // A copy between two GPUs is made on the stream of this tensor's GPU. This stream does not wait
+    // for the source's GPU, so the host waits for that GPU first.
     const bool between_gpus = !device().is_cpu() && !source.device().is_cpu();
     if (between_gpus && device() != source.device()) cuda::synchronize(source.device().index);
     const int index = device().is_cpu() ? source.device().index : device().index;

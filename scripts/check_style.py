@@ -185,8 +185,8 @@ def check_cpp(root, path, text):
 
 
 def check_quotes(root, path):
-    """A ```cpp block of docs/ without a main must be consecutive lines of one source, whose name
-    the page has above the block."""
+    """A ```cpp block of docs/ without a main must be consecutive lines of one source. The page
+    must name this source above the block."""
     text = (root / path).read_text(encoding="utf-8")
     for match in re.finditer(r"^```cpp\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         quote = "\n" + "".join(line.strip() + "\n" for line in match.group(1).splitlines())

@@ -161,8 +161,8 @@ void check_training(const RunOptions& options) {
 }
 
 // Checks --eval-only: the run must have an evaluation and weights to evaluate. No flag may ask for
-// an output file. The command may repeat the flags of the run that wrote the weights, and must not
-// overwrite that run's files.
+// an output file. A user may have copied the flags of the run that wrote the weights, and that
+// run's files would be overwritten.
 void check_eval_only(const RunOptions& options) {
   if (!options.eval_only) return;
   if (options.eval_every == 0) {

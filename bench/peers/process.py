@@ -25,7 +25,7 @@ def keep_freed_memory():
 
 
 def import_torch():
-    """Import torch. Return the peak memory so far in KiB, which does not count as training's."""
+    """Import torch. Return the peak memory so far in KiB, to be subtracted from later peaks."""
     import torch
     if hasattr(torch, "compile"):
         import torch._dynamo  # takes 80 MiB; the first optimizer would import it later

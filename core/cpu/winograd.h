@@ -11,10 +11,10 @@
 //   gradient of x       the same, with the pixels of dy and the weight turned by 180 degrees
 //   gradient of weight  dg = G^T [sum over tiles of (A dy A^T) * (B^T d B)] G
 //
-// where * multiplies two squares of 6 x 6 numbers position by position. For all channels and many
-// tiles at once, each of the 36 positions is a matrix product, which oneDNN computes. The
-// transforms are our own loops, so the algorithm does not depend on the processor or on the version
-// of oneDNN.
+// where * multiplies two squares of 6 x 6 numbers position by position. For each of the 36
+// positions, the sums for all channels and many tiles are one matrix product, which oneDNN
+// computes. The transforms are our own loops, because oneDNN has Winograd's algorithm only in
+// version 2 and only for AVX-512.
 #pragma once
 
 #include <cstdint>

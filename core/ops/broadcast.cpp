@@ -1,5 +1,6 @@
-// Broadcasting: shapes, walks (BroadcastWalk), and two CPU kernels. sum_to adds up the elements
-// along repeated dimensions. copy_walk copies elements, times a factor, in the order of a walk.
+// Broadcasting: shapes, walks (BroadcastWalk), and two CPU kernels. sum_to sums a tensor over the
+// dimensions along which broadcasting would repeat the result. copy_walk copies elements, times a
+// factor, in the order of a walk.
 #include "core/ops/broadcast.h"
 
 #include <algorithm>
@@ -81,8 +82,8 @@ namespace {
 
 constexpr int64_t columns_at_once = 64;
 
-/// Sizes and strides of the dimensions of x that a sum keeps, or of the dimensions that a sum adds
-/// up. The last dimension of the walk is handled separately.
+/// Sizes and strides of some dimensions of x. sum_to makes one list of the dimensions that it keeps
+/// and one of the dimensions that it adds up. Neither list has the walk's last dimension.
 struct Strides {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;

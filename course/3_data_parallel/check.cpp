@@ -22,8 +22,8 @@ Training even_training(int64_t ranks) {
   return even;
 }
 
-// In this run each call is made at once (`late` is false), so a race cannot make the sums wrong. A
-// later requirement reports races.
+// In this run `late` is false: each call is complete when it returns, so a race cannot make the
+// sums wrong. A later requirement reports races.
 SumReport sums_of_first_step(Grade& grade, const Training& of) {
   const Gradients expected = reference_gradients(of);
   Training once = of;

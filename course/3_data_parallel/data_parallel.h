@@ -22,8 +22,8 @@ namespace course {
 
 class DataParallel {
  public:
-  /// A bucket is closed before a parameter that would make it larger than `bucket_bytes`, or
-  /// earlier.
+  /// A parameter begins a new bucket if the open bucket would exceed `bucket_bytes` with it, and in
+  /// the other cases that dist/shard_layout.h lists.
   DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
                int64_t bucket_bytes);
   virtual ~DataParallel();

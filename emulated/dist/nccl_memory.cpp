@@ -18,7 +18,7 @@ struct Registry {
   std::map<void*, std::vector<Registration*>> blocks;  // by address from ncclMemAlloc
 };
 
-// Never destroyed, because memory of static lifetime is freed after main.
+// Never destroyed, because the destructors of static objects may call ncclMemFree after main.
 Registry& registry() {
   static auto& one = *new Registry;
   return one;

@@ -24,9 +24,9 @@ struct RowList {
 /// to[i] = from[i] for i < count, rounded to the dtype of `to`. The rows of `to` are distinct.
 TESSERA_KERNEL(copy_rows, const RowList& to, const RowList& from, int64_t count)
 
-/// sums[i] = (sums.index[i] < fresh ? sums[i] : +0.0) + values[i] for i < count, in f32. The matrix
-/// of `sums` is not initialised from row `fresh` on. `sums.first` must be 0, and the rows of `sums`
-/// distinct.
+/// sums[i] = (sums.index[i] < fresh ? sums[i] : +0.0) + values[i] for i < count, in f32. In the
+/// matrix of `sums`, row `fresh` and the rows after it are uninitialised. `sums.first` must be 0,
+/// and the rows of `sums` distinct.
 TESSERA_KERNEL(fold_rows, const RowList& sums, int64_t fresh, const RowList& values, int64_t count)
 
 /// The touched rows of a table, in ascending order, and the blocks of 256 table elements that

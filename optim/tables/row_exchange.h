@@ -63,8 +63,8 @@ class RowFetch {
   /// Sends the row numbers to the owners, and starts the exchange of values. Waits for the counts,
   /// not for the values. `own`: the values of all rows that this rank owns.
   void start(const Tensor& own);
-  /// Adds the rows of this fetch to `total`: to `asked` the rows that this rank requests from other
-  /// ranks, to `served` the rows whose values this rank sends to other ranks. Called after start().
+  /// Adds to total.asked the number of rows that this rank requests from other ranks in this fetch,
+  /// and to total.served the number of rows that it sends to other ranks. Called after start().
   void count(RowCounts& total) const;
   /// Waits for the values. Writes the values of the row with slot s to row s of `to`.
   void finish(const Tensor& to);

@@ -57,9 +57,10 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
                      std::vector<nn::NamedStatistics> statistics) {
   const Extent before{trainable_.size(),     frozen_.size(), tables_.size(),
                       update_counts_.size(), registered_,    scaler_ != nullptr};
-  // Everything that can fail comes first. Then the ranks tell each other whether they failed, in
-  // every call except the first. Without this exchange, a rank that succeeded would wait forever in
-  // the next step for a rank that rolled back.
+  // Everything that can fail comes first. In the first call, which the optimizer's constructor
+  // makes, only the ranks that failed throw. In later calls the ranks tell each other whether they
+  // failed, and all throw. Otherwise a rank that succeeded would wait forever in the next step for
+  // a rank that rolled back.
   GradientNorm norm;
   BatchStatistics::Addition addition;
   std::exception_ptr failure;
@@ -76,7 +77,7 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   if (failed < 0) {
     norm_ = std::move(norm);
     statistics_.add(std::move(addition), options_.sync_batch_norm);
-    reducer_->forget();  // micro-steps differ from now on
+    reducer_->forget();  // logs and graphs of earlier micro-steps lack the new parameters
     return;
   }
   shrink_to(before);  // also on ranks where nothing failed

@@ -94,8 +94,8 @@ class MicroStepLog {
   void note(const ParameterEvent& event) {
     if (notes_) running_events_.push_back(event);
   }
-  /// Returns the events of the last micro-step with data. If this process has had no data yet,
-  /// these are the events of the run that it resumes.
+  /// Returns the events of the last micro-step with data. Between set_events(), which is called
+  /// with the events from a checkpoint, and the next micro-step with data, returns those events.
   const std::vector<ParameterEvent>& events() const {
     return running_events_.empty() ? last_events_ : running_events_;
   }

@@ -128,8 +128,8 @@ TEST_CASE("a step reuses the memory of the step before, without fresh pages", "[
 TEST_CASE("growing leaves no gaps between blocks", "[heap][cpu]") {
   Blocks blocks(4096);
   const int64_t first = 64 * mebibyte;
-  // New pages are mapped below the newest pages. 64 MiB fit into no gap between other mappings, so
-  // the addresses below this first block are free.
+  // grow() maps new pages below the newest pages. A first block of 64 MiB does not fit into a gap
+  // between other mappings. So it lies below these mappings, and the addresses below it are free.
   blocks.take(first);
   const int64_t largest = 3 * mebibyte + 4096;
   for (int layer = 0; layer < 12; ++layer) {
