@@ -10,7 +10,7 @@
 namespace tessera::apps {
 namespace {
 
-constexpr const char* absent = "nothing";
+constexpr const char* absent = "not set";
 constexpr const char* epsilon = "model.epsilon";
 
 // Settings that only training depends on. They do not change how given weights are evaluated.
@@ -75,6 +75,13 @@ std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
   return changed;
 }
 
+std::string difference(const ChangedSetting& changed) {
+  const auto& [name, now, before] = changed;
+  if (before == absent) return fmt::format("{} is {} but not set in the checkpoint", name, now);
+  if (now == absent) return fmt::format("{} is not set but {} in the checkpoint", name, before);
+  return fmt::format("{} is {} instead of {}", name, now, before);
+}
+
 bool is_epsilon(const std::string& name) { return name == epsilon; }
 
 bool may_always_change(const std::string& name) {
@@ -117,11 +124,13 @@ std::string refusal_of(const std::vector<ChangedSetting>& refused,
   std::vector<std::string> fixed;
   std::vector<std::string> proposed = accepted;
   bool other_epsilon = false;
+  bool epsilon_is_default = false;  // in the checkpoint, which then does not record it
   for (const ChangedSetting& changed : refused) {
-    const auto& [name, now, before] = changed;
-    differences.push_back(fmt::format("{} is {} instead of {}", name, now, before));
+    const std::string& name = changed.name;
+    differences.push_back(difference(changed));
     if (is_epsilon(name)) {
       other_epsilon = true;
+      epsilon_is_default = changed.before == absent;
     } else if (must_agree(changed, run)) {
       fixed.push_back(name);
     }
@@ -139,8 +148,10 @@ std::string refusal_of(const std::vector<ChangedSetting>& refused,
                     fmt::join(fixed, ", "), fixed.size() == 1 ? "value" : "values"));
   }
   if (other_epsilon) {
-    reasons.push_back(fmt::format(
-        "{} comes from the config.json of --init; give --init as the saved run did", epsilon));
+    reasons.push_back(
+        fmt::format("{} comes from the config.json of --init; give --init weights with the "
+                    "checkpoint's epsilon{}",
+                    epsilon, epsilon_is_default ? ", the default, or leave --init out" : ""));
   }
   return fmt::format("{}; give another folder, or the same values: {}", all,
                      fmt::join(reasons, "; "));

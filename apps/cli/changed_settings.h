@@ -10,13 +10,13 @@ namespace tessera::apps {
 
 /// Returns true if `settings` has the setting.
 bool has_setting(const dist::Settings& settings, const std::string& name);
-/// Returns the setting's value, or "nothing" if `settings` does not have the setting.
+/// Returns the setting's value, or "not set" if `settings` does not have the setting.
 std::string setting_value(const dist::Settings& settings, const std::string& name);
 /// Returns the names in `a`, and then the names that only `b` has.
 std::vector<std::string> setting_names(const dist::Settings& a, const dist::Settings& b);
 
 /// A setting whose value in a run differs from its value in the checkpoint. If the run or the
-/// checkpoint lacks the setting, its value is "nothing".
+/// checkpoint lacks the setting, its value is "not set".
 struct ChangedSetting {
   std::string name;
   std::string now;     // in the run
@@ -26,6 +26,10 @@ struct ChangedSetting {
 /// Returns the settings that differ, in the order of setting_names(run, saved).
 std::vector<ChangedSetting> changed_settings(const dist::Settings& run,
                                              const dist::Settings& saved);
+
+/// Says how the setting differs: "lr is 0.5 instead of 1", or, if the checkpoint lacks it, "lr is
+/// 0.5 but not set in the checkpoint".
+std::string difference(const ChangedSetting& changed);
 
 /// True for the epsilon of a GPT's norms. Runs and imports record it only if it is not the default,
 /// so a checkpoint without this setting has the default epsilon.

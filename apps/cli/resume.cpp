@@ -353,12 +353,11 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
 // checkpoints, unless a setting that affects evaluations has changed.
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;
-  for (const auto& [name, now, before] : changed_settings(run, manifest().run)) {
+  for (const ChangedSetting& changed : changed_settings(run, manifest().run)) {
     // Settings that --resume-changed does not name are not compared, or check() has refused them.
-    const bool named = std::ranges::find(flags_.changed, name) != flags_.changed.end();
-    if (!named || !affects_evaluation(name, run)) continue;
-    spdlog::info("{} is {} instead of {}, so earlier evaluations no longer count as the best", name,
-                 now, before);
+    const bool named = std::ranges::find(flags_.changed, changed.name) != flags_.changed.end();
+    if (!named || !affects_evaluation(changed.name, run)) continue;
+    spdlog::info("{}, so earlier evaluations no longer count as the best", difference(changed));
     return loop.best.reset();
   }
   if (!loop.weights.best || loop.best->evaluated.empty() ||

@@ -224,7 +224,7 @@ echo weights > beside/step-000000001/model.safetensors
 alone "${run[@]}" --steps 14 --resume-changed steps,warmup --resume on/step-000000012 \
   --checkpoint beside --checkpoint-every 1 --checkpoint-keep 1 --checkpoint-async off
 [[ $(ls beside) == $'lock\nstep-000000001\nstep-000000014' ]] || fail "kept: $(ls beside)"
-expect 'loss_rows is 64 instead of nothing' "$train_gpt" "${run[@]}" --steps 20 \
+expect 'loss_rows is 64 but not set in the checkpoint' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --loss-rows 64 --checkpoint on
 # --resume-changed is not proposed, and is refused, for settings on which the tensors depend.
 for changed in steps,warmup steps,warmup,model.width; do

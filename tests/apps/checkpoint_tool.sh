@@ -117,10 +117,10 @@ cp out/model.safetensors epsilon
 sed 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 1e-06/' out/config.json \
   > epsilon/config.json
 tool import out usual
-expect 'model.epsilon is 1e-06 instead of nothing' "$train_gpt" "${full[@]}" --init epsilon \
-  --checkpoint usual
+expect 'model.epsilon is 1e-06 but not set in the checkpoint; ' "$train_gpt" "${full[@]}" \
+  --init epsilon --checkpoint usual
 tool import epsilon/model.safetensors kept
-expect 'model.epsilon is nothing instead of 1e-06' "$train_gpt" "${full[@]}" \
+expect 'model.epsilon is not set but 1e-06 in the checkpoint; ' "$train_gpt" "${full[@]}" \
   --checkpoint kept
 alone --data text.txt --init epsilon --global-batch 12 --micro-batch 2 --threads 1 --steps 2 \
   --eval-every 0 --checkpoint kept

@@ -44,9 +44,9 @@ TEST_CASE("the error has all settings that differ, in the order of the run") {
   CHECK(changed_settings({{"b", "1"}}, {{"b", "1"}}).empty());
   CHECK(refusal({{"lr", "0.5"}, {"clip", "1"}, {"beta1", "0.9"}, {"loss_rows", "64"}},
                 {{"beta1", "0.8"}, {"clip", "1"}, {"lr", "0.001"}, {"older", "yes"}}) ==
-        "lr is 0.5 instead of 0.001, beta1 is 0.9 instead of 0.8, loss_rows is 64 instead of "
-        "nothing, older is nothing instead of yes; give the same values, another folder, or "
-        "--resume-changed lr,beta1,loss_rows,older");
+        "lr is 0.5 instead of 0.001, beta1 is 0.9 instead of 0.8, loss_rows is 64 but not "
+        "set in the checkpoint, older is not set but yes in the checkpoint; give the same values, "
+        "another folder, or --resume-changed lr,beta1,loss_rows,older");
   CHECK(refusal({{"lr", "0.5"}}, {{"lr", "1"}}, {"steps"}).ends_with("--resume-changed steps,lr"));
 }
 
@@ -71,16 +71,20 @@ TEST_CASE("--resume-changed is not proposed for settings on which the tensors de
             .ends_with(": model.width, model.layers must be as in the checkpoint, because its "
                        "tensors fit no other values"));
   CHECK(refusal({{"lr", "0.5"}}, {{"lr", "1"}, {"model.epsilon", "0.01"}}) ==
-        "lr is 0.5 instead of 1, model.epsilon is nothing instead of 0.01; give another folder, or "
-        "the same values: model.epsilon comes from the config.json of --init; give --init as the "
-        "saved run did");
+        "lr is 0.5 instead of 1, model.epsilon is not set but 0.01 in the checkpoint; give another "
+        "folder, or the same values: model.epsilon comes from the config.json of --init; give "
+        "--init weights with the checkpoint's epsilon");
+  CHECK(refusal({{"model.epsilon", "0.01"}}, {}) ==
+        "model.epsilon is 0.01 but not set in the checkpoint; give another folder, or the same "
+        "values: model.epsilon comes from the config.json of --init; give --init weights with the "
+        "checkpoint's epsilon, the default, or leave --init out");
 }
 
 TEST_CASE("the tensors of a checkpoint depend on the model and on the optimizer's state") {
   CHECK(is_fixed("model.layers", "3", "2"));
-  CHECK_FALSE(is_fixed("model.layers", "3", "nothing"));
+  CHECK_FALSE(is_fixed("model.layers", "3", "not set"));
   CHECK_FALSE(is_fixed("model.dropout", "0.5", "0"));
-  CHECK(is_fixed("model.epsilon", "nothing", "0.01"));
+  CHECK(is_fixed("model.epsilon", "not set", "0.01"));
   CHECK(is_fixed("model.image_size", "64", "32", {{"model.name", "vgg11"}}));
   CHECK_FALSE(is_fixed("model.image_size", "64", "32", {{"model.name", "resnet18"}}));
   CHECK_FALSE(is_fixed("model.image_size", "224", "96", {{"model.name", "resnet18"}}));
@@ -136,7 +140,7 @@ TEST_CASE("settings that earlier versions did not record are not compared") {
   CHECK_THAT(test::message_of<InputError>([&] {
                resumed.check("train_recommender", {{"model.factors", "8"}, {"model.depth", "2"}});
              }),
-             Catch::Matchers::ContainsSubstring("model.depth is 2 instead of nothing"));
+             Catch::Matchers::ContainsSubstring("model.depth is 2 but not set in the checkpoint"));
 }
 
 TEST_CASE("a run without --min-lr keeps the value that an earlier version took") {
