@@ -81,7 +81,10 @@ std::string WeightSaves::save(const std::string& path, int64_t updates) {
   const trace::Scope scope("save");
   ++count_;
   return try_save_parameters(path, optimizer_, world_, [&](const std::string& to) {
-    fs::create_directories(fs::path(to).parent_path());
+    const fs::path folder = fs::path(to).parent_path();
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) fail("the folder {} cannot be made: {}", folder.string(), error.message());
     return open_(to, updates);
   });
 }

@@ -16,6 +16,7 @@
 #include "core/text/output_file.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/report/log_reader.h"
+#include "train/weight_saves.h"
 
 namespace tessera::apps {
 namespace {
@@ -266,6 +267,25 @@ void check_output_path(const std::string& flag, const std::string& path) {
   refuse_log(flag, path);
   check_outside_checkpoints(flag, path);
   check_writable(path);
+}
+
+void check_save_best(const std::string& save) {
+  check_writable(save);
+  const std::string path = train::best_weights_path(save);
+  const fs::path folder = fs::path(path).parent_path();
+  std::error_code error;
+  const bool is_new = fs::create_directory(folder, error);
+  if (error) {
+    fail_input("--save-best: the folder {} cannot be made: {}", folder.string(), error.message());
+  }
+  std::string why;
+  try {
+    check_writable(path);
+  } catch (const InputError& unwritable) {
+    why = unwritable.what();
+  }
+  if (is_new) fs::remove(folder, error);  // a run that is refused later leaves no folder
+  if (!why.empty()) fail_input("--save-best: {}", why);
 }
 
 void check_paths(const GivenPaths& given) {

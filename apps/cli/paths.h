@@ -67,5 +67,9 @@ void check_not_a_checkpoint(const std::string& weights, const std::string& advic
 /// Throws InputError as check_outside_checkpoints does, or if `path` is "-" or the log of a run, or
 /// if no file can be written to `path`. For programs with a single output.
 void check_output_path(const std::string& flag, const std::string& path);
+/// Throws InputError, naming --save-best, if the best weights could not be written beside `save`,
+/// the file of --save. Throws an error about `save` if no file can be written there either. Leaves
+/// no new folder behind.
+void check_save_best(const std::string& save);
 
 }  // namespace tessera::apps

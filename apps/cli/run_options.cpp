@@ -372,6 +372,7 @@ train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
   if (world.rank == 0) {
     check_norms(options);
     check_log_file(options, resumed);
+    if (options.save_best) check_save_best(options.save);
   }
   return {.log = options.log,
           .trace = options.trace,

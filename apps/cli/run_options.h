@@ -136,7 +136,7 @@ void set_up_messages(const RunOptions& options, const dist::World& world);
 /// Returns the files that a run writes, except weights and checkpoints. If a checkpoint was found,
 /// the log continues after the checkpoint's step. Throws InputError on rank 0 if the log may
 /// neither replace nor continue the file that exists at its path (log_file.h), or if --norms-every
-/// is given but no output would contain the norms.
+/// is given but no output would contain the norms, or if --save-best cannot write its weights.
 train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
                           const dist::World& world);
 /// Returns the update rule, the optimizer's options and the training loop's options.

@@ -163,12 +163,22 @@ expect 'writes folders of the same names there' "${save[@]}" --save-every 5 --ch
 sed -E 's/("n_layer": *)2/\13/' long/config.json > best/config.json
 expect 'best/config.json' "${save[@]}" --save-best
 rm -r best
+# A file of the user has the name of the folder of --save-best.
+echo notes > best
+refused='^error: --save-best: the folder best cannot be made: File exists$'
+expect "$refused" "${save[@]}" --save-best --log refused.jsonl
+for program in "$train_resnet" "$train_recommender"; do
+  expect "$refused" "$program" --steps 1 --save model.safetensors --save-best --log refused.jsonl
+done
+[[ $(< best) == notes && ! -e refused.jsonl ]] || fail "a refused run wrote: $(cat best)"
+rm best
 
 # If a file of the user has the name of a save's folder, training warns and keeps the file.
 mkdir taken
 echo notes > taken/step-000000002
 alone "${run[@]}" --steps 3 --eval-every 0 --save taken/model.safetensors --save-every 2
-grep -q 'the weights of step 2 were not saved' stderr.log || fail "$(cat stderr.log)"
+grep -q 'step 2 were not saved: the folder taken/step-000000002 cannot be made: Not a directory;' \
+  stderr.log || fail "$(cat stderr.log)"
 [[ $(< taken/step-000000002) == notes ]] || fail "a file of the user was removed"
 
 # On a full disk, training warns, continues, and has the same losses. The last weights are saved in
