@@ -115,7 +115,6 @@ void fill(const Given& given, CommOptions& options) {
   at_least("--warmup", options.warmup, 0);
   at_most("--warmup", options.warmup, most_calls);
   options.dtype = dtype(given.dtype);
-  dist::check_device_options(options.devices);
   fill_collectives(given, options);
 }
 

@@ -212,7 +212,6 @@ void fill_min_lr(const GivenRun& given, const TrainDefaults& defaults, RunOption
 }
 
 void check_distribution(const GivenRun& given, RunOptions& options) {
-  dist::check_device_options(options.devices);
   if (given.stage < 0 || given.stage > 3) {
     fail_input("--stage is {}, expected 0, 1, 2 or 3", given.stage);
   }
