@@ -78,6 +78,7 @@ data::TokenData open_data(const TrainOptions& options) {
                           .vocab = options.model.vocab,
                           .seed = options.seed,
                           .global_batch = options.batch.global,
+                          .trains = !options.eval_only,
                           .evaluates = options.eval_every > 0});
 }
 

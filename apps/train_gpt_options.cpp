@@ -133,7 +133,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   if (!result.help.empty()) return result;
   fill_model(model, options);
   const TrainDefaults defaults = defaults_for(options);
-  if (options.evaluates_only()) {
+  if (options.eval_only) {
     constexpr int64_t any = std::numeric_limits<int64_t>::max();  // sequences of a text may overlap
     given.batch = evaluation_batch(given.batch, defaults, any);
   }

@@ -310,7 +310,7 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
 void complete(RecommenderCommandLine& line, int64_t interactions) {
   RecommenderTrainOptions& options = line.options;
   TrainDefaults defaults = defaults_for(options);
-  if (options.evaluates_only()) {
+  if (options.eval_only) {
     line.given.batch = evaluation_batch(line.given.batch, defaults, interactions);
   }
   const Batch batch = batch_sizes(line.given.batch, defaults);

@@ -147,7 +147,7 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
 void complete(ImageCommandLine& line, int64_t training_images, const std::string& format) {
   ImageTrainOptions& options = line.options;
   TrainDefaults defaults = defaults_for(options);
-  if (options.evaluates_only()) {
+  if (options.eval_only) {
     line.given.batch = evaluation_batch(line.given.batch, defaults, training_images);
   }
   const Batch batch = batch_sizes(line.given.batch, defaults);
@@ -186,7 +186,7 @@ void check_norms(const ImageTrainOptions& options, int64_t side, int64_t ranks) 
 }  // namespace
 
 void check_ranks(const ImageTrainOptions& options, int64_t side, int64_t ranks) {
-  if (options.evaluates_only()) return;  // an evaluation uses the running statistics
+  if (options.eval_only) return;  // an evaluation uses the running statistics
   check_norms(options, side, ranks);
   const auto [global, micro] = options.batch;
   if (!options.sync_bn || global == micro * ranks) return;

@@ -165,6 +165,9 @@ void check_training(const RunOptions& options) {
 // run's files would be overwritten.
 void check_eval_only(const RunOptions& options) {
   if (!options.eval_only) return;
+  if (options.plan) {
+    fail_input("--plan plans training steps, but --eval-only takes none; leave out one of them");
+  }
   if (options.eval_every == 0) {
     fail_input(
         "--eval-only: there is nothing to evaluate, because --eval-every is 0 or no data is held "
@@ -192,12 +195,9 @@ void check_norms(const RunOptions& options) {
 
 void check_saves(const RunOptions& options) {
   if (options.save_every) at_least("--save-every", *options.save_every, 1);
-  const char* const flag = options.save_every  ? "--save-every"
-                           : options.save_best ? "--save-best"
-                                               : nullptr;
-  if (flag == nullptr) return;
-  if (options.save.empty()) {
-    fail_input("{}: give --save, the file beside which the weights are written", flag);
+  if (options.save.empty() && (options.save_every || options.save_best)) {
+    fail_input("{}: give --save, the file beside which the weights are written",
+               options.save_every ? "--save-every" : "--save-best");
   }
   if (options.save_best && options.eval_every == 0) {
     fail_input("--save-best: no evaluation says which weights are best; give --eval-every");

@@ -68,10 +68,6 @@ struct RunOptions {
   bool eval_only = false;
   int64_t norms_every = 0;  // steps between log lines with gradient norms; 0: none
   bool plan = false;
-
-  /// True if the command only evaluates. With --plan the command prints a plan and evaluates
-  /// nothing, even if --eval-only is given.
-  bool evaluates_only() const { return eval_only && !plan; }
 };
 
 /// Values of flags that fill_run checks and stores in RunOptions. An empty optional means that the

@@ -43,13 +43,15 @@ void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
 
 TokenData::TokenData(const TokenDataOptions& options) : options_(options) {
   training_ = whole(options.path, options.vocab);
-  check_length(training_, "the data", "");
+  if (options.trains) check_length(training_, "the data", "");
   if (options.validation_path.empty()) {
     validation_ = training_;
     training_.end = training_.size() * 9 / 10;
     validation_.begin = training_.end;
-    check_length(training_, "the training part, the first 90 %,",
-                 "; or give separate validation data");
+    if (options.trains) {
+      check_length(training_, "the training part, the first 90 %,",
+                   "; or give separate validation data");
+    }
   } else {
     validation_ = whole(options.validation_path, options.vocab);
   }

@@ -29,6 +29,7 @@ struct TokenDataOptions {
   int64_t vocab = 0;
   uint64_t seed = 0;
   int64_t global_batch = 1;  // samples in a step; steps with more are refused
+  bool trains = true;        // true: the training part must hold at least one sequence
   bool evaluates = true;     // true: the validation part must hold at least one sequence
 };
 
@@ -47,8 +48,8 @@ void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
 
 class TokenData {
  public:
-  /// Throws InputError if TokenFile refuses a file, or if the training part is shorter than a
-  /// sequence. With `evaluates`, also throws if the validation part is shorter than a sequence.
+  /// Throws InputError if TokenFile refuses a file. With `trains`, also throws if the training part
+  /// is shorter than a sequence, and with `evaluates` if the validation part is.
   explicit TokenData(const TokenDataOptions& options);
 
   /// Reads a micro-batch's sequences onto the default device. Throws InputError for a token beyond

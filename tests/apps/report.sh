@@ -153,6 +153,13 @@ must_work mpirun -n 4 "$train_gpt" "${run[@]}" --init model.safetensors --eval-o
 rm -f stdout.log stderr.log
 [[ $(ls -l --time-style=full-iso | grep -v 'std.*log') == $(grep -v 'std.*log' <<< "$before") ]] ||
   fail "--eval-only wrote a file"
+# --eval-only does not read training data, so --data may be shorter than a sequence.
+printf short > short.txt
+alone "${run[@]}" --data short.txt --val-data text.txt --init model.safetensors --eval-only
+grep -q '^step 0  validation loss' stdout.log || fail "$(cat stdout.log)"
+expect 'short.txt: the validation part has 1 tokens' "$train_gpt" --data short.txt \
+  --init model.safetensors --eval-only
+rm short.txt
 # --eval-only evaluates a checkpoint, even if the flags differ from those of its run, and even if
 # another run has locked the folder.
 before=$(ls saved)
@@ -185,7 +192,7 @@ expected=$(sed -nE 's/.*"step":2,"val_loss":([0-9.]+).*/\1/p' epsilon.jsonl)
 alone "${smooth[@]}" --eval-only --quiet
 [[ $(cat stdout.log) == "step 2  validation loss $(printf %.4f "$expected")  "* ]] ||
   fail "--eval-only with an epsilon: $(cat stdout.log), expected $expected"
-expect 'instead of 0.01; .*: model.epsilon comes from the config.json of --init; give --init' \
+expect 'not set but 0.01 in the checkpoint; .*: model.epsilon comes from the config.json of' \
   "$train_gpt" "${smooth[@]}" --resume-changed model.epsilon
 
 # Bad input is refused.

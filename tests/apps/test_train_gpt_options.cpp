@@ -82,6 +82,8 @@ TEST_CASE("flags override the preset") {
 TEST_CASE("train_gpt --eval-only takes a micro-batch that does not divide the global batch") {
   const auto options = parse({"--micro-batch", "7", "--checkpoint", "runs", "--eval-only"});
   CHECK(options.batch.micro == 7);
+  CHECK_THAT(refusal({"--checkpoint", "runs", "--eval-only", "--plan"}),
+             ContainsSubstring("--eval-only takes none; leave out"));
 }
 
 TEST_CASE("if a flag is given twice, the last value counts") {

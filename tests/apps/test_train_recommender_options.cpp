@@ -123,6 +123,8 @@ TEST_CASE("train_recommender --eval-only takes a batch with which no step could 
   CHECK(options.eval_every > 0);
   CHECK(parse({"--eval-only", "--init", "model"}, 7).batch.micro == 7);
   CHECK(parse({"--eval-only", "--init", "model", "--micro-batch", "9"}).batch.micro == 9);
+  CHECK_THROWS_WITH(parse({"--eval-only", "--init", "model", "--plan"}, 500),
+                    Catch::Contains("--eval-only takes none; leave out"));
 }
 
 TEST_CASE("flags that are for ranking only are refused if ratings are predicted") {

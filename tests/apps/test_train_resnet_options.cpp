@@ -103,7 +103,7 @@ TEST_CASE("train_resnet --eval-only takes a batch with which no step could be ta
   CHECK_NOTHROW(check_ranks(evaluated({"--model", "resnet18", "--micro-batch", "1"}), 8, 3));
   CHECK_THROWS_WITH(evaluated({"--batch", "0"}), Catch::Contains("--global-batch is 0"));
   CHECK_THROWS_WITH(evaluated({"--micro-batch", "0"}), Catch::Contains("--micro-batch is 0"));
-  CHECK_THROWS_WITH(evaluated({"--plan"}), Catch::Contains("smaller --batch"));
+  CHECK_THROWS_WITH(evaluated({"--plan"}), Catch::Contains("--eval-only takes none; leave out"));
 }
 
 TEST_CASE("train_resnet refuses invalid flags") {

@@ -165,6 +165,12 @@ TEST_CASE("data shorter than a sequence is refused") {
   REQUIRE_THAT(refuse(9, false), ContainsSubstring("the training part"));
   REQUIRE_THAT(refuse(10, false), ContainsSubstring("nothing was thrown"));
   REQUIRE_THAT(refuse(10, true), ContainsSubstring("the validation part has 1 tokens"));
+  const std::string validation = folder.file("b.txt", letters(9));
+  CHECK_NOTHROW(data::TokenData({.path = folder.file("a.txt", letters(2)),
+                                 .validation_path = validation,
+                                 .context = 8,
+                                 .vocab = 256,
+                                 .trains = false}));
 }
 
 TEST_CASE("sequences are a function of seed, step and sample alone") {
