@@ -20,7 +20,6 @@
 #include "apps/cli/agreement.h"
 #include "apps/cli/changed_settings.h"
 #include "apps/cli/command_line.h"
-#include "apps/cli/repeated_inputs.h"
 #include "apps/cli/run_header.h"
 #include "apps/cli/unwritten_outputs.h"
 #include "apps/console/console.h"
@@ -368,7 +367,6 @@ int run(int argc, char** argv, dist::World& world) {
   train::set_up_messages(world.rank == 0);
   auto [options, help, flags] = parse_command_line(argc, argv);
   check_command_lines(world, "train_gpt", flags, options.devices);
-  if (help.empty()) warn_of_repeated_inputs(argc, argv);
   if (!help.empty() || options.plan) {
     if (help.empty()) warn_of_plan(options);
     if (world.rank == 0) fmt::print("{}", help.empty() ? plan_text(options, world) : help);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "apps/cli/command_line.h"
+#include "apps/cli/repeated_inputs.h"
 #include "apps/console/flags.h"
 #include "apps/cli/train_defaults.h"
 #include "models/gpt/gpt_config_file.h"
@@ -142,6 +143,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   options.tune = tune == "on";
   if (options.data.empty() && !options.plan) fail_input("--data is required");
   check_files(options, app.config_file());
+  warn_of_repeated_inputs(app);
   return result;
 }
 

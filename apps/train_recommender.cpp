@@ -16,7 +16,6 @@
 
 #include "apps/cli/agreement.h"
 #include "apps/cli/command_line.h"
-#include "apps/cli/repeated_inputs.h"
 #include "apps/cli/run_header.h"
 #include "apps/cli/unwritten_outputs.h"
 #include "apps/train_recommender_options.h"
@@ -301,7 +300,6 @@ int run(int argc, char** argv, dist::World& world) {
     if (world.rank == 0) fmt::print("{}", line.help);
     return 0;
   }
-  warn_of_repeated_inputs(argc, argv);
   const data::RatingData data = open_data(line.options);
   check_data(world, data);
   complete(line, data.train.size());

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "apps/cli/command_line.h"
+#include "apps/cli/repeated_inputs.h"
 #include "apps/console/console.h"
 #include "apps/console/flags.h"
 #include "data/ratings/rating_layout.h"
@@ -304,6 +305,7 @@ RecommenderCommandLine parse_recommender_command_line(int argc, const char* cons
   if (line.epochs && !(*line.epochs > 0 && *line.epochs <= 1e6)) {
     fail_input("--epochs is {}, expected a number above 0 and at most 1000000", *line.epochs);
   }
+  warn_of_repeated_inputs(app);
   return line;
 }
 

@@ -16,7 +16,6 @@
 
 #include "apps/cli/agreement.h"
 #include "apps/cli/command_line.h"
-#include "apps/cli/repeated_inputs.h"
 #include "apps/cli/run_header.h"
 #include "apps/cli/saved_weights.h"
 #include "apps/cli/unwritten_outputs.h"
@@ -366,7 +365,6 @@ int run(int argc, char** argv, dist::World& world) {
     if (world.rank == 0) fmt::print("{}", line.help);
     return 0;
   }
-  warn_of_repeated_inputs(argc, argv);
   data::ImageData data = open_data(line.options);
   check_data(world, line.options, data);
   complete(line, data.train->size(), data.format);

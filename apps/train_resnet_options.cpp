@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "apps/cli/command_line.h"
+#include "apps/cli/repeated_inputs.h"
 #include "apps/console/flags.h"
 #include "core/image_side.h"
 #include "core/text/number_text.h"
@@ -141,6 +142,7 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
   if (line.epochs && !(*line.epochs > 0 && *line.epochs <= 1e6)) {
     fail_input("--epochs is {}, expected a number above 0 and at most 1000000", *line.epochs);
   }
+  warn_of_repeated_inputs(app);
   return line;
 }
 

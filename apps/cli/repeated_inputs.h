@@ -3,11 +3,13 @@
 // meant to train on both files.
 #pragma once
 
+#include "apps/console/flags.h"
+
 namespace tessera::apps {
 
 /// Warns if the arguments give --data, --val-data or --init several times with different values. To
 /// be called after the arguments have been parsed, and without --help. A value in the file of
 /// --config does not count, because the command line is meant to override it.
-void warn_of_repeated_inputs(int argc, const char* const* argv);
+void warn_of_repeated_inputs(const Flags& flags);
 
 }  // namespace tessera::apps

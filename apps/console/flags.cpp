@@ -372,6 +372,11 @@ std::string Flags::parse(int argc, const char* const* argv) {
   return "";
 }
 
+std::vector<std::string> Flags::texts_of(const std::string& name) const {
+  const Flag* const flag = find(name);
+  return flag == nullptr ? std::vector<std::string>() : flag->option->results();
+}
+
 dist::Settings Flags::settings() const {
   const auto presence = [](bool given) { return given ? "a value" : "none"; };
   dist::Settings settings{{"--help", asked_ == Asked::help ? "on" : "off"},

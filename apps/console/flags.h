@@ -90,6 +90,10 @@ class Flags {
   /// an empty text. Throws InputError with a one-line message.
   std::string parse(int argc, const char* const* argv);
 
+  /// Returns all texts that the arguments gave for the flag, in their order: more than one if the
+  /// flag was repeated, none if there is no such flag. Call it after parse.
+  std::vector<std::string> texts_of(const std::string& name) const;
+
   /// Returns the settings that must be equal on all ranks. Call it after parse. The first two
   /// settings say if the help or the version was asked for. The flags follow in the order in which
   /// they were added. FlagOption::compare decides how each flag is compared.

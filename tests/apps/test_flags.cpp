@@ -144,6 +144,17 @@ TEST_CASE("flags of every kind are read, with and without =") {
   CHECK(named.files == std::vector<std::string>{"c", "d", "e"});
 }
 
+TEST_CASE("all texts that were given for a repeated flag can be asked for") {
+  Flags flags("What it does", "program");
+  std::string data;
+  flags.add_option("--data", data, "Any text");
+  const char* const arguments[] = {"program", "--data", "a", "--data=b"};
+  CHECK(flags.parse(4, arguments) == "");
+  CHECK(data == "b");
+  CHECK(flags.texts_of("--data") == std::vector<std::string>{"a", "b"});
+  CHECK(flags.texts_of("--init").empty());
+}
+
 TEST_CASE("a number that its type cannot hold is refused, not changed") {
   CHECK_THAT(refusal({"--integer", "9223372036854775808"}),
              Equals("--integer is 9223372036854775808, which is too large"));
