@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include "apps/console/shell_word.h"
 #include "core/error.h"
 #include "core/text/input_file.h"
+#include "core/text/lower_case.h"
 #include "core/text/output_file.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/report/log_reader.h"
@@ -58,8 +58,7 @@ bool is_data_of(const std::string& path, const std::string& folder) {
   const fs::path within = fs::canonical(folder, error);
   const fs::path relative = fs::canonical(path, error).lexically_relative(within);
   if (relative.empty() || *relative.begin() == "..") return false;
-  std::string name = relative.filename().string();
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string name = lower_case(relative.filename().string());
   constexpr std::array rating_files = {"u.data", "ratings.dat", "ratings.csv"};
   if (std::ranges::find(rating_files, name) != rating_files.end()) return true;
   constexpr std::array ends = {".bin", ".txt", "-ubyte", ".gz", ".jpg", ".jpeg", ".png", ".inter"};

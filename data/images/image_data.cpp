@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <filesystem>
 #include <initializer_list>
 #include <iterator>
@@ -12,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/image_side.h"
+#include "core/text/lower_case.h"
 #include "core/text/number_text.h"
 #include "data/images/drawn_images.h"
 #include "data/images/formats/cifar.h"
@@ -160,9 +160,7 @@ std::vector<std::string> folders_called(const Folder& folder,
                                         std::initializer_list<std::string_view> names) {
   std::vector<std::string> found;
   for (const std::string& name : folder.folders) {
-    std::string lower = name;
-    std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
-    if (std::ranges::find(names, lower) != names.end()) found.push_back(name);
+    if (std::ranges::find(names, lower_case(name)) != names.end()) found.push_back(name);
   }
   return found;
 }

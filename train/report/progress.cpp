@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -17,6 +16,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/memory.h"
+#include "core/text/lower_case.h"
 #include "core/text/number_text.h"
 #include "core/text/step_number.h"
 
@@ -62,8 +62,8 @@ bool shows_utf8() {
     const char* const value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
     // A modifier may follow the character set, as in "de_DE.utf8@euro".
-    std::string set = std::string(value).substr(0, std::string_view(value).find('@'));
-    std::ranges::transform(set, set.begin(), [](unsigned char c) { return std::tolower(c); });
+    const std::string set =
+        lower_case(std::string(value).substr(0, std::string_view(value).find('@')));
     return set.ends_with("utf-8") || set.ends_with("utf8");
   }
   return false;
