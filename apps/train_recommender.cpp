@@ -6,7 +6,6 @@
 // With the same --threads and the default --reduction, the losses have the same bits on any number
 // of ranks (docs/determinism.md).
 // This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables.
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -215,11 +214,10 @@ class Run {
   }
 
   train::StepWork::Evaluation evaluation(int64_t done) {
-    const auto epochs = resumed_.epochs(done, task_.batches.steps_per_epoch());
-    const std::string epoch = epochs ? fmt::format("epoch {:.4g}  ", *epochs) : "";
     JsonObject line;
     line.add("type", "eval").add("step", done);
-    if (epochs) line.add("epoch", std::round(*epochs * 1000) / 1000);
+    const std::string epoch =
+        add_epoch(line, resumed_.epochs(done, task_.batches.steps_per_epoch()));
     if (!task_.ranking) {
       const train::RatingErrors errors =
           train::evaluate_ratings(*model_, task_.histories, task_.data.validation, task_.range,

@@ -283,10 +283,8 @@ class Run {
     const train::ImageEvaluation result = train::evaluate_images(
         *model_, data_.validation, data_.transform,
         {.batch = options_.batch.micro, .workers = options_.workers}, world_);
-    const auto epochs = resumed_.epochs(done, batches_->steps_per_epoch());
-    const std::string epoch = epochs ? fmt::format("epoch {:.4g}  ", *epochs) : "";
     JsonObject line = train::eval_line(done, result.loss);
-    if (epochs) line.add("epoch", std::round(*epochs * 1000) / 1000);
+    const std::string epoch = add_epoch(line, resumed_.epochs(done, batches_->steps_per_epoch()));
     line.add("top1", result.top1).add("top5", result.top5);
     return {line,
             fmt::format("{}validation loss {:.4f}  top-1 {:.2f} %  top-5 {:.2f} %", epoch,

@@ -1,5 +1,7 @@
 #include "apps/cli/run_header.h"
 
+#include <cmath>
+
 #include "train/report/run_log.h"
 #include "train/tuned_file.h"
 
@@ -41,6 +43,12 @@ void add_run(JsonObject& header, const RunOptions& options, const dist::World& w
       .add("report", options.report)
       .add("csv", options.csv);
   if (!train::tuned_table().empty()) header.add("tuned_digest", train::tuned_digest());
+}
+
+std::string add_epoch(JsonObject& line, const std::optional<double>& epochs) {
+  if (!epochs) return "";
+  line.add("epoch", std::round(*epochs * 1000) / 1000);
+  return fmt::format("epoch {:.4g}  ", *epochs);
 }
 
 }  // namespace tessera::apps
