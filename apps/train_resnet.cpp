@@ -47,7 +47,8 @@ namespace {
 data::ImageData open_data(const ImageTrainOptions& options) {
   data::ImageDataOptions source{.path = options.data, .image_size = options.image_size};
   // Images of a folder are resized to the size for which the weights of --init were trained.
-  // A run that resumes does not need the file, which may be gone. A new run refuses that later.
+  // A run that resumes takes the size from its checkpoint (prepare_data), and does not need the
+  // file, which may be gone. A new run refuses that later.
   std::error_code error;
   if (options.image_size == 0 && std::filesystem::exists(options.init, error)) {
     const nn::SafetensorsMetadata metadata = nn::SafetensorsReader(options.init).metadata();
@@ -90,17 +91,21 @@ models::ImageModel description_of(const ImageTrainOptions& options, const data::
           .class_names = data.class_names};
 }
 
-// Prepares the data for the evaluation of saved weights: takes the normalisation with which the
-// weights were trained, and refuses data whose classes have other names. Data with another number
-// of classes or channels are refused later, because the weights have other shapes.
-void prepare_evaluation(const ImageTrainOptions& options, const Resumed& resumed,
-                        data::ImageData& data) {
+// Prepares the data for saved weights. Images of a folder get the size for which the weights were
+// trained. An imported checkpoint has this size only in the description of its weights, not among
+// the settings that a resume compares.
+//
+// With --eval-only, also takes the normalisation with which the weights were trained, and refuses
+// data whose classes have other names. Data with another number of classes or channels are refused
+// later, because the weights have other shapes.
+void prepare_data(const ImageTrainOptions& options, const Resumed& resumed, data::ImageData& data) {
+  const bool takes_size = options.image_size == 0 && data.transform.resizes;
+  if (!options.eval_only && !(resumed.found() && takes_size)) return;
   const SavedWeights saved = saved_weights(options, resumed);
   if (!models::describes_image_model(saved.metadata)) return;
   const models::ImageModel model = models::parse_image_model(saved.path, saved.metadata);
-  if (options.image_size == 0 && data.transform.resizes) {
-    data.transform.shape.height = data.transform.shape.width = model.sizes.side;
-  }
+  if (takes_size) data.transform.shape.height = data.transform.shape.width = model.sizes.side;
+  if (!options.eval_only) return;
   // In metadata, bytes that are not valid UTF-8 are replaced. So the data's names are converted to
   // metadata too before they are compared.
   const models::ImageModel own = models::parse_image_model(
@@ -377,7 +382,8 @@ int run(int argc, char** argv, dist::World& world) {
   dist::choose_devices(world, options.devices);
   if (!options.tuned.empty()) train::use_tuned_file(options.tuned, world);
   const Resumed resumed(options.checkpoints, world);
-  if (options.eval_only) prepare_evaluation(options, resumed, data);
+  prepare_data(options, resumed, data);
+  check_ranks(options, data.transform.shape.height, world.size);  // again, with the final size
   Run training(options, data, resumed, world);
   training.train();
   return 0;

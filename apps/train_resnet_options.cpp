@@ -40,7 +40,8 @@ void add_data_and_model(Flags& app, ImageCommandLine& line, Given& given) {
       ->group("Model");
   app.add_option("--image-size", options.image_size,
                  fmt::format("Pixels of each side of the model's input, at most {}; 0: the images' "
-                             "own size, for folders that of the weights of --init, else 224",
+                             "own size, for folders that of the weights of the checkpoint or of "
+                             "--init, else 224",
                              most_image_side))
       ->capture_default_str()
       ->group("Model");

@@ -1,6 +1,6 @@
-// The description of the weights that --eval-only evaluates. An evaluation has to prepare the data
-// as the training of the weights did: with the same normalisation of images, mean of ratings, and
-// classes.
+// The description of the weights that --eval-only evaluates, or from which a run resumes. An
+// evaluation has to prepare the data as the training of the weights did: with the same size and
+// normalisation of images, mean of ratings, and classes. A resumed run takes the size of images.
 #pragma once
 
 #include <string>

@@ -158,6 +158,16 @@ alone "${run[@]}" --checkpoint saved --eval-only --quiet --batch 5001
 cmp stdout.log evaluated.txt || fail "a large batch: $(cat stdout.log)"
 alone "${sizeless[@]:0:6}" --checkpoint saved --eval-only --quiet
 cmp stdout.log evaluated.txt || fail "another size than that of the checkpoint: $(cat stdout.log)"
+# A resumed run takes the size from the checkpoint, too. That of an imported checkpoint is known
+# only from the description of the weights.
+resized() {
+  alone "${sizeless[@]:0:6}" --eval-every 0 "${@:2}"
+  grep -q "images of $1 x $1 x 3" stderr.log || fail "not $1 pixels: $(cat stderr.log)"
+}
+resized 16 --resume saved/step-000000006 --steps 7 --resume-changed steps,warmup,epochs
+must_work "$TESSERA_BIN/checkpoint" import one.safetensors imported --optimizer sgd
+resized 16 --resume imported/step-000000000 --steps 1
+resized 20 --resume imported/step-000000000 --steps 1 --image-size 20
 mkdir renamed
 cp -r pictures/bright renamed/clear
 cp -r pictures/dark renamed/dark
