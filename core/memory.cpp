@@ -23,10 +23,10 @@ struct DeviceMemory {
   Heap& heap_of(int64_t bytes) { return bytes < 32768 ? small_blocks : large_blocks; }
 };
 
-// The memory of the host, of the second device in host memory, and of GPUs. The object is never
-// destroyed, because tensors of static lifetime free their memory after main.
+// The memory of all devices. The object is never destroyed, because tensors of static lifetime free
+// their memory after main.
 struct AllMemory {
-  std::array<DeviceMemory, 2> host;
+  std::array<DeviceMemory, 2> host;  // of the devices cpu and cpu:1 (core/device.h)
   std::vector<DeviceMemory> cuda{static_cast<size_t>(cuda::device_count())};
 };
 AllMemory& all_memory() {

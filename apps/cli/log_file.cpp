@@ -50,15 +50,17 @@ void check_implied(const RunOptions& options, const nlohmann::json& header) {
       flag, path, options.log, path);
 }
 
-// The part of a log that tells which run took the steps before a checkpoint.
+// What a log tells about a checkpoint and the run that saved it.
 struct LoggedRun {
-  std::optional<std::string> seed;   // with which the last of these steps was taken
-  std::vector<std::string> digests;  // of the checkpoint, as saved and as resumed from
+  std::optional<std::string> seed;   // the run's seed in the last steps before the checkpoint
+  std::vector<std::string> digests;  // the checkpoint's digest in `checkpoint` and `resume` lines
 };
 
-// Reads the log for a checkpoint of step `step`. Invalid lines are passed over, because RunLog
-// removes or refuses them. A header, or a `resume` line of this step, gives no seed by itself: the
-// run may have changed its seed when it resumed from this checkpoint, and then taken no step.
+// Reads the log for a checkpoint of step `step`. A header or `resume` line gives the seed of the
+// steps that follow it. Its seed is used only if a step up to `step` is logged after the line, or
+// if the line resumes from an earlier step. Otherwise the run may have changed its seed when it
+// resumed from this checkpoint, and then taken no step. Invalid lines are passed over, because
+// RunLog removes or refuses them.
 LoggedRun logged_run(const std::string& path, int64_t step) {
   LoggedRun logged;
   std::optional<std::string> seed;
@@ -85,8 +87,8 @@ LoggedRun logged_run(const std::string& path, int64_t step) {
   return logged;
 }
 
-// Refuses a file that is no log, and the log of another program. The comparisons that follow would
-// only tell that settings differ.
+// Refuses a file that is no log, and the log of another program. This check comes before the
+// comparison of settings, which would report only that a setting differs.
 void check_program(const std::string& path, const nlohmann::json& header, const Resumed& resumed) {
   if (header.empty()) {
     fail_input("{} is not the log of a run, or its first line is damaged; name another log", path);
@@ -100,7 +102,7 @@ void check_program(const std::string& path, const nlohmann::json& header, const 
 }
 
 // Refuses the log of a run with another seed, or whose checkpoint of this step has another digest.
-// An imported checkpoint has no seed, and the digest of no run.
+// Passes any log for an imported checkpoint, because no run has made this checkpoint.
 void check_same_run(const std::string& path, const Resumed& resumed) {
   const train::Manifest& manifest = resumed.manifest();
   if (!manifest.imported.empty()) return;

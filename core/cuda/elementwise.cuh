@@ -30,9 +30,9 @@ struct alignas(sizeof(T) * n) Elements {
   T value[n];
 };
 
-/// The number of neighbouring elements that a thread reads or writes in one access: 16 bytes of the
-/// widest type. An access of a narrower type has fewer bytes, but a warp's accesses still leave no
-/// gaps.
+/// The number of neighbouring elements that a thread reads or writes in one access. An access to
+/// elements of the widest type has 16 bytes. An access to a narrower type has fewer bytes, but the
+/// accesses of a warp still leave no gaps.
 template <class... T>
 inline constexpr int neighbours = 16 / static_cast<int>(std::max({sizeof(T)...}));
 

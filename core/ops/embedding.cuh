@@ -299,12 +299,13 @@ __global__ void __launch_bounds__(threads, 2)
   }
 }
 
-/// Positions sorted by token, with the weight and the row of dy of each position. `order` may
-/// contain rows of dy instead of positions, as for embedding_bag.
+/// The result of sort_by_token, and which rows of dy to sum with which weights. embedding_bag
+/// replaces each position in `order` by the position's row of dy. Then per_row is 1, and `weights`
+/// has one weight for each row of dy.
 struct Sorted {
   Tensor order;
   Tensor ends;
-  Tensor weights;       // f32, or undefined
+  Tensor weights;       // f32, indexed by the values of `order`; undefined if all weights are 1
   int64_t per_row = 1;  // number of neighbouring positions that share a row of dy
   Tensor rows = {};     // i32, the row of dy of each position; undefined if per_row gives it
 };

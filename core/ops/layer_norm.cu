@@ -223,12 +223,11 @@ __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward
   args.partial[(int64_t{blockIdx.y} * 2 + warp) * args.channels + column] = total;
 }
 
-/// Number of warps in a block of norm_finish_kernel, which adds up the chunks. A chunk has the sums
-/// of dweight and dbias side by side, in 2 C columns, and a block sums 32 columns. Warp w adds
-/// chunks w, w + 32, .... Then the warps' sums are added in order. A null destination is not
-/// written.
-constexpr int finish_warps = 32;
+constexpr int finish_warps = 32;  // in a block of norm_finish_kernel
 
+/// Adds up the chunks. A chunk has the sums of dweight and dbias side by side, in 2 C columns. A
+/// block sums 32 columns. Warp w adds chunks w, w + 32, .... Then the warps' sums are added in
+/// order. If dweight or dbias is null, it is not written.
 template <class T>
 __global__ void __launch_bounds__(finish_warps* warp_size)
     norm_finish_kernel(T* dweight, T* dbias, const float* partial, int64_t chunks,

@@ -41,7 +41,7 @@ void for_each_row(const RowUpdate& update, UpdateHyper hyper, Body&& body) {
     hyper.gradient_scale *= update.scalars->gradient_scale;
   }
   const int64_t width = update.parameters.size(1);
-  // The gradient of rows without a slot. This is a std::vector, which the memory ledger does not
+  // The gradient of rows whose slot is -1. This is a std::vector, which the memory ledger does not
   // count, because memory plans (optim/plan) expect no workspace for an update of rows.
   const std::vector<float> zeros(static_cast<size_t>(width), 0.0f);
   const int32_t* const rows = update.rows.data<int32_t>();

@@ -6,8 +6,8 @@
 
 namespace tessera::optim {
 
-/// Maps a step, counted from 0, to the factor, which must be finite and at least 0. A step with
-/// another factor throws an Error, and updates nothing.
+/// Maps a step, counted from 0, to the factor. The factor must be finite and at least 0. If it is
+/// not, the step throws an Error and updates nothing.
 using Schedule = std::function<float(int64_t)>;
 
 /// Factor 1 in every step.

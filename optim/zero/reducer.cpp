@@ -93,7 +93,7 @@ void Reducer::sort_turns() {
 void Reducer::agree_on_order() {
   if (agreed_ || order_.empty()) return;
   const auto count = std::ssize(order_);
-  // own[i]: index in order_ of the bucket that this rank completed i-th; -1 without data.
+  // own[i]: index in order_ of the bucket that this rank completed i-th; -1 if it had no data.
   const Tensor places =
       Tensor::empty({communicator_->size() * count}, DType::i32, Device{}, Category::workspace);
   auto* const own = places.data<int32_t>() + communicator_->rank() * count;
@@ -376,7 +376,7 @@ void Reducer::send(PartitionBuckets& part, int index) {
                    partition.place(index, part.partition.reduction().station(micro_step_))});
   }
   Bucket& bucket = part.bucket(index);
-  // From here on the memory belongs to the reduction, until sent.left is done.
+  // The reduction uses the memory until the work sent.left, which send() below returns, is done.
   const Tensor gradient = std::exchange(bucket.gradient, {});
   partition.clear_views_of_gradients(index);  // the views would keep the memory from being freed
   const ReductionPolicy::Sent sent = part.partition.reduction().send(index, gradient, micro_step_);

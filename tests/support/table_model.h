@@ -21,7 +21,8 @@ struct TableRun {
   int64_t items = 90;
   int64_t distinct_users = 12;
   /// If true, every micro-batch looks up every row, in steps of 7 rows. The steps reach every row
-  /// only if neither `users` nor `items` is a multiple of 7, so a test must also change `users`.
+  /// only if neither `users` nor `items` is a multiple of 7. So a test that sets all_rows must also
+  /// change `users`, whose default is a multiple of 7.
   bool all_rows = false;
   bool freeze_items = false;
   bool recompute = false;  // forward is computed again in backward

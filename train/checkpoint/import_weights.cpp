@@ -28,9 +28,10 @@ ImportedTensor value_of(const std::string& name, const Shape& shape) {
   return {.of = {name, optim::value_kind, DType::f32, shape}};
 }
 
-// Returns the settings of train_gpt that follow from the file. Without the number of heads and the
-// norms' epsilon, a run with other values could resume, because the tensors' shapes do not show
-// these two numbers. The default epsilon is left out, because train_gpt leaves it out, too.
+// Returns the settings of train_gpt that follow from the file. A run must have the same settings to
+// resume from the import. The tensors' shapes do not show the number of heads and the norms'
+// epsilon, so only these settings ensure that both stay the same. The default epsilon is left out,
+// because train_gpt leaves it out, too.
 dist::Settings gpt_settings(const models::GptConfig& config) {
   const auto text = [](auto value) { return fmt::format("{}", value); };
   dist::Settings settings{{"model.layers", text(config.layers)},
@@ -65,8 +66,9 @@ void add_gpt(ImportedWeights& weights) {
   }
 }
 
-// If the metadata describe a model, throws InputError unless the file has that model's tensors, and
-// sets weights.run. Returns the names of the file's tensors that are not weights.
+// If the metadata describe a model, checks that the file has that model's tensors, and sets
+// weights.run. Throws InputError if the file has other tensors. Returns the names of the file's
+// tensors that are not weights.
 std::set<std::string> check_description(ImportedWeights& weights,
                                         const nn::SafetensorsReader& reader) {
   const nn::SafetensorsMetadata& metadata = reader.metadata();
@@ -113,8 +115,9 @@ int64_t read_batches(const nn::SafetensorsReader& file, const nn::SafetensorsEnt
   return batches;
 }
 
-// Returns the batch norm to which a tensor of a file belongs (nn::statistics_name), or nothing if
-// the tensor is not the batch norm's tensor `tensor`.
+// The inverse of nn::statistics_name: returns the batch norm's name "bn1" if `name` is
+// "bn1.running_mean" and `tensor` is "running_mean". Returns nullopt if `name` does not name such a
+// tensor of a batch norm.
 std::optional<std::string> norm_of(const std::string& name, const std::string& tensor) {
   if (name == tensor) return "";
   if (!name.ends_with("." + tensor)) return std::nullopt;

@@ -4,7 +4,7 @@
 //   histograms  gradient_norms: the norms of all parameters' gradients
 //               gradient_norms/attn.c_attn.weight, ...: the norms of one kind of parameter, a value
 //               for each layer
-//   text        run: the settings in the lines of the header and of resumes
+//   text        run: the settings in the header, and those in each `resume` line
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,9 @@ namespace tessera::train {
 class TensorBoardWriter {
  public:
   /// Creates an event file in `folder` for a run that resumes after `finished` steps (0 for a new
-  /// run). TensorBoard then drops the values of later steps in other files of the folder, for a new
-  /// run all values. For `time`, see set_time. Throws InputError if the file cannot be created.
+  /// run). TensorBoard then drops the values of later steps in other files of the folder. For a new
+  /// run, TensorBoard drops all values in these files. For `time`, see set_time. Throws InputError
+  /// if the file cannot be created.
   TensorBoardWriter(const std::string& folder, int64_t finished, std::optional<double> time = {})
       : file_(folder, finished == 0 ? 0 : finished + 1, time) {}
 
@@ -31,8 +32,8 @@ class TensorBoardWriter {
   /// True once a write has failed, so that events are missing at the end of the file.
   bool failed() const { return file_.failed(); }
 
-  /// Sets the time of the lines that are added next, in seconds since 1970. Without a time, it is
-  /// when they are added, as during a run.
+  /// Sets the time of the lines that are added from now on, in seconds since 1970. If no time is
+  /// set, as during a run, the time of a line is when it is added.
   void set_time(double time) { file_.set_time(time); }
 
   /// Adds a line of the log, as text or parsed.
