@@ -269,7 +269,8 @@ class Run {
     return result;
   }
 
-  // Returns why the weights or the trace were not written, or an empty text.
+  // Reports on the run, and writes the weights, the trace and the sample. Returns the reason of the
+  // first of these outputs that could not be written, or an empty text.
   std::string finish(const train::StepCount& count) {
     std::string failure;
     const optim::Plan planned =
@@ -277,7 +278,8 @@ class Run {
     train::report_run(planned, count, world_, *log_, [&] {
       if (!options_.save.empty()) failure = save();
       failure = train::try_to_write_trace(files_, world_, failure);
-      // NaN logits, on all ranks alike, cannot be sampled. The other files are still written.
+      // print_sample throws if the logits are NaN, and then it throws on every rank. The job still
+      // writes its other outputs before it fails.
       train::attempt(failure, [this] { print_sample(); });
     });
     return failure;

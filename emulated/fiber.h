@@ -17,12 +17,12 @@ struct StackRange {
   void* fake_stack = nullptr;
 };
 
-/// The stacks, side by side, of fibers that switch to each other. Calls that told the address
-/// sanitizer of each switch took a sixth of the time of the tests. So the sanitizer is told only
-/// when an OS thread leaves or enters its own stack, and takes all these stacks for one stack. This
-/// has two consequences:
-///   - an exception in a kernel ends the launch, because a throw makes the sanitizer forget what it
-///     knows of the frames on other stacks;
+/// The stacks, side by side, of fibers that switch to each other. The address sanitizer treats all
+/// of them as one stack: it is told of a switch only when an OS thread leaves or enters its own
+/// stack. Telling it of every switch would take a sixth of the time of the tests. Treating them as
+/// one stack has two consequences:
+///   - an exception in a kernel ends the launch, and other threads of the block do not go on: a
+///     throw makes the sanitizer forget what it knows of the frames on the other stacks;
 ///   - the leak sanitizer cannot scan the stacks of a kernel that still runs when the process ends.
 class FiberStacks {
  public:

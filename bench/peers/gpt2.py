@@ -142,7 +142,10 @@ def weight_groups(parameters, weight_decay=0.1):
 
 
 def synthetic_token(position, vocab):
-    """Return the stream's token at a position: ((p * 2654435761 mod 2^32) * V) >> 32."""
+    """Return the token at position p of the synthetic stream of tokens that batch() reads.
+
+    The token is ((p * 2654435761 mod 2^32) * vocab) >> 32.
+    """
     hashed = (np.asarray(position, np.uint64) * np.uint64(2654435761)) & np.uint64(0xFFFFFFFF)
     return ((hashed * np.uint64(vocab)) >> np.uint64(32)).astype(np.int64)
 

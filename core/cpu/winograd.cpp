@@ -228,7 +228,8 @@ class Convolution {
     }
   }
 
-  /// True if later rounds add to the results of the first one. Their products may need more memory.
+  /// True if each round after the first adds its products to those of the rounds before. A product
+  /// that is added may need more scratch memory than one that is only written.
   bool accumulates() const {
     return args_.pass == Conv2dPass::weight_gradient && round_ < tiles_;
   }

@@ -20,10 +20,11 @@ void check_cublas(cublasStatus_t status, const char* call);
 
 // A matrix as cuBLASLt sees it, column-major: `columns` columns of `rows` elements. The columns
 // begin `stride` elements apart. cuBLASLt sees a row-major matrix as its transpose. So cuBLASLt
-// computes c^T = b^T a^T: its first operand is b, its second is a, and its m and n are the n and m
-// of ProductArgs. cuBLASLt adds the bias to each column of c^T, which is a row of c. An operand
-// with column_stride 1 already is the needed transpose. cuBLASLt must transpose an operand with
-// row_stride 1.
+// computes c^T = b^T a^T: its first operand is b, and its second operand is a. Its m is the n of
+// ProductArgs, and its n is the m of ProductArgs. It adds the bias to each column of c^T, which is
+// a row of c. If the ConstMatrix of a or b has column_stride 1, cuBLASLt sees a^T or b^T, as the
+// product needs. If it has row_stride 1, cuBLASLt sees a or b itself and must transpose it;
+// `transpose` is then true.
 struct Operand {
   int64_t rows = 0;
   int64_t columns = 0;

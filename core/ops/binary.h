@@ -10,7 +10,8 @@ namespace tessera {
 /// broadcast to. y may be an input that has y's shape.
 TESSERA_KERNEL(binary, const Tensor& y, const Tensor& a, const Tensor& b, Binary which)
 /// dx = dy * df/da if `input` is 0, or dy * df/db if `input` is 1. dx and dy have the shape that a
-/// and b are broadcast to. Throws if df/da and df/db do not depend on a and b.
+/// and b are broadcast to. Only for curved expressions (core/ops/expressions.h). Throws for linear
+/// and flat expressions, whose derivatives are constants.
 TESSERA_KERNEL(binary_backward, const Tensor& dx, const Tensor& dy, const Tensor& a,
                const Tensor& b, int input, Binary which)
 

@@ -36,7 +36,8 @@ void add(void* sum, const void* values, const Operation& operation) {
   if (operation.type == ncclFloat32) {
     add<float>(sum, values, operation.count);
   } else {
-    add<uint64_t>(sum, values, operation.count);  // ncclInt64: equal bits, defined overflow
+    // ncclInt64: unsigned addition gives the same bits, and its overflow is defined behaviour.
+    add<uint64_t>(sum, values, operation.count);
   }
 }
 

@@ -76,7 +76,7 @@ struct Plan {
   /// that computes on a GPU, and on a rank that holds no element of a 16-bit parameter.
   int64_t filling = 0;
   PlanParts parts = {};
-  int64_t padding = 0;  // the part of `parameters` that belongs to no parameter
+  int64_t padding = 0;  // part of `parameters`: gaps and padding of buckets (dist/shard_layout.h)
   /// Bytes that one step sends, indexed by dist::Traffic. Rows of row-sparse tables are not
   /// included, because their number depends on the data (optim/plan/plan_tables.h).
   std::array<int64_t, dist::traffic_count> traffic{};

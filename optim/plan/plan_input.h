@@ -60,7 +60,7 @@ struct PlanInput {
   /// (train/checkpoint/state_copy.h).
   std::optional<int64_t> checkpoint_limit = std::nullopt;
   bool saves = false;               // weights are saved during the run
-  bool loss_scaling = false;        // true: on, even without f16 parameters
+  bool loss_scaling = false;        // false: loss scaling only if a parameter is f16
   int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm
   int64_t batch_norms = 0;
   bool sync_batch_norm = false;

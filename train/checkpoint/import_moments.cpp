@@ -49,8 +49,8 @@ class StateFile {
   const nn::SafetensorsReader& file() const { return file_; }
   const std::string& path() const { return file_.path(); }
 
-  /// Returns the kinds of state of the update rule that the file's tensors belong to. Throws
-  /// InputError if the tensors belong to two rules or to none.
+  /// Finds out whether the file has the state of Adam (or AdamW) or of SGD, and returns the kinds
+  /// of this state, without "step". Throws InputError if the file has both or neither.
   std::vector<std::string> rule_kinds() const {
     const std::vector<std::string> adam = optim::AdamW().state_names();
     const std::vector<std::string> sgd = optim::Sgd{.momentum = 1}.state_names();

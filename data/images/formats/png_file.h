@@ -11,9 +11,9 @@
 
 namespace tessera::data {
 
-/// Decodes any kind of PNG to u8 (H, W, 3) in `pixels`. Throws InputError if libpng reports an
-/// error, because data is damaged or missing, or if the image has too many pixels. The message
-/// begins with `name`. Damage that only causes a warning of libpng is ignored.
+/// Decodes any kind of PNG to u8 (H, W, 3) in `pixels`. Throws InputError if the image has too many
+/// pixels, or if libpng reports an error, such as damaged or missing data. The message begins with
+/// `name`. Damage that only causes a warning of libpng is ignored.
 ImageView decode_png(const std::string& name, std::span<const uint8_t> file,
                      std::vector<uint8_t>& pixels);
 
