@@ -32,7 +32,8 @@ struct RecommenderTask {
   data::RatingBatches batches;
   std::optional<train::RankingTask> ranking;  // the held-out items, if a ranking is evaluated
 
-  /// Takes the mean and the range of the ratings on which saved weights were trained.
+  /// Sets config.mean and `range` to the mean and the range of the ratings on which the saved
+  /// weights were trained, instead of those of this run's training ratings.
   void use(const SavedWeights& saved);
 
   std::unique_ptr<models::Recommender> build(const RecommenderTrainOptions& options) const;

@@ -44,8 +44,8 @@ bool may_always_change(const std::string& name);
 /// flag sets. `run` has all settings of the run.
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run);
 
-/// Returns true unless only training depends on the setting. Evaluations of two runs can be
-/// compared if all settings that affect them are equal. `run` has all settings of the run.
+/// Returns false if only training depends on the setting, else true. Evaluations of two runs can be
+/// compared if all settings that affect evaluations are equal. `run` has all settings of the run.
 bool affects_evaluation(const std::string& name, const dist::Settings& run);
 
 /// Returns the second part of an error message about the settings in `refused`: each setting with
@@ -55,10 +55,10 @@ bool affects_evaluation(const std::string& name, const dist::Settings& run);
 std::string refusal_of(const std::vector<ChangedSetting>& refused,
                        const std::vector<std::string>& accepted, const dist::Settings& run);
 
-/// Returns the error for a name in --resume-changed that is not in `known`. For a flag that
-/// may_always_change, the error says so. For "layers", the error proposes
-/// "model.layers" if `known` has this setting. Otherwise it lists the settings in `known` that can
-/// change.
+/// Returns the error for a name in --resume-changed that is not in `known`. If
+/// may_always_change(name), the error says that the name must be left out. Else, if "model." + name
+/// is in `known`, the error proposes this setting, such as "model.layers" for "layers". Else the
+/// error lists the settings in `known` that --resume-changed can accept.
 std::string unknown_setting(const std::string& name, const std::vector<std::string>& known,
                             const dist::Settings& run);
 

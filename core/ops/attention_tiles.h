@@ -34,7 +34,8 @@ void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
 /// scores, rounded up to a multiple of 16 (at most x.keys), so that loops go over whole vectors.
 /// Sets the visited scores that are masked to -infinity.
 inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r) {
-  // With more keys than queries, `seen` may be negative: only later rows see keys of this block.
+  // `seen` is zero or negative if this row sees no key of the block, but later rows of the tile do.
+  // This can happen only if there are more keys than queries.
   const int64_t seen = s.visible(x.row + r) - x.key;
   const int64_t visible = std::max(int64_t{0}, std::min(x.keys, seen));
   const int64_t end = std::min(x.keys, (visible + 15) / 16 * 16);

@@ -1,8 +1,8 @@
 // matmul: y (..., m, n) = op(a) (..., m, k) op(b) (..., k, n), where op transposes the last two
 // dimensions if asked. Leading dimensions are broadcast as in NumPy. If a and b have equal leading
-// dimensions, or if b is 2-D, one call of the launcher is enough. Otherwise the products are split
-// into runs, with one call for each run. In a run, each operand is either a series of contiguous
-// matrices or one matrix that is used for every product of the run.
+// dimensions, or if b is 2-D, one call of kernels::matmul is enough. Otherwise the products are
+// split into runs, with one call for each run. In a run, each operand is either a series of
+// contiguous matrices or one matrix that is used for every product of the run.
 //
 // With C = op(A) op(B) and dC the gradient of C, each gradient is a product again:
 //   dA = dC op(B)^T, or op(B) dC^T if A is stored transposed;
@@ -50,7 +50,7 @@ Tensor as_one_matrix(const Tensor& x) {
   return x.view({leading(x.shape()).elements() * x.size(-2), x.size(-1)});
 }
 
-/// True if one call of the launcher can multiply a and b.
+/// True if one call of kernels::matmul can multiply a and b.
 bool in_one_call(const Tensor& a, const Tensor& b) {
   return b.rank() == 2 || leading(a.shape()) == leading(b.shape());
 }
@@ -130,8 +130,8 @@ void for_each_run(const Shape& y, const Shape& a, const Shape& b, const Body& bo
   }
 }
 
-/// Computes the gradient `to` of an operand whose matrices are used more than once. The gradient of
-/// a matrix is a sum of products, one per use of the matrix, accumulated in f32.
+/// Computes `to`, the gradient of an operand whose matrices may be used more than once. The
+/// gradient of a matrix is a sum of products, one per use of the matrix, accumulated in f32.
 class RepeatedSums {
  public:
   RepeatedSums(const Tensor& to, int64_t uses)
@@ -168,7 +168,9 @@ class RepeatedSums {
   Tensor to_;
   bool separate_;
   Tensor sum_;
-  std::vector<bool> used_;  // for the first matrix of each run: true if its gradient was written
+  // [first matrix of a run]: true if the gradient of the run's matrices was written before, so that
+  // the next product must be added. Elements of other matrices are not used.
+  std::vector<bool> used_;
 };
 
 /// Computes da and db if matrices of a or b are used more than once.

@@ -41,8 +41,9 @@ void Zero3::use(int unit) {
     for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
       const Unit& candidate = units_[static_cast<size_t>(other)];
       const bool stays = other == unit || other == next || candidate.tied || candidate.readers > 0;
-      // A tied unit releases no other unit. Its last use in forward, by the head, falls between
-      // forward and backward of the last block, so the last block is needed again at once.
+      // A tied unit releases no other unit. The head reads the tied unit at the end of forward. The
+      // last block, which was read just before, stays gathered, because backward reads it again
+      // soon.
       if (!stays && !units_[static_cast<size_t>(unit)].tied) release(other);
     }
     gather(unit);

@@ -41,9 +41,9 @@ class Observer::Queue {
     make_until(number);
   }
 
-  // Makes all pending calls, and counts every call as waited for. split() and barrier() use this
-  // function: other communicators finish all earlier calls there, so the student may read the
-  // results afterwards without a wait.
+  // Makes all pending calls, and counts every call as waited for. Observer::split() and barrier()
+  // call this function, because in the other communicators they return only after all earlier calls
+  // are done. So the student may read the results of these calls without a wait.
   void wait_for_all() {
     while (!unwaited_.empty()) wait(unwaited_.begin()->first);
     make_until(first_ + std::ssize(pending_) - 1);

@@ -44,9 +44,11 @@ class Alive {
   int64_t peak_ = 0;
 };
 
-/// The part of a block's input that stays alive after the block has read it. The input is a
-/// residual stream. `nothing` is for evaluation. `sum`, the residual sum, is for training without
-/// recomputation. `input`, the whole input, is for training in which backward recomputes the block.
+/// The part of a block's input that stays alive after the block has read it. The input consists of
+/// a residual sum and, except in block 0, an update (nn::ResidualStream).
+///   nothing   in evaluation
+///   sum       the residual sum, in training without recomputation
+///   input     the whole input, in training in which backward recomputes the block
 enum class InputKept : uint8_t { nothing, sum, input };
 
 /// Counts the activations of a step. Each function counts the tensors that one part of the step
@@ -145,7 +147,7 @@ class Activations {
     alive_.begin("d ln", s_.x);
     alive_.end("d qkv");
     // ln_1's backward also adds the residual stream's gradient to its result. In block 0, autograd
-    // does this addition, and needs as much memory.
+    // does this addition instead, and the memory is the same.
     norm_backward(l, "ln_1");
     if (l > 0) end(l, "sum_1");
   }

@@ -16,7 +16,8 @@ std::vector<int> groups_of(const ZeroOptions& options,
 /// Throws Error for hyper-parameters that are outside their valid range or that a rule cannot use.
 /// `of[i]`: the group of parameters[i]. `rule` and options.table_rule are each checked with their
 /// own hyper-parameters (group 0) and with the groups of the trainable parameters that they update.
-/// The error names the rule, "optimizer" or "table_rule", and the group.
+/// The error begins with "optimizer" for `rule`, or "table_rule" for options.table_rule, and names
+/// the group.
 void check_groups(const ZeroOptions& options, const UpdateRule& rule,
                   const std::vector<nn::NamedParameter>& parameters, const std::vector<int>& of);
 /// Throws Error if a parameter already has an optimizer, because a second optimizer would replace

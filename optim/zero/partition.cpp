@@ -24,7 +24,8 @@ std::vector<dist::LayoutParameter> layout_list(const std::vector<PlacedParameter
   std::vector<dist::LayoutParameter> list;
   for (const auto& placed : parameters) {
     const auto& [name, parameter, shared, block] = placed.named;
-    // Only stage 3 gathers by block. At other stages buckets may span several blocks.
+    // Only stage 3 gathers the parameters of one model block at a time. At other stages a bucket
+    // may span several model blocks.
     list.push_back({name, parameter.elements(), shared, blocks ? block : -1});
   }
   return list;
@@ -42,7 +43,7 @@ Tensor uninitialised_buffer(dist::Communicator& communicator, const Shape& shape
 Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dtype,
                    Category category) {
   const Tensor flat = uninitialised_buffer(communicator, {elements}, dtype, category);
-  // Gaps and padding are zeroed too, because norms and updates read whole blocks.
+  // Gaps and padding are zeroed too, because norms and updates read whole blocks of 256 elements.
   if (elements > 0) kernels::fill(current_context(flat.device()), flat, 0.0f);
   return flat;
 }

@@ -65,12 +65,13 @@ std::string first_reason(const std::string& own, const dist::World& world) {
 
 struct Verified {
   std::string why = {};  // why the checkpoint is not whole; empty if it is
-  bool removed = false;  // true: the folder is gone, so the checkpoint is not damaged
+  bool removed = false;  // true: the folder was removed meanwhile, which is not damage
 };
 
-// Every rank verifies its share of the bytes. Throws if a rank cannot read the bytes. A checkpoint
-// that cannot be read may still be whole. If it were passed over, prune_checkpoints would later
-// remove it. Collective.
+// Opens a checkpoint on all ranks, and verifies it: each rank verifies its share of the bytes.
+// Throws if a rank cannot read the bytes, because the checkpoint may still be whole. If
+// find_checkpoint took an older checkpoint instead, prune_checkpoints would later remove this one.
+// Collective.
 Verified verify_together(const std::string& path, const dist::World& world,
                          std::unique_ptr<CheckpointReader>& reader) {
   std::string damage;
@@ -263,8 +264,9 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) 
     // --save-every writes weights to folders with such names too. Only checkpoints have a manifest.
     if (!has_manifest(old.string())) continue;
     if (step <= newest && kept++ < keep) continue;
-    // If `old` replaced a checkpoint, the removal of that checkpoint may have failed. It is removed
-    // now, or remove_partial_checkpoints would give it the name of `old` after `old` is gone.
+    // If `old` has replaced a checkpoint, the replaced folder may still exist, because its removal
+    // has failed. It is removed before `old`. Otherwise remove_partial_checkpoints would later give
+    // it the name of `old`.
     fs::remove_all(old.string() + replaced_end);
     // Renames the folder before removing it. A folder whose removal is interrupted is then not
     // mistaken for a checkpoint.

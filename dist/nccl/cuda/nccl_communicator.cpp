@@ -77,8 +77,8 @@ NcclCommunicator::~NcclCommunicator() {
   // Wait until the stream is idle, because its remaining work uses buffers that are released next.
   (void)cudaStreamSynchronize(stream_);
   flights_->clear();
-  // The stream is never destroyed: memory that a body has allocated on this stream may be freed
-  // later, and must then be freed in the order of this stream.
+  // The stream is never destroyed. Memory that a body has allocated on this stream may be freed
+  // later, and cudaFreeAsync then needs the stream.
 }
 
 std::string NcclCommunicator::in_group() const {

@@ -184,11 +184,11 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   REQUIRE(check_gradient(operation, inputs, options));
 }
 
-/// Imitates two ranks that each compute one part of a batch, without threads. The parts run in
-/// rounds: part 0, then part 1. Each run calls the sum function three times. Call k adds up the
-/// values that both parts have passed to call k. The other part's values are from its latest run.
-/// The values passed to call k are correct if the sums of calls 0 to k - 1 were correct. So each
-/// round makes at least one more sum correct, and four rounds are enough.
+/// Imitates two ranks that each compute one part of a batch, without threads. In each round, part 0
+/// runs, then part 1. Each run calls the sum function three times, as calls 0 to 2. Call k computes
+/// the sum of the values that this run and the other part's latest run have passed to call k. A run
+/// passes correct values to call k if the sums of its calls 0 to k - 1 were correct. So after round
+/// k + 1, all values passed to call k are correct. In round 4, all sums of both parts are correct.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {
