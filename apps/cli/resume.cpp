@@ -33,9 +33,9 @@ const std::set<std::string> not_of_the_run = {
     "type",   "program", "version",  "data",       "device_name",  "communicator",
     "preset", "format",  "protocol", "popularity", "tuned_digest", "instructions"};
 
-// True for settings that the weights of a checkpoint depend on. With --eval-only, only these
-// settings are compared, and the settings that the optimizer's state depends on (must_agree),
-// because a checkpoint is restored with this state.
+// True for settings that the weights of a checkpoint depend on. With --eval-only, check() compares
+// only these settings and those that must_agree names. The latter include settings on which the
+// optimizer's state depends, because a checkpoint is restored with this state.
 bool shapes_weights(const std::string& name) {
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
          name == "precision";
@@ -131,9 +131,9 @@ void fill_checkpoints(CheckpointFlags& flags) {
 
 namespace {
 
-// Returns the settings in the order in which the header's members are stored. An ordered_json keeps
-// the order of the text, and a json sorts the members by name. "ranks", which may always change, is
-// a setting all the same if `ranks_matter`.
+// Returns the members of a log header that count as settings of the run. Members of an object get
+// names such as "model.layers". "ranks" counts only if `ranks_matter`. The order is that of
+// header.items(): the order of the text for an ordered_json, the order of names for a json.
 template <class Json>
 dist::Settings settings_of(const Json& header, bool ranks_matter) {
   dist::Settings settings;
@@ -207,8 +207,9 @@ void Resumed::open(const dist::World& world) {
     }
     return;
   }
-  // All ranks wait until rank 0 has claimed the folder. The claim gives the final name back to a
-  // checkpoint whose replacement was interrupted (remove_partial_checkpoints).
+  // All ranks wait until rank 0 has claimed the folder, because the claim may rename the checkpoint
+  // to open. If a run was killed while it replaced a checkpoint, that checkpoint has a temporary
+  // name until the next claim (remove_partial_checkpoints).
   world.communicator->barrier();
   if (flags_.resume != "never") checkpoint_ = train::open_checkpoint(flags_.resume, world);
   if (writes) check_no_later_steps();
@@ -281,7 +282,8 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
   const bool imported = !manifest.imported.empty();
   const auto is_compared = [&](const ChangedSetting& changed) {
     const std::string& name = changed.name;
-    // An imported file determines only the settings that the import recorded, and the epsilon.
+    // Settings that the import did not record are not compared, except the epsilon, which it omits
+    // if it is the default.
     if (imported) return has_setting(manifest.run, name) || is_epsilon(name);
     if (is_recent(name) && !has_setting(manifest.run, name)) return false;
     return !flags_.only_weights || shapes_weights(name) || must_agree(changed, run);
@@ -299,7 +301,7 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
   }
 }
 
-// Warns of settings that may change the run's bits, or says what an imported checkpoint fixes.
+// Warns of changes in `bits`. For an imported checkpoint, says instead what the import determines.
 void Resumed::announce_differences(const dist::Settings& bits) const {
   if (!found()) return;
   const train::Manifest& manifest = checkpoint_->manifest();
@@ -348,13 +350,15 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
                checkpoint_->manifest().digest.text());
 }
 
-// Drops the best evaluation so far if evaluations of this run cannot be compared with it. If the
-// run does not save its best weights, it keeps the checkpoint's best evaluation for its own
-// checkpoints, unless a setting that affects evaluations has changed.
+// Drops the best evaluation so far if evaluations of this run cannot be compared with it: because a
+// setting that affects evaluations has changed, or because this run measures something else. The
+// second reason counts only if this run saves its best weights. A run that does not save them only
+// copies the checkpoint's best evaluation to its own checkpoints.
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;
   for (const ChangedSetting& changed : changed_settings(run, manifest().run)) {
-    // Settings that --resume-changed does not name are not compared, or check() has refused them.
+    // check() has refused changes of compared settings that --resume-changed does not name. Changes
+    // of settings that check() does not compare are ignored.
     const bool named = std::ranges::find(flags_.changed, changed.name) != flags_.changed.end();
     if (!named || !affects_evaluation(changed.name, run)) continue;
     spdlog::info("{}, so earlier evaluations no longer count as the best", difference(changed));

@@ -20,7 +20,8 @@ Step s reads the M*B sequences from s*M*B on: M micro-batches of B sequences. Ea
 M/N consecutive micro-batches, so the global batch does not depend on N.
 
 Rank 0 prints each step, and a summary with the peak memory of every rank. A loss is the mean over
-the micro-batches, summed in fp64 in the order of the stream, and printed exactly.
+the step's micro-batches. It is summed in fp64, in the order in which the data are read, which does
+not depend on N. It is printed exactly.
 """
 import contextlib
 import os

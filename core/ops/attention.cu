@@ -50,9 +50,9 @@ struct WarpRow {
       : h(index / tile.rows), row(index % tile.rows) {}
 };
 
-/// Computes the probabilities from the scores, rounded to the type T, and overwrites `scores` with
-/// intermediate results. If T is float, `probabilities` may share the memory of `scores`. Also
-/// writes the logsumexp (H, T) of the scaled scores.
+/// Computes the probabilities from the scores, and rounds the probabilities to the type T.
+/// Overwrites `scores` with intermediate results. If T is float, `probabilities` may share the
+/// memory of `scores`. Also writes the logsumexp (H, T) of the scaled scores.
 template <class T>
 __global__ void __launch_bounds__(threads)
     attention_softmax_kernel(T* probabilities, float* scores, float* logsumexp, Tile tile) {

@@ -94,7 +94,8 @@ struct Moments {
   }
 };
 
-/// Sums of n channels over rows: of g, and of g * (x - mean).
+/// For each of n channels, the sum of g and the sum of g * (x - mean) over rows. g is dy, but 0
+/// where a relu has made y 0 (batch_norm.h).
 template <int n>
 struct Sums {
   Floats<n> g;

@@ -15,8 +15,9 @@ inline bool has_control_character(std::string_view text) {
   return std::ranges::any_of(text, is_control_character);
 }
 
-/// Returns UTF-8 text for a terminal: control characters, here also U+0080 to U+009F, are written
-/// as in JSON, such as \u001b. All other characters are as they are.
+/// Returns the UTF-8 text with control characters written as in JSON, such as \u001b, so that a
+/// terminal prints them. Besides the characters above, this replaces U+0080 to U+009F. All other
+/// characters stay unchanged.
 std::string with_escaped_controls(std::string_view text);
 
 }  // namespace tessera

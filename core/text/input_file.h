@@ -41,8 +41,9 @@ class InputFile {
 /// (RFC 1952).
 bool has_gzip_magic(const InputFile& file, int64_t position);
 
-/// True if `path` names a directory entry, even an unreadable file or a broken link. A caller that
-/// then opens the entry gets an error, and does not treat the file as missing.
+/// True if `path` names a directory entry, even an unreadable file or a broken link. A caller uses
+/// this function to open an optional file only if it exists. If the entry cannot be read, the
+/// caller then gets an error, instead of treating the file as missing.
 bool has_name(const std::string& path);
 
 }  // namespace tessera

@@ -22,7 +22,8 @@ class TokenFile {
   const std::string& path() const { return file_.path(); }
   int64_t size() const { return size_; }         // in tokens
   bool is_text() const { return width_ == 1; }
-  /// True if the file is a text that begins like gzip files. Its tokens would be compressed bytes.
+  /// True if the file would be read as a text, but begins with gzip's magic number. The tokens are
+  /// then compressed bytes.
   bool is_gzip() const;
 
   /// Copies tokens [begin, begin + out.size()) to `out`. Throws InputError for a token beyond the

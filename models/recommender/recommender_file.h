@@ -45,8 +45,9 @@ RecommenderFile parse_recommender(const std::string& where,
                                   const nn::SafetensorsMetadata& metadata);
 /// Reads the whole description. Throws InputError if train_recommender did not write the file.
 RecommenderFile read_recommender_file(const std::string& path);
-/// Digests the ids of users and items in order. The rows of a model's embedding tables are in this
-/// order. Returns 16 hexadecimal digits. Checkpoints record them as the setting "ids".
+/// Returns a digest of the ids of users and items, as 16 hexadecimal digits. The digest depends on
+/// the order of the ids, which is the order of rows in a model's embedding tables. Checkpoints
+/// record the digest as the setting "ids".
 std::string digest_of_ids(const std::vector<std::string>& users,
                           const std::vector<std::string>& items);
 /// Returns the digest of the ids in a file of weights. Returns nullopt if the file lacks the ids of

@@ -8,8 +8,8 @@
 
 namespace tessera::optim {
 
-/// Thrown if a number exceeds int64. Its own class lets a search for the largest model take this
-/// error alone for a model that does not fit.
+/// Thrown if a number exceeds int64. This error has its own class, so that a search for the largest
+/// model can catch it: the model is then too large. The search does not catch other errors.
 class TooLargeError : public InputError {
  public:
   using InputError::InputError;

@@ -70,7 +70,7 @@ class Clock {
   StepTime time_;
 };
 
-// Tracks which blocks of a group stage 3 has gathered.
+// Tracks which blocks of one parameter group (plan_groups.h) are gathered, at stage 3.
 class Gathering {
  public:
   explicit Gathering(const std::vector<BlockCost>& blocks)

@@ -58,9 +58,9 @@ std::vector<int> groups_of(const ZeroOptions& options,
   return groups;
 }
 
-// Each rule is checked only with the groups of the parameters that it updates, because it need not
-// be able to use the other groups. For example, SGD without momentum as table_rule cannot use the
-// momentum of a group of dense parameters.
+// Each rule is checked with its own hyper-parameters (group 0), and with the groups of the
+// parameters that it updates. It need not be able to use the other groups. For example, SGD without
+// momentum as table_rule cannot use the momentum of a group of dense parameters.
 void check_groups(const ZeroOptions& options, const UpdateRule& rule,
                   const std::vector<nn::NamedParameter>& parameters, const std::vector<int>& of) {
   std::set<int> groups{0};

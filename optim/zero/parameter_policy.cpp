@@ -83,7 +83,8 @@ std::vector<int> ShardedParameters::being_read() const {
 }
 
 void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
-  // The call is logged so that a rank without data can repeat it, because a gather is collective.
+  // Gathers are collective. So the call is logged, and this rank repeats it in a later micro-step
+  // for which it has no data.
   if (phase_ != Phase::evaluation) log_.add([this, unit, kept] { enter(unit, kept); });
   const int next = successor(unit);
   last_ = unit;

@@ -67,8 +67,8 @@ class GatheredParameters : public ParameterPolicy {
 ///   the unit read next      is gathered too, if `prefetch` is set and an earlier pass over the
 ///                           model has shown the order of units
 ///   units being read        stay gathered, because running operations need their values
-///   tied units              stay gathered until backward ends, or after an evaluation until the
-///                           next forward of a micro-batch or the next update
+///   tied units              stay gathered until backward ends. If an evaluation has gathered
+///                           them, they stay until the next micro-step's forward or the next update
 ///   all remaining units     are released, unless the entered unit is tied
 ///
 /// A unit is tied if the model registers one of its parameters under several names. Gathers are

@@ -1,5 +1,6 @@
-"""Jobs whose ranks were started differently. The job must end within seconds with a nonzero code,
-and a message must name what differs. Allowed differences must change no loss."""
+"""Jobs whose ranks were started differently. If the difference is not allowed, the job must end
+within seconds with a nonzero code, and a message must name what differs. If the difference is
+allowed, the job must end with code 0, and with the losses of a run on one rank."""
 import re
 
 from common import RATINGS, TINY, Failure, check_log, losses

@@ -16,9 +16,10 @@ class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. Lines
-  /// of piped output are at most `silence` apart, unless a step takes longer than `silence` or
-  /// longer than the step before.
+  /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. Piped
+  /// output gets a line after a step if another step of the same length would end `silence` or more
+  /// after the last line. So lines are more than `silence` apart only if a step takes longer than
+  /// `silence`, or longer than the step before.
   Progress(int64_t steps, bool shows, std::string unit,
            Clock::duration silence = std::chrono::minutes(1));
 
@@ -54,8 +55,8 @@ bool on_terminal();
 
 struct Messages {
   bool shows = true;   // false: nothing is printed; true on one rank only
-  /// true: only warnings and errors are printed, and no progress. After a run, tables are printed
-  /// only if measured and planned bytes differ.
+  /// true: progress and messages are not printed, except warnings and errors. The tables after a
+  /// run are printed only if measured and planned bytes differ.
   bool quiet = false;
   bool color = false;  // true: warnings and the progress bar have colours
 };
