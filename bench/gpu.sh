@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Builds Tessera for this machine's GPU, measures it beside PyTorch, runs its tests on the GPU, and
-# checks it with compute-sanitizer. Writes a table to paste into bench/README.md. Each call ends
-# within ten minutes, and reuses the build of earlier calls. A call that runs out of time keeps the
-# results so far.
+# Builds Tessera for this machine's GPU, measures it beside PyTorch (the peer), runs its tests on
+# the GPU, and checks it with compute-sanitizer. Writes a table to paste into bench/README.md. Each
+# call ends within ten minutes, and reuses the build of earlier calls. A call that runs out of time
+# keeps the results so far.
 #
 #   bench/gpu.sh                         means --build --measure kernels gpt2, and --peer none
 #                                        unless TESSERA_PYTHON is set
-#   bench/gpu.sh --measure [QUESTION...] bench/gpu.py's questions, or all: our side, then the peer
+#   bench/gpu.sh --measure [QUESTION...] the named questions of bench/gpu.py, or all questions if
+#                                        none is named: first for Tessera, then for the peer
 #   bench/gpu.sh --programs              every way of running the programs, and GPT micro's learning
 #                                        curve; takes minutes, so nothing else should use the GPU
 #   bench/gpu.sh --tests                 the tests
 #   bench/gpu.sh --sanitize              compute-sanitizer over the operations' tests and a step
 #   bench/gpu.sh --build                 builds the programs that the other parts run
 #
-#   --peer PYTHON     the peer's interpreter, or none; default TESSERA_PYTHON or else python3. An
-#                     interpreter without torch counts as none
+#   --peer PYTHON     a Python interpreter that has PyTorch, or none to leave the peer out; default
+#                     TESSERA_PYTHON or else python3. An interpreter without torch counts as none
 #   --report FOLDER   the folder of logs and table.md, to which later calls add; default: report in
 #                     the build's folder
 #   --emulated        runs tiny sizes on the emulated device, to try this script

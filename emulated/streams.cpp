@@ -1,4 +1,5 @@
-// The calls for streams and events. emulated/deferred.cpp queues the work of deferred streams.
+// The calls for streams and events. If streams are deferred (emulated/deferred.h), their work is
+// queued by emulated/deferred.cpp.
 #include <fmt/format.h>
 
 #include <chrono>

@@ -8,8 +8,8 @@ set -euo pipefail
 if [[ $# -gt 1 || ${1:-} == -* ]]; then die "usage: scripts/make_package.sh [FOLDER]"; fi
 target=$PWD/build/package
 if [[ $# -eq 1 ]]; then target=$(cd "$called_from" && realpath -m -- "$1"); fi
-# CPack finds the libraries that the package depends on with the programs file and dpkg-shlibdeps.
-# Without dpkg-shlibdeps it leaves these dependencies out, and does not fail.
+# CPack runs the programs `file` and `dpkg-shlibdeps` to find the libraries that the package depends
+# on. Without dpkg-shlibdeps, CPack leaves these dependencies out, and does not fail.
 missing=()
 command -v file > /dev/null || missing+=(file)
 command -v dpkg-shlibdeps > /dev/null || missing+=(dpkg-dev)

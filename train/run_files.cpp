@@ -36,8 +36,8 @@ void check_readable_later(const std::string& log) {
   }
 }
 
-// The event file itself is not made here: its start would make TensorBoard hide later steps of
-// another run, even if this run is then refused.
+// Does not make the event file yet, because this run may still be refused. A new event file makes
+// TensorBoard hide steps of other event files in the folder.
 void check_event_folder(const std::string& folder) {
   make_event_folder(folder);
   if (::access(folder.c_str(), W_OK | X_OK) != 0) {
@@ -61,7 +61,7 @@ void check_files(const RunFiles& files) {
   if (!files.tensorboard.empty()) check_event_folder(files.tensorboard);
 }
 
-// Makes the event file with the log's first line, because a run may still be refused before that.
+// Makes the event file when the log gets its first line. Before that, the run may still be refused.
 void write_events(RunLog& log, const std::string& folder, int64_t finished) {
   log.follow([folder, finished,
               writer = std::shared_ptr<TensorBoardWriter>()](const std::string& line) mutable {

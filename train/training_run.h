@@ -42,8 +42,8 @@ struct WeightSaveOptions {
   int64_t every = 0;      // steps between saves; 0: none
   bool best = false;      // true: save the weights of the best evaluation so far
   /// Says what evaluations measure, such as "ndcg@10 among all 1682 items". After a resume,
-  /// evaluations are compared with earlier ones only if the texts are equal. Settings that a resume
-  /// compares in any case, such as the digest of the data, may be left out.
+  /// evaluations are compared with earlier ones only if the texts are equal. The text may leave out
+  /// settings that a resume compares in any case, such as the digest of the data.
   std::string evaluated = {};
 
   bool wanted() const { return every > 0 || best; }

@@ -6,8 +6,8 @@
 //                                     hardware's bandwidth for any N
 //
 // The factor is the number of bytes that cross each rank's link in one direction, divided by size.
-// The formulas assume an algorithm that sends as few bytes as possible. They also assume that ranks
-// add the data, not network switches:
+// The formulas assume an algorithm that sends as few bytes as possible, and that the ranks
+// themselves add the data (some network switches can add it on the way):
 //
 //   all_reduce                                2 (N-1) / N
 //   reduce_scatter, exchange, all_gather      (N-1) / N

@@ -18,7 +18,7 @@ struct MostBytes {
 // Each function reads a number that may have a unit. It throws InputError, naming the flag, for
 // other text and for values outside these bounds:
 //
-//   bytes    1 to MostBytes::bytes, or with Zero::allowed 0
+//   bytes    1 to MostBytes::bytes; with Zero::allowed, 0 is accepted too
 //   rates    1 to 1e24 per second
 //   seconds  0 to 1e9
 //

@@ -5,7 +5,7 @@
 // replaces it (core/convolution_choices.h). According to cuDNN, the algorithm adds in a fixed
 // order. So results have the same bits in every call with this algorithm, and on every rank with
 // the same version of cuDNN, kind of GPU and choice of algorithm. Sums are f32, without TF32. The
-// result is rounded. For odd sizes, cuDNN may also round the sums before it adds them to the
+// result is rounded. For some sizes, cuDNN also rounds the sums before it adds them to the
 // destination (ConvMemory::accumulate).
 #pragma once
 

@@ -41,8 +41,8 @@ void bias_gradient(const Tensor&, const Tensor&) { todo("lesson 2: bias_gradient
 Tensor linear(const Tensor&, const Tensor&, const Tensor&) { todo("lesson 2: linear"); }
 
 // model.named_parameters() lists each parameter once; named.parameter.leaf() has the hooks that
-// autograd calls (struct Leaf in core/autograd.h). Your hook must capture copies of the name and of
-// `call`.
+// autograd calls (struct Leaf in core/autograd.h). linear.h calls the second argument `call`. Your
+// hook must capture copies of the name and of `call`.
 void on_complete(nn::Module&, std::function<void(const std::string& name)>) {
   todo("lesson 2: on_complete");
 }

@@ -164,7 +164,7 @@ expect 'model.name is resnet32 instead of resnet20' "$train_resnet" \
   --batch 12 --micro-batch 4 --steps 5 --model resnet32 --checkpoint resnet-zero
 others "$train_recommender" recommender --batch 60 --micro-batch 12 --factors 10 --threads 1
 # The exported weights equal the saved ones, except for ids and histories, which checkpoints do not
-# have. No message proposes the export as a file for recommend.
+# have. A warning says that recommend needs them.
 tool export recommender recommender-exported.safetensors
 grep -q 'recommender-exported.safetensors is without the ids and histories' stderr.log ||
   fail "$(cat stderr.log)"
@@ -199,7 +199,7 @@ alone --data text.txt --layers 1 --heads 2 --width 96 --context 16 --global-batc
 tool import wide/model.safetensors many --shard-bytes 2048
 [[ $(ls many/step-000000000 | wc -l) -gt 400 ]] || fail "few files: $(ls many/step-000000000)"
 (ulimit -n 300 && "$checkpoint" verify many) > tool.log 2>&1 || fail "$(cat tool.log)"
-# A checkpoint that cannot be read, here because a process may open too few files, is not called
+# If a checkpoint cannot be read, here because the limit of open files is too low, it is not called
 # damaged.
 checkpoint=few_files
 few_files() (ulimit -n 100 && "$TESSERA_BIN/checkpoint" "$@")

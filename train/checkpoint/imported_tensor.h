@@ -25,9 +25,11 @@ struct ImportedTensor {
 
 /// The contents of a weights file.
 struct ImportedWeights {
-  std::string path;                             // path of the safetensors file
-  std::vector<ImportedTensor> values = {};      // kind "value", in the order of the model or file
-  std::vector<ImportedTensor> statistics = {};  // running statistics of batch norms
+  std::string path;  // path of the safetensors file
+  /// Tensors of kind "value". Their order is that of the model's parameters if is_gpt is true, and
+  /// otherwise that of the file.
+  std::vector<ImportedTensor> values = {};
+  std::vector<ImportedTensor> statistics = {};       // running statistics of batch norms
   std::map<std::string, std::string> metadata = {};  // Manifest::weights
   dist::Settings run = {};  // settings that the file determines; a run that resumes must have them
   bool is_gpt = false;

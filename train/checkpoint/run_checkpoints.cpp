@@ -45,7 +45,8 @@ void ask(int signal) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-/// Handles SIGUSR1, SIGUSR2 and SIGTERM, and SIGINT unless it is ignored, as under nohup. The
+/// Handles SIGUSR1, SIGUSR2 and SIGTERM. Also handles SIGINT, unless the process ignores it, as a
+/// background job of a shell script does, or an earlier SIGINT has already interrupted a run. The
 /// destructor restores the previous handlers, but leaves SIGUSR1 and SIGUSR2 ignored if they had
 /// none. Only one object may exist at a time.
 class Signals {
@@ -120,10 +121,10 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
   const bool asked_for = (notes & save_note) != 0;
-  // Clears this rank's request to save. The code below answers the request with a checkpoint, or
-  // with a warning that a requested checkpoint is skipped. Either also answers a request that came
-  // too late for this step's notes. In all other cases, such a request stays for the next step's
-  // notes.
+  // This rank may have been asked to save too late for this step's notes. If the code below starts
+  // a checkpoint, or warns that a requested one is skipped, this answers the late request too, so
+  // it is cleared. If the code only skips a scheduled checkpoint, the request stays, and is sent
+  // with the next step's notes.
   if (phase_ == Phase::idle || asked_for) asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
   if (phase_ != Phase::idle) return skip(done, asked_for);

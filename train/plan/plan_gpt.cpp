@@ -54,7 +54,7 @@ void add_activations(optim::Plan& plan, const models::GptConfig& config, DType d
   // Checks that an upper bound of the memory fits into int64: CheckedInt throws on overflow. The
   // check is needed, because the memory itself is computed without such checks.
   using optim::CheckedInt;
-  constexpr int64_t more_than_all = 256;  // upper bound of the bytes per token and unit of `row`
+  constexpr int64_t more_than_all = 256;  // a token takes fewer bytes than `row` times this
   const CheckedInt row = CheckedInt(config.width) * config.layers + config.vocab + config.context;
   (void)(CheckedInt(sequences) * config.context * row * more_than_all);
   const models::GptMemory memory =

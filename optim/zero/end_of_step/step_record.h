@@ -1,7 +1,7 @@
-// The data that ranks exchange when a step ends: the losses of the micro-batches, a flag for each
-// micro-batch with data, a flag for each parameter with a gradient, and notes: eight bits of the
-// caller, who alone knows their meaning. Losses are exchanged between the devices of the ranks. All
-// other data is exchanged between the hosts of the ranks.
+// The data that ranks exchange when a step ends: the loss of each micro-batch, a flag that says if
+// the micro-batch had data, a flag for each parameter that says if it got a gradient, and notes.
+// Notes are eight bits whose meaning the caller defines. Losses are exchanged between the devices
+// of the ranks. All other data is exchanged between the hosts of the ranks.
 #pragma once
 
 #include <cstdint>
