@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Ctrl-C without mpirun: the progress line ends, and the program says which step it finished last,
 # numbered as on the screen and in the log. Then the program ends by SIGINT, which a shell shows as
-# 130. With --checkpoint, the program first saves a checkpoint. If SIGINT is ignored, as under
-# nohup, training continues, also with --checkpoint.
+# 130. With --checkpoint, the program first saves a checkpoint. If SIGINT is ignored, as in the
+# background jobs of a shell script, training continues, also with --checkpoint.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 --log run.jsonl)
 
@@ -84,7 +84,7 @@ assert os.path.exists("run.html"), errors
 with open("trace.json") as trace:
     assert {"step 1", "step 2"} < {event["name"] for event in json.load(trace)["traceEvents"]}
 
-# nohup and shells' background jobs ignore SIGINT.
+# The background jobs of a shell script ignore SIGINT.
 for extra in ([], ["--checkpoint", "ignored"]):
     os.remove("run.jsonl")
     process = subprocess.Popen(command + extra, stdin=subprocess.DEVNULL, text=True,

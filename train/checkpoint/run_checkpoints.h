@@ -46,10 +46,11 @@ class RunCheckpoints {
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
   /// (claim_folder in checkpoint_folder.h). Checkpoints record the settings, metadata and best
   /// evaluation of `info`. Allocates the copy if the options ask for one. Handles SIGUSR1, SIGUSR2
-  /// and SIGTERM until destruction, and also SIGINT if the process did not ignore it before. A
-  /// second SIGINT reaches the previous handler. The destructor restores the previous handlers. If
-  /// SIGUSR1 or SIGUSR2 had no handler, the process ignores this signal after the destructor, so
-  /// that a late signal does not end a program that saves results.
+  /// and SIGTERM until destruction, and also SIGINT, unless the process ignores it or an earlier
+  /// SIGINT has interrupted another run of the process. A second SIGINT reaches the previous
+  /// handler. The destructor restores the previous handlers. If SIGUSR1 or SIGUSR2 had no handler,
+  /// the process ignores this signal after the destructor, so that a late signal does not end a
+  /// program that saves results.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
