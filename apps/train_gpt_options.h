@@ -13,11 +13,13 @@ namespace tessera::apps {
 struct TrainOptions : RunOptions {
   std::string val_data;  // empty: the last 10 % of `data`
   std::string preset;    // gives the defaults of sizes and hyper-parameters
-  std::string name;      // in the log: the preset with these sizes, else a name such as "gpt-2x128"
+  /// The model's name in the log: the name of the preset with these sizes. If there is no such
+  /// preset, a name such as "gpt-2x128".
+  std::string name;
   models::GptConfig model;
   int64_t eval_batches = 20;  // 0: the whole validation part
   int64_t sample = 0;
-  bool tune = true;  // on CUDA, without --tuned: measure algorithms before the first step
+  bool tune = true;  // on CUDA: measure algorithms, unless --tuned or a checkpoint gives them
 };
 
 /// A parsed command line. If `help` is not empty, the program prints it and ends.

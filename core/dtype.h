@@ -1,4 +1,5 @@
-// Element types. Values are f32, bf16 or f16; indices and data are i32, i64 or u8.
+// Element types. Parameters, activations and gradients are f32, bf16 or f16. Indices, counts and
+// bytes are i32, i64 or u8.
 //
 // A kernel is a template over its storage type T. The kernel reads with `float(x)`, computes in f32
 // and writes with `rounded<T>(value)`. `visit_float` picks T from a tensor's dtype. `visit_float`

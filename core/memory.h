@@ -45,7 +45,8 @@ class MemoryLedger {
   int64_t current_total() const;
   /// Peak of the sum over categories, which is at most the sum of the peaks.
   int64_t peak_total() const;
-  /// Raises the peaks as if the usage recorded in `passing` happened now.
+  /// Accounts for memory that is allocated and freed again now, by the launch of a CUDA graph.
+  /// Raises the peaks as if the peaks of `passing` were allocated in addition to the current bytes.
   void add_passing(const MemoryLedger& passing);
   /// Lowers every peak to the current bytes.
   void reset_peaks();

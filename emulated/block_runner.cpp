@@ -119,8 +119,8 @@ void BlockRunner::run_threads(Fiber& fiber) {
   while (begun_ < threads_.size() && !(waiting_first_ && any_ready())) {
     run_thread(threads_[arranged_[begun_++]], fiber);
   }
-  // next_fiber() cannot return this fiber, although the fiber is in free_: a thread is ready or all
-  // threads have begun, so next_fiber() takes nothing from free_.
+  // The loop has ended because all threads have begun, or because a ready thread goes first. In
+  // both cases next_fiber() takes nothing from free_, so it does not return this fiber.
   free_.push_back(&fiber);
   fiber.switch_to(next_fiber());
 }

@@ -5,8 +5,8 @@
 //   const int64_t floats = attention::Scratch<T>::floats(s, backward);  // for each thread
 //   const attention::Scratch<T> scratch(memory, s, backward);
 //
-// The scratch includes the workspace of products, so that a thread allocates nothing. A team then
-// takes the same memory, however many of its threads multiply at the same time.
+// The scratch includes the workspace of the thread's products, so that products allocate nothing.
+// The memory of all threads therefore does not depend on how many multiply at the same time.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Layout {
 struct Sizes {
   int64_t batch = 0;
   int64_t heads = 0;
-  int64_t kv_heads = 0;  // heads of k and v; heads / kv_heads neighbouring heads of q share one
+  int64_t kv_heads = 0;  // heads of k and v, each for heads / kv_heads neighbouring heads of q
   int64_t head = 0;      // D
   float scale = 0;       // multiplies the scores
   bool causal = false;
@@ -198,8 +198,8 @@ struct Scratch {
 
   static constexpr bool shared = std::is_same_v<T, float>;
 
-  /// Sizes in floats of a tile of scores, of a tile rounded to T, and of dk or dv. All are whole
-  /// cache lines.
+  /// Sizes in floats, all whole cache lines: of a tile of scores in f32; of a tile converted to T,
+  /// which is 0 if T is f32; and of dk or dv.
   static int64_t score_floats(const Sizes& s) { return tile_rows * s.longest_block(); }
   static int64_t rounded_floats(const Sizes& s) {
     return shared ? 0 : score_floats(s) * dtype_size(dtype_of<T>) / dtype_size(DType::f32);

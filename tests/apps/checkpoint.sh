@@ -70,8 +70,9 @@ like_whole off.jsonl "nothing left to do"
 ranks 2 "${run[@]}" --checkpoint elsewhere --log late.jsonl --quiet
 grep -q -- '--log late.jsonl is not written, because no step is left' stderr.log ||
   fail "$(cat stderr.log)"
-# Only --save is written then, as by a run that was not killed between its last checkpoint and the
-# end. An existing file is replaced.
+# If no step is left, --save is written from the last checkpoint, and replaces an existing file. So
+# a run that was killed between its last checkpoint and the end can be started again to get its
+# weights.
 echo damaged > late.safetensors
 for n in 1 2; do
   ranks $n "${run[@]}" --checkpoint elsewhere --save late.safetensors --stage 3
@@ -82,7 +83,8 @@ for n in 1 2; do
 done
 expect 'no/late.safetensors' "$train_gpt" "${run[@]}" --checkpoint elsewhere \
   --save no/late.safetensors --quiet
-# With fewer steps than the checkpoint has, the weights of the last step are not known.
+# If the run ends before the step of the checkpoint, --save is not written, because the weights of
+# the run's last step are not known.
 alone "${run[@]}" --steps 8 --resume-changed steps,warmup --checkpoint elsewhere \
   --save early.safetensors
 grep -q -- '--save early.safetensors is not written, because elsewhere/.* of a later step' \

@@ -29,15 +29,15 @@ TEST_CASE("plan: one rank sends nothing") {
   CHECK(plan0.memory() == 4 * 2048 + 22);
   CHECK(plan0.padding == 212 * 4);
   CHECK(plan0.sent() == 0);
-  // At stage 3 the only rank holds everything in its shard. A block in use is still gathered into
-  // separate memory.
+  // At stage 3, too, the only rank's shard is the whole bucket. Parameters in use are nevertheless
+  // gathered into separate memory.
   input.stage = 3;
   const Plan plan3 = plan(input, 0);
   CHECK(plan3.parameters == 2048 + 2048);
   CHECK(plan3.gradients == 2048);
   CHECK(plan3.padding == 212 * 4);
   // The gradients of a second micro-batch need memory besides the sums. With fast reduction, with
-  // no_sync and on a GPU, the gradients of the first micro-batch need it, too.
+  // no_sync or on a GPU, even the gradients of a single micro-batch need such memory.
   PlanInput several = input;
   several.batch = {.global = 2, .micro = 1};
   CHECK(plan(several, 0).gradients == 2048 + 2048);
@@ -240,8 +240,9 @@ TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads 
     for (size_t i = 0; i < frozen.size(); ++i) input.parameters[i].trainable = !frozen[i];
     return sent(plan(input, 0), dist::Traffic::parameters);
   };
-  // w1 and w2 are frozen and form a group. Backward passes through both to w0, so w1 is gathered
-  // again. w2 and w0 are the last blocks of their groups, so forward leaves them gathered.
+  // The frozen w1 and w2 form one group of parameters, the trainable w0 another. Forward leaves the
+  // last block of each group gathered: w2 and w0. Backward passes through w2 and w1 to w0, so it
+  // gathers w1 again.
   CHECK(freeze({false, true, true}) == (1 + 2 + 1) * 1024);
   // w0 and w1 are frozen. Backward ends at w2, so neither is gathered again.
   CHECK(freeze({true, true, false}) == (1 + 1 + 1) * 1024);
