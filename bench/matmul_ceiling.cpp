@@ -6,7 +6,8 @@
 // Runs the products of forward and backward through the same cpu::gemm as the step:
 //
 //   linears     four a layer, with the gradients of their inputs and weights
-//   attention   two products in forward, five in backward, in the step's tiles up to the diagonal
+//   attention   two products in forward, five in backward, in the same tiles as in the step; tiles
+//               above the diagonal of the causal mask are left out
 //   head        the logits, with the gradients of their input and weight
 //
 // Each layer has weights and gradients of its own, as in a model. All layers share one set of

@@ -25,8 +25,8 @@ class DropoutAsOf {
 
 thread_local bool is_repeated = false;
 
-/// Marks a segment as repeated while the object lives. A segment that a repeated segment calls is
-/// repeated too, so the earlier mark is restored, not cleared.
+/// While the object lives, segment_is_repeated() returns true, for the repeated segment and for the
+/// segments that it calls. Objects may be nested, so the destructor restores the earlier value.
 class Repeating {
  public:
   Repeating() : before_(std::exchange(is_repeated, true)) {}

@@ -59,9 +59,9 @@ cudaError_t wait_for(const SharedPoint& point);
 cudaError_t wait_for_stream(cudaStream_t stream);
 cudaError_t wait_for_device(int device);
 
-/// The queued work of a stream. Work that is left when the stream is destroyed still runs. The work
-/// of a null stream and the work of each stream that waits for the null stream run in the order of
-/// the calls.
+/// The queued work of a stream. Work that is left when the stream is destroyed still runs. If
+/// `waits_for_null_stream` is true, the stream and the null stream of its device wait for each
+/// other: the work of these two streams runs in the order in which it was queued.
 class Queue;
 std::shared_ptr<Queue> new_queue(int device, bool is_null, bool waits_for_null_stream);
 /// The queue of an existing stream, or of the current device's null stream (emulated/streams.cpp).

@@ -39,8 +39,8 @@ class WeightSaves {
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);
 
-  /// True if weights may be saved after step `done`. `evaluated` is true if the model is evaluated
-  /// after this step, so that the best weights may be saved.
+  /// True if weights are saved after step `done`, or if they will be saved should they prove to be
+  /// the best. The latter is possible only if the model is evaluated after this step (`evaluated`).
   bool due(int64_t done, bool evaluated) const;
   /// Saves the weights if WeightSaveOptions::best is set and `score` is the best so far. Returns
   /// true if the weights were written. If writing fails, the earlier file and its score are kept.

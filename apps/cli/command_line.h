@@ -10,8 +10,9 @@
 namespace tessera::apps {
 
 /// Calls dist::run with `body`. Ends the job with an error if text that `body` printed to standard
-/// output was lost. If Ctrl-C has ended a run of one rank after a checkpoint
-/// (train::was_interrupted), ends the process by SIGINT after all results are written.
+/// output was lost. Returns the exit code. But if the job has one rank, and Ctrl-C has made a run
+/// save a checkpoint and end (train::was_interrupted), ends the process by SIGINT after `body` has
+/// returned.
 int run_job(int argc, char** argv, const std::function<int(dist::World&)>& body);
 
 }  // namespace tessera::apps

@@ -1,4 +1,4 @@
-"""Pseudo-random numbers that are equal in a peer and in our benchmark (bench/mixed.h)."""
+"""Pseudo-random numbers that are equal in a benchmark (bench/mixed.h) and in its PyTorch peer."""
 
 
 def mixed(numbers):

@@ -39,7 +39,7 @@ void DataParallel::set_hooks() {
 }
 
 Tensor DataParallel::open(int bucket) {
-  // The call of the previous micro-step may still read this memory.
+  // The exchange that send() started in the previous micro-step may still read this memory.
   sent_[static_cast<size_t>(bucket)].wait();
   return bucket_of(gradients_, bucket);
 }

@@ -42,7 +42,9 @@ class ImageInput {
   ImageBatch device_;  // the input on a GPU; undefined on the CPU
   ImageBatch batch_;
   ImageQueue queue_;
-  std::deque<cuda::Event> copied_;  // ends of copies from slots still held, oldest first
+  /// One event for each batch that is taken from the queue and not released, oldest first. It marks
+  /// the end of the batch's copy to the GPU. Empty on the CPU.
+  std::deque<cuda::Event> copied_;
 };
 
 }  // namespace tessera::data

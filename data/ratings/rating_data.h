@@ -6,7 +6,7 @@
 //   a header, NAME:TYPE between tabs    RecBole's interactions, as in NAME.inter
 //   any text, with `columns`            fields in the order of `columns`
 //   a folder                            has just one of u.data, ratings.dat, ratings.csv, *.inter
-//   no path                             ratings of planted factors (drawn_ratings.h)
+//   no path                             ratings drawn from known factors (drawn_ratings.h)
 //
 // Files may be compressed by gzip. All ratings are held in memory. docs/ratings.md describes the
 // formats and the splits in detail.

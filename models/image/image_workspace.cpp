@@ -29,10 +29,10 @@ NormWorkspace cpu_norm(int64_t rows, int64_t channels) {
           .backward = 4 * width * 4};
 }
 
-// CUDA divides the channels among blocks of 256 threads, and then the rows into as many chunks as a
-// grid of 528 blocks allows, but at least one (RowGrid in core/ops/batch_norm.cu). A thread handles
-// as many channels as fit into 16 bytes if this number divides the channel count, or else one
-// channel. At most 32 threads of a block share a row.
+// CUDA divides the rows into chunks, and the channels of each chunk among blocks of 256 threads
+// (RowGrid in core/ops/batch_norm.cu). The grid has at most 528 blocks, unless a single chunk needs
+// more. A thread handles as many channels as fit into 16 bytes if this number divides the channel
+// count, or else one channel. At most 32 threads of a block share a row.
 NormWorkspace cuda_norm(int64_t rows, int64_t channels, int64_t element) {
   const int64_t wide = 16 / element;
   const int64_t own = channels % wide == 0 ? wide : 1;

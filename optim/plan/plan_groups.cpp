@@ -48,16 +48,17 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
     block.tied = block.tied || bucket.shared;
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
-    // Forward gathers every block. Backward gathers a block again, except:
-    //  - the group's last block in the model (i == 0), because it is still gathered when backward
-    //    begins;
+    // The blocks are listed from the model's end to its beginning. Forward gathers every block.
+    // Backward gathers a block again, except:
+    //  - blocks[0], because it is still gathered when backward begins;
     //  - tied blocks, which stay gathered;
     //  - blocks whose values backward does not read, such as frozen blocks at the beginning, or a
     //    block that has only an embedding table.
     blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
-    // The group's last block in the model (i == 0) may be the bucket of a bias outside of the
-    // blocks that begin_block forms. The bucket of the same layer's weight (i == 1) is then still
-    // gathered too, because one operation reads weight and bias.
+    // If blocks[0] and blocks[1] are single buckets outside of the model's blocks
+    // (Module::begin_block), they may have the bias and the weight of one layer. Backward does not
+    // read the bias. One operation reads weight and bias, so blocks[1] is still gathered too when
+    // backward begins.
     const auto is_alone = [&](const PlanBlock& block) {
       return buckets[static_cast<size_t>(block.first_bucket)].block < 0;
     };

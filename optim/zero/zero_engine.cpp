@@ -16,8 +16,9 @@
 namespace tessera::optim {
 namespace {
 
-// Called before the loss is recorded. Recording a loss of another shape or dtype would only report
-// that a copy does not fit. After the recording of a loss without history, skip() would be refused.
+// Called before the reducer gets the loss. The reducer would copy a loss of another shape or dtype,
+// and its error would only say that the copy does not fit. It would refuse a loss without history
+// too late: once it has logged the beginning of backward, the caller cannot skip() the micro-batch.
 void check_loss(const Tensor& loss) {
   TESSERA_CHECK(loss.elements() == 1 && loss.dtype() == DType::f32,
                 "backward: the loss is {} {}, expected one f32 number", dtype_name(loss.dtype()),
@@ -149,8 +150,9 @@ float ZeroEngine::data_correction() const {
 
 float ZeroEngine::gradient_factor() const { return data_correction() / loss_scale(); }
 
-// With loss scaling the host sets the next scale, and with offload the host runs the update. In
-// both cases the host needs a step's loss and norm before the update.
+// On GPUs, the update is launched before the host knows the step's loss and norm, with two
+// exceptions: with loss scaling the host sets the next scale, and with offload the host runs the
+// update.
 bool ZeroEngine::deferred() const {
   return !communicator_->device().is_cpu() && !scaler_ && options_.offload == Offload::none;
 }

@@ -57,8 +57,8 @@ Case make_case(const Options& options, const Reader& reader, int64_t number) {
   if (number > 0) {
     result.what = mutate(result.files, random);
   } else {
-    // A reader's variants hold the files of form gzip uncompressed. mutate() would compress these
-    // files, but does not run for the undamaged case.
+    // In a reader's variants, files of form gzip are not compressed yet. mutate() compresses the
+    // files of damaged cases.
     for (HostileFile& file : result.files) {
       if (file.form == Form::gzip) file.bytes = test::gzipped(file.bytes);
     }

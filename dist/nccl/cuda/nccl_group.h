@@ -15,7 +15,8 @@ class NcclGroup {
  public:
   NcclGroup() { TESSERA_NCCL(ncclGroupStart()); }
   ~NcclGroup() {
-    if (open_) (void)ncclGroupEnd();  // a call threw: ends the group, or later calls would join
+    // If a call has thrown, the group is still open. Later calls must not be added to this group.
+    if (open_) (void)ncclGroupEnd();
   }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
