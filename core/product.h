@@ -4,8 +4,9 @@
 //                               .c = {y, out}, .bias = bias});
 //
 // A matrix is a pointer and strides, so slices of a packed tensor and transposes need no copies.
-// Every product is summed in f32 (on CUDA tf32 is off) and rounded into c. For odd sizes, cuBLASLt
-// may also round before it adds the bias or the previous c. The bits of a product depend on
+// Every product is summed in f32 (on CUDA tf32 is off) and rounded into c. For some sizes, such as
+// odd numbers, cuBLASLt may also round the product before it adds the bias or the previous c. The
+// bits of a product depend on
 //   - its sizes, strides and dtypes,
 //   - on the CPU, the number of threads, the kind of CPU and the version of oneDNN,
 //   - on CUDA, the alignments of its addresses, the version of cuBLASLt, the kind of GPU, and the

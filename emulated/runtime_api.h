@@ -52,9 +52,9 @@ cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 
 // Devices. By default there is one device with three multiprocessors. The environment variables
-// TESSERA_EMULATED_DEVICES and TESSERA_EMULATED_MULTIPROCESSORS change these numbers. A process
-// sees the host's devices from number TESSERA_EMULATED_FIRST_DEVICE (0) on, as if
-// CUDA_VISIBLE_DEVICES had chosen them.
+// TESSERA_EMULATED_DEVICES and TESSERA_EMULATED_MULTIPROCESSORS change these numbers. Device 0 of
+// the process is the host's device number TESSERA_EMULATED_FIRST_DEVICE (default 0), as if
+// CUDA_VISIBLE_DEVICES hid the devices before it.
 
 struct cudaUUID_t {
   char bytes[16];

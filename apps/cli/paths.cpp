@@ -90,10 +90,10 @@ int64_t step_of_folder(const fs::path& folder) {
   return name == train::checkpoint_name(step) ? step : 0;
 }
 
-// Returns the files that --save-best would write, and those files of --save-every that may clash
-// with a path on the command line. All files of --save-every may be too many to list. Only two
-// kinds of path can clash: a path named step-..., like the folder of a save, and a path directly in
-// a folder with such a name.
+// Returns the files that --save-best would write, and those files of --save-every that are compared
+// with the paths on the command line. --save-every may write too many files to list them all. So a
+// save's folder, such as step-000000500, is included only if a path on the command line has this
+// name, or is directly in a folder of this name.
 std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   const auto& [file, others, every, best, checkpoints] = paths.saves;
   std::vector<std::string> folders;

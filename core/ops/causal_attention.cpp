@@ -1,5 +1,6 @@
-// causal_attention: y (B, T, C) from packed qkv (B, T, 3C). For each sequence and head h of H,
-//   y[t] = sum over s <= t of p[t, s] v[s],  D = C / H,
+// causal_attention: y (B, T, C) from packed qkv (B, T, 3C). For each sequence and each of the H
+// heads, which have D = C / H channels,
+//   y[t] = sum over s <= t of p[t, s] v[s],
 // where p[t, :] is the softmax of q[t] . k[s] / sqrt(D) over s <= t.
 //
 // The T x T scores of a head are never stored as a whole. For each tile of query rows, the code

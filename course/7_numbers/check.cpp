@@ -42,7 +42,7 @@ namespace {
 
 constexpr int64_t elements = 1000;
 constexpr int64_t micro_batches = 7;
-// With these settings an overflow soon follows a good step, so the count of good steps matters.
+// With these settings, the scales show whether an overflow resets the count of good steps.
 constexpr optim::LossScaling f16_scaling{.initial = 0x1p22f, .growth_interval = 2};
 
 // In f32, 2^25 + 1 is rounded to 2^25, so a 1 that is added to 2^25 is lost.

@@ -165,8 +165,9 @@ std::vector<std::string> folders_called(const Folder& folder,
   return found;
 }
 
-// Returns the path of the only folder in a list, or an empty path if the list is empty. Several
-// folders may hold different images. A link to a folder counts as that folder.
+// Returns the path of the only folder in a list, or an empty path if the list is empty. Throws if
+// the list has several folders, because they may hold different images. Links to one folder count
+// as that folder.
 std::string only_one(const Folder& folder, const std::vector<std::string>& names) {
   if (names.empty()) return "";
   const std::string path = folder.in(names.back());
@@ -181,8 +182,9 @@ std::string only_one(const Folder& folder, const std::vector<std::string>& names
   return path;
 }
 
-// Returns the folder to train on, or an empty path. `least` is the least number of its classes: a
-// folder with fewer folders is the class of this name.
+// Returns the path of the folder "train" or "training", or an empty path if there is none. The
+// folder counts only if it has at least `least` class folders. With fewer folders, it is itself
+// taken for a class with this name.
 std::string training_folder(const Folder& folder, size_t least) {
   std::vector<std::string> found = folders_called(folder, {"train", "training"});
   std::erase_if(found,
@@ -204,9 +206,9 @@ bool has_files(const std::string& path) {
   return false;
 }
 
-// Refuses class folders that look like the parts of a data set, whose classes are one level below:
-// two folders without files that have two or more folders of the same names. Other folders within a
-// class are accepted, such as the folder "images" that some data sets have in every class.
+// Throws if two class folders look like parts of a data set, with the classes one level below. This
+// is so if both have no files of their own, and share two or more names of subfolders. Other
+// subfolders are accepted, such as the folder "images" that some data sets have in every class.
 void refuse_parts(const Folder& folder) {
   std::vector<std::pair<std::string, std::vector<std::string>>> seen;  // path, names of folders
   for (const std::string& name : folder.folders) {
@@ -236,7 +238,7 @@ Found find_folders(const Folder& folder) {
   if (training.empty() || validation.empty()) refuse_parts(folder);
   if (training.empty()) {
     training = folder.path;
-    validation.clear();  // a class of this name
+    validation.clear();  // a folder such as "val" or "test" is then one of the classes
   }
   data.class_names = folders_in(training);
   if (data.classes() < 2) return {};

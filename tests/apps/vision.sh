@@ -153,13 +153,13 @@ mv stdout.log evaluated.txt
 grep -q '^step 6  epoch 2  ' evaluated.txt || fail "$(cat evaluated.txt)"
 alone "${run[@]}" --checkpoint saved --eval-only --quiet --batch 8
 cmp stdout.log evaluated.txt || fail "another batch: $(cat stdout.log)"
-# A batch larger than the training data only prevents training.
+# --eval-only accepts a batch larger than the training data. Only training refuses it.
 alone "${run[@]}" --checkpoint saved --eval-only --quiet --batch 5001
 cmp stdout.log evaluated.txt || fail "a large batch: $(cat stdout.log)"
 alone "${sizeless[@]:0:6}" --checkpoint saved --eval-only --quiet
 cmp stdout.log evaluated.txt || fail "another size than that of the checkpoint: $(cat stdout.log)"
-# A resumed run takes the size from the checkpoint, too. That of an imported checkpoint is known
-# only from the description of the weights.
+# A resumed run also takes the image size from the checkpoint. In an imported checkpoint, only the
+# description of the weights has this size.
 resized() {
   alone "${sizeless[@]:0:6}" --eval-every 0 "${@:2}"
   grep -q "images of $1 x $1 x 3" stderr.log || fail "not $1 pixels: $(cat stderr.log)"

@@ -137,7 +137,8 @@ TEST_CASE("stage 3: evaluation gathers each block once, and holds no more than t
   CHECK(memory.peak(Category::parameters) ==
         4 * (blocks.embeddings + blocks.layer + blocks.last_layer));
   optimizer.synchronize();
-  CHECK(memory.current(Category::parameters) == 0);  // the shards are older than `memory`
+  // The shards existed before `memory`, which therefore does not count them.
+  CHECK(memory.current(Category::parameters) == 0);
 }
 
 // Rank 0 reads the layers of `model` in the order `one`, the other ranks in the order `another`.

@@ -22,7 +22,7 @@ constexpr int64_t piece_elements = int64_t{1} << 18;
 
 /// A tensor of a weights file.
 struct Weight {
-  std::string path;  // in the checkpoint; empty for the number of batches, which is no state tensor
+  std::string path;  // in the checkpoint; empty for num_batches_tracked, which is no tensor there
   Shape shape;
 };
 using Weights = std::map<std::string, Weight>;  // key: the tensor's name in the file
@@ -31,8 +31,8 @@ std::string manifest_path(const CheckpointReader& checkpoint) {
   return (std::filesystem::path(checkpoint.folder()) / manifest_name).string();
 }
 
-// Lists the file's tensors, and adds them to `weights`. The parameters come first, then the running
-// statistics, each in the order of the manifest.
+// Returns the list of the tensors to export, and adds these tensors to `weights`. In the list, the
+// parameters come first, then the running statistics, each in the order of the manifest.
 std::vector<nn::SafetensorsSpec> list_weights(const CheckpointReader& checkpoint,
                                               Weights& weights) {
   std::vector<nn::SafetensorsSpec> parameters;
