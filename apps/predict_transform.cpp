@@ -8,10 +8,11 @@ data::ImageTransformOptions predict_transform(const models::ImageModel& model,
   data::ImageTransformOptions options{.shape = {side, side, channels},
                                       .norm = {.mean = model.norm.mean, .std = model.norm.std}};
   const bool other_size = image != options.shape;
-  // If model.resizes is true, the model was evaluated on the resized middle of every image, even of
-  // an image of the model's own size. If model.resizes is false, the model has seen only whole
-  // images. So as little as possible is cut off: the whole of the image's shorter side is used, and
-  // an equally long middle part of its longer side.
+  // An image of another size is always resized. An image of the model's own size is resized only if
+  // model.resizes is true, because training then evaluated the model on resized images. Resizing
+  // takes the middle part of the image: evaluated_share of the shorter side, and the same length of
+  // the longer side. If model.resizes is false, the model has seen only whole images. So as little
+  // as possible is cut off: the whole shorter side is used.
   options.resizes = model.resizes.value_or(false) || other_size;
   if (model.resizes == false) options.evaluated_share = 1;
   return options;

@@ -46,9 +46,9 @@ namespace {
 
 data::ImageData open_data(const ImageTrainOptions& options) {
   data::ImageDataOptions source{.path = options.data, .image_size = options.image_size};
-  // Images of a folder are resized to the size for which the weights of --init were trained.
-  // A run that resumes takes the size from its checkpoint (prepare_data), and does not need the
-  // file, which may be gone. A new run refuses that later.
+  // Images of a folder are resized to the size for which the weights of --init were trained. A
+  // missing file of --init is no error here: a run that resumes takes the size from its checkpoint
+  // (prepare_data) and does not need this file. A new run reports the missing file later.
   std::error_code error;
   if (options.image_size == 0 && std::filesystem::exists(options.init, error)) {
     const nn::SafetensorsMetadata metadata = nn::SafetensorsReader(options.init).metadata();
@@ -92,8 +92,8 @@ models::ImageModel description_of(const ImageTrainOptions& options, const data::
 }
 
 // Prepares the data for saved weights. Images of a folder get the size for which the weights were
-// trained. An imported checkpoint has this size only in the description of its weights, not among
-// the settings that a resume compares.
+// trained. This size is read from the description of the weights, because an imported checkpoint
+// does not have it among its settings.
 //
 // With --eval-only, also takes the normalisation with which the weights were trained, and refuses
 // data whose classes have other names. Data with another number of classes or channels are refused
@@ -316,7 +316,8 @@ class Run {
     return failure;
   }
 
-  // Returns why the weights, those after `updates` updates, were not saved, or an empty text.
+  // Saves the weights; `updates` is the number of updates that made them. Returns why the weights
+  // were not saved, or an empty text.
   std::string save(int64_t updates) {
     return train::save_or_rescue(options_.save, *optimizer_, world_, [&](const std::string& path) {
       return train::open_weights(path, *model_, save_options(updates));

@@ -57,8 +57,9 @@ def ownership(path, _programs):
     titles = ("parameters", "gradient", "sums", "state")
     for i, title in enumerate(titles):
         figure.text(160 + i * 145, 24, title, 13, weight="bold")
-    # For each stage and each title, the part that a rank holds: 1 is the whole, 0 is its own shard,
-    # and 2 is the whole for a short time. (A rank always holds its own shard of the parameters.)
+    # What a rank holds, for each stage and each title. 0: its own shard. 1: the whole. 2: the whole,
+    # but only for a short time. The rank's own shard of the parameters is an exception: at stage 3,
+    # the rank holds it all the time.
     held = ((1, 1, 0, 1), (1, 1, 0, 0), (1, 2, 0, 0), (2, 2, 0, 0))
     for stage in STAGES:
         top = 38 + stage * 68
@@ -136,8 +137,8 @@ def steps_of_trace(programs, stage, *arguments):
                     key=lambda e: (e["ts"], -e.get("dur", 0)))
     computed = [e for e in events if track[0, e["tid"]] == "compute"]
     # Spans of steps, passes and layers contain other spans; spans of operations do not. Two more
-    # kinds of spans contain no other spans, and are left out below: dropout layers, because nano
-    # has no dropout, and the ends of steps, in which this track computes nothing.
+    # kinds of spans contain no other spans, so the count below leaves them out by name: dropout
+    # layers, which run no operation because nano's dropout is 0, and the ends of steps.
     holds = {id(a) for a, b in zip(computed, computed[1:]) if b["ts"] < a["ts"] + a["dur"]}
     for event in events:
         name, where = event["name"], track[0, event["tid"]]

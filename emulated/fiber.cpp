@@ -83,9 +83,9 @@ FiberStacks::~FiberStacks() {
 
 char* FiberStacks::open(int number) {
   if (number >= count_) throw std::bad_alloc();
-  // After an exception, the address sanitizer cleans up from the running frame to the upper end of
-  // the range, but only if these two are at most 64 MiB apart. So stack 0, which is used first, is
-  // the highest.
+  // When an exception is thrown, the address sanitizer unpoisons all memory from the running frame
+  // up to the upper end of the range of stacks, but only if these are at most 64 MiB apart. So
+  // stack 0, which is used first, is at the upper end.
   const auto place = static_cast<size_t>(count_ - 1 - number);
   char* const low = mapping_ + place * (guard_bytes_ + stack_bytes_) + guard_bytes_;
   if (mprotect(low, stack_bytes_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();

@@ -1,10 +1,12 @@
 // A program's flags: --name VALUE or --name=VALUE, --name alone for flags without a value, and
-// positional arguments. If a flag is given twice, its last value is used, so that flags at the end
-// of a command override those of a script; apps/cli/repeated_inputs.h warns of inputs that are
-// given twice. There are two exceptions. A flag whose value is a std::vector, and for which list()
-// was not called, collects the values of all its occurrences. A value that may be given by position
-// or by name must not be given both ways. CLI11 splits the arguments and writes the help. In apps,
-// only flags.cpp includes CLI11, because CLI11 takes seconds to compile.
+// positional arguments. If a flag is given several times, its last value is used, so that flags at
+// the end of a command override those of a script. Two cases differ:
+//   - A flag whose value is a std::vector collects the values of all its occurrences, unless list()
+//     was called for it.
+//   - A value that may be given by position or by name must not be given both ways.
+// apps/cli/repeated_inputs.h warns if an input such as --data is given several times. CLI11 splits
+// the arguments and writes the help. In apps, only flags.cpp includes CLI11, because CLI11 takes
+// seconds to compile.
 //
 //   Flags app("What the program does", "name");
 //   app.add_option("--steps", options.steps, "Optimizer steps")->group("Training");

@@ -16,7 +16,8 @@ Shape broadcast_shape(const char* name, const Shape& a, const Shape& b);
 
 /// A walk over all elements of a shape, in order, with the strides of two tensors a and b that are
 /// broadcast to the shape. Neighbouring dimensions are merged if the strides of both tensors allow
-/// this. The walks that permute.cpp makes for copy_walk set only a_strides, in any order.
+/// this. permute.cpp makes its own walks, for copy_walk, which uses only a_strides. They hold the
+/// strides of x in the new order of the dimensions.
 struct BroadcastWalk {
   int rank = 0;  // at least 1 in every result of broadcast_walk
   std::array<int64_t, Shape::max_rank> sizes{};

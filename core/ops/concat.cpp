@@ -1,6 +1,6 @@
-// concat joins and split cuts tensors along one dimension. Shapes are treated as (outer, size,
-// inner) with this dimension in the middle. A part then consists of `outer` rows of size * inner
-// contiguous elements.
+// concat joins tensors along one dimension, and split cuts a tensor along one dimension. Shapes are
+// treated as (outer, size, inner) with this dimension in the middle. A part then consists of
+// `outer` rows of size * inner contiguous elements.
 #include "core/ops/concat.h"
 
 #include <cstring>

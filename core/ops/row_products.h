@@ -18,7 +18,8 @@ struct RowProductInputs {
 };
 
 /// Computes products (B, K), and squares f32 []: the sum of the squares of all looked-up rows and
-/// biases, once per lookup. `squares` may be undefined. Workspace, only if `squares` is defined:
+/// biases, each added once per lookup. `squares` may be undefined. Workspace, only if `squares` is
+/// defined:
 ///   CPU    at most 4 V + 8 ceil(V / 64) bytes, with V of the larger table
 ///   CUDA   4 bytes per lookup, plus the workspace of `sum` for as many elements as lookups.
 ///          There are B + B K lookups, or B + K if right indices are shared.

@@ -15,7 +15,7 @@ struct Sgd {
   const T* gradients;
 
   static __device__ void apply(const UpdateHyper& hyper, float& p, float& b, float gradient) {
-    // The step direction is gradient_share * g + buffer_share * b.
+    // The step direction is gradient_share * g + buffer_share * b, or g if there is no momentum.
     const float gradient_share = hyper.nesterov ? 1.0f : 0.0f;
     const float buffer_share = hyper.nesterov ? hyper.beta1 : 1.0f;
     const float g = fmaf(hyper.weight_decay, p, gradient * hyper.gradient_scale);

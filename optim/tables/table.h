@@ -53,8 +53,9 @@ class Table {
   void send(bool overlap);
   void end_backward() { values_.end_backward(); }
 
-  /// Takes part in the collective calls that belong to an event of another rank. Adds these calls
-  /// to the log, so that later micro-steps without data can repeat them.
+  /// For a rank without data: takes part in the collective calls that the other ranks make at a
+  /// ParameterEvent of this kind. Adds these calls to the log, so that later micro-steps without
+  /// data can repeat them.
   void follow(ParameterEvent::Kind kind, MicroStepLog& log) {
     log.add([this, kind] { follow(kind); });
     follow(kind);

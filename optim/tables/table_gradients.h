@@ -51,9 +51,9 @@ class TableGradients {
   /// Begins a micro-step. The first micro-step of a step clears the touched rows of the previous
   /// step. If this step may touch more rows than the buffers can hold, allocates larger buffers.
   void begin(const MicroStep& micro_step);
-  /// Called at the end of a forward that has looked up `rows`. Starts to gather the numbers of rows
-  /// that each rank will send to each owner. used[s] is 1 if the row with slot s was really looked
-  /// up, and 0 if the row was only prefetched. If `used` is empty, all rows were looked up.
+  /// Called at the end of a forward that has looked up `rows`. Starts to gather how many rows each
+  /// rank will send to each owner. used[s] is 1 if the row with slot s was really looked up, and 0
+  /// if the row was only prefetched. If `used` is empty, all rows were looked up.
   void begin_backward(const RowSlots& rows, std::span<const uint8_t> used);
   /// Zeroes the gradient of the looked-up rows, and returns the whole gradient buffer, [n, C].
   /// Called at most once per micro-step.

@@ -53,8 +53,8 @@ class ZeroEngine {
   /// the first micro-step (optim/zero/graphs.h).
   void run_micro_step(const std::function<Tensor()>& loss);
 
-  /// Ends the step, and returns the launch's number for ready() and result(). Throws if
-  /// StepValues::slots launched steps still wait for a call of result().
+  /// Ends the step, and returns the launch's number for ready() and result(). Throws if the number
+  /// of launched steps that still wait for a call of result() is already StepValues::slots.
   int64_t launch();
   bool ready(int64_t number) const;
   StepReport result(int64_t number);

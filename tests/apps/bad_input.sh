@@ -141,9 +141,9 @@ expect 'no_such.txt: cannot be opened' mpirun -n 3 "$train_gpt" --data no_such.t
 [[ $(grep -c 'no_such.txt' stderr.log) == 1 ]] || fail "said twice: $(cat stderr.log)"
 expect 'unknown flag --foo; --help lists' mpirun -n 2 "$train_gpt" --foo
 
-# A token beyond the vocabulary ends the run when a rank reads the token, because files are not
-# scanned before training. Three steps read every training window of large.bin. In text.txt nearly
-# every window has a token beyond the vocabulary of 100.
+# Files are not scanned before training, so a token beyond the vocabulary ends the run only when a
+# rank reads the token. Three steps read every training window of large.bin, and so its token 300.
+# With --vocab 100, nearly every window of text.txt has a token beyond the vocabulary.
 unread() {
   local status=0
   "$@" --steps 3 --eval-every 0 > stdout.log 2> stderr.log < /dev/null || status=$?

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests what scripts/make_package.sh and scripts/common.sh say about missing packages of the system.
-# Runs them with the machine's programs, except those that could build or install anything.
+# The scripts run with links to the machine's programs, except those that could build or install
+# anything, and those that the tests replace or expect to be missing.
 set -euo pipefail
 unset TESSERA_DEPS  # it would replace the packages
 work=$(mktemp -d)
@@ -9,7 +10,7 @@ fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 mkdir "$work/bin"
 IFS=: read -ra folders <<< "$PATH"
 for folder in "${folders[@]}"; do
-  # A name that an earlier folder of PATH has is kept.
+  # If two folders of PATH have a program of the same name, ln keeps the link to the first one.
   ln -s "$folder"/* "$work/bin" 2> /dev/null || true
 done
 rm -f "$work"/bin/{cmake,apt-get,sudo,file,dpkg-shlibdeps,dpkg-query}
@@ -31,8 +32,9 @@ rm "$work/bin/file"
 program dpkg-shlibdeps :
 refused file
 
-# dpkg-query prints each word of $status by its format, the third argument: a word for each
-# architecture for which the package is known.
+# This stand-in for dpkg-query takes a package's states from $status, which has one word for each
+# architecture for which the package is known. It prints each word in the format that its third
+# argument gives.
 export status
 program dpkg-query 'for one in $status; do printf "$one${3#"\${db:Status-Status}"}"; done'
 missing() { (. "$TESSERA_SOURCE_DIR/scripts/common.sh" && missing_packages); }

@@ -81,7 +81,7 @@ TEST_CASE("a claimed folder is recognized by its mark, at any path") {
     CHECK(CheckpointFolder::has_mark(link, mark));
     CHECK_FALSE(CheckpointFolder::has_mark(run, "lock.0"));
     CHECK_FALSE(CheckpointFolder::has_mark(folder.path("b/c/run"), mark));
-    CHECK_FALSE(fs::exists(folder.path("b")));  // folders made by the search are removed
+    CHECK_FALSE(fs::exists(folder.path("b")));  // has_mark removes the folders that it made
     claimed.remove_mark();
     CHECK_FALSE(CheckpointFolder::has_mark(run, mark));
     CHECK(claimed.put_mark() != mark);
