@@ -43,7 +43,8 @@ double begin_of(const std::string& log) {
 }
 
 void write_events(const std::string& log, const std::string& folder) {
-  // TensorBoard draws curves over the time of events, which is that of their steps, not now.
+  // TensorBoard draws curves over the times of events. So each event gets the time of its step, not
+  // the time of this conversion.
   double time = begin_of(log);
   train::TensorBoardWriter writer(folder, 0, time);
   train::read_log(log, [&](const nlohmann::ordered_json& line) {

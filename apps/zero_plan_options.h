@@ -28,7 +28,7 @@ struct PlanOptions : train::StagesInput {
   int64_t ranks_per_node = 1;
   int threads = 0;            // per rank; 0: as many as train_gpt uses
   bool idle_offload = false;  // true: --offload has no effect, because the device is a CPU
-  std::string json;           // a file, or - for standard output in place of tables; empty: none
+  std::string json;           // a file; "-": standard output, which then has no tables; empty: none
 };
 
 struct PlanCommandLine {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Time checkpoints beside PyTorch's, and what they add to training.
 
-    bench/checkpoints.py --python peer2/bin/python               # every question
-    bench/checkpoints.py --python peer2/bin/python memory disk   # some of them
+    bench/checkpoints.py --python peer2/bin/python               # all questions below
+    bench/checkpoints.py --python peer2/bin/python memory disk   # only these two
 
     memory     save and load in --memory, a tmpfs, against torch.distributed.checkpoint, torch.save
     disk       save and load on --disk; the save also against dd with as many writers and bytes

@@ -47,9 +47,9 @@ struct Addresses {
 
 /// The order in which an algorithm adds the k terms of a sum. The terms are divided into `splits`
 /// parts: into fewer if k is small, and into more if parts would exceed most_terms terms
-/// (emulated/cublas_lt_sums.h). The sums of the parts are added in order. `rotation` chooses the
-/// term at which the sum of a part begins; 0 chooses the first term. At the end of the part, the
-/// sum continues with the skipped terms at the beginning of the part.
+/// (emulated/cublas_lt_sums.h). The sums of the parts are added in order. If `rotation` is 0,
+/// the sum of a part begins at the part's first term. Otherwise `rotation` chooses a later term at
+/// which the sum begins. After the part's last term, the sum adds the terms that it has skipped.
 struct Order {
   int32_t splits = 1;
   uint32_t rotation = 0;

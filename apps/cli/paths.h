@@ -47,7 +47,8 @@ struct GivenPaths {
 ///
 /// Existing files are compared by device and inode, so that two links to one file count as equal.
 /// Files that do not exist yet are compared by name. Devices such as /dev/null may be named more
-/// than once. Opens only existing outputs, to find out if they are logs.
+/// than once. The only files that this function opens are existing outputs, to find out if they are
+/// logs.
 void check_paths(const GivenPaths& paths);
 /// Throws InputError if `path` is a checkpoint, is anywhere in a checkpoint or in a folder with the
 /// name of an unfinished checkpoint, or is the lock of a folder of checkpoints. `path` need not
@@ -59,17 +60,17 @@ void check_not_a_dash(const std::string& flag, const std::string& path);
 /// Readers would take such a folder of checkpoints for a checkpoint without a manifest. `flag`
 /// names the folder in the error.
 void check_checkpoint_folder(const std::string& flag, const std::string& path);
-/// Throws InputError if `weights`, a path from which weights are to be read, is a checkpoint or a
-/// folder of checkpoints, and not also a folder with model.safetensors. Also throws if `weights` is
-/// the manifest or a shard of a checkpoint. The error ends with `advice`; if this is empty, with
-/// the command that exports the weights.
+/// Throws InputError if `weights`, a path from which weights are to be read, is a checkpoint, a
+/// folder of checkpoints, or the manifest or a shard of a checkpoint. Accepts every folder that has
+/// model.safetensors. The error ends with `advice`; if this is empty, with the command that exports
+/// the weights.
 void check_not_a_checkpoint(const std::string& weights, const std::string& advice = "");
 /// Throws InputError as check_outside_checkpoints does, or if `path` is "-" or the log of a run, or
 /// if no file can be written to `path`. For programs with a single output.
 void check_output_path(const std::string& flag, const std::string& path);
-/// Throws InputError, naming --save-best, if the best weights could not be written beside `save`,
-/// the file of --save. Throws an error about `save` if no file can be written there either. Leaves
-/// no new folder behind.
+/// Throws InputError if no file can be written to `save`, the file of --save. Throws InputError,
+/// naming --save-best, if the best weights could not be written to their folder beside that file.
+/// Leaves no new folder behind.
 void check_save_best(const std::string& save);
 
 }  // namespace tessera::apps

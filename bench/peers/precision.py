@@ -1,4 +1,4 @@
-"""Two ways of bf16 training in PyTorch, and fp32 training; shared by the peers.
+"""Helpers of the scripts in this folder: bf16 training in two ways, and fp32 training.
 
     precision = Precision(model, "autocast", device="cpu")
     optimizer = torch.optim.AdamW(precision.parameters)
@@ -46,7 +46,8 @@ class Precision:
 
 
 def adamw_kind(kind, device="cpu"):
-    """Resolve auto: fused if this torch has it for the device (CPU: since 2.4), else single."""
+    """Return `kind`. If it is "auto", return "fused" if this PyTorch has a fused AdamW for the
+    device (for CPUs since 2.4), else "single"."""
     if kind != "auto":
         return kind
     probe = torch.zeros(1, requires_grad=True, device=device)

@@ -9,8 +9,8 @@ namespace tessera {
 
 enum class Picking { index_select, gather, scatter_add };
 
-/// The sizes of a tensor that is treated as (outer, size, inner), with the indexed dimension in the
-/// middle. Elements with equal o and equal i form a line (o, :, i). The picked or added elements
+/// The sizes of a tensor x that is treated as (outer, size, inner), with the indexed dimension in
+/// the middle. For each o and i, the elements x[o, :, i] form a line. The picked or added elements
 /// form a tensor (outer, count, inner).
 struct Lines {
   Picking picking;  // the operation, for error messages

@@ -187,8 +187,9 @@ void check_other_ranks(Grade& grade, Folders& folders) {
   }
 }
 
-// Returns the likely cause of a failure. Rank 0 declares a save complete. Other ranks only write
-// their files.
+// Returns the likely cause if the resume after a crash of rank `victim` fails. Ranks other than 0
+// only write their files. So if such a rank crashed, rank 0 probably declared the save complete too
+// early.
 std::string explanation(int victim, const std::string& operation, const std::string& wrong) {
   if (victim > 0) {
     return "\n      The save was declared complete before the files of all ranks were: declare it "

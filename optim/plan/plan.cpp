@@ -301,7 +301,7 @@ class Planner {
     sent(dist::Traffic::flags) = (flags * others_).value();
     add(sent(dist::Traffic::headers), headers(3));  // norms, losses, flags
     if (trainable_tables_ > 0) {
-      // The hosts exchange how many rows and blocks of each table were touched.
+      // The ranks exchange how many rows and blocks of each table were touched, in host memory.
       const CheckedInt counts = CheckedInt(trainable_tables_) * 2 * 8;
       add(sent(dist::Traffic::rows), counts * others_);
       add(sent(dist::Traffic::headers), headers(1));

@@ -266,7 +266,8 @@ for stage in 0 1 2 3; do
       fail "no wait: $(cat limited.jsonl)"
   done
 done
-# Steps do not wait for a slow disk. So checkpoints are skipped, and the user is told.
+# If the staging copy has no limit, no step waits for a slow disk. A checkpoint that falls due while
+# another one is being written is skipped, and the user is told.
 must_work env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/slow/step-" FAULT_DELAY_MS=10 \
   "$train_gpt" "${run[@]}" --checkpoint-every 1 --checkpoint "$work/slow" --log slow.jsonl
 skips=$(grep -c '"type":"checkpoint",.*"skipped":true,"writing":' slow.jsonl) ||

@@ -44,7 +44,8 @@ TEST_CASE("step time: two buckets, every stage") {
   // A micro-batch has 12 operations: forward takes 2 + 2 for the two buckets, backward 4 + 4.
   const MicroBatchWork work{.flops = 12};
 
-  // A timeline begins with the previous step's update, which takes no time here.
+  // A timeline begins with the previous step's update and the transfers that belong to it. The
+  // update itself takes no time here.
   // Stage 0: sums are gathered before the update, 0-1 and 1-2. Forward 2-6, backward 6-10 and
   // 10-14; exchanges 10-11 and 14-15.
   const StepTime stage0 = step_time(buckets(2, 0), work, slow);
@@ -63,9 +64,9 @@ TEST_CASE("step time: two buckets, every stage") {
   }
 
   // Stage 3: the first block is gathered 0-1, and its forward is 1-3. Meanwhile the second block is
-  // gathered 1-2, and its forward is 3-5. The second block is still gathered, so its backward
-  // follows, 5-9. Meanwhile the first block is gathered again, 5-6, and its backward is 9-13.
-  // Exchanges 9-10 and 13-14.
+  // gathered 1-2, and its forward is 3-5. The second block is still in memory, so its
+  // backward follows without another gather, 5-9. Meanwhile the first block is gathered again, 5-6,
+  // and its backward is 9-13. Exchanges 9-10 and 13-14.
   const StepTime stage3 = step_time(buckets(2, 3), work, slow);
   CHECK(stage3.compute == Approx(12));
   CHECK(stage3.communication == Approx(5 + end(2)));

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # In builds without CUDA, core/no_cuda and dist/nccl/no_cuda must define every function of core/cuda
-# and dist/nccl/cuda that other files call. A build with CUDA links the definitions of the CUDA
-# folders, so it links even if a no_cuda folder lacks a definition. Therefore this test compiles the
-# no_cuda folders and compares symbols. Some source files are part of builds with and without CUDA.
-# If such a file needs a symbol that the CUDA folders define, a no_cuda folder must define the
-# symbol, too.
+# and dist/nccl/cuda that other files call. A build with CUDA does not use the no_cuda folders, so
+# it links even if they lack a definition. This test finds such a gap in a build with CUDA. It
+# compiles the no_cuda folders and compares symbols: if a source file that is part of every build
+# needs a symbol that the CUDA folders define, a build without CUDA must define this symbol, too.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)

@@ -82,8 +82,9 @@ CheckpointFolder::CheckpointFolder(const std::string& folder)
 }
 
 bool CheckpointFolder::claim() {
-  // On a file system without stable inode numbers, `current` below is never true. After this many
-  // tries, the lock is accepted without this check.
+  // A lock is accepted if the locked file still has its name (`current` below). On a file system
+  // without stable inode numbers, this check never succeeds. So after this many tries, the lock is
+  // accepted without the check.
   constexpr int most_tries = 100;
   for (int tries = 1;; ++tries) {
     constexpr int flags = O_RDWR | O_CREAT | O_CLOEXEC;
