@@ -85,8 +85,8 @@ Tensor InputGradients::destination(int input) {
   const Sum sum = accumulating_destination(input);
   if (!sum.accumulate) return sum.gradient;
   // The parameter's gradient already has values: an earlier contribution, or the zeros of a
-  // row-sparse table. The new contribution is computed in scratch memory, and then added to the
-  // gradient, once per element.
+  // row-sparse table. The new contribution is first computed completely in scratch memory. Then
+  // each of its elements is added to the gradient with one addition.
   Tensor& given = gradients_[static_cast<size_t>(input)];
   given =
       current_context(sum.gradient.device()).workspace(sum.gradient.shape(), sum.gradient.dtype());
@@ -105,7 +105,7 @@ InputGradients::Sum InputGradients::accumulating_destination(int input) {
   if (leaf.gradient.defined()) return {leaf.gradient, true};
   if (leaf.gradient_buffer) {
     leaf.gradient = leaf.gradient_buffer();
-    if (leaf.look_up) return {leaf.gradient, true};  // the hook has filled the rows with zeros
+    if (leaf.look_up) return {leaf.gradient, true};  // gradient_buffer() returns zeros
     TESSERA_CHECK(leaf.gradient.shape() == edge.shape,
                   "{}: the gradient buffer of parameter '{}' has shape {}, expected {}", node_.name,
                   leaf.name, leaf.gradient.shape(), edge.shape);

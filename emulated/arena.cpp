@@ -128,8 +128,8 @@ class Arena {
   }
 
   /// Returns the pages of a large block to the system, so that the process keeps little unused
-  /// memory. Keeps the pages of a small block, because they are soon reused, and fresh pages cost
-  /// time.
+  /// memory. Keeps the pages of a small block, because a later allocation can reuse them, and fresh
+  /// pages cost time.
   void release_pages(size_t begin, size_t end) {
     if (end - begin < 16 * huge_page_bytes) return;
     begin = rounded_up(begin, huge_page_bytes);

@@ -37,8 +37,9 @@ class WeightsFile {
   WeightsFile(const std::string& path, const Module& model,
               const std::vector<std::string>& others = {});
 
-  /// Returns the file's values as a source. The source throws as read_weights does, and throws
-  /// InputError for a parameter that the file lacks. This object must outlive the source.
+  /// Returns the file's values as a source. This object must outlive the source. The source throws
+  /// as read_weights does. It also throws InputError if it is asked for a parameter that is not in
+  /// the file, for example one of another model.
   ParameterSource source() const;
   /// Overwrites the model's running statistics, which must have memory. Throws InputError if a
   /// value is not finite or a variance is negative.

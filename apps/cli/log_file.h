@@ -17,10 +17,10 @@ void imply_log(RunOptions& options);
 ///   - imply_log chose the path, and the file is not the log of an earlier run of this --report:
 ///     its header must name a report with the same file name. Without --report, the header must
 ///     name a table of --csv with the same file name;
-///   - the run resumes from a checkpoint, and the file is not a log of the checkpoint's run: the
-///     model, the seed of the steps before the checkpoint, or the digest of a checkpoint of this
-///     step is another one. A log without this seed or digest is accepted, and so is any log of the
-///     model if the checkpoint was imported.
+///   - the run resumes from a checkpoint, and the file is not the log of the run that wrote it: the
+///     log names another program or model, another seed for the last steps before the checkpoint,
+///     or another digest for the checkpoint of this step. A log without this seed or digest is
+///     accepted. If the checkpoint was imported, any log of the same model is accepted.
 void check_log_file(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

@@ -81,10 +81,11 @@ class Resumed {
   bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
-  /// Returns the number of epochs in the first `done` steps. `steps_per_epoch` is that of this run.
-  /// With --eval-only, the steps are those of the checkpoint's run. Its batches may have another
-  /// size, so the steps per epoch are taken from the checkpoint. Returns nullopt if the checkpoint
-  /// does not record its steps per epoch, for instance because it was imported.
+  /// Returns the number of epochs in the first `done` steps. `steps_per_epoch` is that of this run,
+  /// and is used unless --eval-only evaluates a checkpoint. In that case the steps are those of the
+  /// run that wrote the checkpoint, whose batches may have another size. So its steps per epoch are
+  /// taken from the checkpoint. Returns nullopt if the checkpoint does not record them, for
+  /// instance because it was imported.
   std::optional<double> epochs(int64_t done, int64_t steps_per_epoch) const;
   /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the run keeps the
   /// number of threads in the checkpoint, because the bits of the results depend on this number.
@@ -104,7 +105,7 @@ class Resumed {
   ///
   /// With --eval-only, compares only the settings that the checkpoint's tensors depend on. For an
   /// imported checkpoint, compares only the settings that the import recorded, and the epsilon of
-  /// a GPT's norms, which the import records if it is not the default.
+  /// a GPT's norms. An import that recorded no epsilon has the default epsilon.
   void check(const std::string& program, const dist::Settings& run) const;
   /// Throws InputError if the log at `path` belongs to another model than the checkpoint. `header`
   /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.

@@ -25,9 +25,9 @@ using namespace attention;
 
 // ---- delta
 
-/// delta (B, H, T) = scale * sum over d of dy y. delta contains the scale because it is subtracted
-/// from a scaled dp. `lanes` threads share a head of a token, and each thread reads `width` values
-/// at a time.
+/// Computes delta (B, H, T) = scale * sum over d of dy y. Unlike delta in the formulas above, this
+/// delta includes the factor scale = 1 / sqrt(D), because the kernels subtract it from scale * dp.
+/// `lanes` threads share a head of a token, and each thread reads `width` values at a time.
 template <class T, int lanes, int width>
 __global__ void __launch_bounds__(256)
     row_products(float* delta, const T* dy, const T* y, Sizes s) {

@@ -22,8 +22,8 @@ class Observer : public dist::Communicator {
   Observer(dist::Communicator& inner, Events& events, bool late = true);
   ~Observer() override;
 
-  /// Passes the calls that are still pending to `inner`. Returns the names of the calls since the
-  /// last finish() that nothing has waited for.
+  /// Passes the calls that are still pending to `inner`. Returns the names of the calls for which
+  /// the student has not waited. Calls before the previous finish() are left out.
   std::vector<std::string> finish();
   /// Returns the calls whose input was written after their start and before they were passed to
   /// `inner`, with names such as "all_gather of parameters, bucket 3".

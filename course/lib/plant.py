@@ -3,8 +3,7 @@
 
 Usage: plant.py names BUGS | plant.py write BUGS NAME OUTPUT | plant.py message BUGS NAME
 
-bugs.txt has a section for each bug. The section `student` has the message of the unfinished
-skeleton:
+bugs.txt has a section for each bug:
 
     [a]
     message: a part of what the check must print
@@ -12,6 +11,8 @@ skeleton:
     lines of the solution
     --- with
     other lines
+
+The section [student] has only a message, which the check must print for the unfinished skeleton.
 """
 import pathlib
 import re

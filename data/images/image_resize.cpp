@@ -8,7 +8,9 @@
 namespace tessera::data {
 namespace {
 
-constexpr int weight_bits = 22;  // fraction bits; sums also have 8 value bits, a sign, a spare
+// The number of fraction bits of a weight. The 32 bits of a sum of weighted pixel values are these
+// 22 fraction bits, 8 integer bits, a spare bit and the sign.
+constexpr int weight_bits = 22;
 constexpr int32_t half = 1 << (weight_bits - 1);
 
 // Describes a resize in one direction: for each pixel of the result, the range of image pixels that

@@ -88,7 +88,8 @@ TEST_CASE("a text of several gzip members is read to the end, or refused") {
   for (size_t bytes = 1; bytes < second.size(); ++bytes) {
     CHECK_THAT(refusal(first + second.substr(0, bytes)), ContainsSubstring("text: cannot be read"));
   }
-  // Leaves out bytes 4 to 9 of the gzip header: a time and flags, which no checksum covers.
+  // Changes one byte at a time, except bytes 4 to 9 of the gzip header. These bytes hold a time,
+  // flags and the operating system. No checksum covers them, so a change is not detected.
   for (size_t at = 0; at < second.size(); at = at == 3 ? 10 : at + 1) {
     std::string damaged = second;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x41);

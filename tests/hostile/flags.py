@@ -98,7 +98,9 @@ class Command:
         names = (ALIASES.get(a[2:], a[2:]) for a in given[::2])
         self.values = dict(zip(names, given[1::2]))
         self.words, self.environment = [], {}
-        self.never = {}  # flag or kind of error -> True if its last value must be refused
+        # Flag or kind of error -> True if the program must refuse it. If a flag is given several
+        # times, only its last value counts.
+        self.never = {}
 
     def add(self, draw, flag, value, never=False):
         self.never[flag] = never
@@ -256,7 +258,7 @@ def check(kind, bench, command, result):
 
 
 def put_older_log(bench, command):
-    """Copies the log of another run to the path of the log, if that is in the folder of outputs."""
+    """Copies the log of another run to the path given with --log, if this path is out/run.jsonl."""
     if command.values.get("log") != "out/run.jsonl":
         return
     command.older_log = (bench.root / "pristine/run.jsonl").read_bytes()

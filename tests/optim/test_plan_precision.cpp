@@ -18,9 +18,10 @@ int64_t skipped(const Plan& plan, dist::Traffic purpose) {
   return plan.update_traffic[static_cast<size_t>(purpose)];
 }
 
-// a has 1000 elements (4 blocks of 256), b has 200 (1 block). Buckets of 1024 bytes = 512 elements
-// of 16 bits close after each parameter: b is padded to 2 blocks = 512 elements, a takes 1024.
-// Together 1536 elements, a shard of 768. M = 4 and k = 2, so both ranks send twice.
+// a has 1000 elements (4 blocks of 256), b has 200 (1 block). 1024 bytes hold only 512 elements of
+// 16 bits, so each parameter has its own bucket. The bucket of a has 4 blocks = 1024 elements. The
+// bucket of b is padded to a block per rank, 512 elements. Together the buckets have 1536 elements,
+// and a rank's shards have 768. M = 4 and k = 2, so both ranks send twice.
 PlanInput two_ranks(DType dtype, int stage) {
   return {.parameters = {{"a", 1000, false, -1, dtype}, {"b", 200, false, -1, dtype}},
           .ranks = 2,
@@ -252,7 +253,8 @@ TEST_CASE("plan: the ZeRO paper's formulas, and the memory beyond them") {
   //   the staging;
   //   8 bytes per block of 256;
   //   4 N bytes for losses;
-  //   for each rank, a byte of notes and a byte with 1 + 4 flags.
+  //   for each rank, a byte of notes, and a byte with 1 + 4 flags: one for the step's micro-step,
+  //   and one for each parameter.
   const int64_t always = dist::mpi_staging_bytes(N) + 8 * P / 256 + 4 * N + 2 * N;
   for (int stage = 0; stage <= 3; ++stage) {
     CHECK(plan(paper(N, stage), N - 1).padding == 0);

@@ -23,8 +23,8 @@ struct ImportOptions {
   /// The optimizer whose state the checkpoint gets: adamw, adam, sgd, or plain-sgd (without
   /// momentum). Empty: the optimizer of the file `moments`, or adamw if there is no such file.
   std::string optimizer = {};
-  /// Number of finished steps. If nullopt, the step is 0 without `moments`, else the count of
-  /// updates in `moments`. This count must then be equal for all parameters.
+  /// Number of finished steps. nullopt: the count of updates in the file `moments`, where all
+  /// parameters must have the same count. If there is no such file, the number is 0.
   std::optional<int64_t> step = std::nullopt;
   int64_t shard_bytes = int64_t{1} << 28;  // most bytes of tensors in one file, and in memory
 };
