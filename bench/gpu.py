@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Run the benchmarks that need a GPU, beside PyTorch on the same GPU, and print rows of a table.
 
+Each benchmark answers one question, such as kernels or gpt2:
+
     bench/gpu.py                  # every question; bench/gpu.sh builds and tests first
     bench/gpu.py kernels gpt2     # some of them; --list names them
     bench/gpu.py --smoke --device cpu    # tiny sizes without a GPU, to try this script
@@ -11,8 +13,8 @@ peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend.
 leaves the peer out. --peer-only compares the peer with Tessera's figures that an earlier call left
 in --out, and measures Tessera only if these figures are missing. For gpt2 and resnet, Tessera also
 trains from the peer's initial weights, even with --peer-only, so that losses can be compared.
-Tessera's figures are printed before the peer begins. Exit code 77 means that the build can answer
-none of the questions.
+Tessera's figures are printed before the peer begins. Exit code 77 means that all the questions
+were skipped, because the build lacks what they need.
 """
 import argparse
 import json

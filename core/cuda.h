@@ -139,8 +139,8 @@ class Graph {
 
   /// Launches the graph on the current stream. Launches run one after the other. Raises the peaks
   /// of the device's memory ledger as the body's allocations would. If the body has a dropout,
-  /// throws on any other stream than that of the capture: only that stream's order keeps the masks
-  /// of two launches apart.
+  /// throws on any other stream than that of the capture. On that stream, a launch replaces the
+  /// dropout state in device memory only after all earlier launches have read theirs.
   void launch();
 
  private:

@@ -81,7 +81,7 @@ struct DropoutState {
 
   uint64_t seed = 0;
   int64_t step = not_set;
-  int64_t first_sample = 0;   // index in the step's global batch of row 0 of dropout's input
+  int64_t first_sample = 0;   // row 0 of dropout's input is this sample of the global batch
   bool is_ambiguous = false;  // true while micro-batches of two optimizers are open on the thread
 
   bool is_set() const { return step != not_set; }

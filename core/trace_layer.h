@@ -79,7 +79,7 @@ class LayerSpans {
   int64_t tick();
 
   std::vector<Open> open_;  // from the outermost layer to the innermost
-  int64_t last_ns_ = 0;     // the time of the last tick
+  int64_t last_ns_ = 0;     // the time that tick() returned last
 };
 
 }  // namespace tessera::trace

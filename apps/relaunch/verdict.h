@@ -40,8 +40,8 @@ struct Verdict {
   int64_t finished_steps = 0;  // for stalled
 };
 
-/// Judges a job by the first of these cases that applies. If several ranks failed or timed out and
-/// mpirun did not crash, only the rank that reported first counts:
+/// Judges a job by the first of these cases that applies. In the cases without a crash
+/// of mpirun, "a rank" is the first rank that reported that it failed or timed out.
 ///
 ///   mpirun ended with exit code 0            finished
 ///   a signal killed ranks                    the first killed rank is lost
@@ -61,8 +61,8 @@ struct Verdict {
 /// A rank is silent if it reported nothing after its start, although other ranks did. A rank that
 /// timed out lists the ranks it waited for. Listed ranks that timed out too are not lost. If some
 /// of the other listed ranks were stopped, only the stopped ranks are lost. If none was stopped,
-/// but some did not wait for other ranks, only the ranks that did not wait are lost. If mpirun has
-/// not crashed and no rank is lost by these rules, all stopped ranks are lost.
+/// but some did not wait for other ranks, only the ranks that did not wait are lost. If a rank
+/// timed out, mpirun did not crash, and no rank is lost by these rules, all stopped ranks are lost.
 ///
 /// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun breaks the
 /// ranks' connections. So any error that a rank reports then, except for bad input, counts as a

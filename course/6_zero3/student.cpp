@@ -45,8 +45,8 @@ void Zero3::place() {
 
 // Called before an operation reads a unit. If this unit is not the last unit that was read (last_):
 //   1. Release all units except this unit, the following unit, tied units and units with readers.
-//      If this unit is tied, release none. (The head is read between forward and backward of the
-//      last block, so this block is needed again at once.)
+//      If this unit is tied, release none. (The head reads a tied unit between forward and
+//      backward of the last block, so the last block is needed again at once.)
 //   2. Gather this unit, and then the following unit.
 // In any case, wait at the end until this unit is gathered.
 void Zero3::use(int) { todo("lesson 6: Zero3::use"); }
@@ -58,13 +58,13 @@ void Zero3::use(int) { todo("lesson 6: Zero3::use"); }
 // and append `unit`. Then advance `next`.
 int Zero3::following(int) { todo("lesson 6: Zero3::following"); }
 
-// Does nothing if the unit is already gathered (works). Otherwise, for each bucket of the unit:
+// Does nothing if the unit is already gathered (see Unit::works). Otherwise, for each bucket:
 // allocate a buffer for the whole bucket, copy this rank's shard to its place, call all_gather with
 // Traffic::parameters, and attach the buffer.
 void Zero3::gather(int) { todo("lesson 6: Zero3::gather"); }
 
-// Removes the memory of the unit's parameters: attach(b, {}) for each bucket. After that the unit
-// must count as not gathered (works).
+// Removes the memory of the unit's parameters: attach(b, {}) for each bucket. After that, the unit
+// must count as not gathered (see Unit::works).
 void Zero3::release(int) { todo("lesson 6: Zero3::release"); }
 
 // Written already: releases every unit. Resets last_, so that the next use counts as the use of a
@@ -81,8 +81,9 @@ void Zero3::begin_backward() {
   last_ = -1;
 }
 
-// No unit may stay gathered during the update. The next micro-step begins with the order of forward
-// (order_), and with both orders at their first unit (next).
+// Release all units, because none may stay gathered during the update. Then prepare the next
+// micro-step: order_ must select the order of forward, and both orders must be at their first unit
+// (Order::next).
 void Zero3::end_backward() { todo("lesson 6: Zero3::end_backward"); }
 
 // Update as at stage 2, but without a gather: the next forward gathers the values that it reads.

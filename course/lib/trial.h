@@ -58,9 +58,10 @@ struct Hints {
 /// Requires that the trial had no race, and that every call was waited for.
 void require_order(Grade& grade, const Trial& trial, const Hints& hints = {});
 
-/// In each micro-step of the last step, all calls of this kind and purpose must start before any of
-/// them is waited for. Returns an empty text, or a message that names the call that is waited for
-/// too early and the call that had not started. A call without a bucket gives a message too.
+/// Checks that in each micro-step of the last step, all calls of this kind and purpose start before
+/// any of them is waited for. Returns an empty text if so. Otherwise returns a message that names
+/// the call that is waited for too early, and the call that had not started. If a call does not
+/// name its bucket, returns a message that says so.
 std::string early_wait(const Trial& trial, const std::string& kind, dist::Traffic purpose);
 
 }  // namespace course

@@ -21,8 +21,9 @@ MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
       user_factors_(config.users, config.factors, table_options(factors(), config.distinct.users)),
       item_factors_(config.items, config.factors,
                     table_options(factors(), config.distinct.items)) {
-  // The gradient of row_products reads all tables of row_products at the same time. So these tables
-  // are in one block, because ZeRO stage 3 gathers all tables of a block together.
+  // The backward of row_products reads all tables in which row_products has looked up rows, at the
+  // same time. ZeRO stage 3 gathers the tables of a block together, so these tables are in one
+  // block.
   const auto add_looked_up = [this](const std::string& name, RecommenderTable& table) {
     table.weight.set_backward_reads(nn::BackwardReads::always);
     add(name, table);

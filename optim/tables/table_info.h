@@ -1,7 +1,7 @@
 // The shape of a row-sparse table, the rows that each rank owns, and the limits that decide the
 // sizes of the table's buffers. All classes that make up a Table read this struct.
 //
-//   V  rows                  n  most distinct rows that a micro-batch may look up
+//   V  rows                  n  maximum number of distinct rows that a micro-batch may look up
 //   C  elements per row      O  rows that this rank owns
 #pragma once
 

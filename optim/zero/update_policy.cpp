@@ -58,8 +58,8 @@ Tensor UpdatePolicy::copied_sums(int bucket) {
   // If place_->ahead() is true, the previous call has started this bucket's copy.
   if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
   const Tensor here = place_->take(bucket);
-  // sums() may start a gather into the memory from which this bucket's sums are copied. So sums()
-  // must be called after take().
+  // sums(bucket - 1) may start a gather into the memory from which this bucket's sums are copied.
+  // So it is called only after take() has waited for the end of this copy.
   if (bucket > 0 && place_->ahead()) place_->start(bucket - 1, sums(bucket - 1));
   return here;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests `cmake --install` twice: when nothing is built, and when all libraries are built but only
-# some programs, namely those that run.sh builds. Both times the install must fail before it
-# installs anything. The error must name the command that builds the missing targets.
+# some programs, namely those that the project's run.sh builds. Both times the install must fail
+# before it installs anything. The error must name the command that builds the missing targets.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -26,8 +26,8 @@ programs=(checkpoint comm_bench generate predict recommend relaunch report train
 libraries=(core nn dist optim models data train files ratings train_ratings images train_images)
 missing "${programs[@]}" "${libraries[@]/#/tessera_}"
 
-# Imitates a build of the programs of run.sh and of all libraries. The files may be empty, because
-# nothing is installed.
+# Imitates a build of all libraries, and of the programs that the project's run.sh builds. The files
+# may be empty, because nothing is installed.
 mkdir -p "$build/bin"
 touch "$build"/bin/{generate,report,train_gpt}
 for library in "${libraries[@]}"; do touch "$build/libtessera_$library.a"; done

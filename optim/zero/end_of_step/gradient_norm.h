@@ -32,9 +32,10 @@ class GradientNorm {
   /// `parts` must contain all parameters or none.
   GradientNorm(std::shared_ptr<dist::Communicator> communicator, std::vector<Part> parts);
 
-  /// Sets scalars->square_sum, in the memory of the ranks' device, to the square of the norm. The
-  /// gradient sums of this rank's shards must be complete. The host waits for the GPU only if there
-  /// are tables, or if ranks communicate over MPI. Collective.
+  /// Sets scalars->square_sum, in the memory of the ranks' device, to the sum of squares of the
+  /// gradient sums. end_step (optim/kernels/step_end.h) computes the norm from it. The gradient
+  /// sums of this rank's shards must be complete. The host waits for the GPU only if there are
+  /// tables, or if ranks communicate over MPI. Collective.
   void compute(StepScalars* scalars);
 
   /// Returns the norm of the gradient sum of each part, in the order of parts(). Must be called
