@@ -93,8 +93,8 @@ void WeightSaves::report_failure(int64_t done, const std::string& path, const st
   log_.write(
       JsonObject().add("type", "save").add("step", done).add("path", path).add("failed", why));
   spdlog::warn("the weights of step {} were not saved: {}; training goes on", done, why);
-  // Removes the save's folder if the failure has left it empty. The path may instead be a file or a
-  // symbolic link of the user. rmdir keeps these, but fs::remove would remove them.
+  // Removes the save's folder if the failure has left it empty. If the folder's path is a file or a
+  // symbolic link of the user, rmdir keeps it, but fs::remove would remove it.
   if (world_.rank == 0) ::rmdir(fs::path(path).parent_path().c_str());
 }
 

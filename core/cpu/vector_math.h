@@ -69,7 +69,7 @@ inline float power_of_two(int32_t n) {
 }  // namespace detail
 
 inline float exp_f32(float x) {
-  // The result is infinity from 89 on, and zero below -104.
+  // exp is infinity from 89 on and zero below -104, so the bound of 104 changes no result.
   const auto [q, n] = detail::reduce_exp(clamp_magnitude(x, 104.0f));
   // 2^n is split into two factors, because 2^n itself may not be a normal number. The product with
   // the first factor is exact; only the product with the second factor can round.

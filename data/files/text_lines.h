@@ -38,8 +38,9 @@ class TextLines {
   ///   - a line is not UTF-8, with Encoding::utf8,
   ///   - a line is empty and other lines follow,
   ///   - the file cannot be read, or its compressed data is damaged or cut short, or
-  ///   - compressed data has over 64 MiB of contents and over a hundred times its own size. No real
-  ///     table grows so much, and the contents could exhaust the memory of callers.
+  ///   - compressed data expands to more than 64 MiB and to more than 100 times its compressed
+  ///     size. No real table expands so much, and the expanded text could exhaust the memory of
+  ///     callers.
   bool next(std::string_view& line);
 
   const std::string& path() const { return file_.path(); }

@@ -61,7 +61,7 @@ class RatingBatches {
   /// `ratings`, `histories` and `user_ids` must outlive this object. Throws InputError
   ///  - if the interactions do not fill one step,
   ///  - if negatives are drawn and a user has all items,
-  ///  - if the histories of a micro-batch have more than 2^31 - 1 places.
+  ///  - if RatingBatch::history would have more than 2^31 - 1 elements.
   RatingBatches(const Ratings& ratings, const Histories& histories, const Options& options);
 
   int64_t steps_per_epoch() const { return steps_per_epoch_; }

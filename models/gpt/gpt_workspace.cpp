@@ -101,7 +101,8 @@ class CudaKernels : public Kernels {
  public:
   using Kernels::Kernels;
 
-  // Backward stores the inner product of y and dy for each row and head, in f32.
+  // Backward stores the inner product of y and dy for each row and head, in f32. These values take
+  // as much memory as the logsumexp that forward keeps.
   int64_t attention(bool backward) const override { return backward ? s_.logsumexp : 0; }
 
   // The backward of a norm cuts the rows into at most 264 chunks. In all chunks but the last, the
@@ -171,8 +172,9 @@ class Workspace {
     return s_.x;
   }
 
-  /// Returns the largest body(rows, x) over the chunks of the head's rows. x has the alignment of
-  /// a chunk's first row, because the queries depend on alignments. For the first chunk, x is null.
+  /// Returns the largest body(rows, x) over the chunks of the head's rows. x stands for the address
+  /// of a chunk's first row and has the same alignment, because the workspace of a product depends
+  /// on the alignments of its operands. For the first chunk, x is null.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;

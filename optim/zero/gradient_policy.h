@@ -3,8 +3,9 @@
 //
 // The reducer (optim/zero/reducer.h) opens a bucket when the first gradient of its parameters is
 // written. The reducer sends the bucket when all gradients of this bucket, and of all buckets
-// before it in the order of collectives, are complete. The reducer then passes
-// ReductionPolicy::Sent::left to sent(). The memory may be reused when this work is done.
+// before it in the order of collectives, are complete. To send, the reducer calls
+// ReductionPolicy::send(), which returns the work `left`. When this work is done, the bucket's
+// memory may be reused. The reducer tells the GradientPolicy so by passing `left` to sent().
 #pragma once
 
 #include <array>
@@ -54,10 +55,10 @@ class FullGradients : public GradientPolicy {
   std::vector<dist::Work> works_;
 };
 
-/// Stages 2 and 3: a ring of memory. Buckets are placed at its two ends in turn, so that one bucket
-/// is in flight while the next one fills. The ring has room for the largest pair of buckets that
-/// follow each other. Both buckets of a pair fill at the same time if they hold the weight and the
-/// bias of one operation.
+/// Stages 2 and 3: the buckets share one buffer, called the ring. They are placed at the left and
+/// the right end of the buffer in turn, so that one bucket is in flight while the next one fills.
+/// The ring has room for the largest pair of buckets that follow each other. Both buckets of a pair
+/// fill at the same time if they hold the weight and the bias of one operation.
 ///
 ///   | bucket 4 -->         |    <-- bucket 5 |
 ///   | bucket 6 -->   |                          after bucket 4 has been sent
@@ -142,7 +143,7 @@ class GradientsInSums : public GradientPolicy {
   const Partition& partition_;
   std::function<std::unique_ptr<GradientPolicy>()> make_later_;
   std::unique_ptr<GradientPolicy> later_;
-  std::vector<int> order_;  // given to the last follow(); empty if there was none
+  std::vector<int> order_;  // argument of the last follow(); empty before the first follow()
   bool first_ = true;       // true during the first micro-step of a step
 };
 

@@ -212,7 +212,7 @@ edit_safetensors model.safetensors shifted.safetensors \
   'describe("tessera_recommender", "mean", json.loads(metadata["tessera_recommender"])["mean"] - 1)'
 alone "${rated[@]}" --init shifted.safetensors --eval-only
 if cmp -s stdout.log evaluated.txt; then fail "the mean of the weights was ignored"; fi
-# Weights that are not numbers are an error, although places in a ranking can be counted with them.
+# NaN weights are an error, although items with NaN scores could be ranked, too.
 nan='b"\0\0\xc0\x7f"'
 edit_safetensors model.safetensors nan.safetensors \
   "factors = tensors['item_factors.weight']; factors[2] = $nan + factors[2][4:]"

@@ -223,8 +223,8 @@ TEST_CASE("a communicator holds exactly the staging that the formula gives") {
   CHECK(ledger.peak(Category::communication) == before + held);
 }
 
-// MPI's staging has two chunks for each peer and one more, except that a single rank has none. With
-// up to five ranks a chunk has 1 MiB.
+// MPI's staging has two chunks for each peer, and one additional chunk. A single rank has no
+// staging. With two to five ranks a chunk has 1 MiB.
 TEST_CASE("staging for some numbers of ranks, derived by hand") {
   CHECK(mpi_staging_bytes(1) == 0);
   CHECK(mpi_staging_bytes(2) == 3 * 1'048'576);

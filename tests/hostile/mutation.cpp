@@ -168,8 +168,8 @@ std::string mutate_png(std::string& bytes, Random& random) {
   return what + " in " + type;
 }
 
-// Damages the contents of a file in a way that suits the file's form. The bytes of a gzip file are
-// still uncompressed here, unless mutate() has already damaged its compressed bytes.
+// Damages the contents of a file in a way that suits the file's form. The contents of a gzip file
+// are uncompressed here, unless mutate() has already compressed them.
 std::string mutate_inside(HostileFile& file, Random& random) {
   switch (file.form) {
     case Form::safetensors:

@@ -72,8 +72,8 @@ class Run {
     return {sent.begin() + std::ssize(sent) / 2, sent.end()};
   }
 
-  /// Bytes of gradients: now, when the first bucket of the last step was sent, and at their peak in
-  /// the last step.
+  /// Return the bytes of gradients: gradients() at present, first_gradients() at the time at which
+  /// the last step sent its first bucket, and peak_gradients() at the peak of the last step.
   int64_t gradients() const { return memory_.current(Category::gradients); }
   int64_t first_gradients() const { return first_gradients_; }
   int64_t peak_gradients() const { return memory_.peak(Category::gradients); }
@@ -136,8 +136,8 @@ TEST_CASE("on the CPU gradients have memory from backward to the end of the step
       CHECK(run.gradients() == (on_cpu ? ring : plan.gradients));
     }
     CHECK(run.peak_gradients() == plan.gradients);
-    // Each of the six layers has a bucket. When a step sends its first bucket, no other bucket has
-    // memory outside of the ring.
+    // Each of the six layers has a bucket of the same size. When a step sends its first bucket,
+    // only this bucket may have memory outside of the ring, a sixth of the total at most.
     if (on_cpu) CHECK(run.first_gradients() - ring <= (plan.gradients - ring) / layers);
   }
 }

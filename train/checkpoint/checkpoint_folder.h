@@ -22,8 +22,8 @@ class MadeFolders {
   MadeFolders(const MadeFolders&) = delete;
   MadeFolders& operator=(const MadeFolders&) = delete;
 
-  /// Makes `folder` and its missing parents. If this fails, returns the error of the first parent
-  /// that could be neither made nor found, or that of `folder`.
+  /// Makes `folder` and its missing parents. If this fails, returns the error of the topmost folder
+  /// that neither exists nor could be made.
   std::error_code make(const std::string& folder);
 
  private:

@@ -65,7 +65,7 @@ class RunLog {
   int64_t bytes_ = 0;      // size of all kept and written lines
   bool must_cut_ = false;  // true: the file may have more than `bytes_`, which write() removes
   bool warned_ = false;
-  std::string unwritten_header_;  // the first line of the file, while it could not be written
+  std::string unwritten_header_;  // the file's first line, if writing it failed; else empty
   std::vector<std::function<void(const std::string&)>> followers_;
 };
 
