@@ -8,8 +8,8 @@
 // Prints one JSON object with a row for each operation. ms is the median time of a call over
 // samples; a sample is a loop of calls that ends with waiting for the device. tflops_per_s counts
 // the FLOPs of matrix products; for attention, only the half that the causal mask leaves. gb_per_s
-// counts each tensor's bytes once if it must be read, and once if it must be written. The comment
-// at each row names the tensors that count; tensors too small to matter do not.
+// counts a tensor's bytes once if it must be read, and once more if it must be written. The comment
+// at each row names the counted tensors. Tensors that are too small to matter are not counted.
 //
 // B batch, T tokens of a sequence, C channels, D channels of a head, R rows, V vocabulary.
 #include <algorithm>
@@ -47,7 +47,7 @@ using namespace tessera;
 
 struct Sizes {
   int64_t product = 8192;      // side of the square matrices
-  int64_t tokens = 16384;      // B T of attention
+  int64_t tokens = 16384;      // B * T of attention
   int64_t width = 2048;        // C of attention
   std::vector<int64_t> contexts = {1024, 4096};
   int64_t norm_rows = 131072, norm_width = 768;
@@ -225,8 +225,8 @@ class Bench {
 
   // Measures the three products of a language model's last layer twice: with one column for each
   // entry of the vocabulary, and with as many columns as linear_cross_entropy pads to. Rows of
-  // logits are padded in both cases. x is (R, C), weight is (V, C). The logits are bf16, and the
-  // sum of the weight's gradient is f32. FLOPs of the padding do not count.
+  // logits are padded in both cases. x is (R, C), weight is (V, C). The weight's gradient is f32,
+  // all other tensors are bf16. The FLOPs of the padding are not counted.
   void head() {
     const int64_t rows = sizes_.loss_rows, vocab = sizes_.vocab, width = sizes_.loss_width;
     const Tensor x = values({rows, width}), dx = empty(x.shape());

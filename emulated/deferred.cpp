@@ -100,8 +100,8 @@ class Device {
     return cudaSuccess;
   }
 
-  /// Waits for a step of a queue, or for nothing if the queue is null. Returns the failure of
-  /// deferred work, if any, even if the queue is null.
+  /// Waits until the queue's step `number` is done or deferred work has failed. Does not wait if
+  /// the queue is null. In both cases, returns the failure of deferred work, if any.
   cudaError_t wait_for(const SharedQueue& queue, uint64_t number) {
     std::unique_lock lock(mutex_);
     if (queue == nullptr) return failure_ == cudaSuccess ? cudaSuccess : report(lock);
@@ -195,8 +195,8 @@ class Device {
     return result;
   }
 
-  /// Adds to `needed`, by step number, the queues whose first step can run now and must be done
-  /// before the goal.
+  /// Finds the steps that can run now and on which the goal depends; the goal itself may be one of
+  /// them. Adds their queues to `needed`, by step number. Each is the first step of its queue.
   void add_needed(const Goal& goal, std::map<uint64_t, Queue*>& needed) const {
     Queue& queue = *goal.first;
     if (is_done(queue, goal.second) || queue.busy) return;
@@ -205,9 +205,9 @@ class Device {
     for (const Goal& obstacle : before) add_needed(obstacle, needed);
   }
 
-  /// Chooses at random among the queues whose first step can run now and is needed by a host thread
-  /// or due. With an even seed, all queues whose first step can run take part as soon as one of the
-  /// steps is needed. Returns the chosen queue, or nullptr if there is none.
+  /// Chooses at random among the queues whose first step can run now, and either is needed by a
+  /// host thread or is due (see patience_). With an even seed, if there is such a needed step,
+  /// chooses among all queues whose first step can run now. Returns nullptr if there is no choice.
   Queue* pick() {
     // Sorted by step number, so that equal calls under the same seed lead to equal choices.
     std::map<uint64_t, Queue*> choices;

@@ -41,21 +41,22 @@ void write_reports(const RunFiles& files, const dist::World& world);
 /// be written does not prevent the next ones. `failure` is the first failure so far, or an empty
 /// text.
 ///
-/// Returns `failure`, or `later` if there is no earlier failure. If there is one, warns of `later`,
-/// because the error that ends the job has only one reason.
+/// Returns `failure`, or `later` if `failure` is empty. If both have a text, logs `later` as a
+/// warning, because the error that ends the job contains only the first failure.
 std::string first_failure(const std::string& failure, const std::string& later);
 /// Calls `write`, which writes an output. If it throws, the reason becomes the failure
 /// (first_failure). A StalledError is thrown on.
 void attempt(std::string& failure, const std::function<void()>& write);
-/// Writes files.trace, if it has a path. Only rank 0 knows why the file was not written.
+/// Writes files.trace, if it has a path. Returns `failure`, or the reason if `failure` is empty and
+/// the file was not written. Only rank 0 writes the file, so only rank 0 may return this reason.
 /// Collective.
 std::string try_to_write_trace(const RunFiles& files, const dist::World& world,
                                std::string failure);
 /// Does what write_reports does, but does not throw.
 std::string try_to_write_reports(const RunFiles& files, const dist::World& world,
                                  std::string failure);
-/// If `failure` is not empty, rank 0 throws it, which ends the job. Other ranks for which it is not
-/// empty wait until then.
+/// Does nothing if `failure` is empty. Otherwise rank 0 throws an error with this text, which ends
+/// the job. The other ranks wait until the job ends, so that only rank 0 reports the failure.
 void throw_failure(const std::string& failure, const dist::World& world);
 
 }  // namespace tessera::train

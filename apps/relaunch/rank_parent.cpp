@@ -63,9 +63,10 @@ class LastResort {
  public:
   LastResort(pid_t child, int rank) : child_(child), rank_(rank) {}
 
-  /// Call it several times a second while SIGUSR2 waits (`waits`), and at least once a second
-  /// otherwise. A program that once had a handler for SIGUSR2 is left alone. If the handler is
-  /// gone, the program is about to end, and may still be writing its results.
+  /// Must be called several times a second while SIGUSR2 waits to be passed on (`waits` is true),
+  /// and at least once a second otherwise. A program that once had a handler for SIGUSR2 is left
+  /// alone. If the handler is gone, the program is about to end, and may still be writing its
+  /// results.
   void look(bool waits) {
     has_handled_ = has_handled_ || handles_signal(child_, SIGUSR2);
     if (!waits || has_handled_) {

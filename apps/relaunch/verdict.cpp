@@ -36,9 +36,9 @@ const RankRecord* first_killed(const Records& records) {
   return found == records.end() ? nullptr : &*found;
 }
 
-// Returns a message with the failure that the rank reported. If the rank reported none, the message
-// gives its exit code instead, unless the code is 0 or mpirun ended the rank. Otherwise the message
-// is empty.
+// Returns a message with the failure that the rank reported. If the rank reported none, but ended
+// with an exit code other than 0 before mpirun told it to end, the message gives the exit code. In
+// all other cases, returns an empty text.
 std::string own_failure(const RankRecord& record) {
   if (record.event == Event::started) return "";
   switch (record.status.failure) {

@@ -31,8 +31,8 @@ bool has_fast_gemm(DType dtype);
 
 /// Returns the bytes of workspace that gemm(args, options) needs: oneDNN's scratchpad and, for a
 /// dtype without a fast product, f32 copies of the matrices. Inside a parallel region the result is
-/// for one thread, because gemm uses one thread there. Addresses do not matter, but a null bias
-/// means that there is no bias.
+/// for one thread, because gemm uses one thread there. The addresses in `args` are not used and may
+/// be null, but a null bias means that there is no bias.
 int64_t gemm_workspace_bytes(const ProductArgs& args, const GemmOptions& options = {});
 
 }  // namespace tessera::cpu

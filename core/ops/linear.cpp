@@ -6,10 +6,10 @@
 // Backward saves memory in two ways: g overwrites `pre`, and dW is computed before dx. dx does
 // not depend on x. So if x was recomputed for dW, x is freed before dx is allocated.
 //
-// On CUDA, too, GELU is a separate kernel, not an epilogue of cuBLASLt. y is not kept: the backward
-// of the next layer recomputes y as GELU of `pre` (Kept, core/autograd.h). `pre` is rounded, but an
-// epilogue would compute GELU of the f32 value before rounding. With a separate kernel, the forward
-// and the backward of the next layer read exactly the same y.
+// y is not kept: the backward of the next layer computes y again, as GELU of the rounded `pre`
+// (Kept, core/autograd.h). The result must be exactly the y that the next layer's forward has read.
+// For this reason GELU is a separate kernel on all devices. An epilogue of cuBLASLt would compute
+// GELU of the f32 value before it is rounded to `pre`.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/gelu.h"

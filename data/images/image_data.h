@@ -7,8 +7,10 @@
 //                                       train or only t10k is there, its last tenth is held out
 //   folders of JPEG or PNG files        one folder for each class, at the path itself, or below
 //                                       train/ and val/; without val/, the last tenth of each class
-//                                       is held out. Other names are training/, and valid/,
-//                                       validation/, test/ or testing/, all in upper or lower case
+//                                       is held out. train/ may be called training/. val/ may be
+//                                       called valid/ or validation/; if there is none of these
+//                                       three, test/ or testing/ is taken. Names may be in upper or
+//                                       lower case
 //   no path                             pictures that the program draws (drawn_images.h)
 #pragma once
 
@@ -24,8 +26,8 @@ namespace tessera::data {
 
 struct ImageDataOptions {
   std::string path = {};
-  int64_t image_size = 0;     // height and width; 0: the images' own, folder_size for folders
-  int64_t folder_size = 224;  // to which images of folders are then resized
+  int64_t image_size = 0;     // height and width; 0: folder_size for folders, else the images' own
+  int64_t folder_size = 224;  // height and width of images of folders if image_size is 0
   int64_t drawn_training = 10000;
   int64_t drawn_validation = 2000;
 };

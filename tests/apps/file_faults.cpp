@@ -5,16 +5,17 @@
 //
 // FAULT_FOLDER: only calls for paths that contain this text are counted. For rename the new path
 // must contain the text. For unlink the path of the folder that has the file must contain the text.
-// FAULT_CALLS: the calls to count, one or more of write (pwrite included), fsync, rename and unlink
-// (calls of unlinkat; calls of unlink itself are not counted).
+// FAULT_CALLS: the calls to count, one or more of write, fsync, rename and unlink. `write` includes
+// pwrite. `unlink` stands for calls of unlinkat; calls of unlink itself are not counted.
 // FAULT_AT: the number, from 1, of the counted call that fails.
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC
 // for all later writes).
 // Without FAULT_AT, or if it is 0, the library only counts. When the program exits, the library
 // writes the number of counted calls to the file FAULT_COUNT, if this variable is set. If
-// FAULT_TRACE is set, each fsync and rename in the folder appends its name and path to that file,
-// counted or not. With FAULT_DELAY_MS each write in the folder takes that many milliseconds longer,
-// as on a slow disk.
+// FAULT_TRACE is set, the library appends a line with the call's name and path to the file
+// FAULT_TRACE for each fsync and rename in the folder, even if FAULT_CALLS does not name the call.
+// With FAULT_DELAY_MS each write in the folder takes that many milliseconds longer, as on a slow
+// disk.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>

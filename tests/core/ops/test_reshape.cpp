@@ -22,7 +22,7 @@ TEST_CASE("reshape's gradient", "[reshape]") {
                                      .roundings = 4};
   REQUIRE(check_gradient([](const auto& in) { return ops::reshape(in[0], {5, 3}); },
                          {random_tensor({3, 5}, 1)}, options));
-  REQUIRE(check_gradient(  // mul also uses x, the input of reshape
+  REQUIRE(check_gradient(  // both reshape and the inner mul use x
       [](const auto& in) {
         const Tensor x = ops::scale(in[0], 2);
         return ops::mul(ops::reshape(x, {15}), ops::reshape(ops::mul(x, x), {15}));
