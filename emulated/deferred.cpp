@@ -81,6 +81,7 @@ class Device {
       queue->steps.clear();
       queue->listed = false;
     }
+    hint_ = {};  // its stream may be destroyed before the next step
     patience_ = patience;
     seed_ = seed;
     random_ = seed;

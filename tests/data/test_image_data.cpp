@@ -193,7 +193,7 @@ TEST_CASE("invalid IDX files are refused") {
   REQUIRE_THAT(idx_refusal(idx_images(2, 0, 2, ""), labels), ContainsSubstring("0 x 2, expected"));
   // The sizes in a header are checked before memory is allocated for them.
   REQUIRE_THAT(idx_refusal(idx_images(0xffffffff, 65535, 65535, "x"), idx_labels(0xffffffff, "")),
-               ContainsSubstring("images: its header says more than 2^63 bytes"));
+               ContainsSubstring("images: its header says 2^63 bytes or more"));
   REQUIRE_THAT(idx_refusal(idx_images(0x7fffffff, 65535, 16, "x"), idx_labels(0x7fffffff, "")),
                ContainsSubstring("labels: its header says 2147483647 bytes, more than a file"));
   REQUIRE_THAT(idx_refusal(gzipped(idx_images(2, 65535, 65535, "x")), labels),

@@ -73,7 +73,7 @@ IdxImages open_idx(const std::string& images_path, const std::string& labels_pat
   // of 2^63 or more becomes negative as an int64.
   const int64_t bytes = static_cast<int64_t>(static_cast<uint64_t>(count) *
                                              static_cast<uint64_t>(shape.elements()));
-  if (bytes < 0) fail_input("{}: its header says more than 2^63 bytes", images_path);
+  if (bytes < 0) fail_input("{}: its header says 2^63 bytes or more", images_path);
   const std::vector<uint8_t> label_bytes = read_values(labels, count);
   for (int64_t i = 0; i < count; ++i) {
     if (label_bytes[static_cast<size_t>(i)] < idx_classes) continue;
