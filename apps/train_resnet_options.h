@@ -14,10 +14,14 @@
 
 namespace tessera::apps {
 
-struct ImageTrainOptions : RunOptions {  // `data` empty: the program draws pictures
+// If `data` is empty, the program draws its images itself (data/images/drawn_images.h).
+struct ImageTrainOptions : RunOptions {
   std::string model = "resnet20";
-  int64_t image_size = 0;  // 0: the images' own size; for folders that of --init, else 224
-  double epochs = 0;       // length of the run in epochs
+  // Side of the model's input in pixels. 0: the images' own size. The images of a folder may differ
+  // in size. For them, 0 means the size for which the weights of the checkpoint or of --init were
+  // trained, or 224 if there are no such weights.
+  int64_t image_size = 0;
+  double epochs = 0;  // length of the run in epochs
   float label_smoothing = 0;
   bool augment = true;
   std::string schedule = "cosine";

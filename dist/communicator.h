@@ -76,8 +76,8 @@ struct Call {
   trace::BucketPlace place(trace::Station station = trace::Station::none) const {
     return {bucket, group, station};
   }
-  /// Returns the station of a bucket's gradient that the trace shows for this call: exchange if the
-  /// call exchanges gradients, else none.
+  /// Returns the station (see trace::Station) that the trace records with this call: `exchange` if
+  /// the call exchanges gradients, else `none`.
   trace::Station station() const {
     return purpose == Traffic::gradients ? trace::Station::exchange : trace::Station::none;
   }
@@ -182,11 +182,11 @@ class Communicator {
 
   /// Runs `body` in order with the communicator's calls. So `body` can use the result of an earlier
   /// collective, and the caller need not wait for this collective. Sends nothing, and the ledger
-  /// does not count this call. `body` may make calls, but must not wait for these calls. Over MPI,
-  /// `body` runs on the communication thread, and the calls of `body` run after `body`. If
+  /// does not count run() itself. `body` may make calls, but must not wait for them. Over MPI,
+  /// `body` runs on the communication thread, and the calls that it makes run after it returns. If
   /// `body` (or a Receive function) waits for such a call, the wait throws, and the communicator is
-  /// unusable afterwards. Where calls copy GPU memory through the host, a call of `body` with a
-  /// buffer in GPU memory throws.
+  /// unusable afterwards. With staged_communicator, a call that `body` makes with a buffer in GPU
+  /// memory throws.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called barrier() and earlier calls are done.
@@ -199,7 +199,7 @@ class Communicator {
   ///  - In `body`, a call of another NCCL communicator throws.
   ///  - `body` must not wait for calls made before the capture.
   ///  - Every rank must launch the graph at the same place among its other calls.
-  ///  - A launch runs after all earlier calls, and ends when all calls of `body` are done.
+  ///  - A launch runs after all earlier calls, and ends when all captured calls are done.
   ///  - Each launch counts as traffic; the capture does not.
   ///  - Destroy the function before the communicator: over NCCL, the communicator's destructor
   ///    waits until graphs with captured calls are destroyed.
@@ -256,7 +256,7 @@ inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 
 struct NcclOptions {
   /// The job ends if one call has been the oldest unfinished call for longer than this time. It
-  /// also ends if ranks take longer than this time, and longer than 10 s, to connect.
+  /// also ends if the ranks take longer to connect than this time or 10 s, whichever is longer.
   double timeout_s = default_comm_timeout_s;
   /// Bytes of staging for each rank, a multiple of 256 * 8; 0: chosen by the number of ranks.
   int64_t chunk_bytes = 0;

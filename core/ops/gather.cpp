@@ -84,9 +84,9 @@ void scatter(const Tensor& sum, const Tensor& source, const Tensor& index, const
 
 /// Computes the gradient dx for a y that was picked from x by index.
 void picked_gradient(const Tensor& dx, const Tensor& dy, const Tensor& index, const Lines& lines) {
-  // Rows of more elements than this are left to scatter. scatter uses one thread per element of a
-  // row, and so many threads keep the device busy. On CUDA, longer rows could also make the grid of
-  // embedding_backward larger than CUDA allows.
+  // The largest number of elements in a row for which embedding_backward is used. For longer rows,
+  // scatter has enough threads to keep the device busy, because it uses one thread per element of a
+  // row. Also, longer rows could make the CUDA grid of embedding_backward larger than CUDA allows.
   constexpr int64_t longest_row = int64_t{1} << 20;
   if (lines.outer == 1 && lines.inner <= longest_row && (lines.shared || lines.inner == 1)) {
     // Whole rows of a matrix (size, inner) were picked, as from an embedding's table. scatter would

@@ -64,10 +64,10 @@ struct RecommenderInput {
 
 struct Scores {
   Tensor scores;  // (B, K): ratings or logits
-  /// `rows` and `squares` are for the L2 penalty of recommender_loss. `rows` holds table rows that
-  /// score() has copied out of their tables. `squares`, f32 [], is the sum of squares that
-  /// ops::row_products computes (RowProducts::squares); row_products copies no table rows.
-  /// `squares` is undefined if the input is not penalized or if the model does not use
+  /// The L2 penalty of recommender_loss is proportional to the sum of the squares of `rows`, plus
+  /// `squares`. `rows` holds the table rows that score() has copied out of their tables. Other rows
+  /// are read in place by ops::row_products, which returns the sum of their squares: `squares`, f32
+  /// []. `squares` is undefined if the input is not penalized, or if the model does not call
   /// row_products.
   std::vector<Tensor> rows;
   Tensor squares = {};

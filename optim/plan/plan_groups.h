@@ -57,7 +57,7 @@ CheckedInt gradient_elements(const PlanInput& input, const PlanGroup& group);
 CheckedInt gathered_elements(const PlanGroup& group, bool ahead);
 
 /// Returns the groups of the input's parameters. Throws for an invalid stage, dtype, batch, number
-/// of ranks or number of state tensors, and for graphs on the CPU.
+/// of ranks or number of state tensors, and if CUDA graphs are to be used on the CPU.
 std::vector<PlanGroup> plan_groups(const PlanInput& input);
 
 /// Returns the registration index of the first trainable parameter, where backward ends. Returns

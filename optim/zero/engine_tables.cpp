@@ -33,7 +33,7 @@ void ZeroEngine::gather_touched_counts() {
   }
   counts.all_gather(*communicator_, dist::Traffic::rows).wait();
   for (size_t t = 0; t < trainable.size(); ++t) {
-    std::array<std::vector<int64_t>, 2> of;  // of[0]: touched rows of each rank; of[1]: blocks
+    std::array<std::vector<int64_t>, 2> of;  // [0]: each rank's touched rows; [1]: touched blocks
     for (int64_t rank = 0; rank < ranks; ++rank) {
       const int64_t* const at = counts.data<int64_t>() + rank * per_rank;
       of[0].push_back(at[2 * t]);

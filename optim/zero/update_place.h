@@ -86,7 +86,7 @@ class UpdateOnHost : public UpdatePlace {
     Tensor sums;
     Tensor values;
     Tensor copied_sums;  // the part of `sums` that the slot's bucket uses
-    // On a GPU: recorded after the slot's last copy of sums, and after that of values.
+    // On a GPU: the ends of the slot's last copy of sums and of its last copy of values.
     std::optional<cuda::Event> sums_copied;
     std::optional<cuda::Event> values_copied;
   };

@@ -32,8 +32,9 @@ bool has_word(const std::string& text, const std::string& word) {
   return false;
 }
 
-// A refusal must name the file or an option of the undamaged file: a refusal of a value names its
-// option, a refusal of text that is no option names the file.
+// Returns a check of a refusal's text. `options` is the file's contents before it was damaged. The
+// text must name one of these options, as it does if an option's value is refused, or the file, as
+// it does if a line is not an option.
 auto says_option_or_file(const std::string& options) {
   return [names = names_in(options)](const std::string& text, const FileContents& files) {
     return text.find(files[0].name) != std::string::npos ||

@@ -23,7 +23,8 @@ compared() {
   bench/tables.py --bin "$work" --python "$work/python" > "$work/output" 2>&1 &&
     bench/recommenders.py --bin "$work" --python "$work/python" speed >> "$work/output" 2>&1
 }
-# A peer that returns freed memory to the system is slowed by page faults, which Tessera avoids.
+# These PyTorch programs must call before_torch, so that malloc keeps freed memory. Otherwise page
+# faults would slow PyTorch but not Tessera, and the comparison would be unfair.
 for peer in gpt_step sharded_step checkpoint recommender_step resnet_step table_step conv; do
   grep -q before_torch "bench/peers/$peer.py" || fail "$peer.py does not call before_torch"
 done

@@ -47,7 +47,8 @@ bool names_checkpoint(const std::string& path);
 /// True if the last part of a path is the name of an unfinished checkpoint, such as
 /// "step-000000100.partial". The next writer removes files and folders with such a name.
 bool names_partial_checkpoint(const std::string& path);
-/// True if a folder contains a manifest, as every whole checkpoint does; false if it is unreadable.
+/// True if a folder contains a manifest, as every whole checkpoint does. False if the folder cannot
+/// be read.
 bool has_manifest(const std::string& folder);
 /// Returns the steps in the names of a folder's checkpoints, newest first. The list is empty if the
 /// folder does not exist. Throws InputError if the folder cannot be read.
@@ -79,10 +80,10 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
 void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// Writes the manifest, and gives the checkpoint its final name.
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
-/// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes all other checkpoints.
-/// `newest` is the step of the checkpoint written last. Checkpoints of later steps are removed too.
-/// The run did not resume from them, because they were not whole. By their names, a later run would
-/// take them for the newest checkpoints. The caller must be the folder's only writer.
+/// Keeps the `keep` newest checkpoints of steps up to `newest`, which is the step of the checkpoint
+/// written last, and removes all other checkpoints. A checkpoint of a step after `newest` was not
+/// whole, so the run resumed from an earlier one. It is removed, because later runs would take it
+/// for the newest checkpoint. The caller must be the folder's only writer.
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep);
 /// Removes all checkpoints with a temporary name. A checkpoint whose replacement was interrupted
 /// gets its final name back instead. No writer of the folder may be running.

@@ -10,8 +10,8 @@ namespace tessera::train {
 /// Starts to record events, and compares every rank's clock with rank 0's. Collective.
 void begin_trace(const dist::World& world);
 
-/// Stops recording, gathers the events of all ranks, and converts their times to the time on rank
-/// 0's clock since begin_trace. Rank 0 writes the events to `path`. Collective.
+/// Stops recording, and gathers the events of all ranks. Rank 0 writes them to `path`, with times
+/// that are converted to rank 0's clock and counted from begin_trace. Collective.
 void write_trace(const std::string& path, const dist::World& world);
 
 }  // namespace tessera::train

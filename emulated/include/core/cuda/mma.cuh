@@ -51,8 +51,8 @@ struct Product {
   uint32_t b[2];
 };
 
-/// Computes mma for all 32 lanes; T is BFloat16 or Float16. Defined in emulated/tensor_cores.cpp,
-/// which builds with sanitizers compile without sanitizers, for speed.
+/// Computes mma for all 32 lanes; T is BFloat16 or Float16. Defined in emulated/tensor_cores.cpp.
+/// For speed, that file is never compiled with sanitizers, even if the rest of the build is.
 template <class T>
 void multiply(Product* const* lanes);
 
