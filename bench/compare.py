@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Run Tessera's benchmarks alternately with their peers and limits; print ratios of medians.
+"""Run Tessera's benchmarks in turn with what they are compared with; print ratios of medians.
 
     bench/compare.py                       # every question; more than an hour
     bench/compare.py gpt-micro-1 adamw     # some of them
     bench/compare.py --list
 
-The programs that a row compares run alternately, --rounds times each (start: at least five times;
-communication: once). A row is the median over rounds of what each process printed. The peer is
-PyTorch on the CPU: bench/peers/README.md says how to install it, and --python names its
-interpreter. The question sharded-peers compares stages 2 and 3 only if PyTorch has fully_shard. If
-the peer trains, both sides begin with the same weights and read the same batches, and the script
+A question compares runs of Tessera with PyTorch (the peer), with a limit such as the time of the
+matrix products alone, or with each other. Its programs run alternately, --rounds times each (in the
+question `start` at least five times, in `communication` once). Times and memory in a row are
+medians over the rounds.
+
+The peer runs on the CPU: bench/peers/README.md says how to install it, and --python names its
+interpreter. The question `sharded-peers` compares stages 2 and 3 only if PyTorch has fully_shard.
+If the peer trains, both sides begin with the same weights and read the same batches, and the script
 stops if their losses differ by more than a tolerance.
 """
 import argparse

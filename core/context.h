@@ -33,7 +33,8 @@ void set_thread_count(int threads);
 int thread_count();
 
 /// While the object lives, overrides the number of threads for kernels that the calling thread
-/// launches. For example, a communication thread reduces on one thread while the team computes.
+/// launches. For example, the thread that makes MPI calls runs its kernels on one thread, because a
+/// second team would take cores from the kernels of the main thread.
 class ThreadCountScope {
  public:
   explicit ThreadCountScope(int threads);

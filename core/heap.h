@@ -57,8 +57,9 @@ class Heap {
 
   const int64_t unit_;
   mutable std::mutex mutex_;
-  // Sorted by address; adjacent ranges are merged. The vector has capacity for one more range per
-  // block, so that give() never allocates.
+  // Free memory, sorted by address; adjacent ranges are merged. Freeing a block adds at most one
+  // range. The vector always has capacity for these ranges of all blocks, so give() never
+  // allocates.
   std::vector<Range> free_;
   int64_t blocks_ = 0;
   int64_t live_bytes_ = 0;  // total size of all blocks

@@ -38,10 +38,11 @@ struct World {
 
 /// Initialises MPI if the program was started by mpirun (or a PMI/PMIx launcher). Throws InputError
 /// if the launcher has started several processes but MPI connects none of them. After this call:
-///  - on SIGTERM a rank prints its last finished step if it has begun a step. If the program has
-///    set a handler before init, this handler runs next. Without such a handler the rank ends;
-///  - on SIGINT (Ctrl-C) a rank prints its last finished step if it has begun a step, and then
-///    ends. If the program has its own handler of SIGINT, only that handler runs;
+///  - on SIGTERM or SIGINT (Ctrl-C) a rank prints its last finished step if it has begun a step,
+///    and then ends;
+///  - if the program had a handler of SIGTERM before init, the rank still prints its last finished
+///    step, but then runs this handler instead of ending;
+///  - if the program has its own handler of SIGINT, only that handler runs;
 ///  - a program that ignores one of these signals keeps ignoring it;
 ///  - if MPI is initialised, MPI_COMM_WORLD returns errors, and TESSERA_MPI throws them.
 World init(int& argc, char**& argv);

@@ -27,7 +27,7 @@ BAR = re.compile("[█▏▎▍▌▋▊▉]+")
 def terminal_lines(command, folder):
     """Runs the command on a terminal of COLUMNS columns. Returns two values: the list of lines that
     the terminal shows at the end, except the live line (the line that the program redraws), and the
-    live line as the program drew it half of the way."""
+    live line as it was after half of its redraws."""
     output = b""
     child, terminal = pty.fork()
     if child == 0:

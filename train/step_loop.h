@@ -49,8 +49,8 @@ struct StepWork {
     JsonObject line;
     std::string text;
     /// The score by which the best evaluation is chosen, the same on every rank. Needed if
-    /// LoopOptions::weights asks for the best weights. If the score is not finite, the loop warns,
-    /// and after the last step train() throws LastEvaluationError.
+    /// LoopOptions::weights asks for the best weights. If the score is not finite, the loop only
+    /// warns, except after the last step: then train() throws LastEvaluationError instead.
     std::optional<Score> score = std::nullopt;
 
     bool finite() const { return !score || score->valid(); }
@@ -88,11 +88,12 @@ class StepLoop {
   StepLoop& operator=(const StepLoop&) = delete;
 
   /// Runs the steps from first_step on, until the last one or until a signal ends the run after a
-  /// step. Writes the last checkpoint if checkpoints are wanted. Throws LastCheckpointError on all
-  /// ranks if this checkpoint cannot be written, and otherwise LastEvaluationError on all ranks if
-  /// the score after the last step is not finite; the caller can still save the weights then.
-  /// Throws another error, and so ends the whole job, if a loss or gradient is not finite and
-  /// losses are not scaled, or if a function of StepWork throws. Collective.
+  /// step. Writes the last checkpoint if checkpoints are wanted. Collective. Throws on all ranks:
+  ///  - LastCheckpointError if this checkpoint cannot be written;
+  ///  - otherwise LastEvaluationError if the score after the last step is not finite.
+  /// After these two errors the caller can still save the weights. Any other error ends the whole
+  /// job, for example if a function of StepWork throws, or if a loss or gradient is not finite and
+  /// losses are not scaled.
   void train();
   /// Returns the counts since first_step: logged steps, skipped steps (they are logged too), saves,
   /// and rows of row-sparse tables.
@@ -144,12 +145,13 @@ class StepLoop {
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 
-/// Trains, and writes all that `files` names. Calls `finish` after the last step, to save the
-/// weights and to write files.trace. `finish` returns why one of them was not written
-/// (save_or_rescue, try_to_write_trace), or an empty text; only rank 0 knows why the trace was not
-/// written. If a signal stops the run, writes the trace without calling `finish`. If an output or
-/// the last checkpoint cannot be written, or the last evaluation is not finite, the other files are
-/// still written. Then rank 0 throws the first of these errors, which ends the job. Collective.
+/// Trains, and writes all that `files` names. After the last step calls `finish`, which must save
+/// the weights and write files.trace. `finish` returns an empty text after success. If the weights
+/// were not saved, it returns the reason on every rank (save_or_rescue); if the trace was not
+/// written, on rank 0 only (try_to_write_trace). If a signal stops the run, `finish` is not called,
+/// and run_to_end writes the trace itself. If an output or the last checkpoint cannot be written,
+/// or the last evaluation is not finite, the other files are still written. Then rank 0 throws the
+/// first of these errors, which ends the job. Collective.
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
                 const std::function<std::string()>& finish);
 

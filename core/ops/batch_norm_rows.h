@@ -111,8 +111,8 @@ struct Moments {
 
   /// Merges `more` rows of x, in blocks of WideRows::block rows. A block fits into a core's cache
   /// and is read twice: first for its mean, then for the squared distances from the mean. So the
-  /// variance does not suffer from cancellation. The mean is summed as distances from the block's
-  /// first row, which keeps bits that a sum of large values would lose.
+  /// variance does not suffer from cancellation. To compute the mean, the differences from the
+  /// block's first row are summed, because a sum of large values would be less exact.
   template <class T>
   void merge_rows(const T* x, int64_t more, int64_t columns, Moments scratch) {
     for (int64_t first = 0; first < more; first += WideRows::block) {

@@ -1,6 +1,8 @@
 // Loops over flat data on the CPU, in blocks of 256 elements. One thread processes a whole block.
-// A loop computes most elements in SIMD vectors and the rest one by one, which may give other bits.
-// With whole blocks, the number of threads does not decide which elements are the rest.
+// A loop computes its elements in SIMD vectors, and the last few one by one if they do not fill a
+// vector. An element's result may have other bits if it is computed alone. Because no block is
+// divided between threads, only the last elements of the data are computed one by one, for any
+// number of threads.
 //
 // Loops over blocks may use `omp simd`, which promises the compiler that elements are independent.
 // The promise holds even if an operation overwrites one of its sources, because iteration i then

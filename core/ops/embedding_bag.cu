@@ -1,5 +1,6 @@
 // embedding_bag on CUDA: a warp sums the rows of a bag, in order. The gradient of the table is
-// computed as for embedding (embedding.cuh), after each sorted position is replaced by its bag.
+// computed as for embedding (embedding.cuh), with one more kernel after the sort of the positions
+// by token. This kernel replaces each position by the index of its bag, which is its row of dy.
 #include "core/ops/embedding_bag.h"
 
 #include "core/ops/embedding.cuh"
@@ -71,7 +72,8 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(y + at.index * channels + column, sum);
 }
 
-/// Replaces each sorted position by its bag. `order` has *count sorted positions.
+/// Replaces each position in `order` by the index of the bag that contains it. `order` has *count
+/// positions, sorted by token.
 __global__ void __launch_bounds__(threads)
     positions_to_bags_kernel(int32_t* order, const int32_t* count, Positions positions) {
   const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;

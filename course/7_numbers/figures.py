@@ -50,7 +50,7 @@ def order(path):
 
 
 def scale(path):
-    # The first steps of the lesson's f16 run in the check: (log2 of the scale, True if skipped).
+    # Steps 1 to 5 of the f16 run of check.cpp: (log2 of the loss scale, True if skipped).
     steps = [(22, True), (21, True), (20, True), (19, False), (19, False)]
     figure = Figure(720, 210, "The loss scale of five steps in f16: halved after each overflow, "
                               "until a step is good")

@@ -14,7 +14,7 @@ struct RowCounts {
   int64_t asked = 0;      // stage 3: rows that this rank requested from other ranks
   int64_t served = 0;     // stage 3: rows whose values this rank sent to other ranks
   int64_t touched = 0;    // rows owned by this rank that any rank looked up; each once per step
-  int64_t updated = 0;    // the part of `touched` in the steps that `updates` counts
+  int64_t updated = 0;    // like `touched`, but only for steps whose update was launched
   int64_t blocks = 0;     // blocks of 256 elements with touched rows; each once per step
   int64_t updates = 0;    // steps whose update was launched, even if the device then skipped it
 };

@@ -4,8 +4,8 @@
 # each. All other memory (code, libraries, generated kernels, malloc) takes 25 to 60 MiB on Debian
 # 12 (docs/memory.md, "A process"), and must stay below 72 MiB. Stage 3 with recomputation holds far
 # less than plain data parallelism. The last runs imitate CPUs without bf16 instructions: ledger and
-# plan must count the f32 copies of operands. With AVX2 alone, a step must not return memory to the
-# system that the next step needs.
+# plan must count the f32 copies of operands. On a CPU with AVX2 but without AVX-512, a step must
+# not return memory to the system that the next step needs.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 micro=(--preset micro --steps 3 --global-batch 8 --micro-batch 4 --eval-every 0)
 
@@ -55,9 +55,9 @@ subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt)
 PYTHON
 }
-# With malloc's default thresholds, each step of nano has several hundred page faults. A run that
-# gets no huge pages has 512 faults in place of each huge page. So of three pairs of runs, only one
-# must be below the limit.
+# A step must have fewer than 50 page faults on average. With malloc's default thresholds, a step of
+# nano has several hundred. But a run that gets no huge pages has 512 faults in place of each huge
+# page. So the test tries up to three pairs of runs, and one pair below the limit is enough.
 for _ in 1 2 3; do
   few=$(faults 10) many=$(faults 30)
   echo "page faults of 10 steps: $few, of 30 steps: $many"

@@ -45,7 +45,7 @@ TEST_CASE("check_gradient reports a planted wrong gradient", "[check_gradient]")
 }
 
 TEST_CASE("check_gradient describes an element even if all errors are zero", "[check_gradient]") {
-  // At 0 the differences of a multiplication by 2 are computed without rounding.
+  // At x = 0, the finite difference of 2 * x has no rounding error.
   const auto twice = [](const std::vector<Tensor>& in) { return ops::scale(in[0], 2); };
   const GradientCheck check = check_gradient(twice, {Tensor::zeros({1})});
   REQUIRE(check.error == 0);

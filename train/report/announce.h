@@ -13,7 +13,8 @@ void announce_run(const TrainingRun& run, const std::string& model_name, const n
                   const dist::World& world);
 /// Says that `--offload` has no effect on a CPU.
 void announce_idle_offload();
-/// Warns if the ranks get different numbers of a step's micro-batches. For runs that take steps.
+/// Warns if the micro-batches of a step do not divide evenly among the ranks, so that some ranks
+/// will idle. Only runs that train call this function, not runs that only evaluate.
 void warn_of_idle_ranks(const Batch& batch, const dist::World& world);
 
 }  // namespace tessera::train
