@@ -11,8 +11,8 @@ so that kills hit the start, steps, saves and the end.
 
 After every kill `checkpoint verify` must find all checkpoints whole. If there was a checkpoint
 before the kill, there must be one after it. The digest of a finished run must equal that of an
-undisturbed run. Ends with the run in which the number of kills reaches --kills. Prints a JSON line
-of figures; exits with 1 at the first failed check.
+undisturbed run. Once the number of kills has reached --kills, no further run is begun. Prints a
+JSON line of figures at the end; exits with 1 at the first failed check.
 """
 
 import argparse
@@ -178,7 +178,8 @@ class Trial:
 def stragglers(program, log):
     """Returns the process ids of the ranks that are still running and write to `log`.
 
-    The whole path of the log is compared, because the runs of another kills.py have equal names.
+    Compares the whole path of the log, because logs of a concurrent kills.py process have the same
+    file names in another folder.
     """
     found = subprocess.run(["pgrep", "-f", f"^{re.escape(program)} .* {re.escape(str(log))}$"],
                            capture_output=True, text=True, check=False)

@@ -13,8 +13,8 @@
               of bench/peers/recommender_step.py)
 
 speed runs Tessera and PyTorch alternately and stops if their losses differ. It compares the CPU
-time and the elapsed time. A busy machine lengthens CPU time less than elapsed time. Each question
-prints rows of a table. bench/peers/README.md says how to install the peers.
+time and the elapsed time. A busy machine lengthens CPU time less than elapsed time. ratings,
+ranking and speed each print rows of a table. bench/peers/README.md says how to install the peers.
 """
 import argparse
 import json
@@ -26,8 +26,8 @@ import tempfile
 
 from compare import BIN, PEER_LIBRARY, PEERS, alternate, environment, last_json, median, row
 
-# These settings were chosen without the ratings that are held out here: each user's last rating was
-# removed, and the last but one was held out.
+# The benchmark holds out each user's last rating. The choice of these settings did not use these
+# ratings: they were removed, and settings were compared on each user's last remaining rating.
 RANKING = {
     "mf": {"loss": "bce", "negatives": 4, "lr": 5e-3, "l2": 1e-3, "epochs": 20, "factors": 64},
     "neumf": {"loss": "bce", "negatives": 4, "lr": 3e-3, "l2": 1e-3, "epochs": 20, "factors": 64},

@@ -249,9 +249,9 @@ class GradMode {
   bool before_;
   InputCollector* collector_before_;
 };
-/// Turns recording off on this thread while the object lives. Also hides the InputCollector of a
-/// recompute(): operations under NoGrad within a segment are an evaluation in every run of the
-/// segment.
+/// Turns recording off on this thread while the object lives. Also pauses the InputCollector with
+/// which recompute() finds a segment's parameters: operations of the segment under NoGrad are never
+/// differentiated, so their parameters need no gradient from them.
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };

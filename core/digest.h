@@ -14,8 +14,8 @@ namespace tessera {
 /// result is a digest of those bytes and `bytes` together.
 uint64_t xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
 uint64_t xxh3(const std::string& text, uint64_t seed = 0);
-/// Digests the number of texts, then each text. Without the number, a text could move from one list
-/// to the next without changing the digest of both.
+/// Digests the number of texts, then each text. If several lists are digested one after the other,
+/// the numbers show where each list ends: {a}, {b, c} and {a, b}, {c} get different digests.
 uint64_t digest_of_list(const std::vector<std::string>& texts, uint64_t seed = 0);
 
 struct FileDigest {

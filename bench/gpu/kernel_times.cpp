@@ -1,6 +1,7 @@
-// A library that the CUDA driver loads into any program. It records when kernels, copies and
-// memsets ran on the device, within CUDA graphs too. For each kernel, copy and memset, the library
-// writes a line "start end name", in nanoseconds, to the file that TESSERA_KERNEL_TIMES names.
+// A library that the CUDA driver loads into a program if the environment variable
+// CUDA_INJECTION64_PATH names the library. It records when kernels, copies and memsets ran on the
+// device, within CUDA graphs too. For each of them, the library writes a line "start end name", in
+// nanoseconds, to the file that TESSERA_KERNEL_TIMES names.
 //
 //   CUDA_INJECTION64_PATH=libbench_kernel_times.so TESSERA_KERNEL_TIMES=times.txt program ...
 //

@@ -45,8 +45,8 @@ std::set<std::string> flags_in(const std::string& help) {
   return flags;
 }
 
-// For each flag that ranks compare by its value: a value that is not the default of the programs
-// below. An empty value means that the flag takes no value. A test may replace entries.
+// For each flag that ranks compare by its value: a value that differs from the flag's default. An
+// empty value means that the flag takes no value. A test case may replace an entry for its program.
 const std::map<std::string, std::string> other = {
     {"--layers", "2"},
     {"--heads", "2"},

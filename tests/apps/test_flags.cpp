@@ -87,7 +87,8 @@ const std::map<std::string, Parser>& programs() {
 }  // namespace
 
 TEST_CASE("the help says the default of each number and size") {
-  // These flags have no default: nothing happens, or the program refuses, if they are left out.
+  // These flags have no default. Without --save-every, --save writes weights only at the end. The
+  // flag --table requires --lookups, and --lookups is refused without --table.
   const std::set<std::string> without = {"--save-every", "--lookups"};
   for (const auto& [name, parse] : programs()) {
     INFO(name);

@@ -230,10 +230,11 @@ ImportedCheckpoint import_checkpoint(const ImportOptions& options) {
   const std::vector<ImportedTensor> tensors = all_tensors(weights, moments, std::move(counts));
   for (const ImportedTensor& tensor : tensors) manifest.tensors.push_back(tensor.of);
   // The folder is claimed after the checks above, because a claim makes the folder and removes
-  // unfinished checkpoints. Elements are checked later, when write_checkpoint reads them.
+  // unfinished checkpoints. The values of elements are checked later, when write_checkpoint reads
+  // them.
   const CheckpointFolder claimed(options.folder);
-  // Checks again, because the claim may have added a checkpoint to the folder: the claim gives a
-  // checkpoint its name back if the replacement of this checkpoint was interrupted.
+  // Checks again, because the claim may have restored a checkpoint: if a process was killed while
+  // it replaced a checkpoint, the claim gives the old checkpoint its final name back.
   check_folder(options, step);
   write_checkpoint(options, tensors, manifest);
   return {(fs::path(options.folder) / checkpoint_name(step)).string(), manifest};

@@ -62,8 +62,8 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
   }
 }
 
-// Sets `bytes_` to the size of the lines to keep: all lines before the first line of a step after
-// `finished`, the first summary, or the first invalid line. A crash may leave invalid lines at the
+// Sets `bytes_` to the size of the lines to keep. These are all lines before the first line that is
+// invalid, is a summary, or is of a step after `finished`. A crash may leave invalid lines at the
 // end. Throws if a valid line follows an invalid line.
 void RunLog::find_kept_lines(int64_t finished) {
   std::ifstream file(path_, std::ios::binary);
