@@ -128,7 +128,9 @@ GradientCheck check_gradient(const Operation& operation, const std::vector<Tenso
   for (size_t i = 0; i < leaves.size(); ++i) {
     const std::vector<double> actual = found_gradient(leaves[i]);
     std::vector<double> expected;
-    double largest = 0.1;  // the forward's rounding hides smaller derivatives
+    // Errors are relative to the largest derivative, or to 0.1 if all derivatives are smaller. The
+    // forward's rounding makes differences too inexact for a comparison of smaller derivatives.
+    double largest = 0.1;
     for (size_t element = 0; element < actual.size(); ++element) {
       expected.push_back(contraction.derivative(i, element, options.step));
       largest = std::max(largest, std::abs(expected.back()));

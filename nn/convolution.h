@@ -31,8 +31,9 @@ class Conv2d : public Module {
 
 /// Normalises each channel: in training over the micro-batch, or over a larger batch of which the
 /// micro-batch is a part (RunningStatistics::parts); in evaluation with the running statistics.
-/// Under an optimizer, each forward of a micro-batch must use each batch norm exactly once in
-/// training mode. So a batch norm that stays in evaluation mode cannot be trained.
+/// In training with a ZeroOptimizer, the forward of each micro-batch must use each batch norm
+/// exactly once in training mode, otherwise backward throws. So a model cannot be trained while one
+/// of its batch norms is in evaluation mode.
 class BatchNorm2d : public Module {
  public:
   struct Options {

@@ -22,7 +22,9 @@ double milliseconds(std::chrono::steady_clock::duration time) {
 
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
                 const std::function<std::string()>& finish) {
-  std::string failure;  // equal on all ranks, except for what only rank 0 knows
+  // The first failure, the same on all ranks. There is one exception: if only the trace was not
+  // written (try_to_write_trace), rank 0 has the reason and the other ranks have an empty text.
+  std::string failure;
   try {
     loop.train();
   } catch (const LastCheckpointError& error) {
@@ -97,8 +99,8 @@ void StepLoop::train() {
 }
 
 void StepLoop::write_last_checkpoint(int64_t done) {
-  // When `checkpoints` ends, SIGTERM ends the program again, and a request for a checkpoint is
-  // ignored.
+  // The end of this function destroys `checkpoints`. From then on signals have the program's own
+  // handlers. Without such handlers, SIGTERM ends the program, and SIGUSR1 and SIGUSR2 are ignored.
   const std::unique_ptr<RunCheckpoints> checkpoints = std::move(checkpoints_);
   const std::string path = checkpoints->finish(done, skipped());
   if (stopped_) {
@@ -156,7 +158,7 @@ void StepLoop::evaluate(int64_t done) {
   log_.write(evaluation.line);
   progress_.evaluation(done, evaluation.text);
   if (evaluation.finite()) return;
-  // After the last step, train() throws, and the error says so.
+  // After the last step, train() throws an error with this message instead of a warning.
   last_score_finite_ = done < options_.steps;
   if (last_score_finite_) spdlog::warn("{}", non_finite_evaluation(done));
 }

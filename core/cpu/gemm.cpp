@@ -203,8 +203,8 @@ void multiply_widened(const ProductArgs& args, GemmOptions options) {
   round_result(args, floats(widened.c));
 }
 
-/// Computes a product with a size of 0 itself. For any other product, calls body with
-/// options.threads set.
+/// If one of the product's sizes is 0, computes the product without calling body. For any other
+/// product, calls body with options.threads set.
 template <class Body>
 void with_terms(const ProductArgs& args, GemmOptions options, Body&& body) {
   check_dtypes(args);

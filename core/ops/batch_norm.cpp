@@ -45,8 +45,8 @@ struct Statistics {
 };
 
 /// Replaces, in place, the statistics of one part of a batch (BatchParts) by the statistics of the
-/// whole batch. The mean is the average of the parts' means. The variance is the average, over
-/// parts, of the part's variance plus the squared distance of the part's mean from that average.
+/// whole batch. With mean[p] and variance[p] of the parts p, and averages over all parts:
+///   mean = average(mean[p]),  variance = average(variance[p] + (mean[p] - mean)^2)
 void average(const Statistics& own, const BatchParts& parts) {
   const Context context = current_context(own.mean.device());
   const float share = 1.0f / static_cast<float>(parts.count);
@@ -90,8 +90,8 @@ Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& we
           sum_gn = sums.flat(rstd.elements(), sums.elements());
           kernels::batch_norm_backward_sums(here, sum_g, sum_gn, dy, y, x, mean, rstd);
         }
-        // The gradients of weight and bias are written before the sums are added up over parts,
-        // because the caller adds up the gradients of parameters over parts.
+        // The gradients of weight and bias are the sums of this part alone, because the caller adds
+        // the parameters' gradients of all parts. dx needs the sums of the whole batch.
         if (grads.wanted(1)) kernels::convert(here, grads.destination(1), sum_gn);
         if (grads.wanted(2)) kernels::convert(here, grads.destination(2), sum_g);
         if (of_x && parts.count > 1) parts.sum(sums);

@@ -6,7 +6,8 @@ namespace tessera::cpu {
 
 namespace {
 
-/// One place (b, k) in the sum for one side: the other side's row, and the product's gradient.
+/// One place (b, k) in the gradient of a row. It adds `weight`, the gradient of product (b, k),
+/// times row `other` of the other side's table.
 struct Term {
   int32_t other;
   float weight;

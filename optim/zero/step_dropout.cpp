@@ -8,15 +8,15 @@ namespace tessera::optim {
 struct BegunStep {
   explicit BegunStep(const DropoutState& of_micro_batch) : state(of_micro_batch) {}
 
-  const DropoutState state;          // of the step's last micro-batch
+  const DropoutState state;          // of the step's most recent micro-batch
   std::atomic<bool> is_open = true;  // atomic because another thread may run the backward
 };
 
 namespace {
 
-// The steps whose last micro-batch began on this thread. Those whose micro-batch is finished are in
-// the order in which the micro-batches were finished. An entry expires when another thread ends its
-// step, begins the step's next micro-batch, or destroys the optimizer.
+// The unfinished steps whose most recent micro-batch began on this thread. When this thread
+// finishes the micro-batch, the entry moves to the end of the list. An entry expires when another
+// thread ends the step, begins the step's next micro-batch, or destroys the optimizer.
 thread_local std::vector<std::weak_ptr<BegunStep>> begun_here;
 
 /// Returns false if the step is not in the list, as when it began on another thread.

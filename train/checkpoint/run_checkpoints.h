@@ -35,7 +35,8 @@ namespace tessera::train {
 /// too. After the first SIGINT, the next SIGINT ends the process at once.
 bool was_interrupted();
 
-/// The last checkpoint of a run cannot be written. All ranks still run, and have the parameters.
+/// Thrown on all ranks if the last checkpoint of a run cannot be written. The ranks can still use
+/// the trained parameters, for example to save the weights.
 class LastCheckpointError : public Error {
  public:
   using Error::Error;
@@ -45,12 +46,14 @@ class RunCheckpoints {
  public:
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
   /// (claim_folder in checkpoint_folder.h). Checkpoints record the settings, metadata and best
-  /// evaluation of `info`. Allocates the copy if the options ask for one. Handles SIGUSR1, SIGUSR2
-  /// and SIGTERM until destruction, and also SIGINT, unless the process ignores it or an earlier
-  /// SIGINT has interrupted another run of the process. A second SIGINT reaches the previous
-  /// handler. The destructor restores the previous handlers. If SIGUSR1 or SIGUSR2 had no handler,
-  /// the process ignores this signal after the destructor, so that a late signal does not end a
-  /// program that saves results.
+  /// evaluation of `info`. Allocates the copy if the options ask for one.
+  ///
+  /// Until its destruction, the object handles SIGUSR1, SIGUSR2, SIGTERM and SIGINT. It does not
+  /// handle SIGINT if the process ignores SIGINT, or if SIGINT has interrupted an earlier run of
+  /// the process. The first SIGINT restores the previous handler of SIGINT, so a second one reaches
+  /// that handler. The destructor restores the previous handlers. If SIGUSR1 or SIGUSR2 had no
+  /// handler, the process ignores this signal after the destructor, so that a late signal does not
+  /// end a program that saves results.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();

@@ -22,9 +22,9 @@ void make_event_folder(const std::string& folder);
 class EventFile {
  public:
   /// Creates a new file in `folder`, and the folder if necessary. The name begins with
-  /// "events.out.tfevents.", as TensorBoard expects. Other files in the folder may have values of
-  /// `first_step` and later steps. TensorBoard drops these values. For `time`, see set_time. Throws
-  /// InputError if the file cannot be created.
+  /// "events.out.tfevents.", as TensorBoard expects. If other files in the folder have values of
+  /// `first_step` or later steps, the new file makes TensorBoard drop those values. For `time`, see
+  /// set_time. Throws InputError if the file cannot be created.
   EventFile(const std::string& folder, int64_t first_step, std::optional<double> time = {});
   ~EventFile();
   EventFile(const EventFile&) = delete;

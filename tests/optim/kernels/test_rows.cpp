@@ -1,6 +1,7 @@
-// Compares the kernels that update, or sum the squares of, listed rows of a table with the kernels
-// for a whole range. The bits must be equal, and rows that are not listed must not change. Compares
-// Adagrad and its row-wise form with formulas in float64. Also tests fold_rows.
+// Tests the kernels for listed rows of a table. One kind updates the listed rows, another kind sums
+// their squares. The results must have the same bits as those of the kernels for a whole range, and
+// rows that are not listed must not change. Compares Adagrad and its row-wise form with formulas in
+// float64. Also tests fold_rows.
 #include <cmath>
 
 #include "optim/kernels/rows.h"
