@@ -130,9 +130,11 @@ class Trial:
         """
         patience = 20  # seconds
         deadline = time.monotonic() + patience
+        helped = False
         while (ranks := stragglers(self.program, self.log_of(name))) or job.poll() is None:
             if time.monotonic() > deadline:
-                self.figures["helped_to_end"] += 1
+                self.figures["helped_to_end"] += not helped
+                helped = True
                 for pid in [*ranks, job.pid]:
                     state = Path(f"/proc/{pid}/stack")
                     print(pid, state.read_text() if state.exists() else "", file=sys.stderr)

@@ -240,3 +240,11 @@ TEST_CASE("only a log whose last steps are missing has a gap") {
   CHECK_THAT(messages_of(path, 5), ContainsSubstring("ends with step 4, and the run goes on after "
                                                      "step 5: the log has a gap"));
 }
+
+TEST_CASE("a line whose type is not a text is kept like any other") {
+  const test::TemporaryFolder folder;
+  const std::string lines = "{\"type\":7,\"step\":1}\n{\"step\":2}\n";
+  const std::string path = folder.file("log.jsonl", lines);
+  CHECK(messages_of(path, 2).empty());
+  CHECK(folder.read("log.jsonl") == lines);
+}

@@ -81,7 +81,8 @@ void RunLog::find_kept_lines(int64_t finished) {
       if (invalid == 0) invalid = number;
       continue;
     }
-    if (json.value("type", "") == "summary") break;
+    const auto type = json.find("type");
+    if (type != json.end() && *type == "summary") break;
     const auto step = json.find("step");
     if (step != json.end()) {
       if (!step->is_number_integer() || step->get<int64_t>() > finished) break;
