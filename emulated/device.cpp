@@ -89,7 +89,7 @@ std::atomic<int> set_count{-1};
 
 int count_of_environment() { return number_of("TESSERA_EMULATED_DEVICES", 1, 0, 64); }
 
-// The UUID is the device's number on the host.
+// The first byte of the UUID is the device's number among all devices of the machine.
 cudaUUID_t uuid_of(int device) {
   const int first = number_of("TESSERA_EMULATED_FIRST_DEVICE", 0, 0, 63);
   return {.bytes = {static_cast<char>(first + device)}};

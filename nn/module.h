@@ -84,10 +84,10 @@ class Module {
   /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
   /// Begins a block of the model. A block's parameters are used together, so ZeRO stage 3 gathers
-  /// and frees them together. In the order of named_parameters(), a block begins at the place of
-  /// this call, and ends where this or another module makes the next call. The parameters and calls
-  /// of a child have the place where the child is added, not where the child is constructed. Blocks
-  /// are numbered from 0 over the whole model.
+  /// and frees them together. All parameters that are registered after this call belong to the
+  /// block, until the next call of begin_block() in any module of the model. For a child, what
+  /// counts is when the child is added: its parameters and its calls of begin_block() are inserted
+  /// there. Blocks are numbered from 0 over the whole model.
   void begin_block();
 
  private:

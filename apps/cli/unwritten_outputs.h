@@ -1,6 +1,6 @@
 // Warns of output files that a training command asks for but does not write, because the command
-// takes no step: with --plan, or if a checkpoint already has all steps. In the second case --save
-// is written all the same, from the checkpoint.
+// takes no step: with --plan, or if a checkpoint already has all steps. If the checkpoint is of the
+// run's last step, --save is still written, from the checkpoint.
 #pragma once
 
 #include <string>
@@ -17,7 +17,8 @@ namespace tessera::apps {
 std::vector<std::string> output_flags(const RunOptions& options);
 
 /// Warns that --plan writes nothing for the given flags that ask for output files, including
-/// --checkpoint. On a CPU, also says that --offload has no effect, as a run does.
+/// --checkpoint. If --offload is given but the run would compute on a CPU, also prints the message
+/// of such a run: --offload has no effect.
 void warn_of_plan(const RunOptions& options);
 
 /// The part of a training command that is left to do.

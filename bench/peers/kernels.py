@@ -4,9 +4,10 @@
     kernels.py                        # JSON; attention with two of PyTorch's backends
     kernels.py --device cpu --tiny    # tiny sizes, to try this script
 
-Tensors of attention are (B, H, T, D), contiguous, so the peer's time includes no packing. Forward
-and backward are timed together, as autograd runs them. Rows have bench_kernels' names. Rows of
-attention also name the backend; their figures are null if this PyTorch or device cannot run it.
+q, k and v of attention are separate contiguous tensors (B, H, T, D), so the time does not include
+splitting a packed qkv or packing its gradient. Forward and backward are timed together, as autograd
+runs them. Each row of the output has the name of the row of bench_kernels to compare it with. Names
+of attention rows end with the backend; their figures are null if it cannot run here.
 """
 import argparse
 import json

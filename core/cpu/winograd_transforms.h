@@ -29,9 +29,10 @@ inline void store(float* to, Vector value) { std::memcpy(to, &value, sizeof valu
 
 // The algorithm interpolates polynomials at the points 0, +-near, +-far and infinity (Toom and
 // Cook). The points determine the algorithm's matrices. With the points of Lavin and Gray, near = 1
-// and far = 2, the largest error of a result is up to four times as large. The idea of such points
-// is from Barabasz, Anderson, Soodhalter and Gregg, "Error Analysis and Improving the Accuracy of
-// Winograd Convolution for Deep Neural Networks", 2020, arXiv:1803.10986.
+// and far = 2, the largest error of a result is up to four times as large as with the points below.
+// The idea of choosing points that reduce the error is from Barabasz, Anderson, Soodhalter and
+// Gregg, "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural
+// Networks", 2020, arXiv:1803.10986.
 constexpr float near = 0.625f;
 constexpr float far = 1.5f;
 constexpr float near2 = near * near;

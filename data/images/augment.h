@@ -10,8 +10,8 @@
 //     training     a random part with 8 to 100 % of the area and an aspect ratio of 3:4 to 4:3,
 //                  resized (Szegedy et al., arXiv:1409.4842); if ten random parts do not fit into
 //                  the image, a part in its middle
-//     evaluation   the middle of the image, after the image is resized so that it just covers
-//                  256 / 224 of the input's height and width (see evaluated_share)
+//     evaluation   a box in the middle of the image, resized; the box is 224 / 256 as high and
+//                  wide as the largest box with the input's aspect ratio (see evaluated_share)
 //   In training, images of both kinds are also mirrored at random.
 #pragma once
 
@@ -32,7 +32,8 @@ struct ImageTransformOptions {
   bool augments = true;         // false: training prepares images as evaluation does
   uint64_t seed = 0;
   DType dtype = DType::f32;
-  /// If images are resized: the part of an image's shorter side that evaluation uses.
+  /// If images are resized: the height and width of the box that evaluation uses, divided by those
+  /// of the largest box in the image with the input's aspect ratio.
   double evaluated_share = 224.0 / 256;
 };
 

@@ -32,7 +32,7 @@ struct ImageView {
 struct ImageMemory {
   std::vector<uint8_t> file;
   std::vector<uint8_t> pixels;
-  std::vector<uint8_t> rows;     // scratch: resized along the rows, not yet along the columns
+  std::vector<uint8_t> rows;     // scratch: has the new width, but not yet the new height
   std::vector<uint8_t> resized;
 };
 
@@ -42,7 +42,8 @@ class ImageSet {
   virtual ~ImageSet() = default;
   virtual int64_t size() const = 0;
   virtual int32_t label(int64_t index) const = 0;
-  /// Returns where the image comes from: a file, a place in a file, or the number of a drawn image.
+  /// Returns where the image comes from: a file, a place in a file, or, for an image that the
+  /// program draws itself (data/images/drawn_images.h), its number.
   virtual std::string name(int64_t index) const = 0;
   /// Reads an image. The view is valid until `memory` is used again or the set is destroyed. Throws
   /// InputError, with name and index, for an image that cannot be read.

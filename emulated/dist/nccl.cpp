@@ -52,8 +52,8 @@ struct Group {
   std::vector<GroupedCall> calls;
   ncclResult_t failure = ncclSuccess;
 
-  // The calls of a group that its thread does not end are never made. No later call on this thread
-  // could return an error, so the process ends.
+  // If the thread ends without ncclGroupEnd, the calls of its group are never made. No later call
+  // on this thread could return an error, so the process is aborted.
   ~Group() {
     if (depth == 0) return;
     (void)std::fprintf(stderr,
@@ -109,8 +109,8 @@ void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t strea
   const auto graph = is_captured ? communicator->captured() : nullptr;
   const auto work = [communicator, calls = std::move(calls), graph] {
     const ncclResult_t result = guarded([&] { communicator->run(calls); });
-    // run() has recorded a failure in the communicator. The launch of a graph returns the failure
-    // too, but a deferred stream goes on, as a GPU's stream does.
+    // run() has recorded a failure in the communicator. If streams are deferred, the stream goes
+    // on after the failure, as on a GPU. Otherwise the launch of the graph returns the failure.
     if (result == ncclSuccess || streams_are_deferred()) return cudaSuccess;
     return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));
   };

@@ -112,7 +112,7 @@ class TableValues {
   LookedUpRows current_;
   Tensor device_rows_;             // on a GPU: i32 [n], numbers of the rows that are being copied
   std::optional<RowFetch> fetch_;  // fetches for current_ and for evaluations
-  dist::HostBuffer rounds_;        // i64 [ranks]: number of fetches for each rank's evaluation
+  dist::HostBuffer rounds_;        // i64 [ranks]: fetches that each rank needs for an evaluation
   // Rows prefetched for the next micro-batch. next_, next_fetch_ and used_ are empty until the
   // first prefetch.
   std::optional<LookedUpRows> next_;

@@ -85,7 +85,8 @@ differ 'program: rank 0 has train_gpt ' 1 "${run[@]}" : 1 "${images[@]}"
 python3 - "$train_gpt" << 'PYTHON'
 import sys
 data = bytearray(open(sys.argv[1], "rb").read())
-note = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0")  # name: 4 bytes; build id: 20
+# The ELF note with the build id: a name of 4 bytes, an id of 20 bytes, and type 3.
+note = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0")
 data[note + 16] ^= 1
 open("train_gpt", "wb").write(data)
 PYTHON

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # If the disk fills up while a run of one or several ranks saves its weights, undamaged weights are
-# saved in the working directory instead. The page, the table and the trace are written all the
-# same. The exit code is 1, because the weights are not at the path of --save. Full disks for the
+# saved in the working directory instead. The files of --report, --csv and --trace are still
+# written. The exit code is 1, because the weights are not at the path of --save. Full disks for the
 # last checkpoint, the trace and the log are tested too.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 unshare --mount --map-root-user mount -t tmpfs none "$work" 2> /dev/null ||
@@ -54,8 +54,8 @@ rescued $((kilobytes / 2)) mpirun -n 2 "$train_gpt" "${run[@]}" --checkpoint sav
   --save disk/model.safetensors
 cmp "$found" out/model.safetensors || fail "other weights without a step"
 
-# If the last checkpoint does not fit on its disk, the weights, the page, the table and the trace
-# are written all the same. The exit code is 1.
+# If the last checkpoint does not fit on its disk, the files of --save, --report, --csv and --trace
+# are still written. The exit code is 1.
 status=0
 unshare --mount --map-root-user bash -ec 'mount -t tmpfs -o size="$0"k none disk; "$@"' \
   "$kilobytes" mpirun -n 2 "$train_gpt" "${run[@]}" --checkpoint disk/saved \
@@ -86,8 +86,8 @@ grep -q '^rank 0, after step 2: disk/trace.json: writing failed: No space left' 
   fail "no reason: $(< stderr.log)"
 cmp traced.safetensors out/model.safetensors || fail "other weights after a lost trace"
 for file in traced.html traced.csv; do [[ -s $file ]] || fail "no $file"; done
-# If no line of the log could be written, the page and the table cannot be made. This is no bad
-# input.
+# If no line of the log could be written, --report and --csv cannot be made from it. The exit code
+# is 1, not 2, because the input is valid.
 on_full_disk 8 --log disk/run.jsonl --save unlogged.safetensors --report lost.html --csv lost.csv
 unlogged='is not written, because the log could not be written'
 grep -q "^rank 0, after step 2: lost.html $unlogged" stderr.log ||

@@ -129,8 +129,8 @@ for case in "damaged.jsonl: line 6 is damaged" "model.jsonl is the log of anothe
 done
 must_work "${again[@]}" --log gap.jsonl
 grep -q 'goes on after step 12: the log has a gap' stderr.log || fail "$(cat stderr.log)"
-# If the seed is changed at a checkpoint, the run can resume from it once more with the same log,
-# which it continued or began there.
+# A run that resumes from a checkpoint with another seed can be started again from the same
+# checkpoint with the same log. The first start continues seeds.jsonl and begins begun.jsonl.
 cp going.jsonl seeds.jsonl
 seeded=("$train_gpt" "${stopped[@]}" --checkpoint elsewhere --quiet --seed 7
   --resume-changed steps,seed)
@@ -180,9 +180,9 @@ grep -q 'events/events.out.*: the events could not all be written$' stdout.log |
   fail "$(cat stdout.log)"
 [[ -z $(ls events) ]] || fail "an incomplete file of events: $(ls events)"
 
-# Flags and tensors do not show the epsilon of the norms, so --eval-only takes it from the
-# checkpoint. A resume without the --init that gave the epsilon is refused, even with
-# --resume-changed.
+# The epsilon of the norms comes from the config.json of --init. No flag sets it and no tensor has
+# it, so --eval-only reads it from the checkpoint. A resume without this --init is refused, even
+# with --resume-changed.
 mkdir epsilon
 cp model.safetensors epsilon
 sed 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 0.01/' config.json > epsilon/config.json

@@ -18,7 +18,8 @@ TEST_CASE("images are prepared for a model as in its evaluation") {
   const data::ImageShape other{32, 40, 3};
   const double cut = data::ImageTransformOptions{}.evaluated_share;
   REQUIRE(cut < 1);
-  // A model of a folder of images resizes all images, and cuts off their edges.
+  // The model was trained on a folder of images, which were all resized. In evaluation, their edges
+  // were cut off.
   for (const data::ImageShape& image : {same, other}) {
     const data::ImageTransformOptions options = predict_transform(model(true), image);
     CHECK(options.resizes);
@@ -27,7 +28,8 @@ TEST_CASE("images are prepared for a model as in its evaluation") {
     CHECK(options.norm.mean == std::vector<float>{1, 2, 3});
     CHECK(options.norm.std == std::vector<float>{4, 5, 6});
   }
-  // A model of images of one size has seen whole images.
+  // The model was trained on images of its own size, so it has seen whole images. An image of
+  // another size is resized, and as little as possible is cut off.
   CHECK_FALSE(predict_transform(model(false), same).resizes);
   CHECK(predict_transform(model(false), other).resizes);
   CHECK(predict_transform(model(false), other).evaluated_share == 1);

@@ -232,9 +232,9 @@ TEST_CASE("records arrive over the socket, and copies of a record are ignored") 
   CHECK(RecordSender().send(record_text(record)));
 }
 
-// A job gets Ctrl-C before its mpirun has started, such as between two jobs. `sleep` stands for
-// mpirun. The signal is sent as a terminal sends it, but to this thread alone, because only this
-// thread blocks it.
+// Ctrl-C is pressed before the job's mpirun has started, for example between two jobs. `sleep`
+// stands for mpirun. The signal has SI_KERNEL, as a terminal's signals have. It is sent to this
+// thread only, because other threads do not block it.
 TEST_CASE("Ctrl-C that comes before mpirun starts ends the job") {
   SignalQueue signals({SIGCHLD, SIGINT});
   siginfo_t of_terminal{};

@@ -89,7 +89,8 @@ tokens = struct.pack(f"<{len(text)}H", *text)
 open("plain.bin", "wb").write(tokens)
 open("header.bin", "wb").write(struct.pack("<256i", 20240520, 1, len(text), *[0] * 253) + tokens)
 PYTHON
-# A run warns of data that it does not read because --data is given again, and only then.
+# If --data is given several times with different values, a run warns that it uses only the last.
+# If the values are equal, it does not warn.
 alone "${run[@]}" --data=plain.bin --steps 1 --eval-every 0
 [[ $(grep -cx -- '--data is given twice; plain.bin is used' stderr.log) == 1 ]] ||
   fail "$(cat stderr.log)"

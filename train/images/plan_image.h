@@ -1,5 +1,5 @@
-// The plan of a run on images: optim::plan with the model's activations and workspace
-// (models/image/image_memory.h), and the images that the run reads ahead.
+// Plans the memory of a run on images. The plan adds to optim::plan the model's activations and
+// workspace (models/image/image_memory.h) and the images that the run reads ahead.
 #pragma once
 
 #include <cstdint>
