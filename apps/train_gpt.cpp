@@ -24,6 +24,7 @@
 #include "apps/cli/unwritten_outputs.h"
 #include "apps/console/console.h"
 #include "apps/console/flag_value.h"
+#include "apps/train_gpt_data.h"
 #include "apps/train_gpt_options.h"
 #include "core/context.h"
 #include "core/cuda.h"
@@ -37,7 +38,6 @@
 #include "models/gpt/gpt_metadata.h"
 #include "models/gpt/gpt_weights.h"
 #include "optim/zero_optimizer.h"
-#include "train/agreement.h"
 #include "train/evaluate.h"
 #include "train/plan/plan_table.h"
 #include "train/report/announce.h"
@@ -68,32 +68,6 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
   header.add("val_data", options.val_data).add("preset", options.name).add("model", model);
   add_run(header, options, world);
   return header.add("eval_batches", options.eval_batches).add("sample", options.sample);
-}
-
-data::TokenData open_data(const TrainOptions& options) {
-  return data::TokenData({.path = options.data,
-                          .validation_path = options.val_data,
-                          .context = options.model.context,
-                          .vocab = options.model.vocab,
-                          .seed = options.seed,
-                          .global_batch = options.batch.global,
-                          .trains = !options.eval_only,
-                          .evaluates = options.eval_every > 0});
-}
-
-// Returns the setting by which ranks compare a data file. The setting also says how the file is
-// read, because the same bytes are different tokens in a .bin file and in a text file.
-dist::Setting tokens_setting(const std::string& flag, const std::string& path,
-                             const data::TokenFile& file, bool whole) {
-  dist::Setting setting = train::file_setting(flag, path, whole);
-  if (!path.empty()) setting.value += file.is_text() ? " as text" : " as uint16";
-  return setting;
-}
-
-dist::Settings data_settings(const TrainOptions& options, const data::TokenData& data) {
-  const bool whole = options.verify_data;
-  return {tokens_setting("--data", options.data, *data.training().file, whole),
-          tokens_setting("--val-data", options.val_data, *data.validation().file, whole)};
 }
 
 // Makes the ranks use the table of algorithms that the checkpoint's run used, and returns an empty
@@ -216,24 +190,16 @@ class Run {
   Left go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return Left::steps;
     run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
-    const data::TokenFile& file = *data_.training().file;
-    run_settings_.push_back({"data", tokens_setting("", options_.data, file, false).value});
+    for (const dist::Setting& setting : training_settings(options_, data_)) {
+      run_settings_.push_back(setting);
+    }
     resumed_.check("train_gpt", run_settings_);
     const std::vector<std::string> others = given_flags({{"--sample", options_.sample > 0}});
     const Left left = left_to_do(options_, resumed_, others);
     if (left != Left::steps) return left;
-    training_.loop.weights.evaluated = measure();
+    training_.loop.weights.evaluated = measure(options_, data_);
     resumed_.place(training_.loop, run_settings_, bits_settings("train_gpt", world_));
     return Left::steps;
-  }
-
-  // Says what evaluations measure, with the digest of --val-data. Without --val-data, evaluations
-  // use a part of --data, whose digest is among the settings that a resume compares.
-  std::string measure() const {
-    const std::string& path = options_.val_data;
-    const data::TokenFile& file = *data_.validation().file;
-    return fmt::format("the loss with --eval-batches {} on {}", options_.eval_batches,
-                       path.empty() ? "--data" : tokens_setting("", path, file, false).value);
   }
 
   void announce() {

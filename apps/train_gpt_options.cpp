@@ -20,7 +20,8 @@ void add_data_and_model(Flags& app, ModelOptions& model, TrainOptions& options) 
       ->compare(Compared::presence)
       ->group(group);
   app.add_option("--val-data", options.val_data,
-                 "Validation data, in the same formats (default: the last 10 % of --data)")
+                 "Validation data, in the same formats (default: the last 10 % of --data, left out "
+                 "of training)")
       ->compare(Compared::presence)
       ->group(group);
 

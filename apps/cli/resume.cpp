@@ -41,8 +41,8 @@ bool shapes_weights(const std::string& name) {
          name == "precision";
 }
 
-// True for settings that checkpoints and logs of earlier versions may lack.
-bool is_recent(const std::string& name) { return name == "ids" || name == "model.hidden"; }
+// Settings that checkpoints and logs of earlier versions may lack.
+const std::set<std::string> recent = {"ids", "model.hidden", "training_part"};
 
 // Returns the name that a flag has in the header: "--global-batch" becomes "global_batch". Blanks
 // around the flag are left out.
@@ -285,7 +285,7 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
     // Settings that the import did not record are not compared, except the epsilon, which it omits
     // if it is the default.
     if (imported) return has_setting(manifest.run, name) || is_epsilon(name);
-    if (is_recent(name) && !has_setting(manifest.run, name)) return false;
+    if (recent.contains(name) && !has_setting(manifest.run, name)) return false;
     return !flags_.only_weights || shapes_weights(name) || must_agree(changed, run);
   };
   std::vector<ChangedSetting> refused;
@@ -328,7 +328,7 @@ void Resumed::check_log(const std::string& path, const nlohmann::json& header) c
   for (const auto& [name, value] : checkpoint_->manifest().run) {
     if (!name.starts_with("model.")) continue;
     const std::string there = setting_value(logged, name);
-    if (there == value || (is_recent(name) && !has_setting(logged, name))) continue;
+    if (there == value || (recent.contains(name) && !has_setting(logged, name))) continue;
     fail_input("{} is the log of another run: {} is {} there, and {} in the checkpoint; name "
                "another log",
                path, name, there, value);

@@ -212,6 +212,19 @@ grep -q -- '; give the same values, another folder, or --resume-changed steps,wa
 expect 'data is .* bytes with digest' "$train_gpt" \
   "${run[@]/text.txt/$TESSERA_SOURCE_DIR/README.md}" --steps 20 --resume-changed steps,warmup \
   --checkpoint on
+# Without --val-data, the run trains on the first 90 % of --data, with --val-data on all of it. So a
+# resume may neither add nor drop --val-data, but --val-data may name another file.
+cp text.txt other.txt
+expect 'training_part is all of --data (with --val-data) instead of 90 % of --data (without' \
+  "$train_gpt" "${run[@]}" --steps 20 --resume-changed steps,warmup --val-data other.txt \
+  --checkpoint on
+grep -q -- ' or --resume-changed steps,warmup,training_part$' stderr.log || fail "$(< stderr.log)"
+alone "${run[@]}" --val-data other.txt --checkpoint validated
+alone "${run[@]}" --steps 13 --resume-changed steps,warmup --val-data text.txt \
+  --checkpoint validated
+expect 'training_part is 90 % of --data (without --val-data) instead of all of --data (with' \
+  "$train_gpt" "${run[@]}" --steps 14 --resume-changed steps,warmup --checkpoint validated
+alone "${run[@]}" --steps 14 --resume-changed steps,warmup,training_part --checkpoint validated
 # With --threads 0, the default, a resumed run has as many threads as the checkpoint's run. The
 # number in OMP_NUM_THREADS is not used.
 cp -r on more

@@ -142,6 +142,7 @@ TEST_CASE("settings that earlier versions did not record are not compared") {
                resumed.check("train_recommender", {{"model.factors", "8"}, {"model.depth", "2"}});
              }),
              Catch::Matchers::ContainsSubstring("model.depth is 2 but not set in the checkpoint"));
+  CHECK_NOTHROW(resumed.check("train_gpt", {{"model.factors", "8"}, {"training_part", "all"}}));
 }
 
 TEST_CASE("a run without --min-lr keeps the value that an earlier version took") {
