@@ -209,6 +209,8 @@ class Run {
                  grouped(data_.training().size()), grouped(data_.validation().size()));
     warn_of_gzip(*data_.training().file);
     if (!options_.val_data.empty()) warn_of_gzip(*data_.validation().file);
+    const std::string mixed = warning_of_formats(options_, data_);
+    if (!mixed.empty()) spdlog::warn("{}", mixed);
   }
 
   static void warn_of_gzip(const data::TokenFile& file) {

@@ -48,4 +48,17 @@ std::string measure(const TrainOptions& options, const data::TokenData& data) {
                      path.empty() ? "--data" : tokens_setting("", path, file, false).value);
 }
 
+std::string warning_of_formats(const TrainOptions& options, const data::TokenData& data) {
+  const data::TokenFile& training = *data.training().file;
+  const data::TokenFile& validation = *data.validation().file;
+  if (training.is_text() == validation.is_text() || options.eval_every == 0) return "";
+  const auto format = [](const data::TokenFile& file) {
+    return file.is_text() ? "a text, whose tokens are its bytes" : "a .bin file of uint16 tokens";
+  };
+  return fmt::format(
+      "--data {} is {}, but --val-data {} is {}: the validation loss has a meaning only if the "
+      "uint16 tokens are bytes, too",
+      training.path(), format(training), validation.path(), format(validation));
+}
+
 }  // namespace tessera::apps

@@ -1,5 +1,5 @@
-// The data of a run of train_gpt, and how the run describes it: to other ranks, and to later
-// resumes.
+// The data of a run of train_gpt, and how the run describes it: to other ranks, to later resumes,
+// and to the user.
 #pragma once
 
 #include <string>
@@ -23,5 +23,9 @@ dist::Settings training_settings(const TrainOptions& options, const data::TokenD
 /// Says what evaluations measure, with the digest of --val-data. Without --val-data, evaluations
 /// use a part of --data, whose digest is among the settings that a resume compares.
 std::string measure(const TrainOptions& options, const data::TokenData& data);
+
+/// Returns a warning if evaluations read a text and training reads a .bin file, or the reverse.
+/// Otherwise returns an empty text.
+std::string warning_of_formats(const TrainOptions& options, const data::TokenData& data);
 
 }  // namespace tessera::apps

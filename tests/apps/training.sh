@@ -102,4 +102,18 @@ for data in plain.bin header.bin; do
   diff <(losses one.jsonl | sed 's/,"bits_per_byte":[^}]*//') <(losses bin.jsonl) ||
     fail "$data trained differently from the text"
 done
+# A run warns if only one of --data and --val-data is a text, unless it evaluates nothing.
+for data in 'text.txt plain.bin' 'header.bin text.txt'; do
+  ranks 2 "${run[@]}" --data "${data% *}" --val-data "${data#* }" --steps 1
+  [[ $(grep -c 'the validation loss has a meaning only if the uint16' stderr.log) == 1 ]] ||
+    fail "no warning of two formats: $(cat stderr.log)"
+  text='text.txt is a text, whose tokens are its bytes'
+  grep -q -- "$text, but --val-data plain.bin is a .bin file of uint16 tokens" stderr.log ||
+    grep -q -- "--data header.bin is a .bin file of uint16 tokens, but --val-data $text" \
+      stderr.log || fail "$(cat stderr.log)"
+done
+for agreeing in '--val-data plain.bin --eval-every 0' '--data plain.bin --val-data header.bin'; do
+  alone "${run[@]}" --steps 1 $agreeing
+  ! grep -q 'has a meaning only' stderr.log || fail "$agreeing: $(cat stderr.log)"
+done
 [[ -z $(find . -name '*.tmp') ]] || fail "files were left behind"
