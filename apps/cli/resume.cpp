@@ -37,6 +37,7 @@ const std::set<std::string> not_of_the_run = {
 // only these settings and those that must_agree names. The latter include settings on which the
 // optimizer's state depends, because a checkpoint is restored with this state.
 bool shapes_weights(const std::string& name) {
+  if (name == "model.dropout") return false;  // evaluations are without dropout
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
          name == "precision";
 }

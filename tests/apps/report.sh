@@ -165,7 +165,7 @@ rm short.txt
 before=$(ls saved)
 exec 9> saved/lock
 flock 9
-must_work "$train_gpt" "${stopped[@]}" --steps 7 --lr 1 --eval-every 10 --eval-only
+must_work "$train_gpt" "${stopped[@]}" --steps 7 --lr 1 --dropout 0.5 --eval-every 10 --eval-only
 grep -q '^step 30  validation loss' stdout.log || fail "$(cat stdout.log)"
 must_work "$train_gpt" "${stopped[@]}" --eval-every 10 --eval-only --resume saved/step-000000012
 grep -q '^step 12  validation loss' stdout.log || fail "$(cat stdout.log)"

@@ -183,6 +183,20 @@ TEST_CASE("--eval-only compares the settings that the optimizer's state depends 
              ContainsSubstring(": table_optimizer is rowwise-adagrad instead of same;"));
 }
 
+TEST_CASE("--eval-only compares the sizes of the model, but not its dropout") {
+  const test::TemporaryFolder folder;
+  const dist::World world{.communicator = dist::single_communicator()};
+  const dist::Settings other = {{"model.width", "4"}, {"model.dropout", "0.5"}};
+  CheckpointFlags flags =
+      saved_run(folder, world, {{"model.width", "4"}, {"model.dropout", "0.1"}});
+  CHECK_THROWS_AS(Resumed(flags, world).check("train_gpt", other), InputError);
+  flags.only_weights = true;
+  const Resumed resumed(flags, world);
+  CHECK_NOTHROW(resumed.check("train_gpt", other));
+  CHECK_THROWS_AS(resumed.check("train_gpt", {{"model.width", "8"}, {"model.dropout", "0.1"}}),
+                  InputError);
+}
+
 TEST_CASE("--eval-only counts epochs with the steps per epoch of the checkpoint's run") {
   const test::TemporaryFolder folder;
   const dist::World world{.communicator = dist::single_communicator()};
