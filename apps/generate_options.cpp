@@ -38,10 +38,11 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
                  "Weights: FILE.safetensors, or model.safetensors in the folder DIR; config.json "
                  "beside them has the model's sizes");
   app.add_option("--prompt", options.prompt,
-                 "Text to continue, for models whose tokens are bytes (default: a line break)");
+                 "Text to continue, for models with a vocabulary of 256, whose tokens are bytes "
+                 "(default: a line break)");
   app.add_option("--prompt-tokens", options.prompt_tokens,
                  "Tokens to continue, such as 1,2,3 (default: the end-of-text token of GPT-2's "
-                 "vocabulary; for other vocabularies that are not bytes 0)")
+                 "vocabulary; for other vocabularies than 256 0)")
       ->list(',');
   app.add_option("--tokens", options.sample.tokens, "How many tokens to generate")
       ->capture_default_str();
@@ -74,9 +75,11 @@ std::vector<int32_t> prompt_tokens(const GenerateOptions& options,
   if (!options.prompt_tokens.empty()) return options.prompt_tokens;
   if (!options.prompt) return {train::default_prompt(config, config.vocab == byte_vocab)};
   if (config.vocab != byte_vocab) {
-    fail_input("--prompt needs a model of bytes, but the vocabulary is {}, not {}; use "
-               "--prompt-tokens",
-               config.vocab, byte_vocab);
+    fail_input(
+        "--prompt needs a model with a vocabulary of {}, whose tokens are bytes, but the "
+        "vocabulary is {}; use --prompt-tokens, with the bytes of the prompt if the model "
+        "was trained on text",
+        byte_vocab, config.vocab);
   }
   std::vector<int32_t> tokens;
   for (const char c : *options.prompt) tokens.push_back(static_cast<uint8_t>(c));

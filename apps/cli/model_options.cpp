@@ -78,7 +78,8 @@ void add_model_options(Flags& app, ModelOptions& options) {
                  "Length of a sequence, in tokens (default: that of --preset)")
       ->group(group);
   app.add_option("--vocab", options.vocab,
-                 "Size of the vocabulary; 256 for text read as bytes (default: that of --preset)")
+                 "Size of the vocabulary; for text read as bytes 256, without which generate takes "
+                 "no text (default: that of --preset)")
       ->group(group);
 }
 

@@ -28,10 +28,15 @@ TEST_CASE("generate reads its command line, and refuses invalid flags") {
   bytes.vocab = 256;
   const auto text = parse({"m.safetensors", "--prompt", "A\xff"}).options;
   REQUIRE(prompt_tokens(text, bytes) == std::vector<int32_t>{65, 255});
-  REQUIRE_THROWS_AS(prompt_tokens(text, tiny_config()), InputError);
+  REQUIRE_THROWS_WITH(
+      prompt_tokens(text, tiny_config()),
+      "--prompt needs a model with a vocabulary of 256, whose tokens are bytes, "
+      "but the vocabulary is 11; use --prompt-tokens, with the bytes of the prompt if "
+      "the model was trained on text");
   REQUIRE(prompt_tokens(parse({"m"}).options, bytes) == std::vector<int32_t>{10});
   REQUIRE_THAT(parse({"--help"}).help,
-               Catch::Matchers::ContainsSubstring("longer prompt have no effect"));
+               Catch::Matchers::ContainsSubstring("longer prompt have no effect") &&
+                   Catch::Matchers::ContainsSubstring("with a vocabulary of 256"));
   for (const std::vector<const char*>& bad :
        std::vector<std::vector<const char*>>{{},
                                              {"m", "--foo"},
