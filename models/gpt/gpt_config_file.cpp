@@ -21,6 +21,14 @@ int64_t size_of(const std::string& path, const json& config, const char* key) {
   return json_integer(fmt::format("{}: {}", path, key), *found);
 }
 
+// Reads a number into `value`, which keeps its default if config.json does not have the number.
+void read_real(const std::string& path, const json& config, const char* key, float& value) {
+  const auto found = config.find(key);
+  if (found == config.end()) return;
+  if (!found->is_number()) fail_input("{}: {} is not a number", path, key);
+  value = found->get<float>();
+}
+
 // Refuses a setting that changes the model's computation, unless the setting is absent or has one
 // of the `supported` values.
 void check_setting(const std::string& path, const json& config, const char* key,
@@ -66,10 +74,8 @@ GptConfig read_gpt_config(const std::string& config_path) {
                   .width = size_of(config_path, config, "n_embd"),
                   .context = size_of(config_path, config, "n_positions"),
                   .vocab = size_of(config_path, config, "vocab_size")};
-  if (const auto epsilon = config.find("layer_norm_epsilon"); epsilon != config.end()) {
-    if (!epsilon->is_number()) fail_input("{}: layer_norm_epsilon is not a number", config_path);
-    sizes.epsilon = epsilon->get<float>();
-  }
+  read_real(config_path, config, "layer_norm_epsilon", sizes.epsilon);
+  read_real(config_path, config, "initializer_range", sizes.initializer_range);
   try {
     sizes.validate();
   } catch (const InputError& error) {

@@ -15,11 +15,11 @@ std::string config_path_beside(const std::string& path);
 /// not JSON.
 bool is_gpt_config(const std::string& config_path);
 
-/// Reads the sizes and the norms' epsilon in a config.json. Throws InputError if
+/// Reads the sizes, the norms' epsilon and initializer_range in a config.json. Throws InputError if
 ///   - the file does not exist or is not a JSON object;
 ///   - a size is absent;
-///   - a size is not a whole number, or epsilon is not a number;
-///   - GptConfig::validate refuses a size or epsilon;
+///   - a size is not a whole number, or epsilon or initializer_range is not a number;
+///   - GptConfig::validate refuses a size, epsilon or initializer_range;
 ///   - a setting asks for something that Gpt does not support.
 GptConfig read_gpt_config(const std::string& config_path);
 

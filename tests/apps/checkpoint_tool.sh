@@ -88,6 +88,10 @@ grep -q 'imported/step-000000004 was imported from model.safetensors, which fixe
 # An import without --moments sets the moments to zero. When a run resumes from an import, only
 # settings that the weights file determines are compared.
 tool import out zero --step 3
+mkdir again
+tool export zero again/model.safetensors
+cmp out/model.safetensors again/model.safetensors
+cmp out/config.json again/config.json
 "$checkpoint" diff zero a/step-000000004 > tool.log && fail "zeros are no moments"
 says '^28 tensors are equal, 84 differ$'
 says '^  wte.weight/updates: 1 of 1 element, the first at \[\]: 0 and 4$'

@@ -294,6 +294,12 @@ TEST_CASE_METHOD(Saved, "config.json is read within the limits of a GPT, and bef
     CHECK_THAT(refused("layer_norm_epsilon", epsilon),
                ContainsSubstring(fmt::format("epsilon is {}, expected above 0", text)));
   }
+  CHECK_THAT(refused("initializer_range", "0.3"),
+             ContainsSubstring("config.json: initializer_range is not a number"));
+  CHECK_THAT(refused("initializer_range", -1),
+             ContainsSubstring("initializer_range is -1, expected a finite number of at least 0"));
+  CHECK(refused("initializer_range", 0.3) == "nothing was thrown");
+  CHECK(read_gpt_config_of(path).initializer_range == 0.3f);
   CHECK_THAT(refused("n_layer", 16384),
              ContainsSubstring("config.json: says n_layer 16384, but the tensors of "));
 
