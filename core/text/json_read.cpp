@@ -98,8 +98,14 @@ int64_t json_integer(const std::string& what, const json& value, int64_t least, 
     const auto number = value.get<int64_t>();
     if (number >= least && number <= greatest) return number;
   }
-  fail_input("{} is {}, expected a whole number from {} to {}", what, json_excerpt(value), least,
-             greatest);
+  // If the caller sets no limits, those of int64 would mislead, except for a number beyond them.
+  std::string range;
+  if (least != INT64_MIN || greatest != INT64_MAX) {
+    range = fmt::format(" from {} to {}", least, greatest);
+  } else if (value.is_number_integer()) {
+    range = fmt::format(" of at most {}", greatest);
+  }
+  fail_input("{} is {}, expected a whole number{}", what, json_excerpt(value), range);
 }
 
 std::string json_excerpt(const json& value) {

@@ -253,7 +253,7 @@ TEST_CASE_METHOD(Saved, "a config.json that says something else is refused") {
   with("model_type", "llama");
   REQUIRE_THAT(refuse(), ContainsSubstring("model_type is \"llama\""));
   with("n_embd", "8");
-  REQUIRE_THAT(refuse(), ContainsSubstring("n_embd is \"8\", expected a whole number"));
+  REQUIRE(refuse().ends_with("config.json: n_embd is \"8\", expected a whole number"));
   with("n_embd", 9);
   REQUIRE_THAT(refuse(), ContainsSubstring("width 9 is not divisible by 2 heads"));
   config.erase("n_layer");
