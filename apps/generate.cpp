@@ -1,5 +1,7 @@
 // Generates text with a GPT:
 //   generate model.safetensors --prompt "ROMEO:" --tokens 200
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <string>
 
@@ -9,6 +11,7 @@
 #include "apps/cli/paths.h"
 #include "apps/generate_options.h"
 #include "core/context.h"
+#include "core/error.h"
 #include "dist/device_choice.h"
 #include "models/gpt/gpt_sizes.h"
 #include "models/gpt/gpt_weights.h"
@@ -16,6 +19,18 @@
 
 namespace tessera::apps {
 namespace {
+
+// Returns ", because h.0.ln_1.weight is not finite" for the first such parameter, or an empty text
+// if all parameters are finite.
+std::string not_finite(const models::Gpt& model) {
+  for (const nn::NamedParameter& named : model.named_parameters()) {
+    const Tensor here = named.parameter.tensor().to_host();
+    const bool finite =
+        std::ranges::all_of(here.values<float>(), [](float value) { return std::isfinite(value); });
+    if (!finite) return ", because " + named.name + " is not finite";
+  }
+  return "";
+}
 
 void generate(const GenerateOptions& options) {
   dist::choose_device(options.device);
@@ -36,7 +51,11 @@ void generate(const GenerateOptions& options) {
   };
   if (options.prompt) fmt::print("{}", *options.prompt);
   for (const int32_t token : options.prompt_tokens) print(token);
-  train::sample(model, prompt, options.sample, print);
+  try {
+    train::sample(model, prompt, options.sample, print);
+  } catch (const train::NanLogits&) {
+    fail("{}: the model's logits are not numbers{}", weights, not_finite(model));
+  }
   fmt::print("\n");
 }
 

@@ -31,7 +31,7 @@ std::vector<int32_t> likeliest(std::span<const float> logits, int64_t count) {
 int32_t choose_token(std::span<const float> logits, const SampleOptions& options,
                      int64_t position) {
   for (const float logit : logits) {
-    TESSERA_CHECK(!std::isnan(logit), "sample: the model's logits are not numbers");
+    if (std::isnan(logit)) throw NanLogits("sample: the model's logits are not numbers");
   }
   const bool greedy = options.temperature == 0;
   const int64_t k = greedy ? 1 : options.top_k > 0 ? options.top_k : std::ssize(logits);

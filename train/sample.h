@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "models/gpt/gpt.h"
 
 namespace tessera::train {
@@ -18,16 +19,22 @@ struct SampleOptions {
   uint64_t seed = 0;
 };
 
+/// A logit is NaN, so no token can be chosen.
+class NanLogits : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Chooses the next token from its logits (one per token of the vocabulary). The choice depends
-/// only on logits, options and position. Throws if a logit is NaN.
+/// only on logits, options and position. Throws NanLogits if a logit is NaN.
 int32_t choose_token(std::span<const float> logits, const SampleOptions& options, int64_t position);
 
 /// Throws InputError for a prompt that is empty or has a token beyond the vocabulary.
 void check_prompt(std::span<const int32_t> prompt, const models::GptConfig& config);
 
 /// Generates options.tokens tokens after `prompt`, and calls `emit` with each of them. The model
-/// sees at most the last `context` tokens. Throws InputError as check_prompt does. If parameters
-/// are sharded over ranks, every rank must make the same call.
+/// sees at most the last `context` tokens. Throws InputError as check_prompt does, and NanLogits as
+/// choose_token does. If parameters are sharded over ranks, every rank must make the same call.
 void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions& options,
             const std::function<void(int32_t)>& emit);
 

@@ -250,6 +250,11 @@ status=0
   status=$?
 [[ $status == 1 ]] || fail "exit code $status of an evaluation that gives NaN: $(cat stderr.log)"
 grep -q 'the evaluation after step 0 is not finite' stderr.log || fail "$(cat stderr.log)"
+status=0
+"$generate" nan.safetensors > stdout.log 2> stderr.log || status=$?
+[[ $status == 1 ]] || fail "exit code $status of a model that gives NaN: $(cat stderr.log)"
+grep -q "nan.safetensors: the model's logits are not numbers, because .* is not finite$" \
+  stderr.log || fail "$(cat stderr.log)"
 # If the last evaluation of a run is not finite, the run writes its files, and the exit code is 1.
 mkdir lost
 status=0
