@@ -358,6 +358,7 @@ void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,
 }
 
 void set_up_messages(const RunOptions& options, const dist::World& world) {
+  outlive_readers();
   train::set_up_messages(
       {.shows = world.rank == 0,
        .quiet = options.quiet,

@@ -127,7 +127,8 @@ void keep_min_lr(RunOptions& options, const Resumed& resumed);
 /// score is not finite.
 void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,
                       const dist::World& world);
-/// Sets up messages as --quiet and --color ask for. Only rank 0 prints.
+/// Sets up messages as --quiet and --color ask for. Only rank 0 prints. Also calls outlive_readers,
+/// so that a run whose output goes into a pipe saves its work if the pipe's reader ends.
 void set_up_messages(const RunOptions& options, const dist::World& world);
 /// Returns the files that a run writes, except weights and checkpoints. If a checkpoint was found,
 /// the log continues after the checkpoint's step. Throws InputError on rank 0 if the log may

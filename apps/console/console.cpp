@@ -1,6 +1,7 @@
 #include "apps/console/console.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -57,6 +58,8 @@ void check_output() {
   fail("standard output: writing failed: {}",
        flushed ? "a part of what was printed is lost" : std::strerror(errno));
 }
+
+void outlive_readers() { ::signal(SIGPIPE, SIG_IGN); }
 
 void prepare_streams() {
   fail_beyond_file_size_limit();

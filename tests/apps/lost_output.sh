@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Output that cannot be written to standard output (help, a table, JSON or text) is an error: exit
 # code 1 and a line that names standard output. A training saves its weights before it ends with
-# this error. If a log cannot be written, only its lines are lost.
+# this error. If a log cannot be written, only its lines are lost. If the reader of a pipe ends,
+# training goes on too, but other programs end by SIGPIPE.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
 # lost PROGRAM ARGUMENT...: the program must fail if standard output is a full disk, and if standard
@@ -67,3 +68,50 @@ alone "${run[@]}" --log /dev/full --save out/again.safetensors
 cmp out/again.safetensors out/model.safetensors || fail "other weights where the log is lost"
 [[ $(grep -c '/dev/full: writing failed: No space left on device; training goes on' \
   stderr.log) == 1 ]] || fail "not warned once: $(< stderr.log)"
+
+# unread STATUS STDOUT PROGRAM ARGUMENT...: runs the program with a pipe without a reader as
+# standard error, and also as standard output if STDOUT is "pipe". Its exit code must be STATUS.
+unread() {
+  local status=0
+  python3 - "${@:2}" << 'PYTHON' || status=$?
+import os, subprocess, sys
+reader, writer = os.pipe()
+os.close(reader)
+output = writer if sys.argv[1] == "pipe" else subprocess.DEVNULL
+# Popen restores the default action of SIGPIPE, which Python itself ignores.
+sys.exit(subprocess.call(sys.argv[2:], stdin=subprocess.DEVNULL, stdout=output, stderr=writer))
+PYTHON
+  [[ $status == "$1" ]] || fail "exit code $status where nobody reads: ${*:3}"
+}
+for case in '0 null' '1 pipe'; do
+  read -r status output <<< "$case"
+  rm -rf unread unread.jsonl out/unread.safetensors
+  unread "$status" "$output" "$train_gpt" "${run[@]}" --log unread.jsonl --checkpoint unread \
+    --save out/unread.safetensors --sample 20
+  cmp out/unread.safetensors out/model.safetensors || fail "other weights where nobody reads"
+  diff <(losses expected.jsonl) <(losses unread.jsonl) || fail "other losses where nobody reads"
+  [[ -e unread/step-000000002/manifest.json ]] || fail "no checkpoint where nobody reads"
+done
+unread 1 pipe "${resnet[@]}" --save unread.safetensors
+cmp unread.safetensors image.safetensors || fail "other weights of images where nobody reads"
+unread 1 pipe "$TESSERA_BIN/train_recommender" --steps 1 --batch 60 --micro-batch 12 \
+  --eval-every 0 --save ratings.safetensors
+[[ -s ratings.safetensors ]] || fail "no weights of ratings where nobody reads"
+by_signal=$((256 - $(kill -l PIPE)))  # Python has the negative number as exit code
+unread "$by_signal" pipe "$generate" out/model.safetensors --tokens 5
+unread "$by_signal" pipe "$train_gpt" --help
+
+# If the terminal of a run is gone, the progress line cannot be written. The weights are saved.
+python3 - "$train_gpt" "${run[@]}" --steps 500 --save out/gone.safetensors << 'PYTHON'
+import os, pty, signal, sys
+child, terminal = pty.fork()
+if child == 0:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    os.execv(sys.argv[1], sys.argv[1:])
+text = b""
+while b"step 3/500 " not in text:
+    text += os.read(terminal, 65536)
+os.close(terminal)
+os.waitpid(child, 0)
+PYTHON
+[[ -s out/gone.safetensors ]] || fail "no weights where the terminal is gone"

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -190,8 +191,10 @@ void Progress::rewrite_line(const StepLine& step, const std::string& left) {
   const int64_t room = columns - std::ssize(after);
   const std::string filled = room > 0 ? bar(share, std::min<int64_t>(room, 30)) : "";
   if (room < 0) after.resize(static_cast<size_t>(std::max<int64_t>(0, std::ssize(after) + room)));
-  fmt::print(stderr, "\r{}{}{}{}{}\x1b[K", before, colored ? "\x1b[36m" : "", filled,
-             colored ? "\x1b[0m" : "", after);
+  const std::string line = fmt::format("\r{}{}{}{}{}\x1b[K", before, colored ? "\x1b[36m" : "",
+                                       filled, colored ? "\x1b[0m" : "", after);
+  // Not fmt::print, which throws if the terminal is gone. The run must go on, at least to its save.
+  std::fputs(line.c_str(), stderr);
   std::fflush(stderr);
   line_open_ = true;
   dist::set_line_open(true);
@@ -205,7 +208,7 @@ void Progress::evaluation(int64_t step, const std::string& text) {
 }
 
 void Progress::clear_line() {
-  if (line_open_) fmt::print(stderr, "\n");
+  if (line_open_) std::fputs("\n", stderr);
   line_open_ = false;
   dist::set_line_open(false);
 }
