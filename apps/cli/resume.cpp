@@ -176,16 +176,6 @@ dist::Settings bits_settings(const std::string& program, const dist::World& worl
   return settings;
 }
 
-bool Resumed::finished(int64_t steps) const {
-  if (!found() || step() < steps) return false;
-  // These settings follow from --steps: the default warm-up is at most a tenth of all steps, and
-  // some programs record the number of epochs.
-  spdlog::info("{} done; for more steps give --steps and --resume-changed steps,warmup{}",
-               steps == 1 ? "the only step is" : fmt::format("all {} steps are", steps),
-               has_setting(manifest().run, "epochs") ? ",epochs" : "");
-  return true;
-}
-
 Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags_(flags) {
   // Hosts may have different paths for --resume, so only the checkpoints at these paths are
   // compared.

@@ -77,8 +77,6 @@ class Resumed {
   /// manifest() and folder() require that a checkpoint was found.
   const train::Manifest& manifest() const { return checkpoint_->manifest(); }
   const std::string& folder() const { return checkpoint_->folder(); }
-  /// Returns true, with a message to the user, if the checkpoint already has all `steps` steps.
-  bool finished(int64_t steps) const;
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
   /// Returns the number of epochs in the first `done` steps. `steps_per_epoch` is that of this run,

@@ -7,7 +7,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include "apps/cli/changed_settings.h"
 #include "apps/console/console.h"
+#include "apps/console/shell_word.h"
+#include "core/error.h"
 #include "train/plan/plan_device.h"
 #include "train/report/announce.h"
 #include "train/run_files.h"
@@ -16,6 +19,33 @@ namespace tessera::apps {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Refuses --save if the checkpoint is of a later step than the run's last one, as the flag
+// `--resume-changed steps` allows: the weights of the run's last step are not known.
+void check_save(const RunOptions& options, const Resumed& resumed) {
+  if (options.save.empty() || resumed.step() <= options.steps) return;
+  fail_input(
+      "--save {0}: {1} is of step {2}, so the weights of step {3} are not known; give --steps {2} "
+      "or more, or write the weights of step {2}: checkpoint export {4} {5}",
+      options.save, resumed.folder(), resumed.step(), options.steps, shell_word(resumed.folder()),
+      shell_word(options.save));
+}
+
+// Returns true, with a message to the user, if the checkpoint already has all `steps` steps.
+bool finished(const Resumed& resumed, int64_t steps) {
+  if (!resumed.found() || resumed.step() < steps) return false;
+  const std::string all = steps == 1 ? "the only step is" : fmt::format("all {} steps are", steps);
+  if (resumed.step() > steps) {
+    spdlog::info("{} done, because {} is of step {}; for more steps give --steps above {}", all,
+                 resumed.folder(), resumed.step(), resumed.step());
+    return true;
+  }
+  // These settings follow from --steps: the default warm-up is at most a tenth of all steps, and
+  // some programs record the number of epochs.
+  spdlog::info("{} done; for more steps give --steps and --resume-changed steps,warmup{}", all,
+               has_setting(resumed.manifest().run, "epochs") ? ",epochs" : "");
+  return true;
+}
 
 // True if the checkpoint that the run resumes from is in the folder of --checkpoint. If --resume
 // gives a path, the checkpoint can be in another folder.
@@ -53,7 +83,9 @@ void warn_of_plan(const RunOptions& options) {
 
 Left left_to_do(const RunOptions& options, const Resumed& resumed,
                 const std::vector<std::string>& others) {
-  if (options.eval_only || !resumed.finished(options.steps)) return Left::steps;
+  if (options.eval_only) return Left::steps;
+  check_save(options, resumed);
+  if (!finished(resumed, options.steps)) return Left::steps;
   const std::pair<const char*, const std::string&> unwritten[] = {
       {"--report", options.report},
       {"--csv", options.csv},
@@ -72,12 +104,6 @@ Left left_to_do(const RunOptions& options, const Resumed& resumed,
   if (!options.trace.empty()) {
     spdlog::warn("--trace {} is not written, because no step is left", options.trace);
   }
-  // The flag `--resume-changed steps` allows a run that ends before the step of the checkpoint.
-  const bool saves = !options.save.empty() && resumed.step() == options.steps;
-  if (!options.save.empty() && !saves) {
-    spdlog::warn("--save {} is not written, because {} is of a later step than the last one, {}",
-                 options.save, resumed.folder(), options.steps);
-  }
   std::vector<std::string> flags = given_flags(
       {{"--save-every", options.save_every.has_value()}, {"--save-best", options.save_best}});
   std::ranges::copy(others, std::back_inserter(flags));
@@ -90,7 +116,7 @@ Left left_to_do(const RunOptions& options, const Resumed& resumed,
         "--checkpoint {} is not written, because no step is left; the run's last checkpoint is {}",
         options.checkpoints.options.folder, resumed.folder());
   }
-  return saves ? Left::save : Left::nothing;
+  return options.save.empty() ? Left::nothing : Left::save;
 }
 
 void end_save(const std::string& failure, const RunOptions& options, const Resumed& resumed,

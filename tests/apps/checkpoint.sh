@@ -83,11 +83,16 @@ for n in 1 2; do
 done
 expect 'no/late.safetensors' "$train_gpt" "${run[@]}" --checkpoint elsewhere \
   --save no/late.safetensors --quiet
-# If the run ends before the step of the checkpoint, --save is not written, because the weights of
-# the run's last step are not known.
-alone "${run[@]}" --steps 8 --resume-changed steps,warmup --checkpoint elsewhere \
-  --save early.safetensors
-grep -q -- '--save early.safetensors is not written, because elsewhere/.* of a later step' \
+# If the run ends before the step of the checkpoint, --save is refused, because the weights of the
+# run's last step are not known. Without --save the run does nothing.
+early=("${run[@]}" --steps 8 --resume-changed steps,warmup --checkpoint elsewhere)
+expect '--save early.safetensors: elsewhere/step-000000012 is of step 12, .* of step 8 are not' \
+  "$train_gpt" "${early[@]}" --save early.safetensors --log early.jsonl
+[[ ! -e early.safetensors && ! -e early.jsonl ]] || fail "a refused run wrote files"
+must_work "$TESSERA_BIN/checkpoint" export elsewhere/step-000000012 early.safetensors
+cmp early.safetensors whole.safetensors || fail "other weights by the command in the error"
+alone "${early[@]}"
+grep -q '^all 8 steps are done, because elsewhere/.* is of step 12; .* give --steps above 12$' \
   stderr.log || fail "$(cat stderr.log)"
 alone "${run[@]}" --resume elsewhere/step-000000012 --checkpoint third \
   --save late.safetensors --save-every 5 --save-best --sample 3 --quiet
