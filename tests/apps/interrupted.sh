@@ -2,7 +2,8 @@
 # Ctrl-C without mpirun: the progress line ends, and the program says which step it finished last,
 # numbered as on the screen and in the log. Then the program ends by SIGINT, which a shell shows as
 # 130. With --checkpoint, the program first saves a checkpoint. If SIGINT is ignored, as in the
-# background jobs of a shell script, training continues, also with --checkpoint.
+# background jobs of a shell script, training continues, also with --checkpoint. If the terminal is
+# closed (SIGHUP), a run with --checkpoint saves a checkpoint too, unless nohup has started it.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 --log run.jsonl)
 
@@ -84,16 +85,33 @@ assert os.path.exists("run.html"), errors
 with open("trace.json") as trace:
     assert {"step 1", "step 2"} < {event["name"] for event in json.load(trace)["traceEvents"]}
 
-# The background jobs of a shell script ignore SIGINT.
-for extra in ([], ["--checkpoint", "ignored"]):
+# Closes the terminal of a run with --checkpoint. The next progress line cannot be written.
+os.remove("run.jsonl")
+child, terminal = pty.fork()
+if child == 0:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    closed = command + ["--checkpoint", "closed", "--report", "closed.html"]
+    os.execv(closed[0], closed)
+text = b""
+while b"step 3/1000000 " not in text:
+    text += os.read(terminal, 65536)
+os.close(terminal)
+_, status = os.waitpid(child, 0)
+assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0, status
+assert os.path.exists(f"closed/step-{steps_in_log()[-1]:09}/manifest.json"), os.listdir("closed")
+assert os.path.exists("closed.html")
+
+# The background jobs of a shell script ignore SIGINT, and programs under nohup ignore SIGHUP.
+for extra, number in (([], signal.SIGINT), (["--checkpoint", "ignored"], signal.SIGINT),
+                      (["--checkpoint", "nohup"], signal.SIGHUP)):
     os.remove("run.jsonl")
     process = subprocess.Popen(command + extra, stdin=subprocess.DEVNULL, text=True,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+                               preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
     while len(steps_in_log()) < 1:
         assert process.poll() is None
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     before = len(steps_in_log())
     while len(steps_in_log()) < before + 3:
         assert process.poll() is None, process.returncode

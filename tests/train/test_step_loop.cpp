@@ -231,6 +231,7 @@ TEST_CASE("after the steps, a request for a checkpoint does not end the program"
   const auto own = [](int) {};
   ::signal(SIGUSR1, own);
   ::signal(SIGUSR2, SIG_DFL);
+  ::signal(SIGHUP, SIG_DFL);
   const auto told = handler_of(SIGTERM);
   ::signal(SIGINT, own);
   models::Gpt model(tiny);
@@ -247,6 +248,7 @@ TEST_CASE("after the steps, a request for a checkpoint does not end the program"
   CHECK(handler_of(SIGUSR2) != SIG_IGN);
   // The first Ctrl-C asks the run to end. A second Ctrl-C would reach the previous handler.
   CHECK(handler_of(SIGINT) != +own);
+  ::raise(SIGHUP);
   ::raise(SIGINT);
   CHECK(was_interrupted());
   CHECK(handler_of(SIGINT) == +own);
@@ -254,8 +256,10 @@ TEST_CASE("after the steps, a request for a checkpoint does not end the program"
   CHECK(std::filesystem::exists(folder.path("saved/step-000000001")));
   CHECK(handler_of(SIGUSR1) == +own);
   CHECK(handler_of(SIGUSR2) == SIG_IGN);
+  CHECK(handler_of(SIGHUP) == SIG_IGN);  // a closed terminal may send a second one
   CHECK(handler_of(SIGTERM) == told);
   CHECK(handler_of(SIGINT) == +own);
+  ::signal(SIGHUP, SIG_DFL);
   ::signal(SIGINT, SIG_DFL);
   ::signal(SIGUSR1, SIG_DFL);
   ::signal(SIGUSR2, SIG_DFL);

@@ -35,9 +35,11 @@ static_assert(std::atomic<uint8_t>::is_always_lock_free);
 
 std::atomic<bool> interrupted{false};  // SIGINT has asked for the end of a run
 struct sigaction before_interrupt;     // the previous handler of SIGINT
+std::atomic<bool> hung_up{false};      // SIGHUP has asked for the end of a run
 
 void ask(int signal) {
   asked |= signal == SIGUSR1 ? save_note : stop_note;
+  if (signal == SIGHUP) hung_up = true;
   if (signal != SIGINT) return;
   interrupted = true;
   sigaction(SIGINT, &before_interrupt, nullptr);  // a second Ctrl-C does not wait for the step
@@ -45,10 +47,11 @@ void ask(int signal) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-/// Handles SIGUSR1, SIGUSR2 and SIGTERM. Also handles SIGINT, unless the process ignores it, as a
-/// background job of a shell script does, or an earlier SIGINT has already interrupted a run. The
-/// destructor restores the previous handlers, but leaves SIGUSR1 and SIGUSR2 ignored if they had
-/// none. Only one object may exist at a time.
+/// Handles SIGUSR1, SIGUSR2 and SIGTERM. Also handles SIGHUP, unless the process ignores it, as
+/// under nohup, and SIGINT, unless the process ignores it, as a background job of a shell script
+/// does, or an earlier SIGINT has already interrupted a run. The destructor restores the previous
+/// handlers, but leaves SIGUSR1, SIGUSR2 and a SIGHUP that has come ignored if they had none. Only
+/// one object may exist at a time.
 class Signals {
  public:
   Signals() {
@@ -56,7 +59,11 @@ class Signals {
     struct sigaction action {};
     action.sa_handler = ask;
     action.sa_flags = SA_RESTART;
-    for (size_t i = 0; i < numbers.size(); ++i) sigaction(numbers[i], &action, &before_[i]);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      sigaction(numbers[i], nullptr, &before_[i]);
+      const bool keeps = numbers[i] == SIGHUP && before_[i].sa_handler == SIG_IGN;
+      if (!keeps) sigaction(numbers[i], &action, nullptr);
+    }
     sigaction(SIGINT, nullptr, &before_interrupt);
     const bool handles = before_interrupt.sa_handler != SIG_IGN && !interrupted;
     if (handles) sigaction(SIGINT, &action, nullptr);
@@ -65,10 +72,10 @@ class Signals {
     sigaction(SIGINT, &before_interrupt, nullptr);
     for (size_t i = 0; i < numbers.size(); ++i) {
       // After its last step a run still reports and saves its weights. By default, a request for a
-      // checkpoint that comes too late would end the process before this is done.
-      if (numbers[i] != SIGTERM && before_[i].sa_handler == SIG_DFL) {
-        before_[i].sa_handler = SIG_IGN;
-      }
+      // checkpoint that comes too late would end the process before this is done. So would another
+      // SIGHUP: when a terminal is closed, the kernel and the shell may both send one.
+      const bool late = numbers[i] == SIGHUP ? hung_up.load() : numbers[i] != SIGTERM;
+      if (late && before_[i].sa_handler == SIG_DFL) before_[i].sa_handler = SIG_IGN;
       sigaction(numbers[i], &before_[i], nullptr);
     }
   }
@@ -76,7 +83,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
  private:
-  static constexpr std::array numbers{SIGUSR1, SIGUSR2, SIGTERM};
+  static constexpr std::array numbers{SIGUSR1, SIGUSR2, SIGTERM, SIGHUP};
   std::array<struct sigaction, numbers.size()> before_{};
 };
 std::unique_ptr<Signals> signals;

@@ -11,8 +11,8 @@
 // three phases run between two steps. If the copy is limited (CheckpointOptions::staging), the next
 // update waits until the thread has read the state that is not in the copy.
 //
-//   SIGUSR1                    save after the current step, and continue the run
-//   SIGUSR2, SIGTERM, SIGINT   save after the current step, and end the run
+//   SIGUSR1                            save after the current step, and continue the run
+//   SIGUSR2, SIGTERM, SIGHUP, SIGINT   save after the current step, and end the run
 #pragma once
 
 #include <atomic>
@@ -48,12 +48,12 @@ class RunCheckpoints {
   /// (claim_folder in checkpoint_folder.h). Checkpoints record the settings, metadata and best
   /// evaluation of `info`. Allocates the copy if the options ask for one.
   ///
-  /// Until its destruction, the object handles SIGUSR1, SIGUSR2, SIGTERM and SIGINT. It does not
-  /// handle SIGINT if the process ignores SIGINT, or if SIGINT has interrupted an earlier run of
-  /// the process. The first SIGINT restores the previous handler of SIGINT, so a second one reaches
-  /// that handler. The destructor restores the previous handlers. If SIGUSR1 or SIGUSR2 had no
-  /// handler, the process ignores this signal after the destructor, so that a late signal does not
-  /// end a program that saves results.
+  /// Until its destruction, the object handles SIGUSR1, SIGUSR2, SIGTERM, SIGHUP and SIGINT. It
+  /// does not handle SIGHUP or SIGINT if the process ignores the signal, nor SIGINT if it has
+  /// interrupted an earlier run of the process. The first SIGINT restores the previous handler of
+  /// SIGINT, so a second one reaches that handler. The destructor restores the previous handlers.
+  /// If SIGUSR1 or SIGUSR2 had no handler, or if a SIGHUP has come, the process ignores this signal
+  /// after the destructor, so that a late signal does not end a program that saves results.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
