@@ -93,7 +93,7 @@ int64_t step_of_folder(const fs::path& folder) {
 // Returns the files that --save-best would write, and those files of --save-every that are compared
 // with the paths on the command line. --save-every may write too many files to list them all. So a
 // save's folder, such as step-000000500, is included only if a path on the command line has this
-// name, or is directly in a folder of this name.
+// name, or is directly in a folder of this name, or if the save would replace a data file.
 std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   const auto& [file, others, every, best, checkpoints] = paths.saves;
   std::vector<std::string> folders;
@@ -111,6 +111,17 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   }
   std::vector<GivenPath> files;
   const fs::path beside = fs::path(file).parent_path();
+  const auto replaces_data = [&](const fs::path& folder) {
+    const std::string save = (folder / fs::path(file).filename()).string();
+    return std::ranges::any_of(
+        paths.inputs, [&](const GivenPath& input) { return is_data_of(save, input.path); });
+  };
+  if (every > 0) {
+    for (const int64_t step : train::checkpoint_steps(beside.empty() ? "." : beside.string())) {
+      const fs::path folder = beside / train::checkpoint_name(step);
+      if (replaces_data(folder)) add_step(folder);
+    }
+  }
   const auto add_files = [&](const char* flag, const std::string& folder) {
     files.push_back({flag, (beside / folder / fs::path(file).filename()).string()});
     for (const std::string& other : others) {

@@ -10,7 +10,8 @@ mkdir in
 must_work "${run[@]}" --data text.txt --save in/model.safetensors
 echo 'steps = 1' > run.ini
 ln -s nowhere.jsonl dangling.jsonl
-echo data | tee in/data.bin > in/u.data
+mkdir in/step-000000004
+echo data | tee in/data.bin in/step-000000004/model.bin > in/u.data
 before=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort)
 
 for output in log trace save; do
@@ -40,6 +41,8 @@ expect '--log and --trace would write' mpirun -n 2 "${run[@]}" --data text.txt -
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2)
 expect '--log in/data.bin is a data file in the folder that --data reads' "${resnet[@]}" --data in \
   --log in/data.bin
+expect '--save-every in/step-000000004/model.bin is a data file in the folder that --data reads' \
+  "${resnet[@]}" --data in --save in/model.bin --save-every 2
 recommender=("$TESSERA_BIN/train_recommender" --steps 1 --batch 2 --micro-batch 2)
 expect '--csv in/u.data is a data file in the folder that --data reads' "${recommender[@]}" \
   --data in --csv in/u.data
