@@ -37,6 +37,7 @@ void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
   } else {
     failure = try_to_write_trace(files, world, failure);
   }
+  failure = first_failure(failure, loop.failed_save());
   throw_failure(try_to_write_reports(files, world, failure), world);
 }
 

@@ -98,6 +98,9 @@ class StepLoop {
   /// Returns the counts since first_step: logged steps, skipped steps (they are logged too), saves,
   /// and rows of row-sparse tables.
   const StepCount& count() const { return count_; }
+  /// Returns an error message if a save of weights has failed and no later save has made up for it
+  /// (WeightSaves::failure), else an empty text. The same on every rank.
+  std::string failed_save() const { return saves_ ? saves_->failure() : ""; }
   /// True if a signal has ended the run before its last step.
   bool stopped() const { return stopped_; }
 
@@ -150,8 +153,9 @@ class StepLoop {
 /// were not saved, it returns the reason on every rank (save_or_rescue); if the trace was not
 /// written, on rank 0 only (try_to_write_trace). If a signal stops the run, `finish` is not called,
 /// and run_to_end writes the trace itself. If an output or the last checkpoint cannot be written,
-/// or the last evaluation is not finite, the other files are still written. Then rank 0 throws the
-/// first of these errors, which ends the job. Collective.
+/// or a save of weights during the run has failed (StepLoop::failed_save), or the last evaluation
+/// is not finite, the other files are still written. Then rank 0 throws the first of these errors,
+/// which ends the job. Collective.
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
                 const std::function<std::string()>& finish);
 

@@ -59,9 +59,10 @@ bool WeightSaves::keep_best(int64_t done, int64_t updates, const std::optional<S
   const std::string path = best_weights_path(options_.path);
   const std::string why = save(path, updates);
   if (!why.empty()) {
-    report_failure(done, path, why);
+    best_failure_ = report_failure(done, path, why);
     return false;
   }
+  best_failure_.clear();
   best_ = {.step = done,
            .value = score->value,
            .tie = score->tie,
@@ -73,7 +74,8 @@ void WeightSaves::after_step(int64_t done, int64_t updates) {
   if (options_.every <= 0 || done % options_.every != 0) return;
   const std::string path = step_weights_path(options_.path, done);
   const std::string why = save(path, updates);
-  if (!why.empty()) return report_failure(done, path, why);
+  step_failure_ = why.empty() ? "" : report_failure(done, path, why);
+  if (!why.empty()) return;
   log_.write(JsonObject().add("type", "save").add("step", done).add("path", path));
 }
 
@@ -89,13 +91,15 @@ std::string WeightSaves::save(const std::string& path, int64_t updates) {
   });
 }
 
-void WeightSaves::report_failure(int64_t done, const std::string& path, const std::string& why) {
+std::string WeightSaves::report_failure(int64_t done, const std::string& path,
+                                        const std::string& why) {
   log_.write(
       JsonObject().add("type", "save").add("step", done).add("path", path).add("failed", why));
   spdlog::warn("the weights of step {} were not saved: {}; training goes on", done, why);
   // Removes the save's folder if the failure has left it empty. If the folder's path is a file or a
   // symbolic link of the user, rmdir keeps it, but fs::remove would remove it.
   if (world_.rank == 0) ::rmdir(fs::path(path).parent_path().c_str());
+  return fmt::format("the weights of step {} were not written to {}", done, path);
 }
 
 }  // namespace tessera::train

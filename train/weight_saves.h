@@ -6,7 +6,8 @@
 //   out/best/model.safetensors               weights of the best evaluation so far
 //
 // Each save has a separate folder, because a model may have other files beside its weights. If a
-// save fails, the run continues, with a warning to the user and a line in the log.
+// save fails, the run continues, with a warning to the user and a line in the log. If no later save
+// of the same kind succeeds, the run ends with an error after its last step.
 #pragma once
 
 #include <cstdint>
@@ -52,12 +53,16 @@ class WeightSaves {
   const std::optional<BestEvaluation>& best() const { return best_; }
   /// The number of saves, including failed saves.
   int64_t count() const { return count_; }
+  /// Returns an error message if the last save of the best weights failed, or the last save after
+  /// WeightSaveOptions::every steps. Otherwise returns an empty text. The same on every rank.
+  std::string failure() const { return best_failure_.empty() ? step_failure_ : best_failure_; }
 
  private:
   /// Saves the weights. Returns the reason of a failure, or an empty text. Every rank gets the same
   /// text. Collective.
   std::string save(const std::string& path, int64_t updates);
-  void report_failure(int64_t done, const std::string& path, const std::string& why);
+  /// Returns the message for failure().
+  std::string report_failure(int64_t done, const std::string& path, const std::string& why);
 
   WeightSaveOptions options_;
   const dist::World& world_;
@@ -66,6 +71,8 @@ class WeightSaves {
   Open open_;
   std::optional<BestEvaluation> best_;
   int64_t count_ = 0;
+  std::string best_failure_;  // empty: the last save of the best weights succeeded
+  std::string step_failure_;  // empty: the last save of after_step succeeded
 };
 
 }  // namespace tessera::train

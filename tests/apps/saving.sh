@@ -173,12 +173,26 @@ done
 [[ $(< best) == notes && ! -e refused.jsonl ]] || fail "a refused run wrote: $(cat best)"
 rm best
 
-# If a file of the user has the name of a save's folder, training warns and keeps the file.
+# fails_late PATTERN COMMAND...: the command must end with exit code 1 and an error with PATTERN.
+fails_late() {
+  local status=0
+  "${@:2}" > stdout.log 2> stderr.log < /dev/null || status=$?
+  [[ $status == 1 ]] || fail "exit code $status instead of 1: $(< stderr.log)"
+  grep -q -- "$1" stderr.log || fail "no '$1': $(< stderr.log)"
+}
+
+# If a file of the user has the name of a save's folder, training warns and keeps the file. The exit
+# code is 0 only if a later save succeeds.
 mkdir taken
 echo notes > taken/step-000000002
-alone "${run[@]}" --steps 3 --eval-every 0 --save taken/model.safetensors --save-every 2
-grep -q 'step 2 were not saved: the folder taken/step-000000002 cannot be made: Not a directory;' \
-  stderr.log || fail "$(cat stderr.log)"
+blocked=("$train_gpt" "${run[@]}" --eval-every 0 --save taken/model.safetensors --save-every 2)
+not_made='step 2 were not saved: the folder taken/step-000000002 cannot be made: Not a directory;'
+fails_late 'the weights of step 2 were not written to taken/step-000000002/model.safetensors$' \
+  "${blocked[@]}" --steps 3
+grep -q "$not_made" stderr.log || fail "$(cat stderr.log)"
+[[ -s taken/model.safetensors ]] || fail "no weights at the end"
+must_work "${blocked[@]}" --steps 4
+grep -q "$not_made" stderr.log || fail "$(cat stderr.log)"
 [[ $(< taken/step-000000002) == notes ]] || fail "a file of the user was removed"
 
 # On a full disk, training warns, continues, and has the same losses. The last weights are saved in
@@ -230,6 +244,22 @@ grep -q "the weights were not written to $work/replaced/model.safetensors\$" std
   fail "$(< stderr.log)"
 for file in rescued.html rescued.csv rescued.json; do [[ -s $file ]] || fail "no $file"; done
 grep -q '"type":"summary"' rescued.jsonl || fail "no summary: $(< rescued.jsonl)"
+
+# If the best weights cannot be written, the run goes on, and the exit code is 1 unless a later save
+# succeeds.
+mkdir best_lost
+unsaved=(env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/best_lost/best/" FAULT_CALLS=fsync
+  FAULT_AT=1 FAULT=ENOSPC "$train_gpt" "${run[@]}" --save "$work/best_lost/model.safetensors"
+  --save-best)
+fails_late "the weights of step 1 were not written to $work/best_lost/best/model.safetensors\$" \
+  "${unsaved[@]}" --steps 1 --eval-every 1
+grep -q 'the weights of step 1 were not saved: .*; training goes on' stderr.log ||
+  fail "$(< stderr.log)"
+[[ -s best_lost/model.safetensors && ! -e best_lost/best ]] || fail "$(find best_lost)"
+must_work "${unsaved[@]}" --steps 2 --eval-every 1
+grep -q 'the weights of step 1 were not saved: .*; training goes on' stderr.log ||
+  fail "$(< stderr.log)"
+[[ -s best_lost/best/model.safetensors ]] || fail "$(find best_lost)"
 
 # With a limited staging copy and a slow disk, the update waits until the thread that writes the
 # checkpoint has read the state. Results do not change.

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -316,6 +317,12 @@ TEST_CASE("if the last evaluation is not finite or the weights are lost, other f
   CHECK(best == std::vector<int64_t>{4});
   CHECK(error_of({{2, 1}, {4, 1}, {5, 1}}, "no weights") == "no weights");
   CHECK(error_of({{2, 1}, {4, 1}, {5, NAN}}, "no weights") == last);
+  // The best weights cannot be written, because a file has the name of their folder.
+  std::filesystem::remove_all(folder.path("best"));
+  std::ofstream(folder.path("best")) << "in the way";
+  CHECK(error_of({{2, 3}, {4, 2}, {5, 3}}, "") ==
+        "the weights of step 5 were not written to " + folder.path("best/w.safetensors"));
+  CHECK(error_of({{2, 1}, {4, 1}, {5, 1}}, "no weights") == "no weights");
 }
 
 TEST_CASE("norms and the timeline of steps are in the log, and change nothing else") {
