@@ -136,6 +136,20 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
+// Refuses an output that has the path of a folder of `saves`, such as out/best. A file of this path
+// would prevent the saves, and a folder of this path would mix its files with theirs.
+void check_folders_of_saves(const std::vector<GivenPath>& outputs,
+                            const std::vector<GivenPath>& saves) {
+  for (const GivenPath& save : saves) {
+    const std::string folder = fs::path(save.path).parent_path().string();
+    for (const GivenPath& output : outputs) {
+      if (output.path.empty() || !same_file(output.path, folder)) continue;
+      fail_input("{} {} is the folder in which {} writes; give another path", output.flag,
+                 output.path, save.flag);
+    }
+  }
+}
+
 bool is_checkpoint(const fs::path& folder) {
   return train::names_checkpoint(folder.string()) && train::has_manifest(folder.string());
 }
@@ -303,6 +317,7 @@ void check_paths(const GivenPaths& given) {
   check_step_folders(given.saves);
   if (!given.saves.file.empty()) {
     const std::vector<GivenPath> files = files_of_saves(given);
+    check_folders_of_saves(given.outputs, files);
     paths.outputs.insert(paths.outputs.end(), files.begin(), files.end());
   }
   for (size_t i = 0; i < paths.outputs.size(); ++i) {

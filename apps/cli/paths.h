@@ -42,7 +42,8 @@ struct GivenPaths {
 ///   - an output is a checkpoint or in a checkpoint, which the output would damage;
 ///   - an output is the lock of a folder of checkpoints, or has the name of an unfinished
 ///     checkpoint, or is where --checkpoint may write a checkpoint;
-///   - a save during the run would replace an input, a data file there, or another output;
+///   - a save during the run would replace an input, a data file there, or another output, or an
+///     output has the path of the folder of such a save;
 ///   - the saves of --save-every would be in the folder of --checkpoint or beside a checkpoint.
 ///
 /// Existing files are compared by device and inode, so that two links to one file count as equal.

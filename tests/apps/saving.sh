@@ -159,6 +159,8 @@ expect 'is what --init reads' "$train_gpt" --data text.txt \
 mkdir -p best && cp text.txt best/model.safetensors
 expect 'is what --data reads' "$train_gpt" --data best/model.safetensors --save model.safetensors \
   --save-best
+expect '--save best is the folder in which --save-best writes' "$train_gpt" "${run[@]}" \
+  --save best --save-best
 expect 'writes folders of the same names there' "${save[@]}" --save-every 5 --checkpoint .
 sed -E 's/("n_layer": *)2/\13/' long/config.json > best/config.json
 expect 'best/config.json' "${save[@]}" --save-best

@@ -284,6 +284,18 @@ TEST_CASE("weights saved during a run overwrite no input and no checkpoint") {
   CHECK(refused({"--save-every", "25", "--checkpoint", "out/"})
             .find("writes folders of the same names") != std::string::npos);
   CHECK(refused({"--save-best", "--checkpoint", "out"}).empty());
+  // No output has the path of the folder of a save.
+  for (const char* flag :
+       {"--log", "--trace", "--report", "--csv", "--tensorboard", "--checkpoint", "--save"}) {
+    CAPTURE(flag);
+    CHECK(refused({"--save-best", flag, "out/best"})
+              .starts_with(std::string(flag) + " out/best is the folder in which --save-best"));
+  }
+  CHECK(refused({"--log", "out/best"}).empty());
+  CHECK(refused({"--save-best", "--log", "best"}).empty());
+  CHECK(refused({"--save-every", "25", "--trace", "out/step-000000050"})
+            .find("the folder in which --save-every writes") != std::string::npos);
+  CHECK(refused({"--save-every", "20", "--trace", "out/step-000000050"}).empty());
   CHECK(refused({"--save-every", "25", "--checkpoint", "elsewhere"}).empty());
 }
 
