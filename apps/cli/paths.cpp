@@ -14,6 +14,8 @@
 #include "core/text/input_file.h"
 #include "core/text/lower_case.h"
 #include "core/text/output_file.h"
+#include "data/images/image_data.h"
+#include "data/ratings/rating_file.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/report/log_reader.h"
 #include "train/weight_saves.h"
@@ -59,10 +61,20 @@ bool is_data_of(const std::string& path, const std::string& folder) {
   const fs::path relative = fs::canonical(path, error).lexically_relative(within);
   if (relative.empty() || *relative.begin() == "..") return false;
   const std::string name = lower_case(relative.filename().string());
-  constexpr std::array rating_files = {"u.data", "ratings.dat", "ratings.csv"};
-  if (std::ranges::find(rating_files, name) != rating_files.end()) return true;
-  constexpr std::array ends = {".bin", ".txt", "-ubyte", ".gz", ".jpg", ".jpeg", ".png", ".inter"};
+  if (data::names_rating_file(name)) return true;
+  constexpr std::array ends = {".bin", ".txt", "-ubyte", ".gz", ".jpg", ".jpeg", ".png"};
   return std::ranges::any_of(ends, [&](const char* end) { return name.ends_with(end); });
+}
+
+// True if `path` is directly in the existing folder `folder`, under a name that readers of folders
+// take for data. Such a new file would change the data, or make the folder unreadable.
+bool has_data_name(const std::string& path, const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return false;
+  const fs::path name = future_name(path);
+  if (!same_file(name.parent_path().string(), folder)) return false;
+  const std::string file = name.filename().string();
+  return data::names_rating_file(file) || data::names_image_data(file);
 }
 
 // Refuses an output file to which standard output or error is redirected. The program and the
@@ -335,6 +347,11 @@ void check_paths(const GivenPaths& given) {
       }
       if (is_data_of(path, input.path)) {
         fail_input("{} {} is a data file in the folder that {} reads, and would be overwritten",
+                   flag, path, input.flag);
+      }
+      if (has_data_name(path, input.path)) {
+        fail_input("{} {} has the name of a data file, and is in the folder that {} reads; give "
+                   "another name",
                    flag, path, input.flag);
       }
     }

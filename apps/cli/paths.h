@@ -36,6 +36,8 @@ struct GivenPaths {
 ///
 ///   - an output is an input that it may not replace, a data file in an input folder, or another
 ///     output;
+///   - an output is directly in an input folder and has a name that readers take for data, such as
+///     ratings.csv;
 ///   - an output other than the run's log is the log of a run;
 ///   - an output is "-", which does not stand for standard output here;
 ///   - an output is the file that standard output or error is redirected to;

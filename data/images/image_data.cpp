@@ -69,10 +69,14 @@ ImageData in_memory(std::string format, std::shared_ptr<const ImageSet> train,
 
 constexpr ImageShape cifar_shape{32, 32, 3};
 
+bool names_cifar10_batch(const std::string& file) {
+  return file.starts_with("data_batch_") && file.ends_with(".bin");
+}
+
 Found find_cifar10(const Folder& folder) {
   std::vector<std::string> paths;
   for (const std::string& file : folder.files) {
-    if (file.starts_with("data_batch_") && file.ends_with(".bin")) paths.push_back(folder.in(file));
+    if (names_cifar10_batch(file)) paths.push_back(folder.in(file));
   }
   const bool tests = folder.has_file("test_batch.bin");
   if (paths.empty() && !tests) return {};
@@ -103,17 +107,23 @@ Found find_cifar100(const Folder& folder) {
                    cifar_shape);
 }
 
-// Returns the path of the IDX file for a part ("train" or "t10k") and a content ("images-idx3" or
-// "labels-idx1"). Returns an empty path if the folder has no such file.
-std::string idx_file(const Folder& folder, const std::string& part, std::string content) {
-  const auto dash = content.rfind('-');
+// Returns the names that the IDX file may have for a part ("train" or "t10k") and a content
+// ("images-idx3" or "labels-idx1").
+std::vector<std::string> idx_names(const std::string& part, const std::string& content) {
   std::string dotted = content;
-  dotted[dash] = '.';
+  dotted[content.rfind('-')] = '.';
+  std::vector<std::string> names;
   for (const std::string& name : {content, dotted}) {
-    for (const char* suffix : {"-ubyte", "-ubyte.gz"}) {
-      const std::string file = part + "-" + name + suffix;
-      if (folder.has_file(file)) return folder.in(file);
-    }
+    for (const char* suffix : {"-ubyte", "-ubyte.gz"}) names.push_back(part + "-" + name + suffix);
+  }
+  return names;
+}
+
+// Returns the path of the IDX file for a part and a content (idx_names), or an empty path if the
+// folder has no such file.
+std::string idx_file(const Folder& folder, const std::string& part, const std::string& content) {
+  for (const std::string& file : idx_names(part, content)) {
+    if (folder.has_file(file)) return folder.in(file);
   }
   return {};
 }
@@ -302,6 +312,19 @@ std::string ImageData::description() const {
   return fmt::format("{} of {} x {} x {} in {} to train on, {} to validate",
                      counted(train->size(), "image"), height, width, channels,
                      counted(classes(), "class", "classes"), grouped(validation->size()));
+}
+
+bool names_image_data(const std::string& name) {
+  constexpr std::array others = {"test_batch.bin", "batches.meta.txt", "train.bin", "test.bin",
+                                 "fine_label_names.txt"};
+  if (names_cifar10_batch(name) || std::ranges::find(others, name) != others.end()) return true;
+  for (const char* part : {"train", "t10k"}) {
+    for (const char* content : {"images-idx3", "labels-idx1"}) {
+      const std::vector<std::string> names = idx_names(part, content);
+      if (std::ranges::find(names, name) != names.end()) return true;
+    }
+  }
+  return false;
 }
 
 ImageData open_image_data(const ImageDataOptions& options) {

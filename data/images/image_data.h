@@ -57,4 +57,8 @@ struct ImageData {
 ///  - if image_size differs from the images' size, except for folders, whose images are resized.
 ImageData open_image_data(const ImageDataOptions& options);
 
+/// True if open_image_data takes a file of this name, directly in the folder that it opens, for a
+/// part of CIFAR or MNIST.
+bool names_image_data(const std::string& name);
+
 }  // namespace tessera::data

@@ -105,12 +105,7 @@ std::string file_in(const std::string& folder) {
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string file = entry->path().filename();
-    std::string_view name = file;
-    if (name.ends_with(".gz")) name.remove_suffix(3);
-    if (name == "u.data" || name == "ratings.dat" || name == "ratings.csv" ||
-        name.ends_with(".inter")) {
-      found.push_back(file);
-    }
+    if (names_rating_file(file)) found.push_back(file);
   }
   if (error) fail_input("{}: cannot be read: {}", folder, error.message());
   std::sort(found.begin(), found.end());
@@ -129,6 +124,12 @@ std::string file_in(const std::string& folder) {
 }
 
 }  // namespace
+
+bool names_rating_file(std::string_view name) {
+  if (name.ends_with(".gz")) name.remove_suffix(3);
+  return name == "u.data" || name == "ratings.dat" || name == "ratings.csv" ||
+         name.ends_with(".inter");
+}
 
 RatingData read_rating_file(const std::string& path, const std::string& columns) {
   std::error_code error;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "data/ratings/rating_data.h"
 
@@ -11,5 +12,7 @@ namespace tessera::data {
 /// `path` is a file of ratings, or a folder with exactly one such file. Throws InputError as
 /// open_rating_data does.
 RatingData read_rating_file(const std::string& path, const std::string& columns);
+/// True if a file of this name in a folder is taken for the folder's ratings.
+bool names_rating_file(std::string_view name);
 
 }  // namespace tessera::data

@@ -46,6 +46,15 @@ expect '--save-every in/step-000000004/model.bin is a data file in the folder th
 recommender=("$TESSERA_BIN/train_recommender" --steps 1 --batch 2 --micro-batch 2)
 expect '--csv in/u.data is a data file in the folder that --data reads' "${recommender[@]}" \
   --data in --csv in/u.data
+# Nor does a new file there have a name that the reader would take for data.
+for name in data_batch_9.bin train.bin t10k-labels.idx1-ubyte.gz; do
+  expect "--log in/$name has the name of a data file, and is in the folder that --data reads" \
+    "${resnet[@]}" --data in --log "in/$name"
+done
+for name in ratings.csv new.inter; do
+  expect "--csv in/$name has the name of a data file, and is in the folder that --data reads" \
+    "${recommender[@]}" --data in --csv "in/$name"
+done
 # The log beside a report is an output, too.
 same='the log beside it and --trace would write the same file'
 expect "$same" "${resnet[@]}" --report new.html --trace ./new.jsonl
