@@ -15,6 +15,7 @@
 #include <spdlog/spdlog.h>
 
 #include "apps/cli/agreement.h"
+#include "apps/cli/class_folders.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_header.h"
 #include "apps/cli/saved_weights.h"
@@ -68,8 +69,7 @@ data::ImageData open_data(const ImageTrainOptions& options) {
   return data;
 }
 
-// Compares the data over ranks. This check comes before `complete`, because `complete` derives the
-// number of steps from the number of images.
+// Compares the data over ranks, before `complete` computes the steps from the number of images.
 void check_data(const dist::World& world, const ImageTrainOptions& options,
                 const data::ImageData& data) {
   if (world.size == 1) return;  // no other rank to compare with
@@ -316,8 +316,7 @@ class Run {
     return failure;
   }
 
-  // Saves the weights; `updates` is the number of updates that made them. Returns why the weights
-  // were not saved, or an empty text.
+  // Saves the weights after `updates` updates. Returns why this failed, or an empty text.
   std::string save(int64_t updates) {
     return train::save_or_rescue(options_.save, *optimizer_, world_, [&](const std::string& path) {
       return train::open_weights(path, *model_, save_options(updates));
@@ -370,6 +369,7 @@ int run(int argc, char** argv, dist::World& world) {
     return 0;
   }
   data::ImageData data = open_data(line.options);
+  check_outside_classes(paths_of(line.options, ""), line.options.data, data.class_parents);
   check_data(world, line.options, data);
   complete(line, data.train->size(), data.format);
   const ImageTrainOptions& options = line.options;

@@ -25,20 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the absolute path of a file. The file need not exist. Follows symbolic links, even if
-// their target does not exist.
-fs::path future_name(const std::string& path) {
-  std::error_code error;
-  fs::path name = fs::absolute(path, error);
-  constexpr int most_links = 40;  // the kernel's limit
-  for (int i = 0; i < most_links && fs::is_symlink(name, error); ++i) {
-    name = name.parent_path() / fs::read_symlink(name, error);
-  }
-  const fs::path resolved = fs::weakly_canonical(name, error);
-  if (error) return name;
-  return resolved.has_filename() ? resolved : resolved.parent_path();  // a/b/ becomes a/b
-}
-
 bool same_file(const std::string& a, const std::string& b) {
   struct stat of_a{};
   struct stat of_b{};
@@ -237,6 +223,18 @@ void refuse_log(const std::string& flag, const std::string& path) {
 }
 
 }  // namespace
+
+fs::path future_name(const std::string& path) {
+  std::error_code error;
+  fs::path name = fs::absolute(path, error);
+  constexpr int most_links = 40;  // the kernel's limit
+  for (int i = 0; i < most_links && fs::is_symlink(name, error); ++i) {
+    name = name.parent_path() / fs::read_symlink(name, error);
+  }
+  const fs::path resolved = fs::weakly_canonical(name, error);
+  if (error) return name;
+  return resolved.has_filename() ? resolved : resolved.parent_path();  // a/b/ becomes a/b
+}
 
 void check_outside_checkpoints(const std::string& flag, const std::string& path) {
   const fs::path name = future_name(path);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,10 @@ struct GivenPaths {
   std::vector<GivenPath> outputs;
   GivenSaves saves = {};
 };
+
+/// Returns the absolute path of a file, which need not exist. Follows symbolic links, even if their
+/// target does not exist.
+std::filesystem::path future_name(const std::string& path);
 
 /// Throws InputError, naming the flags, in these cases:
 ///

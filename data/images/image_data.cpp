@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <initializer_list>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -165,9 +165,13 @@ Found find_idx(const Folder& folder) {
   return data;
 }
 
+constexpr std::array<std::string_view, 2> training_names = {"train", "training"};
+constexpr std::array<std::string_view, 3> validation_names = {"val", "valid", "validation"};
+constexpr std::array<std::string_view, 2> test_names = {"test", "testing"};
+
 // Returns the folders that have one of these names in upper or lower case.
 std::vector<std::string> folders_called(const Folder& folder,
-                                        std::initializer_list<std::string_view> names) {
+                                        std::span<const std::string_view> names) {
   std::vector<std::string> found;
   for (const std::string& name : folder.folders) {
     if (std::ranges::find(names, lower_case(name)) != names.end()) found.push_back(name);
@@ -196,15 +200,28 @@ std::string only_one(const Folder& folder, const std::vector<std::string>& names
 // folder counts only if it has at least `least` class folders. With fewer folders, it is itself
 // taken for a class with this name.
 std::string training_folder(const Folder& folder, size_t least) {
-  std::vector<std::string> found = folders_called(folder, {"train", "training"});
+  std::vector<std::string> found = folders_called(folder, training_names);
   std::erase_if(found,
                 [&](const auto& name) { return folders_in(folder.in(name)).size() < least; });
   return only_one(folder, found);
 }
 
 std::string validation_folder(const Folder& folder) {
-  const auto found = folders_called(folder, {"val", "valid", "validation"});
-  return only_one(folder, found.empty() ? folders_called(folder, {"test", "testing"}) : found);
+  const auto found = folders_called(folder, validation_names);
+  return only_one(folder, found.empty() ? folders_called(folder, test_names) : found);
+}
+
+// Returns the paths that are folders of parts, or would count as such if they existed.
+std::vector<std::string> part_paths(const Folder& folder) {
+  std::vector<std::string> paths;
+  const auto add = [&](std::span<const std::string_view> names) {
+    for (const std::string& name : folders_called(folder, names)) paths.push_back(folder.in(name));
+    for (const std::string_view name : names) paths.push_back(folder.in(std::string(name)));
+  };
+  add(training_names);
+  add(validation_names);
+  if (folders_called(folder, validation_names).empty()) add(test_names);
+  return paths;
 }
 
 bool has_files(const std::string& path) {
@@ -249,6 +266,9 @@ Found find_folders(const Folder& folder) {
   if (training.empty()) {
     training = folder.path;
     validation.clear();  // a folder such as "val" or "test" is then one of the classes
+    data.class_parents = {training};
+  } else {
+    data.class_parents = part_paths(folder);
   }
   data.class_names = folders_in(training);
   if (data.classes() < 2) return {};

@@ -37,6 +37,10 @@ struct ImageData {
   std::shared_ptr<const ImageSet> train = {};
   std::shared_ptr<const ImageSet> validation = {};
   std::vector<std::string> class_names = {};
+  /// For folders of images: the folders in which each folder counts as a class. These are the path
+  /// itself, or the folders of its parts, such as train/. The latter include folders that do not
+  /// exist but would count as a part if they did, such as valid/.
+  std::vector<std::string> class_parents = {};
   /// Shape, normalisation and kind of augmentation. Mean and deviation are measured if the training
   /// images are in memory; folders use ImageNet's. Seed, dtype and `augments` are set by the run.
   ImageTransformOptions transform = {};

@@ -89,6 +89,21 @@ for _ in 1 2; do
   must_work "${resnet[@]}" --data classes --image-size 32 --eval-every 0 --log classes/run.jsonl \
     --save classes/model.safetensors
 done
+# No output gets into a class folder, whatever the images are called, or becomes a class.
+cp -r classes/train flat
+for name in a b; do mv "flat/$name/0.png" "flat/$name/0"; done
+before=$(find flat | sort; sha256sum flat/*/*)
+into='where each folder is read as a class of images'
+for output in 'log flat/a/0' 'save flat/b/0' 'trace flat/new/trace.json' 'tensorboard flat/a' \
+  'checkpoint flat/saved' 'log classes/train/run.jsonl' 'trace classes/train/a/0.png'; do
+  read -r flag path <<< "$output"
+  if [[ $path == classes/* ]]; then data=classes; else data=flat; fi
+  expect "--$flag $path \(would write in .*$into\|is a data file in the folder\)" "${resnet[@]}" \
+    --data $data --image-size 32 "--$flag" "$path"
+done
+expect "--save-best flat/best/m.safetensors would write in flat, $into" mpirun -n 2 "${resnet[@]}" \
+  --data flat --image-size 32 --save flat/m.safetensors --save-best --eval-every 1
+[[ $(find flat | sort; sha256sum flat/*/*) == "$before" ]] || fail "images were changed"
 # Training may continue on weights in place: --init and --save may name the same file.
 must_work "${run[@]}" --data text.txt --init in/model.safetensors --save in/model.safetensors
 must_work "${run[@]}" --data text.txt --log /dev/null

@@ -1,0 +1,96 @@
+#include "apps/cli/class_folders.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+
+#include "core/error.h"
+#include "data/images/formats/folder_images.h"
+#include "train/weight_saves.h"
+
+namespace tessera::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Written {
+  GivenPath output;  // as the error names it
+  fs::path file;     // a file that is written; in a folder of outputs, it stands for all files
+};
+
+std::vector<Written> written_by(const GivenPaths& paths) {
+  std::vector<Written> written;
+  const auto add = [&](const GivenPath& output, const fs::path& path) {
+    written.push_back({output, future_name(path.string())});
+    // Images of a class may be symbolic links to files elsewhere, and a new file replaces the link.
+    written.push_back({output, future_name(path.parent_path().string()) / path.filename()});
+  };
+  for (const GivenPath& output : paths.outputs) {
+    if (output.path.empty()) continue;
+    const std::string_view flag = output.flag;
+    const bool is_folder = flag == "--tensorboard" || flag == "--checkpoint";
+    add(output, fs::absolute(is_folder ? output.path + "/file" : output.path));
+  }
+  const auto& [save, others, every, best, checkpoints] = paths.saves;
+  const auto add_save = [&](const char* flag, const std::string& path) {
+    add({flag, path}, fs::absolute(path));
+  };
+  if (!save.empty() && best) add_save("--save-best", train::best_weights_path(save));
+  if (!save.empty() && every > 0) add_save("--save-every", train::step_weights_path(save, every));
+  return written;
+}
+
+// A folder below which images are read.
+struct ReadFolder {
+  fs::path path;
+  std::ptrdiff_t depth;  // images are read from this number of levels below the path on
+  std::string parent;    // the folder of the class folders, as the error names it
+};
+
+std::vector<ReadFolder> folders_read(const std::string& data,
+                                     const std::vector<std::string>& class_parents) {
+  std::vector<ReadFolder> folders;
+  for (const std::string& parent : class_parents) {
+    // Files beside the class folders are not read. But a part that does not exist yet is not to be
+    // made, and other parts have no use for such files.
+    folders.push_back({future_name(parent), parent == data ? 2 : 1, parent});
+    std::error_code error;
+    if (!fs::is_directory(parent, error)) continue;
+    // Class folders may be symbolic links to folders anywhere.
+    for (const std::string& name : data::folders_in(parent)) {
+      const fs::path folder = fs::path(parent) / name;
+      if (fs::is_symlink(folder, error)) {
+        folders.push_back({future_name(folder.string()), 1, parent});
+      }
+    }
+  }
+  return folders;
+}
+
+// Returns how many levels `file` is below `folder`, or 0 if it is not below, or if a name on the
+// way begins with a dot.
+std::ptrdiff_t levels_below(const fs::path& file, const fs::path& folder) {
+  const fs::path relative = file.lexically_relative(folder);
+  const bool has_dot = std::any_of(relative.begin(), relative.end(), [](const fs::path& name) {
+    return name.string().starts_with('.');  // also true for ".." and "."
+  });
+  return has_dot ? 0 : std::distance(relative.begin(), relative.end());
+}
+
+}  // namespace
+
+void check_outside_classes(const GivenPaths& paths, const std::string& data,
+                           const std::vector<std::string>& class_parents) {
+  const std::vector<ReadFolder> folders = folders_read(data, class_parents);
+  for (const auto& [output, file] : written_by(paths)) {
+    for (const auto& [folder, depth, parent] : folders) {
+      if (levels_below(file, folder) < depth) continue;
+      fail_input(
+          "{} {} would write in {}, where each folder is read as a class of images; give a path "
+          "outside of it",
+          output.flag, output.path, parent);
+    }
+  }
+}
+
+}  // namespace tessera::apps

@@ -1,0 +1,22 @@
+// Checks that the outputs of a run leave the class folders of its images as they are. Images are
+// recognized by their content, whatever their names are, and each folder beside the class folders
+// counts as a class. So an output there could replace an image, or make a class of its own: then
+// the same command could not resume.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/cli/paths.h"
+
+namespace tessera::apps {
+
+/// Throws InputError, naming the flag, if an output or a save during the run would be in a class
+/// folder, would make a new one, or would be in a part of the data set, such as train/. `data` is
+/// the path of the images, and `class_parents` is ImageData::class_parents. Files directly beside
+/// the class folders of a data set without parts are accepted, and so are names that begin with a
+/// dot, because neither are read.
+void check_outside_classes(const GivenPaths& paths, const std::string& data,
+                           const std::vector<std::string>& class_parents);
+
+}  // namespace tessera::apps
