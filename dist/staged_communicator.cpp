@@ -177,9 +177,10 @@ class StagedCommunicator : public Communicator {
   void barrier() override { host_->barrier(); }
 
  private:
-  /// Returns a tensor in a host buffer. Refuses a call from the body of a run(): another thread may
-  /// make a call at the same time and use the same buffer. Also, if the buffer had to grow, the
-  /// body would wait for itself, because growing waits for all earlier calls.
+  /// Returns a tensor in a host buffer. Refuses a call from the body of a run(), which runs on the
+  /// host communicator's thread: meanwhile, the thread that makes the calls may use the same
+  /// buffer. Also, if the buffer had to grow, the body would wait for itself, because growing waits
+  /// for all earlier calls.
   Tensor host_memory(PinnedBuffer& buffer, int64_t elements, DType dtype) {
     TESSERA_CHECK(body_thread_ != std::this_thread::get_id(),
                   "{}: a call inside run() cannot copy GPU memory to the host", name());

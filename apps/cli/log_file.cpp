@@ -57,10 +57,10 @@ struct LoggedRun {
 };
 
 // Reads the log for a checkpoint of step `step`. A header or `resume` line gives the seed of the
-// steps that follow it. Its seed is used only if a step up to `step` is logged after the line, or
-// if the line resumes from an earlier step. Otherwise the run may have changed its seed when it
-// resumed from this checkpoint, and then taken no step. Invalid lines are passed over, because
-// RunLog removes or refuses them.
+// steps that follow it. The line counts if a step up to `step` follows it, or if it resumes from an
+// earlier step. A line that resumes from `step` itself does not count: its seed may be new, and the
+// checkpoint was made before it. Invalid lines are passed over, because RunLog removes or refuses
+// them.
 LoggedRun logged_run(const std::string& path, int64_t step) {
   LoggedRun logged;
   std::optional<std::string> seed;

@@ -26,16 +26,16 @@ namespace {
 
 constexpr const char* threads_setting = "threads";
 
-// Members of a log header that are not compared as settings of the run, in addition to the flags
-// that may always change. They describe the program, the machine, and how models are evaluated. The
-// data are compared by a digest instead, and the preset by the sizes of its model.
+// Members of a log header that do not count as settings of the run. They describe the program, the
+// machine, and how models are evaluated. The data are compared by a digest instead, and the preset
+// by the sizes of its model. Flags that may always change do not count either (may_always_change).
 const std::set<std::string> not_of_the_run = {
     "type",   "program", "version",  "data",       "device_name",  "communicator",
     "preset", "format",  "protocol", "popularity", "tuned_digest", "instructions"};
 
 // True for settings that the weights of a checkpoint depend on. With --eval-only, check() compares
-// only these settings and those that must_agree names. The latter include settings on which the
-// optimizer's state depends, because a checkpoint is restored with this state.
+// only these settings and those for which must_agree() is true. Among the latter are settings on
+// which the optimizer's state depends, because a checkpoint is restored with this state.
 bool shapes_weights(const std::string& name) {
   if (name == "model.dropout") return false;  // evaluations are without dropout
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
@@ -199,8 +199,8 @@ void Resumed::open(const dist::World& world) {
     return;
   }
   // All ranks wait until rank 0 has claimed the folder, because the claim may rename the checkpoint
-  // to open. If a run was killed while it replaced a checkpoint, that checkpoint has a temporary
-  // name until the next claim (remove_partial_checkpoints).
+  // that is opened below. If a run was killed while it replaced a checkpoint, that checkpoint has a
+  // temporary name until the next claim (remove_partial_checkpoints).
   world.communicator->barrier();
   if (flags_.resume != "never") checkpoint_ = train::open_checkpoint(flags_.resume, world);
   if (writes) check_no_later_steps();
@@ -273,8 +273,8 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
   const bool imported = !manifest.imported.empty();
   const auto is_compared = [&](const ChangedSetting& changed) {
     const std::string& name = changed.name;
-    // Settings that the import did not record are not compared, except the epsilon, which it omits
-    // if it is the default.
+    // Only settings that the import recorded are compared, and the epsilon: an import does not
+    // record the default epsilon, so a missing one means the default.
     if (imported) return has_setting(manifest.run, name) || is_epsilon(name);
     if (recent.contains(name) && !has_setting(manifest.run, name)) return false;
     return !flags_.only_weights || shapes_weights(name) || must_agree(changed, run);
@@ -343,13 +343,13 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
 
 // Drops the best evaluation so far if evaluations of this run cannot be compared with it: because a
 // setting that affects evaluations has changed, or because this run measures something else. The
-// second reason counts only if this run saves its best weights. A run that does not save them only
-// copies the checkpoint's best evaluation to its own checkpoints.
+// second reason counts only if this run saves its best weights. Without --save-best, a run just
+// passes the checkpoint's best evaluation on to its own checkpoints.
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;
   for (const ChangedSetting& changed : changed_settings(run, manifest().run)) {
-    // check() has refused changes of compared settings that --resume-changed does not name. Changes
-    // of settings that check() does not compare are ignored.
+    // A change that --resume-changed does not name is of a setting that check() does not compare,
+    // because check() has refused all others. Such a change is ignored.
     const bool named = std::ranges::find(flags_.changed, changed.name) != flags_.changed.end();
     if (!named || !affects_evaluation(changed.name, run)) continue;
     spdlog::info("{}, so earlier evaluations no longer count as the best", difference(changed));

@@ -40,8 +40,8 @@ bool finished(const Resumed& resumed, int64_t steps) {
                  resumed.folder(), resumed.step(), resumed.step());
     return true;
   }
-  // These settings follow from --steps: the default warm-up is at most a tenth of all steps, and
-  // some programs record the number of epochs.
+  // warmup and epochs are named too, because they follow from --steps: the default warm-up is at
+  // most a tenth of all steps, and some programs record the number of epochs.
   spdlog::info("{} done; for more steps give --steps and --resume-changed steps,warmup{}", all,
                has_setting(resumed.manifest().run, "epochs") ? ",epochs" : "");
   return true;

@@ -36,10 +36,11 @@ class CommMeasurement {
   CommMeasurement(dist::Communicator& communicator, const CommPlan& plan);
 
   /// Measures a collective on buffers of `bytes` bytes, at most the plan's max_bytes. `bytes` must
-  /// divide into equal pieces of whole elements, one for each rank. A barrier and a split cannot be
-  /// measured. all_reduce needs f32. With three or more ranks, exchange_v and all_gather_v divide
-  /// the buffer into unequal pieces, unless it has fewer than two elements per rank. send_receive
-  /// sends the buffer to the next rank of a ring. Collective; all ranks get the same result.
+  /// be a multiple of the number of ranks times the size of an element. Pieces are equal, except
+  /// that exchange_v and all_gather_v use unequal ones with three or more ranks and at least two
+  /// elements per rank. A barrier and a split cannot be measured. all_reduce needs f32.
+  /// send_receive sends the buffer to the next rank of a ring. Collective; all ranks get the same
+  /// result.
   CommResult measure(dist::Collective collective, int64_t bytes);
 
  private:
