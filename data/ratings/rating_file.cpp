@@ -17,12 +17,20 @@ namespace tessera::data {
 namespace {
 
 namespace fs = std::filesystem;
+__extension__ using int128 = __int128;
+
+// Removes one plus at the beginning, which std::from_chars does not read.
+std::string_view without_plus(std::string_view text) {
+  const bool has_plus = text.starts_with('+') && !text.starts_with("+-");
+  return has_plus ? text.substr(1) : text;
+}
 
 template <class T>
 T number_in(std::string_view text, std::string_view name, const TextLines& lines) {
   T value{};
-  const char* const end = text.data() + text.size();
-  const auto [last, error] = std::from_chars(text.data(), end, value);
+  const std::string_view digits = without_plus(text);
+  const char* const end = digits.data() + digits.size();
+  const auto [last, error] = std::from_chars(digits.data(), end, value);
   if (error == std::errc::result_out_of_range && last == end) {
     lines.refuse("the {} {} is too large or too small", name, excerpt(text));
   }
@@ -80,9 +88,26 @@ class RatingParser {
         ratings_.values.push_back(number_in<float>(text, "rating", lines_));
         break;
       case RatingField::time:
-        ratings_.times.push_back(number_in<double>(text, "time", lines_));
+        add_time(text);
         break;
     }
+  }
+
+  // Keeps a whole number exactly. A time with a fraction or an exponent is rounded to double.
+  void add_time(std::string_view text) {
+    int64_t rest = 0;
+    if (without_plus(text).find_first_not_of("-0123456789") == std::string_view::npos) {
+      const auto whole = number_in<int64_t>(text, "time", lines_);
+      ratings_.times.push_back(static_cast<double>(whole));
+      // In 128 bits, because the double may be 2^63. The rest is from -512 to 512.
+      rest = static_cast<int64_t>(whole - static_cast<int128>(ratings_.times.back()));
+    } else {
+      ratings_.times.push_back(number_in<double>(text, "time", lines_));
+    }
+    std::vector<int16_t>& rests = ratings_.time_rests;
+    if (rest == 0 && rests.empty()) return;
+    rests.resize(ratings_.times.size() - 1);
+    rests.push_back(static_cast<int16_t>(rest));
   }
 
   static void renumber(std::vector<int32_t>& numbers, const std::vector<int32_t>& new_numbers) {

@@ -51,13 +51,14 @@ Ratings take_marked(Ratings& ratings, const Marks& marks) {
   taken.items = take_marked(ratings.items, marks, count);
   taken.values = take_marked(ratings.values, marks, count);
   taken.times = take_marked(ratings.times, marks, count);
+  taken.time_rests = take_marked(ratings.time_rests, marks, count);
   return taken;
 }
 
 // True if rating b is not older than rating a, or if there are no times. Rating b must come after
 // rating a in the file.
 bool is_later(const Ratings& ratings, uint32_t a, uint32_t b) {
-  return ratings.times.empty() || ratings.times[b] >= ratings.times[a];
+  return ratings.times.empty() || !ratings.is_earlier(b, a);
 }
 
 // Returns the indices of the ratings, grouped by user. Within a group, the order is that of the
@@ -105,8 +106,7 @@ void mark_latest(const Ratings& ratings, double fraction, Marks& marks) {
   std::iota(order.begin(), order.end(), 0);
   const auto first = order.end() - held;
   std::nth_element(order.begin(), first, order.end(), [&](uint32_t a, uint32_t b) {
-    const double x = ratings.times[a], y = ratings.times[b];
-    return x != y ? x < y : a < b;
+    return ratings.is_earlier(a, b) || (!ratings.is_earlier(b, a) && a < b);
   });
   std::for_each(first, order.end(), [&](uint32_t i) { marks[i] = 1; });
 }

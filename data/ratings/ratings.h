@@ -1,6 +1,8 @@
-// Ratings, or interactions, as arrays of equal length, except that `times` may be empty.
+// Ratings, or interactions, as arrays of equal length, except that `times` and `time_rests`
+// may be empty.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -10,9 +12,18 @@ struct Ratings {
   std::vector<int32_t> users;  // dense numbers from 0
   std::vector<int32_t> items;
   std::vector<float> values;
-  std::vector<double> times;  // seconds; empty if the file has none
+  std::vector<double> times;  // in the file's unit, often seconds; empty if the file has none
+  // What rounding to double took from the whole numbers in `times`: times[i] + time_rests[i] is the
+  // exact time of rating i. Nanoseconds since 1970 need it. Empty if all times are exact.
+  std::vector<int16_t> time_rests = {};
 
   int64_t size() const { return static_cast<int64_t>(users.size()); }
+  /// True if the time of rating a is before that of rating b. Needs times.
+  bool is_earlier(size_t a, size_t b) const {
+    // Rounding never swaps two times, so the rests decide only between equal rounded times.
+    if (times[a] != times[b] || time_rests.empty()) return times[a] < times[b];
+    return time_rests[a] < time_rests[b];
+  }
 };
 
 }  // namespace tessera::data

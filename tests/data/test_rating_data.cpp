@@ -185,6 +185,12 @@ TEST_CASE("of several ratings of one user and item, the latest is kept, in its p
   REQUIRE(without_times.train.values == std::vector<float>{2});
 }
 
+TEST_CASE("a number may begin with a plus") {
+  const RatingData data = read("u.data", "1\t2\t+3.5\t+4\n1\t3\t+2\t+0.5\n");
+  REQUIRE(data.train.values == std::vector<float>{3.5f, 2});
+  REQUIRE(data.train.times == std::vector<double>{4, 0.5});
+}
+
 TEST_CASE("invalid lines are refused, with file and line") {
   const std::string good = "1\t2\t3\t4\n";
   const auto second = [&](const std::string& line) {
@@ -196,13 +202,15 @@ TEST_CASE("invalid lines are refused, with file and line") {
   CHECK_THAT(second("\t2\t3\t4"), EndsWith("line 2: has an empty user"));
   CHECK_THAT(second("1\t \t3\t4"), EndsWith("line 2: has an empty item"));
   for (const char* rating :
-       {"nan", "inf", "-inf", "NAN", "", "x", "3x", "0x3", "+3", "3 4", "3,5"}) {
+       {"nan", "inf", "-inf", "NAN", "", "x", "3x", "0x3", "+", "+-3", "++3", "3 4", "3,5"}) {
     CHECK_THAT(second("1\t2\t"s + rating + "\t4"), ContainsSubstring("line 2: the rating is '"));
   }
   CHECK_THAT(second("1\t2\t1e99\t4"),
              EndsWith("line 2: the rating '1e99' is too large or too small"));
   CHECK_THAT(second("1\t2\t3\tnan"), EndsWith("line 2: the time is 'nan', expected a number"));
   CHECK_THAT(second("1\t2\t3\t1e999"), ContainsSubstring("the time '1e999' is too large"));
+  CHECK_THAT(second("1\t2\t3\t9223372036854775808"),
+             ContainsSubstring("the time '9223372036854775808' is too large"));
   CHECK_THAT(second("1\t2\0\t3\t4"s), EndsWith("line 2: has a NUL byte, expected text"));
   CHECK_THAT(second("1\t\xff\t3\t4"), ContainsSubstring("line 2: is not UTF-8"));
   CHECK_THAT(second("\n" + good), EndsWith("line 2: is empty"));
@@ -257,6 +265,8 @@ TEST_CASE("different ratings have different digests, and equal ratings the same"
       digest("10\tb\t3.5\t881250949\n10\ta\t2\t881250950.25\n9\ta\t5\t5\n"),
       digest("10\tb\t3.5\t881250949\n10\tc\t1\t881250950.25\n9\tc\t5\t5\n")};
   REQUIRE(digests.size() == 7);
+  // A double holds only the first of these two times.
+  REQUIRE(digest("1\t2\t3\t9007199254740992\n") != digest("1\t2\t3\t9007199254740993\n"));
   REQUIRE(digest(tabs) == data::digest_of_ratings(read("x.gz", test::gzipped(tabs))));
 }
 

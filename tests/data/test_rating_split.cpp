@@ -106,6 +106,23 @@ TEST_CASE("the split last holds out each user's latest rating") {
   REQUIRE(many.validation.size() <= 30);
 }
 
+TEST_CASE("whole times are compared exactly, also where a double is too coarse") {
+  // Nanoseconds since 1970. A double rounds the times of a and b to the same value.
+  const std::string text = "1,a,1700000000000000001\n1,b,1700000000000000000\n2,c,1.5\n2,d,+3\n";
+  const RatingData last = read(text, "last");
+  REQUIRE(items_of(last, last.validation) == Strings{"a", "d"});
+  REQUIRE(last.train.time_rests.size() == 2);
+  const RatingData latest = read(text, "time:0.25");
+  REQUIRE(items_of(latest, latest.validation) == Strings{"a"});
+  const RatingData twice = read("1,a,9007199254740993\n1,a,9007199254740992\n2,b,1\n", "none");
+  REQUIRE(twice.dropped == 1);
+  REQUIRE(twice.train.time_rests == std::vector<int16_t>{1, 0});
+  const RatingData limits =
+      read("1,a,9223372036854775807\n1,b,9223372036854775806\n1,c,-9223372036854775808\n", "last");
+  REQUIRE(items_of(limits, limits.validation) == Strings{"a"});
+  REQUIRE(read("1,a,5\n1,b,4\n", "last").train.time_rests.empty());
+}
+
 TEST_CASE("the split time holds out the latest fraction of all ratings") {
   const std::string text = "1,a,5\n1,b,9\n1,c,7\n2,d,1\n3,e,7\n3,f,7\n3,g,2\n";
   const RatingData data = read(text, "time:0.43");  // 3.01 of 7 ratings
