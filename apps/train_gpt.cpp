@@ -180,7 +180,7 @@ class Run {
   // standard output.
   void evaluate_only() {
     announce();
-    print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
+    print_evaluation(options_, evaluation(resumed_.step()), resumed_.step(), world_);
     print_sample();
   }
 

@@ -217,7 +217,7 @@ class Run {
   // Evaluates the weights of --init or of the checkpoint, and prints the result on standard output.
   void evaluate_only() {
     announce();
-    print_evaluation(evaluation(resumed_.step()), resumed_.step(), world_);
+    print_evaluation(options_, evaluation(resumed_.step()), resumed_.step(), world_);
   }
 
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the

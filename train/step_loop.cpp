@@ -41,9 +41,10 @@ void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
   throw_failure(try_to_write_reports(files, world, failure), world);
 }
 
-std::string non_finite_evaluation(int64_t done) {
+std::string non_finite_evaluation(int64_t done, bool f16) {
   return fmt::format(
-      "the evaluation after step {} is not finite: the weights or the data are invalid", done);
+      "the evaluation after step {} is not finite: {}the weights or the data are invalid", done,
+      f16 ? "activations overflow in fp16, or " : "");
 }
 
 StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
@@ -96,7 +97,9 @@ void StepLoop::train() {
   timeline_.end();
   count_.timeline = timeline_.window();
   if (checkpoints_) write_last_checkpoint(done);
-  if (!last_score_finite_) throw LastEvaluationError(non_finite_evaluation(done));
+  if (!last_score_finite_) {
+    throw LastEvaluationError(non_finite_evaluation(done, optimizer_.scales_losses()));
+  }
 }
 
 void StepLoop::write_last_checkpoint(int64_t done) {
@@ -161,7 +164,9 @@ void StepLoop::evaluate(int64_t done) {
   if (evaluation.finite()) return;
   // After the last step, train() throws an error with this message instead of a warning.
   last_score_finite_ = done < options_.steps;
-  if (last_score_finite_) spdlog::warn("{}", non_finite_evaluation(done));
+  if (last_score_finite_) {
+    spdlog::warn("{}", non_finite_evaluation(done, optimizer_.scales_losses()));
+  }
 }
 
 // Launches a step. Then logs the previous step, if it was not logged yet, so that the GPU computes

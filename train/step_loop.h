@@ -69,8 +69,9 @@ struct StepWork {
   std::map<std::string, std::string> weights = {};
 };
 
-/// Returns the message about an evaluation, after `done` steps, whose score is not finite.
-std::string non_finite_evaluation(int64_t done);
+/// Returns the message about an evaluation, after `done` steps, whose score is not finite. `f16`:
+/// the model is in fp16, whose activations can overflow although weights and data are valid.
+std::string non_finite_evaluation(int64_t done, bool f16);
 
 /// The score of the last evaluation of a run is not finite. All ranks still run.
 class LastEvaluationError : public Error {

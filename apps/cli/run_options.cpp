@@ -351,10 +351,11 @@ void keep_min_lr(RunOptions& options, const Resumed& resumed) {
   }
 }
 
-void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,
-                      const dist::World& world) {
+void print_evaluation(const RunOptions& options, const train::StepWork::Evaluation& result,
+                      int64_t step, const dist::World& world) {
   if (world.rank == 0) fmt::print("step {}  {}\n", step, result.text);
-  if (!result.finite()) fail("{}", train::non_finite_evaluation(step));
+  if (result.finite()) return;
+  fail("{}", train::non_finite_evaluation(step, parameter_dtype(options.memory) == DType::f16));
 }
 
 void set_up_messages(const RunOptions& options, const dist::World& world) {

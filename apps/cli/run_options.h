@@ -125,8 +125,8 @@ optim::ZeroOptions zero_options(const RunOptions& options);
 void keep_min_lr(RunOptions& options, const Resumed& resumed);
 /// Prints the result of --eval-only on standard output, on rank 0. Throws on every rank if the
 /// score is not finite.
-void print_evaluation(const train::StepWork::Evaluation& result, int64_t step,
-                      const dist::World& world);
+void print_evaluation(const RunOptions& options, const train::StepWork::Evaluation& result,
+                      int64_t step, const dist::World& world);
 /// Sets up messages as --quiet and --color ask for. Only rank 0 prints. Also calls outlive_readers,
 /// so that a run whose output goes into a pipe saves its work if the pipe's reader ends.
 void set_up_messages(const RunOptions& options, const dist::World& world);

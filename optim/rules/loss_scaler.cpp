@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/text/number_text.h"
 #include "core/text/step_number.h"
 
 namespace tessera::optim {
@@ -36,10 +37,15 @@ void LossScaler::restore(float scale, int64_t good_steps) {
   good_steps_ = good_steps;
 }
 
-void LossScaler::step(bool overflow, int64_t step) {
+void LossScaler::step(bool overflow, int64_t step, float loss) {
   // Small enough that loss * scale does not overflow f32 for any loss below 2^68.
   constexpr float largest = 0x1p60f;
   if (overflow) {
+    TESSERA_CHECK(
+        scale_ >= 2 || std::isfinite(loss),
+        "step {}: the loss is not finite ({}) at a loss scale of {}, and the scale cannot fall "
+        "below 1: activations overflow in fp16, or the weights or the data are invalid",
+        step_number(step), without_nan_sign(loss), scale_);
     TESSERA_CHECK(
         scale_ >= 2,
         "step {}: gradients overflow at a loss scale of {}, and the scale cannot fall below 1",

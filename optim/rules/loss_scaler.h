@@ -25,8 +25,9 @@ class LossScaler {
   /// Sets scale and good steps from a checkpoint. Throws InputError unless the scale is a power of
   /// two of at least 1 and good_steps is in [0, growth_interval).
   void restore(float scale, int64_t good_steps);
-  /// Adjusts the scale after a step. Throws if the scale would become less than 1.
-  void step(bool overflow, int64_t step);
+  /// Adjusts the scale after a step. `loss` is the step's loss without the scale. Throws if the
+  /// scale would become less than 1. The error says whether the loss or only gradients overflow.
+  void step(bool overflow, int64_t step, float loss);
 
  private:
   float scale_;

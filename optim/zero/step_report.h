@@ -21,7 +21,8 @@ struct StepReport {
   /// this is the rate of the parameter that has had the most updates.
   float learning_rate = 0;
   float loss_scale = 1;  // the loss scale of this step
-  /// True if no weight was changed: gradients overflowed under loss scaling, or no rank had data.
+  /// True if no weight was changed: loss or gradients overflowed under loss scaling, or no rank
+  /// had data.
   bool skipped = false;
   /// Parameters without an update, because no micro-batch gave them a gradient. An optimizer lists
   /// a parameter only in the first such step.

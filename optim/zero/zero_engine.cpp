@@ -238,7 +238,9 @@ void ZeroEngine::update_by(const Launched& launched) {
   const StepScalars values = launched.values.get();
   // A step without data cannot overflow, so it does not count as a good step of the loss scaler.
   const bool without_data = batches_with_data() == 0;
-  if (scaler_ && (values.skip || !without_data)) scaler_->step(values.skip, state_.step());
+  if (scaler_ && (values.skip || !without_data)) {
+    scaler_->step(values.skip, state_.step(), values.loss);
+  }
   if (values.skip || without_data) return;
   update_and_gather(launched.reached, values.gradient_scale, nullptr);
 }

@@ -14,18 +14,18 @@ using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("loss scale: begins at 2^16 and grows after 1,000 good steps") {
   LossScaler scaler(LossScaling{});
-  for (int64_t step = 0; step < 999; ++step) scaler.step(false, step);
+  for (int64_t step = 0; step < 999; ++step) scaler.step(false, step, 1.0f);
   CHECK(scaler.scale() == 65536);
-  scaler.step(false, 999);
+  scaler.step(false, 999, 1.0f);
   CHECK(scaler.scale() == 131072);
-  for (int64_t step = 1000; step < 2000; ++step) scaler.step(false, step);
+  for (int64_t step = 1000; step < 2000; ++step) scaler.step(false, step, 1.0f);
   CHECK(scaler.scale() == 262144);
 }
 
 TEST_CASE("loss scale: an overflow halves it and the good steps count anew") {
   LossScaler scaler({.initial = 64, .growth_interval = 3});
   const auto scale_after = [&](bool overflow) {
-    scaler.step(overflow, 0);
+    scaler.step(overflow, 0, 1.0f);
     return scaler.scale();
   };
   CHECK(scale_after(false) == 64);
@@ -39,17 +39,20 @@ TEST_CASE("loss scale: an overflow halves it and the good steps count anew") {
 
 TEST_CASE("loss scale: falling below 1 is an error that names the step and the scale") {
   LossScaler scaler({.initial = 2, .growth_interval = 1000});
-  scaler.step(true, 7);
+  scaler.step(true, 7, 1.0f);
   CHECK(scaler.scale() == 1);
-  CHECK_THROWS_WITH(scaler.step(true, 8),
+  CHECK_THROWS_WITH(scaler.step(true, 8, 1.0f),
                     ContainsSubstring("step 9") && ContainsSubstring("loss scale of 1"));
   CHECK(scaler.scale() == 1);
-  scaler.step(false, 9);  // a step without overflow is accepted at scale 1
+  // An infinite loss has overflowed in the forward, which the scale does not change.
+  CHECK_THROWS_WITH(scaler.step(true, 8, std::numeric_limits<float>::infinity()),
+                    ContainsSubstring("step 9: the loss is not finite (inf) at a loss scale of 1"));
+  scaler.step(false, 9, 1.0f);  // a step without overflow is accepted at scale 1
 }
 
 TEST_CASE("loss scale: growth stops before the scale becomes infinite") {
   LossScaler scaler({.initial = 0x1p59f, .growth_interval = 1});
-  for (int64_t step = 0; step < 100; ++step) scaler.step(false, step);
+  for (int64_t step = 0; step < 100; ++step) scaler.step(false, step, 1.0f);
   CHECK(scaler.scale() == 0x1p60f);
 }
 

@@ -59,6 +59,22 @@ TEST_CASE("a NaN is printed without sign") {
   CHECK(text.find("loss nan  norm nan") != std::string::npos);
 }
 
+TEST_CASE("a skipped step says whether its loss or only its gradients overflow") {
+  const auto line_of = [](float loss) {
+    return said([&] {
+      set_up_messages(true);
+      Progress progress(1, true, "tokens");
+      progress.step({.step = 0, .loss = loss, .loss_scale = 8.0f, .skipped = true});
+    });
+  };
+  const std::string overflow = line_of(2);
+  const std::string infinite = line_of(std::numeric_limits<float>::infinity());
+  set_up_messages(false);
+  CHECK(overflow.find("skipped, gradients overflow at a loss scale of 8") != std::string::npos);
+  CHECK(infinite.find("skipped, the loss is not finite (inf) at a loss scale of 8") !=
+        std::string::npos);
+}
+
 TEST_CASE("quiet messages leave only warnings and errors") {
   const std::string text = said([] {
     set_up_messages({.quiet = true});

@@ -307,7 +307,10 @@ TEST_CASE("if the last evaluation is not finite or the weights are lost, other f
     CHECK(std::filesystem::exists(folder.path("saved/step-000000005")));
     return error;
   };
-  const std::string last = non_finite_evaluation(5);
+  const std::string last = non_finite_evaluation(5, false);
+  CHECK(non_finite_evaluation(5, true) ==
+        "the evaluation after step 5 is not finite: activations overflow in fp16, or the weights "
+        "or the data are invalid");
   CHECK(error_of({{2, 1}, {4, NAN}, {5, 2}}, "") == "nothing was thrown");
   CHECK(error_of({{2, NAN}, {4, 1}, {5, NAN}}, "") == last);
   std::vector<int64_t> best;

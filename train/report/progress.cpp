@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -78,8 +79,12 @@ std::string memory_text(int64_t bytes) {
 
 std::string outcome(const StepLine& step) {
   if (step.skipped) {
-    return fmt::format("skipped, gradients overflow at a loss scale of {:.0f}",
-                       step.loss_scale.value_or(1));
+    // Gradients of a loss that is not finite mean nothing, so only the loss is named then.
+    std::string why = "gradients overflow";
+    if (!std::isfinite(step.loss)) {
+      why = fmt::format("the loss is not finite ({})", without_nan_sign(step.loss));
+    }
+    return fmt::format("skipped, {} at a loss scale of {:.0f}", why, step.loss_scale.value_or(1));
   }
   return fmt::format("loss {:.4f}  norm {:.3f}  lr {:.2e}", without_nan_sign(step.loss),
                      without_nan_sign(step.grad_norm), step.lr);
