@@ -1,7 +1,7 @@
 #include "train/images/image_evaluation.h"
 
 #include <array>
-#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "core/ops.h"
@@ -40,9 +40,11 @@ int64_t place_of_target(std::span<const float> logits, int32_t target) {
   const auto index = static_cast<size_t>(target);
   int64_t before = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
+    if (!(logits[i] < std::numeric_limits<float>::infinity())) {
+      return std::numeric_limits<int64_t>::max();
+    }
     const bool earlier = logits[i] == logits[index] && i < index;
-    const bool larger = !(logits[i] <= logits[index]);  // also true if either logit is NaN
-    before += i != index && (larger || earlier) ? 1 : 0;
+    before += logits[i] > logits[index] || earlier ? 1 : 0;
   }
   return before;
 }

@@ -32,8 +32,9 @@ ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::I
                                 const EvaluationWork& work, const dist::World& world);
 
 /// Returns the number of classes that come before the target in a row of logits: classes with a
-/// larger logit, and classes with an equal logit and a lower index. A class whose logit is NaN
-/// comes before the target. If the target's logit is NaN, all other classes come before the target.
+/// larger logit, and classes with an equal logit and a lower index. If a logit is NaN or +infinity,
+/// no class can be told from the others, and the largest int64_t is returned: however few classes
+/// there are, the target is not among the first guesses.
 int64_t place_of_target(std::span<const float> logits, int32_t target);
 
 }  // namespace tessera::train
