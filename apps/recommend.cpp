@@ -27,7 +27,9 @@ namespace {
 int32_t number_of(const std::vector<std::string>& ids, const std::string& id,
                   const std::string& model) {
   const auto found = std::find(ids.begin(), ids.end(), id);
-  if (found == ids.end()) fail_input("{}: the model has no user {}", model, nn::printable(id));
+  if (found == ids.end()) {
+    fail_input("{}: the model has no user {}", model, models::printable_id(id));
+  }
   return static_cast<int32_t>(found - ids.begin());
 }
 

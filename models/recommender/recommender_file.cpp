@@ -9,6 +9,7 @@
 #include "core/text/control_character.h"
 #include "core/text/json_read.h"
 #include "core/text/number_text.h"
+#include "core/text/utf8.h"
 
 namespace tessera::models {
 namespace {
@@ -212,6 +213,10 @@ void check_same_sizes(const std::string& path, const RecommenderConfig& config) 
              saved, now);
 }
 
+std::string printable_id(std::string_view id) {
+  return is_utf8(id) ? fmt::format("\"{}\"", with_escaped_controls(id)) : nn::printable(id);
+}
+
 void check_same_ids(const std::string& path, const std::vector<std::string>& users,
                     const std::vector<std::string>& items) {
   const nn::SafetensorsReader reader(path);
@@ -222,7 +227,7 @@ void check_same_ids(const std::string& path, const std::vector<std::string>& use
     const auto [a, b] = std::ranges::mismatch(file, data);
     if (a == file.end()) return;
     fail_input("{}: {} {} has the id {}, but {} in the data, so the weights belong to other ids",
-               path, what, a - file.begin() + 1, nn::printable(*a), nn::printable(*b));
+               path, what, a - file.begin() + 1, printable_id(*a), printable_id(*b));
   };
   check("user", user_ids, users);
   check("item", item_ids, items);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/recommender/recommender.h"
@@ -57,6 +58,9 @@ std::optional<std::string> read_digest_of_ids(const nn::SafetensorsReader& file,
 /// Throws InputError if the file of weights describes a model of another name, of other factors or
 /// hidden widths, or of another number of users or items.
 void check_same_sizes(const std::string& path, const RecommenderConfig& config);
+/// Returns an id for an error message: quoted, with only its control characters escaped. An id that
+/// is not UTF-8 is printed as nn::printable does.
+std::string printable_id(std::string_view id);
 /// Throws InputError if the file of weights has ids of users or items that differ from the given
 /// ids: the rows of the file would then belong to other users or items. Lists of different lengths
 /// are not compared, because the shapes of the weights show such a difference.

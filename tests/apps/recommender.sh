@@ -223,6 +223,7 @@ status=0
 grep -q 'the evaluation after step 0 is not finite' stderr.log || fail "$(cat stderr.log)"
 grep -q 'ndcg@10 nan ' stdout.log || fail "$(cat stdout.log)"
 expect 'no user' "$recommend" model.safetensors --user nobody
+expect $'no user "sch\xc3\xb6n\\\\u001b"' "$recommend" model.safetensors --user $'sch\xc3\xb6n\e'
 # An unknown user does not keep recommend from serving the next one.
 status=0
 "$recommend" model.safetensors --user nobody --user u7 --user u8 --top 4 --items u.item \
