@@ -70,7 +70,7 @@ void print_guesses(const std::string& path, std::span<const float> logits,
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return logits[a] > logits[b]; });
   order.resize(std::min(order.size(), static_cast<size_t>(top)));
-  fmt::print("{}\n", path);
+  fmt::print("{}\n", with_escaped_controls(path));
   for (const size_t guess : order) {
     fmt::print("{:8.2f} %  {}\n",
                100 * std::exp(static_cast<double>(logits[guess] - largest)) / sum,

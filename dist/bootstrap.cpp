@@ -23,6 +23,7 @@
 
 #include "core/awake_time.h"
 #include "core/run_status.h"
+#include "core/text/control_character.h"
 #include "core/text/error_text.h"
 #include "core/text/step_number.h"
 #include "dist/mpi/mpi_check.h"
@@ -223,15 +224,15 @@ void exit_later(int exit_code) {
   }
 }
 
-// Prints one line and ends the job on all ranks. If several threads fail, only the first one
-// prints. The others sleep here until the process ends.
+// Prints one line, with control characters escaped, and ends the job on all ranks. If several
+// threads fail, only the first one prints, and the others sleep here until the process ends.
 [[noreturn]] void end_job(const std::string& message, int exit_code,
                           const std::function<void()>& last = {}) {
   while (ending.test_and_set()) pause();
   said_last_words = true;  // `message` takes the place of the last words
   std::fflush(stdout);
   if (line_open.exchange(false)) std::fputs("\n", stderr);
-  std::fputs((message + "\n").c_str(), stderr);
+  std::fputs((with_escaped_controls(message) + "\n").c_str(), stderr);
   std::fflush(stderr);
   if (last) run_with_deadline(last);
   if (mpi_runs()) {

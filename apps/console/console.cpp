@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/text/control_character.h"
 #include "core/text/error_text.h"
 #include "core/text/output_file.h"
 
@@ -48,7 +49,8 @@ void hold_closed_streams() {
 
 void print_error(const std::exception& error) {
   std::fflush(stdout);  // if both streams go to one file, the error stands after earlier output
-  std::fputs(fmt::format("error: {}\n", error_text(error)).c_str(), stderr);
+  // A path may have control characters, which a terminal would obey, and ends of lines.
+  std::fputs(fmt::format("error: {}\n", with_escaped_controls(error_text(error))).c_str(), stderr);
 }
 
 void check_output() {

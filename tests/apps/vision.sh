@@ -217,6 +217,12 @@ status=0
 [[ $status == 2 && $(grep -c '^error: cut.png' stderr.log) == 1 ]] ||
   fail "exit code $status after a bad image: $(cat stderr.log)"
 [[ $(head -n 1 labels.txt) == pictures/dark/07.png ]] || fail "no other image: $(cat labels.txt)"
+# A name's control characters are escaped, in what is printed and in errors, which stay one line.
+cp pictures/dark/07.png $'a\e[1m\nb.png'
+"$predict" model.safetensors $'a\e[1m\nb.png' > labels.txt
+[[ $(head -n 1 labels.txt) == 'a\u001b[1m\u000ab.png' ]] || fail "$(cat labels.txt)"
+expect 'a\\u001b\\u000ab: no such' "$train_gpt" --data $'a\e\nb'
+expect 'a\\u001b\\u000ab: no such' mpirun -n 2 "$train_gpt" --data $'a\e\nb'
 expect 'required' "$predict" model.safetensors
 cp text.txt text.safetensors
 expect 'text.safetensors' "$predict" text.safetensors cut.png

@@ -89,6 +89,15 @@ TEST_CASE("quiet messages leave only warnings and errors") {
   CHECK(text == "a warning\n");
 }
 
+TEST_CASE("control characters of a message are escaped") {
+  const std::string text = said([] {
+    set_up_messages(true);
+    spdlog::warn("a\x1b[1m\nb \u7528");
+  });
+  set_up_messages(false);
+  CHECK(text == "a\\u001b[1m\\u000ab \u7528\n");
+}
+
 TEST_CASE("colours are used only if asked for") {
   const auto warned = [](bool color) {
     return said([&] {

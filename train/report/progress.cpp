@@ -18,6 +18,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/memory.h"
+#include "core/text/control_character.h"
 #include "core/text/lower_case.h"
 #include "core/text/number_text.h"
 #include "core/text/step_number.h"
@@ -77,6 +78,20 @@ std::string memory_text(int64_t bytes) {
   return size < 1024 ? fmt::format("{:.0f} MiB", size) : fmt::format("{:.2f} GiB", size / 1024);
 }
 
+// Escapes control characters, which may be in a path, so that every message is one line and no
+// terminal obeys them.
+class EscapingSink : public spdlog::sinks::ansicolor_stderr_sink_mt {
+ public:
+  using spdlog::sinks::ansicolor_stderr_sink_mt::ansicolor_stderr_sink_mt;
+  void log(const spdlog::details::log_msg& message) override {
+    const std::string text =
+        with_escaped_controls({message.payload.data(), message.payload.size()});
+    spdlog::details::log_msg escaped = message;
+    escaped.payload = text;
+    spdlog::sinks::ansicolor_stderr_sink_mt::log(escaped);
+  }
+};
+
 std::string outcome(const StepLine& step) {
   if (step.skipped) {
     // Gradients of a loss that is not finite mean nothing, so only the loss is named then.
@@ -100,9 +115,8 @@ bool on_terminal() {
 }
 
 void set_up_messages(const Messages& messages) {
-  using Sink = spdlog::sinks::ansicolor_stderr_sink_mt;
-  auto sink = std::make_shared<Sink>(messages.color ? spdlog::color_mode::always
-                                                    : spdlog::color_mode::never);
+  auto sink = std::make_shared<EscapingSink>(messages.color ? spdlog::color_mode::always
+                                                            : spdlog::color_mode::never);
   sink->set_color(spdlog::level::info, sink->reset);
   auto logger = std::make_shared<spdlog::logger>("tessera", std::move(sink));
   logger->set_pattern(messages.color ? "%^%v%$" : "%v");
