@@ -279,10 +279,12 @@ Found find_folders(const Folder& folder) {
     data.validation = std::move(held_out);
     return data;
   }
-  if (folders_in(validation) != data.class_names) {
-    fail_input("{}: has the class folders {}, expected those of {}: {}", validation,
-               fmt::join(folders_in(validation), ", "), training,
-               fmt::join(data.class_names, ", "));
+  const std::vector<std::string> names = folders_in(validation);
+  if (names != data.class_names) {
+    fail_input("{}: has {}, expected those of {}: {}", validation,
+               names.empty() ? "no class folders"
+                             : fmt::format("the class folders {}", fmt::join(names, ", ")),
+               training, fmt::join(data.class_names, ", "));
   }
   data.train = all;
   data.validation = std::make_shared<FolderImages>(validation, data.class_names);

@@ -344,7 +344,7 @@ TEST_CASE("invalid folders of images are refused") {
   data::ImageMemory memory;
   const data::ImageData data = data::open_image_data({.path = path});
   REQUIRE_THAT(test::message_of<InputError>([&] { data.validation->read(1, memory); }),
-               ContainsSubstring("image 1 of 2: " + folder.path("b/2.png") + ": is neither JPEG"));
+               ContainsSubstring("image 2 of 2: " + folder.path("b/2.png") + ": is neither JPEG"));
   fs::create_symlink("nowhere", folder.path("b/3.png"));
   REQUIRE_THAT(refusal(path), ContainsSubstring("/b/3.png: is neither a file nor a folder"));
   fs::remove(folder.path("b/3.png"));

@@ -14,6 +14,18 @@ namespace fs = std::filesystem;
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
+// True if a path leads to one of the folders above it, as a link to ".." does. Compares the folders
+// of the path as it is written, so that a circle over several links is found too.
+bool leads_above(const fs::path& path) {
+  std::error_code error;  // ignored: a folder that cannot be examined is not the same
+  fs::path above = fs::absolute(path);
+  while (above.has_relative_path()) {
+    above = above.parent_path();
+    if (fs::equivalent(above, path, error)) return true;
+  }
+  return false;
+}
+
 // Returns the files below `folder`, as sorted paths relative to `folder`. Leaves out names that
 // begin with a dot.
 std::vector<std::string> files_in(const fs::path& folder) {
@@ -27,6 +39,9 @@ std::vector<std::string> files_in(const fs::path& folder) {
       files.push_back(entry->path().lexically_relative(folder));
     } else if (!entry->is_directory()) {
       fail_input("{}: is neither a file nor a folder", entry->path().string());
+    } else if (entry->is_symlink() && leads_above(entry->path())) {
+      fail_input("{}: is a link to a folder above it, expected images or other folders",
+                 entry->path().string());
     }
   }
   std::sort(files.begin(), files.end());
@@ -78,7 +93,7 @@ ImageView FolderImages::read(int64_t index, ImageMemory& memory) const {
   try {
     return read_image_file(path, memory);
   } catch (const InputError& error) {
-    fail_input("image {} of {}: {}", index, size(), error.what());
+    fail_input("image {} of {}: {}", index + 1, size(), error.what());
   }
 }
 

@@ -1,0 +1,59 @@
+#include "data/images/formats/folder_images.h"
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "data/images/image_data.h"
+#include "tests/support/catch.h"
+#include "tests/support/image_files.h"
+#include "tests/support/temporary_folder.h"
+
+using namespace tessera;
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
+using test::TemporaryFolder;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void add_image(const TemporaryFolder& folder, const std::string& file) {
+  fs::create_directories(fs::path(folder.path(file)).parent_path());
+  folder.file(file, test::png_of(2, 2, "abc"));
+}
+
+std::string refusal(const TemporaryFolder& folder) {
+  return test::message_of<InputError>([&] { data::open_image_data({.path = folder.path("")}); });
+}
+
+}  // namespace
+
+TEST_CASE("a folder for validation without class folders is refused") {
+  const TemporaryFolder folder;
+  for (const char* file : {"train/a/1.png", "train/b/1.png"}) add_image(folder, file);
+  fs::create_directories(folder.path("val"));
+  CHECK_THAT(refusal(folder), ContainsSubstring("val: has no class folders, expected those of ") &&
+                                  EndsWith("train: a, b"));
+}
+
+TEST_CASE("a link to a folder above it is named, not the path of the circle") {
+  for (const char* target : {"..", ".", "../a", "../../.."}) {
+    CAPTURE(target);
+    const TemporaryFolder folder;
+    for (const char* file : {"a/1.png", "a/2.png", "b/1.png", "b/2.png"}) add_image(folder, file);
+    fs::create_directory_symlink(target, folder.path("a/loop"));
+    CHECK_THAT(refusal(folder), EndsWith("/a/loop: is a link to a folder above it, expected "
+                                         "images or other folders"));
+  }
+}
+
+TEST_CASE("a circle over two links is found, and a link to another folder is followed") {
+  const TemporaryFolder folder;
+  for (const char* file : {"a/1.png", "b/1.png", "c/1.png"}) add_image(folder, file);
+  fs::create_directory_symlink("../b", folder.path("a/other"));
+  const data::FolderImages images(folder.path(""), {"a", "b", "c"});
+  CHECK(images.size() == 4);
+  fs::create_directory_symlink("../a", folder.path("b/back"));
+  CHECK_THAT(refusal(folder), EndsWith("/a/other/back: is a link to a folder above it, expected "
+                                       "images or other folders"));
+}
