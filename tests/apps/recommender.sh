@@ -193,8 +193,10 @@ must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only 
 [[ $(epoch_of) == "$expected" ]] || fail "$(cat stdout.log), expected $expected"
 # A batch larger than the training data only prevents training.
 alone --data u.data "${saved[@]}" --eval-only --batch 100000 --micro-batch 7
-expect 'saved/step-000000002: ids is [0-9a-f]* instead of' "$train_gpt" --data others.data \
-  "${saved[@]}" --eval-only
+ids_must_agree='saved/step-000000002: ids is [0-9a-f]* instead of .*: ids must be as in the'
+expect "$ids_must_agree" "$train_gpt" --data others.data "${saved[@]}" --eval-only
+expect "$ids_must_agree" "$train_gpt" --data others.data "${saved[@]}" --eval-only \
+  --resume-changed ids
 # A checkpoint is restored with the state of its optimizer, so settings that the state depends on
 # must be those of the checkpoint.
 expect 'saved/step-000000002: table_optimizer is rowwise-adagrad instead of same;' "$train_gpt" \

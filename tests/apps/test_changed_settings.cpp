@@ -91,6 +91,8 @@ TEST_CASE("the tensors of a checkpoint depend on the model and on the optimizer'
   CHECK_FALSE(is_fixed("model.image_size", "224", "96", {{"model.name", "resnet18"}}));
   CHECK(is_fixed("model.image_size", "96", "64", {{"model.name", "resnet18"}}));
   CHECK_FALSE(is_fixed("model.image_size", "96", "64", {{"model.name", "resnet20"}}));
+  CHECK(is_fixed("ids", "7", "8"));
+  CHECK_FALSE(is_fixed("ids", "7", "not set"));
   CHECK(is_fixed("optimizer", "sgd", "adamw"));
   CHECK_FALSE(is_fixed("optimizer", "adam", "adamw"));
   CHECK(is_fixed("optimizer", "adagrad", "adam"));
