@@ -70,12 +70,13 @@ data::ImageData open_data(const ImageTrainOptions& options) {
 }
 
 // Compares the data over ranks, before `complete` computes the steps from the number of images.
+// With --verify-data, one rank alone reads every image too.
 void check_data(const dist::World& world, const ImageTrainOptions& options,
                 const data::ImageData& data) {
-  if (world.size == 1) return;  // no other rank to compare with
-  dist::check_agreement(
-      world, {{"--data", fmt::format("{}: {}, with digest {:016x}", data.format, data.description(),
-                                     data::digest_of_images(data, options.verify_data))}});
+  if (world.size == 1 && !options.verify_data) return;  // no other rank to compare with
+  const uint64_t digest = data::digest_of_images(data, options.verify_data);
+  dist::check_agreement(world, {{"--data", fmt::format("{}: {}, with digest {:016x}", data.format,
+                                                       data.description(), digest)}});
 }
 
 models::ImageSizes sizes_of(const data::ImageData& data) {

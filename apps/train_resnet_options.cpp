@@ -122,6 +122,8 @@ ImageCommandLine parse_image_command_line(int argc, const char* const* argv) {
        .decay = "Weight decay of filters and matrices (default: sgd 0.0005, adamw 0.05, others 0)",
        .save = "Write the weights at the end to FILE.safetensors, which predict reads",
        .init = "Begin with the weights in FILE.safetensors",
+       .verify = "Read every image before the first step, and let ranks compare all images and all "
+                 "bytes of the file of --init, instead of samples at 64 places",
        .clip = 0,
        .defaults = default_texts()});
   line.help = app.parse(argc, argv);

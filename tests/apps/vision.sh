@@ -231,3 +231,5 @@ status=0
 "$train_gpt" "${run[@]}" --eval-every 0 > stdout.log 2> stderr.log || status=$?
 [[ $status == 2 ]] || fail "exit code $status: $(cat stderr.log)"
 grep -q 'dark/05.png' stderr.log || fail "$(cat stderr.log)"
+# With --verify-data a single rank reads all images before its first step too.
+expect 'error: image [0-9]* of [0-9]*: .*dark/05.png[^(]*$' "$train_gpt" "${run[@]}" --verify-data
