@@ -39,9 +39,9 @@ void add_data_and_model(Flags& app, ImageCommandLine& line, Given& given) {
       ->one_of(names)
       ->group("Model");
   app.add_option("--image-size", options.image_size,
-                 fmt::format("Pixels of each side of the model's input, at most {}; 0: the images' "
-                             "own size, for folders that of the weights of the checkpoint or of "
-                             "--init, else 224",
+                 fmt::format("Pixels of each side of the model's input, at most {}; 0: for folders "
+                             "of images the size of the weights of the checkpoint or of --init, "
+                             "else 224; for other data the images' own size, which cannot change",
                              most_image_side))
       ->capture_default_str()
       ->group("Model");
