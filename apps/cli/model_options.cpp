@@ -196,7 +196,7 @@ void add_batch_options(Flags& app, BatchOptions& options, const std::string& gro
       ->group(group);
   app.add_option("--micro-batch", options.micro,
                  fmt::format("{} that a rank computes at once, a divisor of the global batch "
-                             "(default: {})",
+                             "(default: {}; the global batch if that is smaller)",
                              samples, defaults.micro_batch))
       ->group(group);
 }
@@ -208,8 +208,10 @@ constexpr int64_t most_in_batch = int64_t{1} << 30;
 }  // namespace
 
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults) {
-  const Batch batch{.global = options.global.value_or(defaults.global_batch),
-                    .micro = options.micro.value_or(defaults.micro_batch)};
+  // The default micro-batch is never larger than the batch, so a small batch needs no second flag.
+  const int64_t global = options.global.value_or(defaults.global_batch);
+  const Batch batch{.global = global,
+                    .micro = options.micro.value_or(std::min(defaults.micro_batch, global))};
   at_least("--global-batch", batch.global, 1);
   at_least("--micro-batch", batch.micro, 1);
   if (batch.global % batch.micro != 0) {

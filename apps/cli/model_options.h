@@ -51,7 +51,8 @@ struct BatchOptions {
 /// Adds both flags. `samples` is the word for samples in their help, such as "Images".
 void add_batch_options(Flags& app, BatchOptions& options, const std::string& group,
                        const DefaultTexts& defaults, const std::string& samples = "Sequences");
-/// Throws InputError, naming the flags, if the sizes are invalid.
+/// Returns the sizes. The default micro-batch is the global batch if that is smaller. Throws
+/// InputError, naming the flags, if the sizes are invalid.
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
 /// Returns batch sizes for an evaluation: global batch and micro-batch are both the smaller of the
 /// micro-batch and `samples`, the size of the training data. An evaluation takes no step, so a

@@ -107,6 +107,15 @@ TEST_CASE("train_recommender: the flags that make tables dense") {
         "--tables dense and --weight-decay");
 }
 
+TEST_CASE("the default micro-batch is at most the batch") {
+  // So one flag is enough for data with fewer interactions than the default batch.
+  CHECK(parse({"--batch", "64"}, 305).batch.micro == 64);
+  CHECK(parse({"--batch", "512"}).batch.micro == 256);
+  CHECK_THROWS_WITH(parse({"--batch", "300"}),
+                    Catch::Contains("300 is not a multiple of the default micro-batch (256)"));
+  CHECK_THROWS_WITH(parse({"--batch", "0"}), Catch::Contains("--global-batch is 0"));
+}
+
 TEST_CASE("without a split, nothing is evaluated") {
   CHECK(parse({"--split", "none"}).eval_every == 0);
   CHECK(parse({"--split", "none", "--eval-every", "0"}).eval_every == 0);
