@@ -69,8 +69,7 @@ data::ImageData open_data(const ImageTrainOptions& options) {
   return data;
 }
 
-// Compares the data over ranks, before `complete` computes the steps from the number of images.
-// With --verify-data, one rank alone reads every image too.
+// Compares the data over ranks. With --verify-data, reads every image, even if there is one rank.
 void check_data(const dist::World& world, const ImageTrainOptions& options,
                 const data::ImageData& data) {
   if (world.size == 1 && !options.verify_data) return;  // no other rank to compare with
