@@ -20,8 +20,9 @@ constexpr std::array measured = {Collective::exchange,     Collective::reduce_sc
                                  Collective::broadcast,    Collective::exchange_v,
                                  Collective::all_gather_v, Collective::send_receive};
 
-// The largest size of a buffer. No machine has so much memory, and the largest sizes that
-// parse_bytes accepts by default have more elements than a tensor may have.
+// The largest allowed size of a buffer: more than the memory of any machine. The default limit of
+// parse_bytes would be too high, because a buffer of that size has more elements than a tensor may
+// have.
 constexpr MostBytes most_buffer{int64_t{256} << 40, "256 TiB"};
 
 // Values of flags as text, before they are parsed.

@@ -20,8 +20,8 @@ class Linear : public Module {
     bool bias = true;
     WeightLayout layout = WeightLayout::out_in;
     Activation activation = Activation::none;
-    /// Initializes the weight; the bias then begins at zero. By default weight and bias are uniform
-    /// in (-r, r] with r = 1 / sqrt(in), as in torch.nn.Linear.
+    /// If set, initializes the weight, and the bias begins at zero. If nullopt, weight and bias are
+    /// uniform in (-r, r] with r = 1 / sqrt(in), as in torch.nn.Linear.
     std::optional<Initializer> initializer = std::nullopt;
   };
   Linear(int64_t in, int64_t out) : Linear(in, out, Options{}) {}
@@ -42,8 +42,8 @@ class Embedding : public Module {
  public:
   struct Options {
     Initializer initializer = Initializer::normal(1);
-    /// If true, an optimizer by default sends and updates only the rows that are looked up
-    /// (Parameter::set_row_sparse).
+    /// If true, an optimizer sends and updates only the rows that are looked up, unless its options
+    /// say otherwise (Parameter::set_row_sparse).
     bool sparse = false;
     /// If sparse: the largest number of distinct rows that a micro-batch looks up.
     int64_t distinct = 0;

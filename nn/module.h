@@ -84,10 +84,10 @@ class Module {
   /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
   /// Begins a block of the model. A block's parameters are used together, so ZeRO stage 3 gathers
-  /// and frees them together. All parameters that are registered after this call belong to the
-  /// block, until the next call of begin_block() in any module of the model. For a child, what
-  /// counts is when the child is added: its parameters and its calls of begin_block() are inserted
-  /// there. Blocks are numbered from 0 over the whole model.
+  /// and frees them together. The block contains all parameters that follow this call in the order
+  /// of registration, up to the next call of begin_block() in any module of the model. In this
+  /// order, a child's parameters and begin_block() calls are where the child was added, whether
+  /// they were made before or after that. Blocks are numbered from 0 over the whole model.
   void begin_block();
 
  private:

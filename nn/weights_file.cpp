@@ -15,7 +15,7 @@ namespace {
 /// The range of a 16-bit dtype.
 struct Range {
   float largest;           // the largest finite value
-  float becomes_infinity;  // the least value that is rounded to infinity: a tie, which rounds up
+  float becomes_infinity;  // the least value that rounds to infinity: halfway to a power of two
   const char* wider;       // precisions that hold larger values
 };
 constexpr Range f16_range{65504, 65520, "fp32 or bf16"};

@@ -161,8 +161,8 @@ void check_training(const RunOptions& options) {
 }
 
 // Checks --eval-only: the run must have an evaluation and weights to evaluate. No flag may ask for
-// an output file. A user may have copied the flags of the run that wrote the weights, and that
-// run's files would be overwritten.
+// an output file: if the user has copied the flags of the training run that wrote the weights, the
+// evaluation would overwrite the files of that run.
 void check_eval_only(const RunOptions& options) {
   if (!options.eval_only) return;
   if (options.plan) {

@@ -89,7 +89,8 @@ def graph(path):
 
 
 # The events of one backward of the reference solution, as the check's hooks saw them. For each
-# layer: its name, the parameter that it announces, and the gradients that are complete after it.
+# layer: its name, the parameter whose value its backward reads (None: no parameter), and the
+# gradients that are complete after it. The weight of fc3 is fc0.weight.
 BACKWARD = (("fc3", "fc0.weight", ("fc3.bias",)),
             ("fc2", "fc2.weight", ("fc2.weight", "fc2.bias")),
             ("fc1", "fc1.weight", ("fc1.weight", "fc1.bias")),

@@ -18,9 +18,9 @@ namespace {
 }  // namespace
 
 // 1. Each rank writes a file (a Writer collects the file's bytes). The file begins with the number
-//    of updates. For each parameter p of which the rank owns elements, there follow the index p,
-//    the range layout_.owned(p, rank), and the values of the elements in this range, which are
-//    part(tensor, p) for each tensor of shards().
+//    of updates. An entry follows for each parameter of which the rank owns elements: the
+//    parameter's index p, the range layout_.owned(p, rank), and part(tensor, p) of each tensor of
+//    shards(), which are the values of the elements in this range.
 // 2. When all ranks have written their files (disk.barrier), rank 0 declares the save complete. A
 //    crash must leave either the declaration of the previous save or the declaration of this save.
 // 3. Then rank 0 may remove the files of older saves.

@@ -1,6 +1,6 @@
 // The results of Tessera's own optimizer, for comparison bit by bit. The optimizer runs on one
 // rank, because its results have the same bits on any number of ranks and at any stage. The checks
-// require these bits of the student's optimizer.
+// require that the student's optimizer computes the same bits.
 #pragma once
 
 #include <string>

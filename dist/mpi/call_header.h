@@ -49,14 +49,15 @@ struct CallHeaders {
   void set(const CallHeader& header);
 };
 
-/// Returns a code for a number of bytes of a dtype. A receiver sends the code of the data that it
-/// expects, so that the sender of the data notices a difference. (Rarely, different numbers and
-/// dtypes have equal codes. Then only the receiver notices the difference.)
+/// Returns a code for a number of bytes and a dtype. The receiver of data sends the code of what it
+/// expects, so that the sender notices if it is about to send something else. (Rarely, different
+/// numbers and dtypes have equal codes. Then only the receiver notices the difference.)
 int32_t code_of(int64_t bytes, DType dtype);
 
-/// Throws an error that names the calls of this rank and of `peer`. If the calls differ only in the
-/// length or dtype of the data between the two ranks, the error names one call and this data. To be
-/// called if the header of `peer`, a rank of the channel, differs from the expected header.
+/// To be called if the header of `peer`, a rank of the channel, differs from the expected header.
+/// Throws an error that names the calls of this rank and of `peer`. If both ranks make the same
+/// call, and disagree only on the length or dtype of the data that one sends to the other, the
+/// error instead names this call and says what is sent and what is expected.
 [[noreturn]] void fail_disagreeing(const Channel& channel, const CallHeaders& headers, int peer);
 
 }  // namespace tessera::dist

@@ -12,7 +12,9 @@
 namespace emulated_tests {
 
 struct Faulted {
-  bool by_signal;  // true if SIGSEGV, SIGABRT or the address sanitizer has ended the process
+  // True if SIGSEGV or SIGABRT has ended the process, or if its exit status is not 0. In a build
+  // with the address sanitizer, the sanitizer catches the signal and exits with such a status.
+  bool by_signal;
   std::string says;
 };
 

@@ -31,8 +31,8 @@ class FetchedScalars {
 
 class StepValues {
  public:
-  /// The most steps whose values may be in flight: the step that runs and the step before it. The
-  /// host reads the result of the earlier step while the later step runs.
+  /// How many steps may have values in flight at the same time: the step that runs and the step
+  /// before it. The host reads the result of the earlier step while the later step runs.
   static constexpr int slots = 2;
 
   explicit StepValues(Device device);
@@ -42,7 +42,8 @@ class StepValues {
   /// Starts a copy of the scalars to the host on the current stream. Overwrites the copy that was
   /// made `slots` calls before.
   FetchedScalars fetch();
-  /// Clears the skip flag for steps that are launched from now on.
+  /// Clears StepScalars::skip, so that the device no longer skips the updates of steps that are
+  /// launched from now on. On a GPU, steps that were launched earlier still see the flag set.
   void stop_skipping();
 
  private:
