@@ -20,8 +20,8 @@
 namespace tessera::apps {
 namespace {
 
-// Returns ", because h.0.ln_1.weight is not finite" for the first such parameter, or an empty text
-// if all parameters are finite.
+// Returns a text such as ", because h.0.ln_1.weight is not finite", which names the first parameter
+// that is not finite. Returns an empty text if all parameters are finite.
 std::string not_finite(const models::Gpt& model) {
   for (const nn::NamedParameter& named : model.named_parameters()) {
     const Tensor here = named.parameter.tensor().to_host();

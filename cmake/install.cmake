@@ -26,11 +26,11 @@ endif()")
 install(TARGETS ${programs})
 install(EXPORT Tessera NAMESPACE Tessera:: FILE TesseraTargets.cmake DESTINATION ${package_dir})
 install(TARGETS tessera ${package_libraries} EXPORT Tessera)
-# The component ratings needs zlib. It is separate, so that other programs do not need zlib.
+# The component `ratings` needs zlib. It is separate, so that other programs do not need zlib.
 install(EXPORT TesseraRatings NAMESPACE Tessera:: FILE TesseraRatingsTargets.cmake
   DESTINATION ${package_dir})
 install(TARGETS ${rating_libraries} EXPORT TesseraRatings)
-# The component images needs JPEG, PNG and the component ratings, which reads compressed files.
+# The component `images` needs JPEG, PNG and the component `ratings`, which reads compressed files.
 install(EXPORT TesseraImages NAMESPACE Tessera:: FILE TesseraImagesTargets.cmake
   DESTINATION ${package_dir})
 install(TARGETS ${image_libraries} EXPORT TesseraImages)

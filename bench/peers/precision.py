@@ -9,6 +9,8 @@
     optimizer.step()
     precision.give_weights()
 
+The second argument of Precision is the kind of training:
+
     autocast  fp32 weights and residual stream; torch.autocast runs products and attention in bf16
     master    everything in bf16; AdamW updates fp32 copies of the weights
     fp32      everything in fp32

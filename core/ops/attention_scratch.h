@@ -198,8 +198,9 @@ struct Scratch {
 
   static constexpr bool shared = std::is_same_v<T, float>;
 
-  /// Sizes in floats, all whole cache lines: of a tile of scores in f32; of a tile converted to T,
-  /// which is 0 if T is f32; and of dk or dv.
+  /// Sizes of the arrays in floats. All are whole cache lines. score_floats() is the size of
+  /// `scores` or of `gradient`. rounded_floats() is the additional size of `probabilities` or of
+  /// `dscores`: 0 if T is f32. sum_floats() is the size of dk or of dv.
   static int64_t score_floats(const Sizes& s) { return tile_rows * s.longest_block(); }
   static int64_t rounded_floats(const Sizes& s) {
     return shared ? 0 : score_floats(s) * dtype_size(dtype_of<T>) / dtype_size(DType::f32);

@@ -1,5 +1,5 @@
-// residual_layer_norm on CUDA: the sum is rounded, written and normalized. A row that stays in
-// registers is not read again (layer_norm.cuh). The backward is layer_norm_backward.
+// residual_layer_norm on CUDA: x + residual is rounded, written to `sum` and normalized. A row that
+// stays in registers is not read again (layer_norm.cuh). The backward is layer_norm_backward.
 #include "core/ops/layer_norm.cuh"
 #include "core/ops/residual_layer_norm.h"
 

@@ -1,4 +1,4 @@
-// Names that are compared whether or not they have capital letters.
+// For comparisons of names without regard to upper and lower case.
 #pragma once
 
 #include <algorithm>

@@ -35,7 +35,8 @@ void ImageInput::load(int64_t number) {
     batch_ = queue_.take();
     return;
   }
-  // With two copies in flight, the host waits for the older copy and then frees that copy's slot.
+  // If two batches hold slots of the queue until they are copied to the GPU, the host waits until
+  // the older batch is copied, and then releases its slot.
   if (queue_.held() == most_copies) {
     copied_.front().synchronize();
     copied_.pop_front();

@@ -43,10 +43,10 @@ struct PlanParts {
   int64_t flags = 0;          // on the host
   int64_t scalars = 0;        // with a GPU: the scalars of a step on the device
   int64_t fetched = 0;        // with a GPU: copies of the scalars on the host
-  int64_t crossing = 0;       // offload: copies of sums and weights between device and host
+  int64_t crossing = 0;       // offload: copies of sums and weights, on the host
   int64_t texts = 0;          // checkpoints, saves: buffer to exchange texts, on the host
   int64_t saved = 0;          // saves: the largest bucket or row-sparse table, in f32
-  int64_t mirrors = 0;        // if `staged`: host copies of the largest buffers, and MPI's staging
+  int64_t mirrors = 0;        // PlanInput::staged: host copies of buffers, and MPI's staging
 };
 
 /// The memory of one rank's optimizer and communicator, and the traffic that the rank sends, in

@@ -103,8 +103,8 @@ TEST_CASE("all_gather_host gathers host memory, wherever the ranks compute") {
   CHECK(counted.only(Collective::all_gather, Traffic::flags, (ranks - 1) * piece));
 }
 
-// HostGather makes the all_gather_host calls of the NCCL communicator. It uses only MPI, so builds
-// without CUDA can test it.
+// The NCCL communicator's all_gather_host calls HostGather::all_gather. HostGather uses only MPI,
+// so builds without CUDA can test it.
 TEST_CASE("a gather of host memory refuses pieces of 2 GiB, which MPI cannot count") {
   const HostGather hosts;
   const Tensor buffer = Tensor::unallocated({job().size() * (int64_t{1} << 31)}, DType::u8);

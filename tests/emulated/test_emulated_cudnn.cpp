@@ -1,4 +1,4 @@
-// Tests the memory that the emulated cuDNN refuses.
+// Tests that the emulated cuDNN refuses a result that shares memory with an operand.
 #include <cudnn.h>
 
 #include <string>

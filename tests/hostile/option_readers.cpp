@@ -32,9 +32,9 @@ bool has_word(const std::string& text, const std::string& word) {
   return false;
 }
 
-// Returns a check of a refusal's text. `options` is the file's contents before it was damaged. The
-// text must name one of these options, as it does if an option's value is refused, or the file, as
-// it does if a line is not an option.
+// Returns a function that checks a refusal's text. `options` is the file's contents before it was
+// damaged. The text must name one of these options or the file. The refusal of an option's value
+// names the option. The refusal of a line that is not an option names the file.
 auto says_option_or_file(const std::string& options) {
   return [names = names_in(options)](const std::string& text, const FileContents& files) {
     return text.find(files[0].name) != std::string::npos ||

@@ -24,8 +24,8 @@ namespace {
 constexpr GptConfig small{
     .layers = 6, .heads = 2, .width = 32, .context = 16, .vocab = 37, .dropout = 0.1f};
 
-/// Sets the dropout state to step 0, because dropout draws only within a step. The destructor
-/// restores the state.
+/// Sets the dropout state to step 0, because dropout throws if no step is set. The destructor
+/// restores the previous state.
 struct InStep {
   InStep() { dropout_state() = {.step = 0}; }
   ~InStep() { dropout_state() = before; }

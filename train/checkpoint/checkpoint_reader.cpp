@@ -108,7 +108,7 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
   std::vector<std::byte> buffer;
   for (const CheckpointRange* range : ranges) {
     // A range belongs to the part in which it begins. The last part also has the ranges that begin
-    // at or after its end: empty ranges, and ranges that do so only because `end` is rounded.
+    // at its end or after it. Such ranges are empty, or begin there only because `end` is rounded.
     const bool is_own = before >= begin && (before < end || part + 1 == parts);
     before += static_cast<double>(bytes_of(*range));
     if (is_own) verify_range(*range, buffer);

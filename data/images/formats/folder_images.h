@@ -18,8 +18,9 @@ std::vector<std::string> folders_in(const std::string& path);
 
 class FolderImages : public ImageSet {
  public:
-  /// Lists the files below path/classes[label], at any depth. Throws InputError if a folder cannot
-  /// be read, or if a class has no files or has an entry that is neither a file nor a folder.
+  /// Lists the files of each class: those below path/classes[label], at any depth. Throws
+  /// InputError if a folder cannot be read, or if a class has no files or has an entry that is
+  /// neither a file nor a folder.
   FolderImages(const std::string& path, const std::vector<std::string>& classes);
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }

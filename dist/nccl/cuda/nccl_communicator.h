@@ -1,7 +1,7 @@
-// The communicator over NCCL. A call puts its work on the communication stream and returns. Events
-// order the streams:
-//  - the communication stream waits for earlier launches on the caller's stream;
-//  - the stream that is current when the caller calls Work::wait() waits for the call's work.
+// The communicator over NCCL. A call puts its work on the communication stream and returns, but
+// barrier(), split() and all_gather_host() wait for the other ranks. Events order the streams:
+//  - before this work, the communication stream waits for earlier launches on the caller's stream;
+//  - Work::wait() makes the stream that is current at that time wait for this work.
 // nccl_pieces.cpp implements the calls that consist of sends and receives. nccl_communicator.cpp
 // implements all other calls, and launches all calls.
 #pragma once
