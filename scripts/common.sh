@@ -85,7 +85,7 @@ install_packages() {
 }
 
 # The CMake variable TESSERA_CUDA of the release build: AUTO, ON or OFF (cmake/cuda.cmake). If a
-# script sets `cuda` to the empty string, the build keeps its earlier value.
+# script sets `cuda` to the empty string, build/release keeps the value of its last configuration.
 cuda=${TESSERA_CUDA:-AUTO}
 
 has_gpu() {

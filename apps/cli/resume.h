@@ -66,8 +66,8 @@ class Resumed {
   ///
   /// With --resume never, the run starts from step 0. With --resume DIR, the run starts from the
   /// step of the checkpoint DIR. In these two cases, except with --eval-only, throws InputError if
-  /// the folder of --checkpoint has a checkpoint of a later step. The next start would resume from
-  /// that later checkpoint.
+  /// the folder of --checkpoint has a checkpoint of a later step, because a later start with
+  /// --resume latest would resume from that checkpoint, not from this run's.
   ///
   /// Throws InputError if ranks find different checkpoints, for instance in folders that are not
   /// shared.
@@ -79,11 +79,11 @@ class Resumed {
   const std::string& folder() const { return checkpoint_->folder(); }
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
-  /// Returns the number of epochs in the first `done` steps. `steps_per_epoch` is that of this run,
-  /// and is used unless --eval-only evaluates a checkpoint. In that case the steps are those of the
-  /// run that wrote the checkpoint, whose batches may have another size. So its steps per epoch are
-  /// taken from the checkpoint. Returns nullopt if the checkpoint does not record them, for
-  /// instance because it was imported.
+  /// Returns the number of epochs in the first `done` steps. `steps_per_epoch` is the number of
+  /// steps in an epoch of this run. If --eval-only evaluates a checkpoint, the number that the
+  /// checkpoint records is used instead, because the run that wrote the checkpoint may have had
+  /// batches of another size. Returns nullopt if such a checkpoint records no number, for instance
+  /// because it was imported.
   std::optional<double> epochs(int64_t done, int64_t steps_per_epoch) const;
   /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the run keeps the
   /// number of threads in the checkpoint, because the bits of the results depend on this number.
@@ -109,11 +109,12 @@ class Resumed {
   /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.
   void check_log(const std::string& path, const nlohmann::json& header) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
-  /// far. The best evaluation is dropped if a setting in `run` that affects evaluations differs
-  /// from the checkpoint's, or if the best evaluation did not measure loop.weights.evaluated.
-  /// Prints the step from which the run continues. Warns of each setting in `bits` that differs
-  /// from the checkpoint's, except with --eval-only. For an imported checkpoint, prints the
-  /// settings that the import recorded instead of these warnings.
+  /// far. The best evaluation is dropped in two cases: if --resume-changed names a setting that
+  /// affects evaluations and has changed, or if the run saves its best weights but the best
+  /// evaluation is known to have measured something other than loop.weights.evaluated. Prints the
+  /// step from which the run continues. For an imported checkpoint, also prints the settings that
+  /// the import recorded. For any other checkpoint, except with --eval-only, warns of each setting
+  /// in `bits` that differs from the checkpoint's.
   void place(train::LoopOptions& loop, const dist::Settings& run, const dist::Settings& bits) const;
   /// Returns the checkpoint's step, or nullopt if the run starts from the beginning. RunLog removes
   /// the log's lines of later steps, because those steps run again.

@@ -1,6 +1,7 @@
-// Warns of output files that a training command asks for but does not write, because the command
-// takes no step: with --plan, or if a checkpoint already has all steps. If the checkpoint is of the
-// run's last step, --save is still written, from the checkpoint.
+// Warns of output files that a training command asks for but does not write. There are two cases:
+// --plan is given, or no step is left because the run resumes from a checkpoint of its last step or
+// of a later one. If the checkpoint is of exactly the last step, the file of --save is still
+// written, from the checkpoint.
 #pragma once
 
 #include <string>
@@ -17,8 +18,8 @@ namespace tessera::apps {
 std::vector<std::string> output_flags(const RunOptions& options);
 
 /// Warns that --plan writes nothing for the given flags that ask for output files, including
-/// --checkpoint. If --offload is given but the run would compute on a CPU, also prints the message
-/// of such a run: --offload has no effect.
+/// --checkpoint. If --offload is given but the run would compute on a CPU, also prints that
+/// --offload has no effect, as the run itself would.
 void warn_of_plan(const RunOptions& options);
 
 /// The part of a training command that is left to do.

@@ -1,5 +1,5 @@
 // embedding on CUDA: y[r] = table[tokens[r]] + positions[r mod T], and its two gradients. The
-// gradient of the table is in embedding.cuh.
+// kernels for the gradient of the table are in embedding.cuh, because other operations share them.
 #include "core/ops/embedding.h"
 
 #include "core/ops/embedding.cuh"
@@ -107,7 +107,7 @@ void embedding_forward(const Context& context, const Tensor& y, const Tensor& to
   });
 }
 
-/// Workspace: 4 bytes * (V + 1 + R), as on the CPU.
+/// Workspace: 4 bytes * (V + 1 + R) for R tokens and a vocabulary of V, as on the CPU.
 void embedding_backward(const Context& context, std::string_view operation, const Tensor& dtable,
                         const Tensor& dy, const Tensor& tokens, bool accumulate) {
   const int64_t vocabulary = dtable.size(0);

@@ -144,9 +144,10 @@ class Passes {
  public:
   Passes(const Trial& trial, const std::vector<Unit>& units) : trial_(trial), units_(units) {}
 
-  /// Returns a message if a block is not gathered ahead. A pass is a forward or a backward. When a
-  /// pass first uses a block that was gathered for this pass, the gather must have started while
-  /// the previous unit was in use. Nothing may have waited for the gather before this first use.
+  /// Returns a message if a block is not gathered ahead. A pass, which is a forward or a backward,
+  /// gathers each block before it uses the block, unless the block is still gathered from the
+  /// previous pass. The gather must start while the pass uses the unit before the block. Nothing
+  /// may wait for the gather before the pass first uses the block.
   std::string message() const {
     const auto& list = trial_.events.list();
     int current = -1;

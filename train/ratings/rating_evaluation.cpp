@@ -24,9 +24,9 @@ int64_t history_of(const models::RecommenderConfig& config, const data::Historie
   return config.reads_histories() ? std::max<int64_t>(1, histories.longest()) : 0;
 }
 
-/// Calls body(batch, counts) for this rank's share of the batches. A rank with one batch fewer than
-/// other ranks repeats the last batch. All ranks then run the same number of forward passes.
-/// `counts` is false for the repeated batch.
+/// Calls body(batch, counts) for this rank's share of the batches, with `counts` true. If this rank
+/// has one batch fewer than other ranks, also calls body once for the last of all batches, with
+/// `counts` false, so that all ranks run the same number of forward passes.
 template <class Body>
 void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) {
   const int64_t own = pieces(batches, world.size);
@@ -176,8 +176,8 @@ RankingQuality mean_quality(std::span<const float> numbers) {
   return {.hit_rate = mean(0), .ndcg = mean(1), .recall = mean(2), .mrr = mean(3)};
 }
 
-/// Returns the place of each item when items are sorted by their number of training interactions.
-/// If two items have equal counts, the item with the lower number is first.
+/// Returns the place of each item, from 0, when the items with the most training interactions come
+/// first. Of two items with equally many, the item with the lower index comes first.
 std::vector<int64_t> places_by_popularity(const data::Histories& training) {
   std::vector<int64_t> counts(static_cast<size_t>(training.items()), 0);
   for (const int32_t item : training.all()) ++counts[static_cast<size_t>(item)];
