@@ -16,8 +16,9 @@
 
 namespace tessera::apps {
 
-struct RecommenderTrainOptions : RunOptions {  // `data` empty: the program draws ratings
-  std::string columns;                         // fields of a line: "user,item,rating"
+// If `data` is empty, the program draws its ratings itself (data/ratings/drawn_ratings.h).
+struct RecommenderTrainOptions : RunOptions {
+  std::string columns;  // fields of a line: "user,item,rating"
   std::string split;
   models::RecommenderConfig model;  // users and items are set from the data later
   bool ranks = false;               // true: rank items; false: predict ratings

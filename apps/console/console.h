@@ -26,8 +26,8 @@ void check_output();
 /// Prints an error as one line on standard error. For programs that go on after an error.
 void print_error(const std::exception& error);
 
-/// Makes a write to a pipe without a reader an error, like one to a full disk. By default, the
-/// write would end the program by SIGPIPE. For programs that have work to save.
+/// From now on, a write to a pipe without a reader fails with an error, as a write to a full disk
+/// does. By default, SIGPIPE would end the program. For programs that must still save their work.
 void outlive_readers();
 
 /// Runs a program that is not a rank of a job. Returns its exit code: 0, 2 for bad input, 1 for any

@@ -24,7 +24,7 @@ struct RankRecord {
   int rank = 0;
   Event event = Event::started;
   std::string host = {};
-  bool stopped = false;   // for told: true if a signal such as SIGSTOP had stopped the process
+  bool stopped = false;   // for told: true if the rank's program was stopped, as by SIGSTOP
   int signal = 0;         // for ended: the signal that killed the process, or 0
   int code = 0;           // for ended without a signal: the exit code
   bool was_told = false;  // for ended: true if mpirun had told the parent to end, or was gone

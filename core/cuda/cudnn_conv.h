@@ -4,9 +4,9 @@
 // A pass with given sizes and dtype always uses one algorithm, unless use_convolution_choices
 // replaces it (core/convolution_choices.h). According to cuDNN, the algorithm adds in a fixed
 // order. So results have the same bits in every call with this algorithm, and on every rank with
-// the same version of cuDNN, kind of GPU and choice of algorithm. Sums are f32, without TF32. The
-// result is rounded. For some sizes, cuDNN also rounds the sums before it adds them to the
-// destination (ConvMemory::accumulate).
+// the same version of cuDNN, kind of GPU and choice of algorithm. Products are added in f32,
+// without TF32, and the result is rounded to the dtype. With ConvMemory::accumulate, cuDNN also
+// rounds the sum of products for some sizes, before it adds this sum to the destination.
 #pragma once
 
 #include <cstdint>

@@ -249,9 +249,9 @@ void free(int, void* data, void* stream, const MemoryLedger* captured) {
   Capture* const running = running_capture();
   const MemoryLedger* const now = running != nullptr ? running->memory.get() : nullptr;
   if (captured != now) {
-    // Memory that was allocated before the running capture is freed after the capture. Memory that
-    // outlives its own capture needs no free: that capture has thrown an error, so its graph never
-    // runs and never allocates the memory.
+    // Memory that was allocated outside of any capture, but is freed during one, is kept until the
+    // capture ends. Memory that was allocated during a capture must be freed during it. If it is
+    // freed later, the capture has failed: its graph never runs, so there is no memory to free.
     if (captured == nullptr) running->freed.emplace_back(data, stream);
     return;
   }

@@ -1,5 +1,6 @@
-// A folder of files that all ranks share, for lesson 8. The check can make one operation crash, as
-// if the process were killed: a write stops halfway, and a rename or a removal does nothing.
+// A folder of files that all ranks share, for lesson 8. The lesson's check (check.cpp) can make one
+// operation crash, as if the process were killed: a write stops halfway, and a rename or a removal
+// does nothing.
 #pragma once
 
 #include <cstddef>

@@ -77,7 +77,8 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
   memory.host_rows = set_bytes(n);
   if (copies) memory.device_rows += CheckedInt(n) * index_bytes;
   if (input.stage == 3 && several) {
-    // One count per rank: the number of fetches that the rank's evaluation needs.
+    // An evaluation fetches its rows in several rounds of at most n rows (TableValues::fetch_all).
+    // The host has one count per rank: the number of rounds that the rank needs.
     memory.host_rows += CheckedInt(input.ranks) * count_bytes;
     memory.host_rows += counts + CheckedInt(n) * sorted_bytes;
     memory.device_rows += asked * (row_bytes + index_bytes) + CheckedInt(n) * (row_bytes + copied);

@@ -50,7 +50,7 @@ class ZeroEngine {
   /// Replaces forward and backward on a rank without data.
   void skip();
   /// Runs forward and backward of `loss`. With options.graph, runs them as a CUDA graph, except in
-  /// the first micro-step (optim/zero/graphs.h).
+  /// the run's first micro-step and in the first one after each add() (optim/zero/graphs.h).
   void run_micro_step(const std::function<Tensor()>& loss);
 
   /// Ends the step, and returns the launch's number for ready() and result(). Throws if the number
@@ -64,7 +64,8 @@ class ZeroEngine {
   bool deferred() const;
   bool scales_losses() const { return scaler_ != nullptr; }
 
-  /// Completes the gradient sums at their owners and computes their norm, once per step.
+  /// Completes the gradient sums at their owners and computes their norm. Further calls in the same
+  /// step do nothing.
   void reduce();
   /// The factor on a gradient sum: the inverse of the loss scale, times the correction for
   /// micro-batches without data.

@@ -60,7 +60,8 @@ done
 # The warning about a large dense table names the flag that makes the tables dense.
 alone "${run[@]}" --weight-decay 0.1
 grep -q "is dense and has .*; or leave out --weight-decay$" stderr.log || fail "$(cat stderr.log)"
-# With micro-batches of few rows, an update must not need more workspace than backward.
+# The plan of memory counts no workspace for an update of rows. With micro-batches of few rows, the
+# workspace of backward is so small that it would not hide a workspace of the update.
 ranks 1 "${run[@]}" --micro-batch 4 --batch 4 --factors 64 --model mf
 grep -q "equal on all ranks" stdout.log || fail "$(cat stdout.log)"
 grep -q '"tables":"sparse","table_optimizer":"same"' run.jsonl || fail "$(head -1 run.jsonl)"
@@ -181,8 +182,8 @@ imported=(--batch 60 --micro-batch 12 --split none --factors 8 --steps 1 --check
 expect 'model.safetensors, the origin of imported/step-000000000: ids is [0-9a-f]* instead of' \
   "$train_gpt" --data others.data "${imported[@]}"
 alone --data u.data "${imported[@]}"
-# A checkpoint is evaluated on another split, which has the same ids, but not on ratings with other
-# ids.
+# --eval-only accepts another split than that of the checkpoint, because the ids stay the same. It
+# refuses ratings with other ids.
 saved=(--batch 60 --micro-batch 12 --factors 8 --steps 2 --checkpoint saved)
 alone --data u.data "${saved[@]}"
 must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only
@@ -191,7 +192,7 @@ epoch_of() { grep -o '^step 2  epoch [0-9.]*' stdout.log || fail "$(cat stdout.l
 expected=$(epoch_of)
 must_work "$train_gpt" --data u.data "${saved[@]}" --split fold:2/5 --eval-only --batch 24
 [[ $(epoch_of) == "$expected" ]] || fail "$(cat stdout.log), expected $expected"
-# A batch larger than the training data only prevents training.
+# --eval-only accepts a batch larger than the training data. Only training refuses it.
 alone --data u.data "${saved[@]}" --eval-only --batch 100000 --micro-batch 7
 ids_must_agree='saved/step-000000002: ids is [0-9a-f]* instead of .*: ids must be as in the'
 expect "$ids_must_agree" "$train_gpt" --data others.data "${saved[@]}" --eval-only
@@ -205,7 +206,7 @@ momentum=("${saved[@]}" --optimizer sgd --checkpoint momentum)
 alone --data u.data "${momentum[@]}"
 expect 'momentum/step-000000002: beta1 is 0 instead of 0.9;' "$train_gpt" --data u.data \
   "${momentum[@]}" --beta1 0 --eval-only
-# --eval-only predicts with the mean rating of the weights, not with that of the data.
+# --eval-only predicts with the mean rating in the file of weights, not with that of the data.
 rated=(--data u.data --batch 60 --micro-batch 12 --factors 8)
 alone "${rated[@]}" --init model.safetensors --eval-only
 mv stdout.log evaluated.txt
@@ -226,7 +227,7 @@ grep -q 'the evaluation after step 0 is not finite' stderr.log || fail "$(cat st
 grep -q 'ndcg@10 nan ' stdout.log || fail "$(cat stdout.log)"
 expect 'no user' "$recommend" model.safetensors --user nobody
 expect $'no user "sch\xc3\xb6n\\\\u001b"' "$recommend" model.safetensors --user $'sch\xc3\xb6n\e'
-# An unknown user does not keep recommend from serving the next one.
+# After an unknown user, recommend reports the error and goes on with the next user.
 status=0
 "$recommend" model.safetensors --user nobody --user u7 --user u8 --top 4 --items u.item \
   > stdout.log 2> stderr.log || status=$?

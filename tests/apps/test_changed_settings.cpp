@@ -17,9 +17,9 @@ using namespace tessera::apps;
 
 namespace {
 
-// Returns what the error message says about the settings of `run` that differ from `saved`, if the
-// error refuses all of them: their values, and what the user can do. `accepted` has the names that
-// the user has given to --resume-changed.
+// Returns the error message that refuses all settings of `run` that differ from `saved`. It has
+// both values of each setting, and says what the user can do. `accepted` has the names that the
+// user has already given to --resume-changed.
 std::string refusal(const dist::Settings& run, const dist::Settings& saved,
                     const std::vector<std::string>& accepted = {}) {
   return refusal_of(changed_settings(run, saved), accepted, run);

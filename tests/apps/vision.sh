@@ -115,7 +115,7 @@ edit_safetensors model.safetensors named.safetensors \
 grep -qF $'%  sch\xc3\xb6n "a"' labels.txt || fail "$(cat labels.txt)"
 grep -qF '%  d\u001b[1m' labels.txt || fail "$(cat labels.txt)"
 
-# predict and --eval-only prepare an image that has the model's size in the same way. So the
+# If an image has the model's size, predict and --eval-only prepare it in the same way. So the
 # validation loss must follow from the probabilities that predict prints for the right classes.
 cp -r pictures sized/train
 alone "${run[@]}" --data sized --init one.safetensors --eval-only
@@ -158,8 +158,8 @@ alone "${run[@]}" --checkpoint saved --eval-only --quiet --batch 5001
 cmp stdout.log evaluated.txt || fail "a large batch: $(cat stdout.log)"
 alone "${sizeless[@]:0:6}" --checkpoint saved --eval-only --quiet
 cmp stdout.log evaluated.txt || fail "another size than that of the checkpoint: $(cat stdout.log)"
-# A resumed run also takes the image size from the checkpoint. In an imported checkpoint, only the
-# description of the weights has this size.
+# A resumed run also takes the image size from the checkpoint. The size is read from the description
+# of the weights, because an imported checkpoint does not have it among its settings.
 resized() {
   alone "${sizeless[@]:0:6}" --eval-every 0 "${@:2}"
   grep -q "images of $1 x $1 x 3" stderr.log || fail "not $1 pixels: $(cat stderr.log)"
@@ -211,7 +211,7 @@ expect 'has no tensor' "$train_gpt" "${run[@]}" --model resnet32 --init one.safe
 expect 'shape is' "$train_gpt" --image-size 0 --steps 1 --init one.safetensors
 head -c 300 pictures/dark/05.png > cut.png
 expect 'cut.png' "$predict" model.safetensors cut.png
-# An image that cannot be read does not keep predict from labelling the next one.
+# After an image that cannot be read, predict reports the error and goes on with the next image.
 status=0
 "$predict" model.safetensors cut.png pictures/dark/07.png > labels.txt 2> stderr.log || status=$?
 [[ $status == 2 && $(grep -c '^error: cut.png' stderr.log) == 1 ]] ||

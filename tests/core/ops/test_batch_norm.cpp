@@ -185,10 +185,11 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
 }
 
 /// Imitates two ranks that each compute one part of a batch, without threads. In each round, part 0
-/// runs, then part 1. Each run calls the sum function three times, as calls 0 to 2. Call k computes
-/// the sum of the values that this run and the other part's latest run have passed to call k. A run
-/// passes correct values to call k if the sums of its calls 0 to k - 1 were correct. So after round
-/// k + 1, all values passed to call k are correct. In round 4, all sums of both parts are correct.
+/// runs, then part 1. A run calls the sum function three times, as calls 0 to 2. Call k adds the
+/// values that this run and the other part's latest run have passed to call k. What a run passes to
+/// call k depends on the sums that its earlier calls have returned. So in round 1, both parts pass
+/// correct values to call 0; in round 2 also to call 1, and in round 3 also to call 2. In round 4,
+/// all sums of both parts are correct.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {
