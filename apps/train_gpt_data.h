@@ -15,13 +15,14 @@ data::TokenData open_data(const TrainOptions& options);
 /// Returns the settings by which ranks compare the files of --data and --val-data.
 dist::Settings data_settings(const TrainOptions& options, const data::TokenData& data);
 
-/// Returns the settings of the data that define the run, which a resume compares: the digest of
-/// --data, and the part of it that is for training. --val-data may name another file after a
-/// resume, but whether it is given decides which tokens are for training.
+/// Returns the settings of the data that a resume compares: the digest of --data, and the part of
+/// --data that is for training. This part is all of it with --val-data, and 90 % of it without. So
+/// a resume that only gives another file as --val-data has the same settings.
 dist::Settings training_settings(const TrainOptions& options, const data::TokenData& data);
 
-/// Says what evaluations measure, with the digest of --val-data. Without --val-data, evaluations
-/// use a part of --data, whose digest is among the settings that a resume compares.
+/// Returns a text that says what evaluations measure: the loss on --val-data, with the digest of
+/// this file, or on --data if there is no --val-data. The digest of --data is not in the text,
+/// because it is among the settings that a resume compares.
 std::string measure(const TrainOptions& options, const data::TokenData& data);
 
 /// Returns a warning if evaluations read a text and training reads a .bin file, or the reverse.

@@ -21,9 +21,9 @@ struct StackRange {
 /// of them as one stack: it is told of a switch only when an OS thread leaves or enters its own
 /// stack. Telling it of every switch would take a sixth of the time of the tests. Treating them as
 /// one stack has two consequences:
-///   - an exception in a kernel ends the launch, and other threads of the block do not go on: a
-///     throw makes the sanitizer forget what it knows of the frames on the other stacks;
-///   - the leak sanitizer cannot scan the stacks of a kernel that still runs when the process ends.
+///   - A throw makes the sanitizer forget what it knows of the frames on the other stacks. So an
+///     exception in a kernel must end the launch: no other thread of the block may go on.
+///   - The leak sanitizer cannot scan the stacks of a kernel that still runs when the process ends.
 class FiberStacks {
  public:
   /// Reserves addresses for `count` stacks. A stack takes memory where it is touched.

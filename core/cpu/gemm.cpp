@@ -97,7 +97,7 @@ int64_t native_workspace_bytes(const ProductArgs& args, int threads) {
 /// scratchpad and, unless c is f32, the f32 result. a, b, bias, c and scratchpad are byte offsets
 /// in the block.
 struct Widened {
-  ProductArgs product;  // addresses in the block are set when the block has been allocated
+  ProductArgs product;  // its addresses in the block are set after the block is allocated
   int64_t a = 0, b = 0, bias = 0, c = 0, scratchpad = 0;
   int64_t bytes = 0;
 };

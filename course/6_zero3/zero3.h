@@ -23,8 +23,8 @@ class Zero3 : public Zero2 {
  private:
   struct Unit {
     std::vector<int> buckets;
-    bool tied = false;              // stays gathered from its first use to the end of backward
-    int readers = 0;                // number of uses of its parameters that have not ended
+    bool tied = false;  // has a tied parameter: stays gathered from first use to end of backward
+    int readers = 0;    // number of reads of its parameters that have begun and not ended
     std::vector<dist::Work> works;  // the calls that gather the unit; empty if it is not gathered
   };
   /// The units that a forward or a backward reads, in order. The first micro-step records the

@@ -5,12 +5,12 @@
 //   train.bin, test.bin                 CIFAR-100, binary (class names from fine_label_names.txt)
 //   {train,t10k}-{images,labels}-...    MNIST or Fashion-MNIST, IDX, compressed or not; if only
 //                                       train or only t10k is there, its last tenth is held out
-//   folders of JPEG or PNG files        one folder for each class, at the path itself, or below
-//                                       train/ and val/; without val/, the last tenth of each class
-//                                       is held out. train/ may be called training/. val/ may be
-//                                       called valid/ or validation/; if there is none of these
-//                                       three, test/ or testing/ is taken. Names may be in upper or
-//                                       lower case
+//   folders of JPEG or PNG files        one folder for each class, at the path itself, or in a
+//                                       training folder (train/ or training/) and in a validation
+//                                       folder (val/, valid/ or validation/; if none of these
+//                                       exists, test/ or testing/), in upper or lower case. Without
+//                                       a validation folder, or if the classes are at the path
+//                                       itself, the last tenth of each class is held out
 //   no path                             pictures that the program draws (drawn_images.h)
 #pragma once
 
@@ -37,9 +37,9 @@ struct ImageData {
   std::shared_ptr<const ImageSet> train = {};
   std::shared_ptr<const ImageSet> validation = {};
   std::vector<std::string> class_names = {};
-  /// For folders of images: the folders in which each folder counts as a class. These are the path
-  /// itself, or the folders of its parts, such as train/. The latter include folders that do not
-  /// exist but would count as a part if they did, such as valid/.
+  /// For folders of images: the paths of the folders whose subfolders are classes. If there is a
+  /// training folder, these are all paths at which a training or validation folder is looked for,
+  /// whether it exists or not. Otherwise it is the path that was opened.
   std::vector<std::string> class_parents = {};
   /// Shape, normalisation and kind of augmentation. Mean and deviation are measured if the training
   /// images are in memory; folders use ImageNet's. Seed, dtype and `augments` are set by the run.
@@ -54,15 +54,16 @@ struct ImageData {
 ///  - if a path is given that is not a folder,
 ///  - if the folder has none of the formats above (the message names the files looked for),
 ///  - if there are several folders to train on or several to validate on,
-///  - if there is no folder to train on, and class folders look like the parts of a data set,
+///  - if the training or the validation folder is missing, and two folders at the path look like
+///    parts of a data set: they have no files, but two or more names of subfolders in common,
 ///  - if a format's files are incomplete, or a file is malformed (JPEG and PNG files are not
 ///    checked here: ImageSet::read throws for them),
 ///  - if image_size is below 0 or above most_image_side (core/image_side.h),
 ///  - if image_size differs from the images' size, except for folders, whose images are resized.
 ImageData open_image_data(const ImageDataOptions& options);
 
-/// True if open_image_data takes a file of this name, directly in the folder that it opens, for a
-/// part of CIFAR or MNIST.
+/// True if the format of CIFAR or MNIST has a file of this name. open_image_data looks for such
+/// files directly in the folder that it opens.
 bool names_image_data(const std::string& name);
 
 }  // namespace tessera::data

@@ -172,9 +172,9 @@ class Workspace {
     return s_.x;
   }
 
-  /// Returns the largest body(rows, x) over the chunks of the head's rows. x stands for the address
-  /// of a chunk's first row and has the same alignment, because the workspace of a product depends
-  /// on the alignments of its operands. For the first chunk, x is null.
+  /// Returns the largest body(rows, x) over the chunks of the head's rows. `rows` is the number of
+  /// rows of a chunk. x is a made-up address with the alignment of the chunk's first row, because
+  /// the workspace of a product depends on alignments. For the first chunk, x is null.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;

@@ -20,7 +20,7 @@ class LossScaler {
   explicit LossScaler(const LossScaling& options);
 
   float scale() const { return scale_; }
-  /// The number of steps since the last overflow or the end of the last growth interval.
+  /// The number of steps in a row without overflow. On reaching growth_interval it becomes 0 again.
   int64_t good_steps() const { return good_steps_; }
   /// Sets scale and good steps from a checkpoint. Throws InputError unless the scale is a power of
   /// two of at least 1 and good_steps is in [0, growth_interval).

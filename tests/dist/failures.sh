@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 1
-# Tests jobs in which a rank throws, dies, stops, makes a different call or is told to end in the
-# middle of a run. The job must end with the expected code. The error, or the last messages of the
-# other ranks, must name the step, except if a rank just returns a code. A job that has not ended
-# after a minute counts as hanging. (A busy machine may need almost a minute.)
+# Tests jobs in which a rank throws, dies, stops, makes a different call, returns a code or is told
+# to end in the middle of a run. The job must end with the expected code. If it fails, the error or
+# the last messages of the other ranks must name the step. But if a rank returns a code, no step is
+# expected. A job that has not ended after a minute counts as hanging. (A busy machine may need
+# almost a minute.)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/suspended.bash"
 program=$TESSERA_BIN/failing_rank

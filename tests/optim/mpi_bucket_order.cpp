@@ -136,8 +136,9 @@ TEST_CASE("on the CPU gradients have memory from backward to the end of the step
       CHECK(run.gradients() == (on_cpu ? ring : plan.gradients));
     }
     CHECK(run.peak_gradients() == plan.gradients);
-    // Each of the six layers has a bucket of the same size. When a step sends its first bucket,
-    // only this bucket may have memory outside of the ring, a sixth of the total at most.
+    // Each of the six layers has a bucket of the same size. When a step sends its first bucket, no
+    // other bucket may have memory outside of the ring yet. So at most a sixth of the memory that
+    // gradients take there may be allocated.
     if (on_cpu) CHECK(run.first_gradients() - ring <= (plan.gradients - ring) / layers);
   }
 }

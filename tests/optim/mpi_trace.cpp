@@ -1,5 +1,5 @@
-// Tests the arrows in the trace of a step. Each arrow must lead from the gradient with which a
-// bucket is sent to the exchange that sends it, and on to the update.
+// Tests the arrows in the trace of a step. Each arrow must begin where the gradient of a bucket is
+// ready to be sent, and lead through the exchange that sends the bucket to the bucket's update.
 #include <algorithm>
 #include <map>
 #include <string>

@@ -43,10 +43,10 @@ Case any_case() {
                   Case{{0, 3}, 1, 2}, Case{{3, 0}, 0, 2});
 }
 
-/// Calls body(element, chosen) for each element of a tensor of shape c.picked(). `index` chooses
-/// `chosen` for this element, from the elements of a tensor of shape c.shape. Both arguments are
-/// flat indices. `index` has the shape c.picked(), as for gather, or only one dimension, as for
-/// index_select. In the latter case it is the same for all outer and inner positions.
+/// Calls body(element, chosen) with two flat indices for each element of a tensor of shape
+/// c.picked(): the index of this element, and the index in a tensor of shape c.shape of the element
+/// that `index` picks for it. `index` has the shape c.picked(), as for gather, or one dimension, as
+/// for index_select, which picks the same places of dimension c.dim for all other coordinates.
 template <class Body>
 void each_picked(const Case& c, const Tensor& index, const Body& body) {
   const bool shared = index.rank() == 1 && c.shape.rank() > 1;
