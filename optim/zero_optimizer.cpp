@@ -170,13 +170,13 @@ void ZeroOptimizer::micro_steps(int64_t step, const Batch& batch,
 }
 
 void ZeroOptimizer::backward(const Tensor& loss) {
-  TESSERA_CHECK(engine_->state().running(), "optimizer: backward outside of micro_batches");
+  engine_->check_open("backward");
   engine_->backward(loss);
   dropout_.end_micro_batch();
 }
 
 void ZeroOptimizer::skip() {
-  TESSERA_CHECK(engine_->state().running(), "optimizer: skip outside of micro_batches");
+  engine_->check_open("skip");
   TESSERA_CHECK(!options_.sync_batch_norm,
                 "optimizer: a rank without data would leave the other ranks waiting in their "
                 "synchronized batch norms");

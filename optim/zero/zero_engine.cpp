@@ -80,6 +80,14 @@ void ZeroEngine::begin(int64_t step, const MicroStep& micro_step) {
   reducer_->begin(micro_step);
 }
 
+void ZeroEngine::check_open(const char* call) const {
+  TESSERA_CHECK(state_.running() || !state_.began(),
+                "optimizer: {}() was called after the backward() or skip() of this micro-batch, "
+                "which has only one such call: add its losses, and call backward() for the sum",
+                call);
+  TESSERA_CHECK(state_.running(), "optimizer: {} outside of micro_batches", call);
+}
+
 // Gradients are scaled by the micro-batch's share of the step here and nowhere else.
 float ZeroEngine::backward_scale() const { return state_.share() * loss_scale(); }
 

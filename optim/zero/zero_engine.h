@@ -44,6 +44,8 @@ class ZeroEngine {
 
   /// Begins a micro-step; the first one of a step begins the step.
   void begin(int64_t step, const MicroStep& micro_step);
+  /// Throws unless a micro-step has begun and has not ended; `call` is what the caller wanted.
+  void check_open(const char* call) const;
   // A micro-step ends with one of the next three calls.
   /// Runs backward of the micro-step's loss, after the caller has run forward.
   void backward(const Tensor& loss);

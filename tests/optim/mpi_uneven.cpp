@@ -217,5 +217,20 @@ TEST_CASE("after a loss without history is refused, the micro-batch can be skipp
   CHECK(optimizer.step().skipped);
 }
 
+TEST_CASE("a second backward or skip in a micro-batch is refused, and the step goes on") {
+  LayeredModel model;
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, lone_world());
+  for (const MicroBatch& micro : optimizer.micro_batches(0, {.global = 2, .micro = 1})) {
+    const Tensor loss = model.loss(micro);
+    optimizer.backward(loss);
+    CHECK_THROWS_WITH(optimizer.backward(loss),
+                      ContainsSubstring("backward() was called after the backward() or skip() of "
+                                        "this micro-batch"));
+    CHECK_THROWS_WITH(optimizer.skip(), ContainsSubstring("skip() was called after the backward"));
+  }
+  CHECK_FALSE(optimizer.step().skipped);
+  CHECK_THROWS_WITH(optimizer.skip(), ContainsSubstring("skip outside of micro_batches"));
+}
+
 }  // namespace
 }  // namespace tessera::test
