@@ -1,6 +1,7 @@
 // Tests tensors as handles: views, tensors without elements or without memory, and error messages.
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "core/autograd.h"
@@ -166,6 +167,16 @@ TEST_CASE("a tensor without memory has a shape, and reading it is an error") {
   CHECK(x.device() == default_device());
   CHECK_THROWS_WITH(x.raw(), ContainsSubstring("shape [2, 2] has no memory yet"));
   CHECK_THROWS_WITH(x.values<float>(), ContainsSubstring("materialize"));
+
+  // An optimizer sets the hook of a parameter that it has laid out.
+  Tensor parameter = Tensor::unallocated({}, DType::f32);
+  parameter.set_leaf(std::make_shared<Leaf>());
+  parameter.leaf()->name = "w";
+  CHECK_THROWS_WITH(parameter.item(), ContainsSubstring("has no memory yet"));
+  parameter.leaf()->about_to_be_used = [] {};
+  CHECK_THROWS_WITH(parameter.item(),
+                    ContainsSubstring("parameter 'w' has memory only while an operation uses it") &&
+                        ContainsSubstring("for_each_parameter"));
 
   // Attaching and detaching memory must show in all handles.
   const Tensor block = Tensor::from<float>({6}, {0, 1, 2, 3, 4, 5});
