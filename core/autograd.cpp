@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "core/ops.h"
 #include "core/ops/add.h"
 #include "core/ops/copy.h"
 #include "core/ops/fill.h"
@@ -378,11 +379,13 @@ void InputGradients::differentiate_through(const Operations& operations,
   pass.run();
 }
 
-void backward(const Tensor& loss, float scale) {
+void backward(const Tensor& of, float scale) {
+  // The walk begins at a recorded operation, so a parameter that is itself the loss is copied.
+  const Tensor loss = of.leaf() && of.requires_grad() ? ops::scale(of, 1.0f) : of;
   TESSERA_CHECK(loss.elements() == 1, "backward: the loss has shape {}, expected one element",
                 loss.shape());
   TESSERA_CHECK(loss.producer() != nullptr,
-                "backward: the loss has no history (no parameter took part, or gradients are off)");
+                "backward: the loss has no history (no trained parameter, or gradients are off)");
   const trace::Scope scope("backward");
   const NoGrad no_grad;
   BackwardPass pass(std::span(&loss, 1));

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/autograd.h"
+#include "core/ops.h"
 #include "core/text/number_text.h"
 #include "core/text/step_number.h"
 #include "core/trace.h"
@@ -19,12 +20,15 @@ namespace {
 // Called before the reducer gets the loss. The reducer would copy a loss of another shape or dtype,
 // and its error would only say that the copy does not fit. It would refuse a loss without history
 // too late: once it has logged the beginning of backward, the caller cannot skip() the micro-batch.
-void check_loss(const Tensor& loss) {
+// Returns the loss or, if it is a parameter, a copy, which the reducer can read at stage 3 too.
+Tensor checked_loss(const Tensor& given) {
+  const Tensor loss = given.leaf() && given.requires_grad() ? ops::scale(given, 1.0f) : given;
   TESSERA_CHECK(loss.elements() == 1 && loss.dtype() == DType::f32,
                 "backward: the loss is {} {}, expected one f32 number", dtype_name(loss.dtype()),
                 loss.shape());
   TESSERA_CHECK(loss.producer() != nullptr,
-                "backward: the loss has no history (no parameter took part, or gradients are off)");
+                "backward: the loss has no history (no trained parameter, or gradients are off)");
+  return loss;
 }
 
 }  // namespace
@@ -98,8 +102,8 @@ void ZeroEngine::end_micro_step() {
   state_.end_micro_step();
 }
 
-void ZeroEngine::backward(const Tensor& loss) {
-  check_loss(loss);
+void ZeroEngine::backward(const Tensor& given) {
+  const Tensor loss = checked_loss(given);
   trace_.begin_backward();
   reducer_->backward(loss, backward_scale());
   end_micro_step();
@@ -112,8 +116,8 @@ void ZeroEngine::skip() {
 
 void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
   const auto traced_loss = [&] {
-    const Tensor value = loss();
-    if (value.defined()) check_loss(value);
+    Tensor value = loss();
+    if (value.defined()) value = checked_loss(value);
     trace_.begin_backward();
     return value;
   };

@@ -167,6 +167,14 @@ TEST_CASE("NoGrad records nothing while it lives") {
   CHECK(grad_enabled());
 }
 
+TEST_CASE("a loss that is a parameter itself has the gradient 1") {
+  const Tensor x = parameter({5});
+  backward(x, 3);
+  CHECK(x.leaf()->gradient.values<float>()[0] == 3);
+  x.leaf()->trainable = false;
+  CHECK_THROWS_WITH(backward(x), ContainsSubstring("no trained parameter"));
+}
+
 TEST_CASE("a loss of several elements, or one without history, is an error") {
   const Tensor x = parameter({1, 2});
   CHECK_THROWS_WITH(backward(ops::scale(x, 2)),

@@ -217,6 +217,27 @@ TEST_CASE("after a loss without history is refused, the micro-batch can be skipp
   CHECK(optimizer.step().skipped);
 }
 
+TEST_CASE("a loss may be a parameter itself") {
+  class Scalar : public nn::Module {
+   public:
+    Scalar() { add("weight", weight); }
+    nn::Parameter weight{{}, nn::Initializer::ones()};
+  };
+  for (const int stage : {0, 3}) {
+    CAPTURE(stage);
+    Scalar model;
+    optim::ZeroOptimizer optimizer(model, optim::Sgd{.learning_rate = 0.5f}, job_world(),
+                                   {.stage = stage});
+    const auto report = optimizer.step(0, {.global = 3, .micro = 1},
+                                       [&](const MicroBatch&) { return model.weight.tensor(); });
+    CHECK(report.loss == Catch::Approx(1));
+    CHECK(report.grad_norm == Catch::Approx(1));
+    optimizer.for_each_parameter([](const nn::NamedParameter&, std::span<const float> values) {
+      CHECK(values[0] == Catch::Approx(0.5));
+    });
+  }
+}
+
 TEST_CASE("a second backward or skip in a micro-batch is refused, and the step goes on") {
   LayeredModel model;
   optim::ZeroOptimizer optimizer(model, optim::Sgd{}, lone_world());
