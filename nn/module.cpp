@@ -96,6 +96,19 @@ std::vector<NamedParameter> Module::named_parameters() const {
   return list;
 }
 
+std::map<std::string, std::string> Module::further_names() const {
+  std::vector<NamedParameter> registrations;
+  int block = -1;
+  collect("", block, registrations);
+  std::map<std::string, std::string> names;
+  std::unordered_map<const void*, std::string> first;
+  for (const NamedParameter& named : registrations) {
+    const auto [known, is_new] = first.emplace(&named.parameter.leaf(), named.name);
+    if (!is_new) names.emplace(named.name, known->second);
+  }
+  return names;
+}
+
 int64_t Module::parameter_count() const {
   int64_t count = 0;
   for (const auto& named : named_parameters()) count += named.parameter.elements();

@@ -16,6 +16,7 @@
 // to their parameters from outside.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -57,6 +58,9 @@ class Module {
   /// Returns every parameter once, in order of registration. Throws if two parameters have the same
   /// name, or if a name is not UTF-8.
   std::vector<NamedParameter> named_parameters() const;
+  /// Returns the further names of shared parameters. Each of them is mapped to the parameter's first
+  /// name, which named_parameters() lists.
+  std::map<std::string, std::string> further_names() const;
   int64_t parameter_count() const;
   /// Returns the running statistics of every batch norm once, in order of registration. For a batch
   /// norm that is registered under several names, NamedStatistics::name is the first of them.

@@ -56,7 +56,7 @@ void ZeroOptimizer::check(const nn::Module& model, const UpdateRule& rule, const
 
 ZeroOptimizer::ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                              ZeroOptions options)
-    : options_(std::move(options)) {
+    : options_(std::move(options)), further_names_(model.further_names()) {
   check(model, rule, world, options_);
   auto parameters = model.named_parameters();
   check_not_optimised(parameters);
@@ -78,6 +78,7 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
     for (const auto& known : staged->partition().parameters()) taken.insert(known.named.name);
   }
   for (const auto& table : engine_->tables()) taken.insert(table->info().name());
+  for (const auto& [name, first] : further_names_) taken.insert(name);
   for (const auto& named : parameters) {
     TESSERA_CHECK(!taken.contains(named.name),
                   "add_param_group: the name '{}' is taken, expected a new name", named.name);
@@ -96,6 +97,9 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
     options_.groups.pop_back();
     before.restore();
     throw;
+  }
+  for (const auto& [name, first] : module.further_names()) {
+    if (!taken.contains(name)) further_names_.emplace(name, first);
   }
 }
 
@@ -213,7 +217,9 @@ StepReport ZeroOptimizer::step(int64_t step, const Batch& batch,
   return this->step();
 }
 
-Tensor ZeroOptimizer::gradient(const std::string& name) {
+Tensor ZeroOptimizer::gradient(const std::string& given) {
+  const auto first = further_names_.find(given);
+  const std::string& name = first == further_names_.end() ? given : first->second;
   TESSERA_CHECK(
       engine_->state().all_micro_steps_done(),
       "gradient: called for '{}' at the wrong time, expected between the last backward and step()",

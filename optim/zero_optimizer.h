@@ -212,7 +212,9 @@ class ZeroOptimizer {
   void set_notes(uint8_t notes);
 
   /// Returns a parameter's gradient of the step's mean loss, before clipping, in f32 and whole on
-  /// every rank. Throws unless called between the last backward and step(). Collective.
+  /// every rank. A shared parameter may be given by any of its names. The result is a copy: writing
+  /// to it does not change the update. Throws unless called between the last backward and step(),
+  /// and for a frozen parameter. Collective.
   Tensor gradient(const std::string& name);
   /// Returns the norm of gradient(name) for each trainable parameter, by name. Throws unless called
   /// between the last backward and step(). Collective.
@@ -285,6 +287,7 @@ class ZeroOptimizer {
   MicroBatch describe(const MicroBatches& batches, int64_t micro_step) const;
 
   ZeroOptions options_;
+  std::map<std::string, std::string> further_names_;  // of shared parameters: to the first name
   std::unique_ptr<class ZeroEngine> engine_;
   StepDropout dropout_;
 };

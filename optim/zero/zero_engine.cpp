@@ -66,7 +66,14 @@ ZeroEngine::Place ZeroEngine::find(const std::string& name) const {
       if (parameters[i].named.name == name) return {partition.get(), static_cast<int>(i)};
     }
   }
-  fail("optimizer: there is no trainable parameter '{}'", name);
+  const auto is_it = [&name](const PlacedParameter& placed) { return placed.named.name == name; };
+  const bool is_frozen =
+      std::ranges::any_of(frozen_, [&](const auto& partition) {
+        return std::ranges::any_of(partition->partition().parameters(), is_it);
+      }) ||
+      std::ranges::any_of(tables_, [&](const auto& table) { return is_it(table->info().placed); });
+  TESSERA_CHECK(!is_frozen, "optimizer: parameter '{}' is frozen, so it has no gradient", name);
+  fail("optimizer: there is no parameter '{}'", name);
 }
 
 void ZeroEngine::begin(int64_t step, const MicroStep& micro_step) {

@@ -1,4 +1,5 @@
 // Tests names, order, sharing, modes and memory of modules.
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,7 @@ TEST_CASE("a shared parameter is listed once, under its first name") {
   CHECK(list[0].shared);
   CHECK(list[0].parameter.same(table));
   CHECK_FALSE(list[1].shared);
+  CHECK(root.further_names() == std::map<std::string, std::string>{{"head.weight", "table"}});
   CHECK(root.parameter_count() == 13);
 }
 

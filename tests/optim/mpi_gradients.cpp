@@ -170,6 +170,27 @@ TEST_CASE("a gradient of -0 becomes +0, also on a single rank") {
   }
 }
 
+TEST_CASE("the gradient of a shared parameter is found by each of its names") {
+  class Shared : public nn::Module {
+   public:
+    Shared() {
+      add("first", weight_);
+      add("second", weight_);
+    }
+    Tensor loss() const { return ops::sum(ops::mul(weight_, Tensor::full({1}, 2))); }
+
+   private:
+    nn::Parameter weight_{{1}, nn::Initializer::ones()};
+  };
+  Shared model;
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, job_world(), {.stage = 2});
+  Training training{.loss = [&](const auto&) { return model.loss(); }};
+  training.batch = {.global = 2, .micro = 1};
+  run_micro_batches(optimizer, training, 0);
+  CHECK(optimizer.gradient("first").values<float>()[0] == 2);
+  CHECK(optimizer.gradient("second").values<float>()[0] == 2);
+}
+
 TEST_CASE("asking for gradients at a wrong time or by a wrong name is refused") {
   LayeredModel model;
   model.layer(0).weight.set_trainable(false);
@@ -188,9 +209,9 @@ TEST_CASE("asking for gradients at a wrong time or by a wrong name is refused") 
   }};
   run_micro_batches(optimizer, training, 0);
   CHECK_THROWS_WITH(optimizer.gradient("3.weight"),
-                    ContainsSubstring("no trainable parameter '3.weight'"));
+                    ContainsSubstring("there is no parameter '3.weight'"));
   CHECK_THROWS_WITH(optimizer.gradient("0.weight"),
-                    ContainsSubstring("no trainable parameter '0.weight'"));
+                    ContainsSubstring("'0.weight' is frozen, so it has no gradient"));
   CHECK(optimizer.gradient_norms().count("0.weight") == 0);
   optimizer.step();
   refused();
