@@ -194,6 +194,9 @@ bool LaunchedStep::ready() const { return engine_->ready(number_); }
 
 LaunchedStep ZeroOptimizer::launch_step() {
   const StepState& state = engine_->state();
+  TESSERA_CHECK(state.began(),
+                "optimizer: step() or launch_step() was called without a batch, expected after the "
+                "micro-batches of micro_batches(step, batch)");
   TESSERA_CHECK(state.all_micro_steps_done(),
                 "optimizer: step() or launch_step() was called after {} of {} micro-steps",
                 state.finished(), state.micro_step().count);
