@@ -112,6 +112,7 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Bat
 
 ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& batch) {
   batch.validate();
+  TESSERA_CHECK(step >= 0, "micro_batches: step {}, expected at least 0", step);
   TESSERA_CHECK(!engine_->state().began(), "micro_batches: step {} is not finished",
                 step_number(engine_->state().step()));
   const int ranks = engine_->communicator().size();

@@ -148,9 +148,9 @@ class ZeroOptimizer {
     Batch batch_;
     int64_t micro_steps_;
   };
-  /// Returns the micro-batches of a step. Throws if the previous step is not finished, or if the
-  /// batch is invalid or does not fit the options. Always throws with options.graph: call
-  /// micro_steps() instead.
+  /// Returns the micro-batches of a step, counted from 0. Throws if the previous step is not
+  /// finished, if `step` is negative, or if the batch is invalid or does not fit the options.
+  /// Always throws with options.graph: call micro_steps() instead.
   MicroBatches micro_batches(int64_t step, const Batch& batch);
 
   /// Runs all micro-steps of a step. `load` writes a micro-batch's values to the memory that `loss`

@@ -268,6 +268,8 @@ TEST_CASE("calls at the wrong time and parameters optimised twice are refused") 
   CHECK_THROWS_WITH(optimizer.backward(Tensor::full({}, 1)), ContainsSubstring("backward outside"));
   CHECK_THROWS_WITH(optimizer.skip(), ContainsSubstring("skip outside of micro_batches"));
   CHECK_THROWS_AS(optimizer.micro_batches(0, {.global = 3, .micro = 2}), InputError);
+  CHECK_THROWS_WITH(optimizer.micro_batches(-1, {.global = 2, .micro = 2}),
+                    ContainsSubstring("step -1, expected at least 0"));
   CHECK_THROWS_WITH(optimizer.add_param_group(model, {}), ContainsSubstring("already optimised"));
   CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, lone_world()),
                     ContainsSubstring("'wte.weight' is already optimised"));
