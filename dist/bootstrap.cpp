@@ -354,7 +354,7 @@ void end_unless_all_end(int result) {
   if (all_end_within(5)) return;
   end_job(fmt::format("rank {}: ended with code {}, while other ranks are still running",
                       own_rank.load(), result),
-          (result & 255) == 0 ? 1 : result);
+          result);
 }
 
 }  // namespace
@@ -365,7 +365,8 @@ int run(int argc, char** argv, const std::function<int(World&)>& body) {
   World world;
   try {
     world = init(argc, argv);
-    const int result = body(world);
+    int result = body(world);
+    if (result != 0 && (result & 255) == 0) result = 1;  // a shell sees only the low 8 bits
     if (result != 0) end_unless_all_end(result);
     finish(world);
     return result;

@@ -56,9 +56,9 @@ inline constexpr int end_timeouts = 10;
 /// exception unwinds.
 void finish(World& world);
 
-/// Calls init, body and finish; returns the process's exit code. If the body returns a code other
-/// than 0 and other ranks still go on 5 s later, the job ends on all ranks with this code (with 1
-/// if the code's low 8 bits are 0).
+/// Calls init, body and finish; returns the process's exit code. This is what the body returns, but
+/// 1 instead of a code other than 0 whose low 8 bits are 0, which a shell would take for 0. If the
+/// code is not 0 and other ranks still go on 5 s later, the job ends on all ranks with this code.
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
 /// Prints `text`, with rank and step, and ends the job on all ranks. Meant for threads whose

@@ -3,6 +3,7 @@
 //
 //   mpirun -n 3 failing_rank HOW [nccl [graph|host]]
 //     HOW: throw memory input input-one kill segv exit abort hang none return return-all mpi
+//          return-256: all ranks return 256 after the last step
 //          stop stall: rank 1 is stopped, or sleeps for ever; the timeout is 2 s
 //          linger: rank 1 sleeps for ever after the last step; the timeout is 0.2 s
 //          absent: with `nccl`, rank 1 sleeps for ever before the ranks connect over NCCL
@@ -108,6 +109,7 @@ int train(dist::World& world, const std::string& how, const std::string& gatheri
   gathers = nullptr;  // the graph must be destroyed before the communicator
   if (how == "linger" && world.rank == 1) sleep_for_ever();
   if (world.rank == 0) std::puts("all steps finished");
+  if (how == "return-256") return 256;
   return how == "return-all" ? 3 : 0;
 }
 

@@ -42,6 +42,9 @@ for ranks in 1 2 3; do
 done
 expect 1 return 3
 expect 1 return-all 3 '^all steps finished'
+# A shell would see 256 as 0.
+expect 2 return-256 1 '^all steps finished'
+alone return-256 1 '^all steps finished'
 for ranks in 2 3; do
   expect "$ranks" return 3 '^rank 1: ended with code 3, while other ranks are still running$'
   expect "$ranks" return-all 3 '^all steps finished'
