@@ -30,6 +30,7 @@ Parameter Module::add(const std::string& name, const Parameter& parameter) {
 }
 
 void Module::add(const std::string& name, Module& child) {
+  TESSERA_CHECK(!child.contains(*this), "module: '{}' would contain itself", name);
   child.name_ = name;
   entries_.push_back({name, {}, &child});
 }
@@ -37,6 +38,14 @@ void Module::add(const std::string& name, Module& child) {
 void Module::add(std::shared_ptr<RunningStatistics> statistics) {
   TESSERA_CHECK(statistics_ == nullptr, "module: this module already has running statistics");
   statistics_ = std::move(statistics);
+}
+
+bool Module::contains(const Module& other) const {
+  if (this == &other) return true;
+  for (const Entry& entry : entries_) {
+    if (entry.child != nullptr && entry.child->contains(other)) return true;
+  }
+  return false;
 }
 
 void Module::begin_block() { entries_.push_back({}); }

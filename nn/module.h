@@ -84,7 +84,9 @@ class Module {
  protected:
   /// Registers a parameter, and returns it.
   Parameter add(const std::string& name, const Parameter& parameter);
-  void add(const std::string& name, Module& child);  // child must live as long as this module
+  /// Registers a child, which must live as long as this module. Throws if the child is this module
+  /// or contains it.
+  void add(const std::string& name, Module& child);
   /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
   /// Begins a block of the model. A block's parameters are used together, so ZeRO stage 3 gathers
@@ -101,6 +103,8 @@ class Module {
     Parameter parameter;
     Module* child = nullptr;  // an entry with neither parameter nor child begins a block
   };
+  /// True if `other` is this module, or is registered in it or in one of its children.
+  bool contains(const Module& other) const;
   /// Appends all registered parameters. A shared parameter is appended once for each of its names.
   void collect(const std::string& prefix, int& block, std::vector<NamedParameter>& list) const;
   /// Appends all running statistics, those of a shared batch norm once for each of its names.

@@ -64,6 +64,16 @@ TEST_CASE("a shared parameter is listed once, under its first name") {
   CHECK(root.parameter_count() == 13);
 }
 
+TEST_CASE("a module that would contain itself is refused") {
+  Open root, branch, leaf;
+  CHECK_THROWS_WITH(root.add("me", root), "module: 'me' would contain itself");
+  root.add("branch", branch);
+  branch.add("leaf", leaf);
+  CHECK_THROWS_WITH(leaf.add("root", root), "module: 'root' would contain itself");
+  leaf.add("w", Parameter({1}, Initializer::zeros()));
+  CHECK(names_of(root) == Names{"branch.leaf.w"});
+}
+
 TEST_CASE("the running statistics of a shared batch norm are listed once, under its first name") {
   Open root;
   BatchNorm2d norm(2), other(2);
