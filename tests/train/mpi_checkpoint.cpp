@@ -271,6 +271,17 @@ TEST_CASE("every rank refuses a damaged checkpoint, and takes the one before") {
         std::string::npos);
 }
 
+TEST_CASE("a folder of checkpoints that cannot be read is an error on every rank") {
+  const dist::World world = job_world();
+  const SharedFolder folder(world);
+  const std::string file = (std::filesystem::path(folder.path()) / "file").string();
+  if (world.rank == 0) std::ofstream(file) << "no folder";
+  world.communicator->barrier();
+  CHECK(message_of<InputError>([&] { train::find_checkpoint(file, world); })
+            .find("file: cannot be read") != std::string::npos);
+  world.communicator->barrier();  // throws if a rank is still in find_checkpoint
+}
+
 TEST_CASE("a checkpoint of another model or rule is refused before anything changes") {
   const dist::World world = job_world();
   const SharedFolder folder(world);

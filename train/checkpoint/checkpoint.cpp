@@ -96,13 +96,19 @@ Verified verify_together(const std::string& path, const dist::World& world,
 }
 
 // Returns the steps of a folder's checkpoints, newest first, as rank 0 lists them. Verifying is
-// collective, so all ranks must try the same checkpoints in the same order. Collective.
+// collective, so all ranks must try the same checkpoints in the same order. If rank 0 cannot read
+// the folder, all ranks throw, because no rank may stay in the broadcast. Collective.
 std::vector<int64_t> steps_together(const std::string& folder, const dist::World& world) {
   std::string names;
-  if (world.rank == 0) {
-    for (const int64_t step : checkpoint_steps(folder)) names += fmt::format("{} ", step);
+  try {
+    if (world.rank == 0) {
+      for (const int64_t step : checkpoint_steps(folder)) names += fmt::format("{} ", step);
+    }
+  } catch (const InputError& error) {
+    names = std::string("!") + error.what();  // a list of steps begins with a digit
   }
   names = dist::broadcast_text(*world.communicator, names);
+  if (names.starts_with('!')) fail_input("{}", names.substr(1));
   std::vector<int64_t> steps;
   const char* const end = names.data() + names.size();
   for (const char* at = names.data(); at < end;) {
