@@ -32,6 +32,7 @@ BatchNorm2d::BatchNorm2d(int64_t channels, const Options& options)
   weight = add("weight", Parameter({channels}, Initializer::ones()));
   bias = add("bias", Parameter({channels}, Initializer::zeros()));
   bias.set_backward_reads(BackwardReads::never);
+  statistics_->fixed = [this] { return !training() && !weight.trainable() && !bias.trainable(); };
   add(statistics_);
 }
 

@@ -32,8 +32,10 @@ class Conv2d : public Module {
 /// Normalises each channel: in training over the micro-batch, or over a larger batch of which the
 /// micro-batch is a part (RunningStatistics::parts); in evaluation with the running statistics.
 /// In training with a ZeroOptimizer, the forward of each micro-batch must use each batch norm
-/// exactly once in training mode, otherwise backward throws. So a model cannot be trained while one
-/// of its batch norms is in evaluation mode.
+/// exactly once in training mode, otherwise backward throws. There is one exception: a norm whose
+/// weight and bias are frozen (Parameter::set_trainable) may be in evaluation mode from the
+/// beginning of a step to its end. It may then be used any number of times, and its running
+/// statistics stay as they are. So fine-tuning can keep the statistics of an earlier training.
 class BatchNorm2d : public Module {
  public:
   struct Options {

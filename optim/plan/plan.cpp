@@ -335,7 +335,8 @@ class Planner {
     }
     // Forward reduces the means and then the squares, in two calls. Backward reduces two sums in
     // one call. Each of these four quantities has one value per channel.
-    sent(dist::Traffic::statistics) = (values * 2 * f32_bytes * others_).value();
+    const CheckedInt changing = input_.statistics - input_.fixed_statistics;
+    sent(dist::Traffic::statistics) = (changing * 2 * f32_bytes * others_).value();
     add(sent(dist::Traffic::headers), headers(CheckedInt(input_.batch_norms) * 3));
   }
 

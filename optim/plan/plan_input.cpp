@@ -1,5 +1,7 @@
 #include "optim/plan/plan_input.h"
 
+#include <algorithm>
+
 namespace tessera::optim {
 
 std::vector<PlanParameter> plan_parameters(const nn::Module& model) {
@@ -13,14 +15,31 @@ std::vector<PlanParameter> plan_parameters(const nn::Module& model) {
   return list;
 }
 
-int64_t plan_statistics(const nn::Module& model) {
+namespace {
+
+bool is_fixed(const nn::RunningStatistics& statistics) {
+  return statistics.fixed && statistics.fixed();
+}
+
+int64_t count_values(const nn::Module& model, bool only_fixed) {
   int64_t values = 0;
   for (const auto& [name, statistics] : model.named_statistics()) {
+    if (only_fixed && !is_fixed(*statistics)) continue;
     values += statistics->mean.elements() + statistics->variance.elements();
   }
   return values;
 }
 
-int64_t plan_batch_norms(const nn::Module& model) { return std::ssize(model.named_statistics()); }
+}  // namespace
+
+int64_t plan_statistics(const nn::Module& model) { return count_values(model, false); }
+
+int64_t plan_fixed_statistics(const nn::Module& model) { return count_values(model, true); }
+
+int64_t plan_batch_norms(const nn::Module& model) {
+  return std::ranges::count_if(model.named_statistics(), [](const nn::NamedStatistics& named) {
+    return !is_fixed(*named.statistics);
+  });
+}
 
 }  // namespace tessera::optim

@@ -62,7 +62,8 @@ struct PlanInput {
   bool saves = false;               // weights are saved during the run
   bool loss_scaling = false;        // false: loss scaling only if a parameter is f16
   int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm
-  int64_t batch_norms = 0;
+  int64_t fixed_statistics = 0;  // those of `statistics` that are fixed (nn::RunningStatistics)
+  int64_t batch_norms = 0;       // batch norms whose statistics are not fixed
   bool sync_batch_norm = false;
   Device device = {};  // the device on which the ranks compute
   /// True if GPUs communicate through the host. The host then needs copies as large as the largest
@@ -79,7 +80,10 @@ struct PlanInput {
 std::vector<PlanParameter> plan_parameters(const nn::Module& model);
 /// Returns the number of values in the model's running statistics.
 int64_t plan_statistics(const nn::Module& model);
-/// Returns the number of batch norms that have running statistics.
+/// Returns the number of these values that are fixed (nn::RunningStatistics::fixed). Nothing is
+/// synchronized for the norms of such values.
+int64_t plan_fixed_statistics(const nn::Module& model);
+/// Returns the number of batch norms that have running statistics which are not fixed.
 int64_t plan_batch_norms(const nn::Module& model);
 
 }  // namespace tessera::optim

@@ -111,6 +111,7 @@ optim::Plan plan_of(const Subject& subject, const dist::World& world, const Run&
                       .sum_dtype = options.grad_shard,
                       .offload = options.offload == optim::Offload::optimizer,
                       .statistics = optim::plan_statistics(*subject.model),
+                      .fixed_statistics = optim::plan_fixed_statistics(*subject.model),
                       .batch_norms = optim::plan_batch_norms(*subject.model),
                       .sync_batch_norm = options.sync_batch_norm,
                       .device = world.communicator->device(),

@@ -5,6 +5,7 @@
 #include "core/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
+#include "tests/support/tensors.h"
 #include "tests/support/tiny_vision.h"
 
 namespace tessera::test {
@@ -174,9 +175,94 @@ TEST_CASE("a batch norm in evaluation mode under an optimizer is refused") {
   for (const MicroBatch& micro : optimizer.micro_batches(0, batch)) {
     CHECK(micro.samples == 2);
     const Tensor loss = ops::sum(norm(Tensor::from<float>({2, 2}, {1, 2, 3, 5})));
-    CHECK_THROWS_WITH(optimizer.backward(loss), Catch::Contains("0 times in training mode"));
+    CHECK_THROWS_WITH(optimizer.backward(loss),
+                      Catch::Contains("0 times in training mode") && Catch::Contains("frozen"));
     break;
   }
+}
+
+/// Two linear layers and four batch norms. The second and the third norm are frozen.
+class PartlyFrozen : public nn::Module {
+ public:
+  PartlyFrozen() {
+    add("in", in_);
+    add("first", first_);
+    add("second", second_);
+    add("third", third_);
+    add("out", out_);
+    add("last", last_);
+    for (const nn::BatchNorm2d* norm : {&second_, &third_}) {
+      norm->weight.set_trainable(false);
+      norm->bias.set_trainable(false);
+    }
+  }
+  /// If `by_hand` is true, a scaling with the same values takes the place of the third norm.
+  Tensor loss(const MicroBatch& micro, bool by_hand = false) {
+    const auto seed = static_cast<uint64_t>(100 * micro.step + micro.index);
+    Tensor x = second_(first_(in_(random_tensor({micro.samples, 4}, seed))));
+    // The norm has mean 1, variance 3 and epsilon 1, so it computes (x - 1) / 2.
+    x = by_hand ? ops::scale(ops::add(x, -1.0f), 0.5f) : third_(x);
+    return ops::mse_loss(last_(out_(x)), random_tensor({micro.samples, 4}, seed + 50));
+  }
+  void evaluate() {
+    second_.eval();
+    third_.eval();
+  }
+  void set_statistics() {
+    const auto statistics = third_.named_statistics()[0].statistics;
+    statistics->mean.copy_from(Tensor::full({4}, 1));
+    statistics->variance.copy_from(Tensor::full({4}, 3));
+  }
+
+ private:
+  nn::Linear in_{4, 4}, out_{4, 4};
+  nn::BatchNorm2d first_{4}, second_{4}, third_{4, {.epsilon = 1}}, last_{4};
+};
+
+TrainingResult train_partly_frozen(const dist::World& world, const optim::ZeroOptions& options,
+                                   bool by_hand = false) {
+  PartlyFrozen model;
+  nn::materialize(model, default_device(), 3);
+  model.set_statistics();
+  model.evaluate();
+  Training training{.loss = [&](const MicroBatch& micro) { return model.loss(micro, by_hand); }};
+  training.rule = optim::Sgd{.learning_rate = 0.1f};
+  training.batch = {.global = 20, .micro = 4};
+  TrainingResult result = train(model, training, world, options);
+  result.weights.merge(statistics_of(model));
+  return result;
+}
+
+TEST_CASE("frozen batch norms in evaluation mode keep their statistics, and other norms learn") {
+  const TrainingResult expected = train_partly_frozen(lone_world(), {.stage = 0});
+  CHECK(expected.weights.at("third.mean") == std::vector<float>(4, 1.0f));
+  CHECK(expected.weights.at("third.variance") == std::vector<float>(4, 3.0f));
+  CHECK(expected.weights.at("second.mean") == std::vector<float>(4, 0.0f));
+  CHECK(expected.weights.at("second.variance") == std::vector<float>(4, 1.0f));
+  CHECK(expected.weights.at("first.mean") != std::vector<float>(4, 0.0f));
+  CHECK(expected.weights.at("last.mean") != std::vector<float>(4, 0.0f));
+  for (const int stage : {0, 3}) {
+    CAPTURE(stage);
+    check_equal(train_partly_frozen(job_world(), {.stage = stage}), expected);
+  }
+  const TrainingResult by_hand = train_partly_frozen(lone_world(), {.stage = 3}, true);
+  for (const auto& [name, values] : expected.weights) {
+    CAPTURE(name);
+    for (size_t i = 0; i < values.size(); ++i) {
+      CHECK(by_hand.weights.at(name)[i] == Catch::Approx(values[i]).epsilon(1e-3).margin(1e-4));
+    }
+  }
+}
+
+TEST_CASE("a frozen batch norm that leaves evaluation mode within a step is refused") {
+  PartlyFrozen model;
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, job_world());
+  model.evaluate();
+  const auto batches = optimizer.micro_batches(0, {.global = 8, .micro = 2});
+  const auto first = batches.begin();
+  model.train();
+  CHECK_THROWS_WITH(optimizer.backward(model.loss(*first)),
+                    Catch::Contains("'second' was in evaluation mode when the step began"));
 }
 
 TrainingResult train_synchronized(const dist::World& world, optim::ZeroOptions options,

@@ -104,14 +104,24 @@ void BatchStatistics::begin_micro_step() { observations_.assign(statistics_.size
 
 void BatchStatistics::check_observed() const {
   for (size_t i = 0; i < statistics_.size(); ++i) {
-    TESSERA_CHECK(observations_[i] == 1,
+    TESSERA_CHECK(!fixed_[i] || observations_[i] == 0,
+                  "optimizer: the batch norm '{}' was in evaluation mode when the step began, but "
+                  "then used in training mode; its mode may change only between steps",
+                  statistics_[i].name);
+    TESSERA_CHECK(fixed_[i] || observations_[i] == 1,
                   "optimizer: the forward of a micro-batch used the batch norm '{}' {} times in "
-                  "training mode; its running statistics need exactly one use in this mode",
+                  "training mode; its running statistics need exactly one use in this mode, unless "
+                  "its weight and bias are frozen (set_trainable) before the optimizer is made and "
+                  "it is in evaluation mode (eval) before the step begins",
                   statistics_[i].name, observations_[i]);
   }
 }
 
 void BatchStatistics::begin_step(int64_t micro_steps) {
+  fixed_.clear();
+  for (const auto& [name, statistics] : statistics_) {
+    fixed_.push_back(statistics->fixed && statistics->fixed());
+  }
   if (values_ == 0 || synchronized_) return;
   if (micro_steps_ != micro_steps) {
     observed_ = {};  // freed before the new slots are allocated
@@ -150,10 +160,35 @@ void BatchStatistics::fold(int64_t micro_batches, const StepScalars* scalars) {
     fold.micro_steps = micro_steps_;
     fold.micro_batches = micro_batches;
   }
+  // The kernel folds all values. The values of fixed statistics are kept meanwhile in their places
+  // in current_, where no observation is needed: no micro-batch has observed these statistics, and
+  // the other observations are in the slots.
+  copy_fixed(current_, running_);
   // Every rank adds the same values in the same order, so running statistics are equal on all
   // ranks.
   kernels::fold_statistics(current_context(running_.device()), running_,
                            synchronized_ ? current_ : observed_, fold, scalars);
+  copy_fixed(running_, current_);
+}
+
+void BatchStatistics::copy_fixed(const Tensor& to, const Tensor& from) const {
+  int64_t begin = 0;
+  int64_t end = 0;
+  const auto copy = [&] {
+    if (begin == end) return;
+    kernels::copy(current_context(to.device()), to.flat(begin, end), from.flat(begin, end));
+  };
+  // Norms that follow each other are copied together.
+  for (size_t i = 0; i < statistics_.size(); ++i) {
+    const int64_t values = 2 * statistics_[i].statistics->mean.elements();
+    if (fixed_[i]) {
+      end += values;
+      continue;
+    }
+    copy();
+    begin = end += values;
+  }
+  copy();
 }
 
 }  // namespace tessera::optim

@@ -37,26 +37,32 @@ class BatchStatistics {
 
   const std::vector<nn::NamedStatistics>& all() const { return statistics_; }
 
-  /// Clears this rank's slots for a step of `micro_steps` micro-steps.
+  /// Clears this rank's slots for a step of `micro_steps` micro-steps, and asks which statistics are
+  /// fixed in the step (nn::RunningStatistics::fixed). All ranks get the same answers here, also a
+  /// rank that has no data in the step.
   void begin_step(int64_t micro_steps);
   void begin_micro_step();
-  /// Throws unless the forward of the current micro-step has observed each batch norm exactly once.
+  /// Throws unless the forward of the current micro-step has observed each batch norm exactly once,
+  /// and those with fixed statistics never.
   void check_observed() const;
   /// Stores the observed statistics of the current micro-batch in its slot.
   void keep(int64_t micro_step);
   /// Gathers the step's statistics on every rank. Collective.
   void gather();
-  /// Accumulates the gathered statistics into the running statistics. Changes nothing if `scalars`
-  /// is not null and has skip set.
+  /// Accumulates the gathered statistics into the running statistics, except into fixed ones.
+  /// Changes nothing if `scalars` is not null and has skip set.
   void fold(int64_t micro_batches, const StepScalars* scalars);
 
  private:
   void observe(size_t index, int64_t offset, const Tensor& mean, const Tensor& variance);
   void attach();
+  /// Copies the values of fixed statistics from one buffer to another of the same layout.
+  void copy_fixed(const Tensor& to, const Tensor& from) const;
 
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<nn::NamedStatistics> statistics_;
   std::vector<int> observations_;  // per batch norm: calls of observe() in this micro-step
+  std::vector<bool> fixed_;        // per batch norm: true if its statistics are fixed in this step
   bool synchronized_ = false;
   int64_t values_ = 0;  // S, the number of running values of all batch norms
   Tensor running_;      // [S]
