@@ -58,8 +58,8 @@ class Module {
   /// Returns every parameter once, in order of registration. Throws if two parameters have the same
   /// name, or if a name is not UTF-8.
   std::vector<NamedParameter> named_parameters() const;
-  /// Returns the further names of shared parameters. Each of them is mapped to the parameter's first
-  /// name, which named_parameters() lists.
+  /// Returns the further names of shared parameters. Each is mapped to the parameter's first name,
+  /// which named_parameters() lists.
   std::map<std::string, std::string> further_names() const;
   int64_t parameter_count() const;
   /// Returns the running statistics of every batch norm once, in order of registration. For a batch

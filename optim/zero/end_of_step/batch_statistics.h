@@ -37,7 +37,7 @@ class BatchStatistics {
 
   const std::vector<nn::NamedStatistics>& all() const { return statistics_; }
 
-  /// Clears this rank's slots for a step of `micro_steps` micro-steps, and asks which statistics are
+  /// Clears this rank's slots for a step of `micro_steps` micro-steps. Asks which statistics are
   /// fixed in the step (nn::RunningStatistics::fixed). All ranks get the same answers here, also a
   /// rank that has no data in the step.
   void begin_step(int64_t micro_steps);
