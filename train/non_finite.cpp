@@ -1,7 +1,9 @@
 #include "train/non_finite.h"
 
-#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -10,34 +12,93 @@
 namespace tessera::train {
 namespace {
 
-bool is_finite(const Tensor& x) {
-  if (!x.defined() || !x.allocated() || !is_float(x.dtype())) return true;
-  bool finite = true;
+enum class Values : uint8_t { finite, infinite, nan };
+
+Values values_of(const Tensor& x) {
+  if (!x.defined() || !x.allocated() || !is_float(x.dtype())) return Values::finite;
+  Values result = Values::finite;
   visit_float(x.dtype(), "first_non_finite", [&]<class T>() {
     const Tensor here = x.to_host();
-    const std::span<const T> values = here.values<T>();
-    finite = std::all_of(values.begin(), values.end(),
-                         [](T value) { return std::isfinite(float(value)); });
+    for (const T value : here.values<T>()) {
+      if (std::isnan(float(value))) result = Values::nan;
+      if (result == Values::nan) return;
+      if (std::isinf(float(value))) result = Values::infinite;
+    }
   });
-  return finite;
+  return result;
 }
 
-// Returns the operation and one of the parameters among its inputs, as in "linear with
-// h.3.mlp.c_fc.weight". If a parameter has non-finite values, the text names the first such
-// parameter and says that it is not finite. Otherwise the text names the first parameter. Without
-// parameters, the text is only the operation.
+// Returns the operation and the first parameter among its inputs, as in "linear with
+// h.3.mlp.c_fc.weight". Without parameters, the text is only the operation.
 std::string describe(const char* operation, std::span<const Tensor> inputs) {
-  std::string first;
   for (const Tensor& input : inputs) {
     if (!input.defined() || !input.leaf()) continue;
-    const std::string& name = input.leaf()->name;
-    if (!is_finite(input)) {
-      return std::string(operation) + " with " + name + ", which is not finite itself";
-    }
-    if (first.empty()) first = name;
+    return std::string(operation) + " with " + input.leaf()->name;
   }
-  return first.empty() ? operation : std::string(operation) + " with " + first;
+  return operation;
 }
+
+// Where values that are not finite come from. Infinities may be intended, such as those of a mask
+// that softmax turns into zeros. So the search goes on after an infinity, and ends at the first
+// NaN. If the NaN was computed from infinities, the origin of these infinities is the answer.
+class Search {
+ public:
+  void observe(const char* operation, const Tensor& output, std::span<const Tensor> inputs) {
+    if (!nan_.empty()) return;
+    const Values values = values_of(output);
+    if (values == Values::finite) return;
+    const Origin origin = origin_of(operation, output, values, inputs);
+    if (values == Values::nan) {
+      nan_ = origin.text;
+      return;
+    }
+    infinities_.emplace(output.storage(), origin);
+    if (first_.text.empty() || (first_.in_data && !origin.in_data)) first_ = origin;
+  }
+  /// Empty if all outputs were finite.
+  std::string result() const { return nan_.empty() ? first_.text : nan_; }
+
+ private:
+  struct Origin {
+    std::string text;
+    bool in_data = false;  // true: in a tensor that no operation computed
+  };
+
+  Origin origin_of(const char* operation, const Tensor& output, Values values,
+                   std::span<const Tensor> inputs) const {
+    // A segment of recompute() returns the output of its last operation, which is known already.
+    if (const auto known = infinities_.find(output.storage()); known != infinities_.end()) {
+      return known->second;
+    }
+    const Origin own{describe(operation, inputs)};
+    Origin data;
+    for (const Tensor& input : inputs) {
+      if (values_of(input) == Values::finite) continue;
+      if (input.leaf()) {
+        return {std::string(operation) + " with " + input.leaf()->name +
+                ", which is not finite itself"};
+      }
+      // The search ends at the first NaN, so a NaN in an input was not computed by an operation.
+      const auto known = infinities_.find(input.storage());
+      if (known == infinities_.end()) {
+        data = {"the data: an input of " + own.text + " that no operation computed is not finite",
+                true};
+      } else if (!known->second.in_data) {
+        return known->second;
+      } else if (data.text.empty()) {
+        data = known->second;
+        if (values == Values::nan) data = {own.text + ", from infinities in the data"};
+      }
+    }
+    return data.text.empty() ? own : data;
+  }
+
+  std::string nan_;
+  Origin first_;  // of the first infinity, if possible of one that an operation has computed
+  // The origin of the infinities in a storage. A weak pointer does not keep the memory, but its
+  // storage is never taken for a later one.
+  std::map<std::weak_ptr<Storage>, Origin, std::owner_less<>> infinities_;
+};
 
 struct Observation {
   explicit Observation(OutputObserver observer) { observe_outputs(std::move(observer)); }
@@ -47,13 +108,14 @@ struct Observation {
 }  // namespace
 
 std::string first_non_finite(const std::function<void()>& forward) {
-  std::string place;
+  Search search;
   NoGrad no_grad;
-  Observation observation([&](const char* operation, const Tensor& output,
-                              std::span<const Tensor> inputs) {
-    if (place.empty() && !is_finite(output)) place = describe(operation, inputs);
-  });
+  Observation observation(
+      [&](const char* operation, const Tensor& output, std::span<const Tensor> inputs) {
+        search.observe(operation, output, inputs);
+      });
   forward();
+  const std::string place = search.result();
   return place.empty() ? "none of the operations when they were run again" : place;
 }
 

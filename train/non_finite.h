@@ -6,9 +6,12 @@
 
 namespace tessera::train {
 
-/// Runs `forward` without gradients, checks every operation's output, and names the first operation
-/// whose output is not finite: "linear with h.3.mlp.c_fc.weight". If all outputs are finite, the
-/// returned text says so. If parameters are sharded over ranks, every rank must make this call.
+/// Runs `forward` without gradients, checks every operation's output, and names the operation that
+/// computed the first NaN from finite inputs: "linear with h.3.mlp.c_fc.weight". If the NaN was
+/// computed from infinities, names their origin; if there is no NaN, that of the first infinity.
+/// The text says so if the values were in a parameter, in the data (a tensor that no operation
+/// computed), or if all outputs are finite. If parameters are sharded over ranks, every rank must
+/// make this call.
 std::string first_non_finite(const std::function<void()>& forward);
 
 }  // namespace tessera::train

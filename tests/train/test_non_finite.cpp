@@ -1,8 +1,10 @@
 #include "train/non_finite.h"
 
 #include <cmath>
+#include <limits>
 
 #include "core/autograd.h"
+#include "core/ops.h"
 #include "core/ops/fill.h"
 #include "models/gpt/gpt.h"
 #include "tests/support/catch.h"
@@ -36,6 +38,28 @@ TEST_CASE("the first operation whose output is not finite is named with its para
   // first_non_finite must have removed its observer. Otherwise this pass would call the observer,
   // which uses destroyed variables.
   forward();
+}
+
+TEST_CASE("an operation is not blamed for its inputs, nor for infinities that disappear") {
+  const float inf = std::numeric_limits<float>::infinity();
+  const Tensor scores = Tensor::full({2, 3}, 1);
+  const Tensor mask = Tensor::from<float>({2, 3}, {0, -inf, -inf, 0, 0, -inf});
+  const auto masked = [&] { return ops::softmax(ops::add(scores, mask), {1}); };
+  CHECK(first_non_finite([&] { ops::log(ops::add(ops::sum(masked()), -5.0f)); }) == "log");
+  CHECK(first_non_finite([&] { ops::exp(ops::scale(masked(), 1000)); }) == "exp");
+  // Infinities from an operation, from which another one then computes a NaN.
+  CHECK(first_non_finite([&] {
+          const Tensor large = ops::exp(ops::scale(masked(), 1000));
+          ops::add(large, ops::scale(large, -1));
+        }) == "exp");
+  CHECK(first_non_finite([&] {
+          ops::softmax(ops::add(scores, Tensor::full({2, 3}, -inf)), {1});
+        }) == "softmax, from infinities in the data");
+  for (const float value : {NAN, inf}) {
+    CHECK(first_non_finite([&] {
+            ops::sum(ops::add(scores, Tensor::full({2, 3}, value)));
+          }) == "the data: an input of add that no operation computed is not finite");
+  }
 }
 
 TEST_CASE("a value that overflows on the way is found where it overflows") {
