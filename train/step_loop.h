@@ -59,7 +59,8 @@ struct StepWork {
   std::function<Evaluation(int64_t)> evaluate = nullptr;
   /// Opens a file for the weights. Needed if LoopOptions::weights asks for saves.
   WeightSaves::Open open_weights = nullptr;
-  /// Returns additional members for a step's line of the log. Called when the step is launched.
+  /// Returns additional members for a step's line of the log. Called on every rank when the step is
+  /// launched: ZeroOptimizer::for_each_parameter then gives the weights after the step's update.
   std::function<JsonObject(int64_t)> describe = [](int64_t) { return JsonObject(); };
   /// Settings for the checkpoint's manifest (manifest.h). `run` has the settings that define the
   /// run. `bits` has further settings that change the bits of results.

@@ -1,4 +1,11 @@
 // The options of a ZeroOptimizer.
+//
+// All ranks must give equal options, and models with the same parameters in the same order. This
+// includes the seed: a rank draws its share of the initial weights and the dropout masks of its
+// micro-batches from the one seed, so there is no seed per rank. The library does not compare the
+// options. Ranks with different options may train a mixed model without an error, or wait for each
+// other for ever. A program whose options come from outside compares them first, with
+// dist::check_agreement (dist/agreement.h).
 #pragma once
 
 #include <cstdint>
@@ -41,7 +48,7 @@ struct ZeroOptions {
   bool no_sync = false;
   float clip = 0;  // maximum of the global gradient norm; 0: no clipping
   Schedule schedule = constant_schedule();
-  uint64_t seed = 0;  // determines initial weights and dropout masks
+  uint64_t seed = 0;  // determines initial weights and dropout masks; the same on all ranks
   /// Dtype of the gradient sums of dense 16-bit parameters: f32 or bf16. A bf16 sum is rounded
   /// after every addition. All other sums are f32.
   DType grad_shard = DType::f32;
