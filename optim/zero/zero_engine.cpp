@@ -67,11 +67,11 @@ ZeroEngine::Place ZeroEngine::find(const std::string& name) const {
     }
   }
   const auto is_it = [&name](const PlacedParameter& placed) { return placed.named.name == name; };
-  const bool is_frozen =
-      std::ranges::any_of(frozen_, [&](const auto& partition) {
-        return std::ranges::any_of(partition->partition().parameters(), is_it);
-      }) ||
+  bool is_frozen =
       std::ranges::any_of(tables_, [&](const auto& table) { return is_it(table->info().placed); });
+  for (const auto& partition : frozen_) {
+    is_frozen |= std::ranges::any_of(partition->partition().parameters(), is_it);
+  }
   TESSERA_CHECK(!is_frozen, "optimizer: parameter '{}' is frozen, so it has no gradient", name);
   fail("optimizer: there is no parameter '{}'", name);
 }

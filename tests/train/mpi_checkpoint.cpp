@@ -277,8 +277,9 @@ TEST_CASE("a folder of checkpoints that cannot be read is an error on every rank
   const std::string file = (std::filesystem::path(folder.path()) / "file").string();
   if (world.rank == 0) std::ofstream(file) << "no folder";
   world.communicator->barrier();
-  CHECK(message_of<InputError>([&] { train::find_checkpoint(file, world); })
-            .find("file: cannot be read") != std::string::npos);
+  CHECK(message_of<InputError>([&] {
+          train::find_checkpoint(file, world);
+        }).find("file: cannot be read") != std::string::npos);
   world.communicator->barrier();  // throws if a rank is still in find_checkpoint
 }
 
