@@ -42,16 +42,16 @@ Device Tensor::device() const {
 }
 
 void* Tensor::raw() const {
-  // The hook is set while the parameter belongs to an optimizer.
-  const bool laid_out = impl().leaf && impl().leaf->about_to_be_used;
-  TESSERA_CHECK(impl().storage != nullptr || !laid_out,
-                "tensor: parameter '{}' has memory only while an operation uses it (ZeRO stage 3); "
-                "ZeroOptimizer::for_each_parameter reads parameters outside of operations",
-                impl().leaf->name);
-  TESSERA_CHECK(impl().storage != nullptr,
-                "tensor: shape {} has no memory yet (lay the parameters out first: "
-                "materialize, or an optimizer)",
-                shape());
+  if (impl().storage == nullptr) {
+    // The hook is set while the parameter belongs to an optimizer.
+    TESSERA_CHECK(!impl().leaf || !impl().leaf->about_to_be_used,
+                  "tensor: parameter '{}' has memory only while an operation uses it (ZeRO stage "
+                  "3); ZeroOptimizer::for_each_parameter reads parameters outside of operations",
+                  impl().leaf->name);
+    fail("tensor: shape {} has no memory yet (lay the parameters out first: materialize, or an "
+         "optimizer)",
+         shape());
+  }
   return static_cast<std::byte*>(impl().storage->data()) + impl().offset_bytes;
 }
 

@@ -348,13 +348,12 @@ namespace {
 
 // Called when this rank's body has returned a failure. The other ranks may wait for this rank in a
 // collective for ever. So the job ends unless all other ranks return within 5 s.
-void end_unless_all_end(int result) {
+void end_unless_all_end(int code) {
   if (!mpi_runs()) return;
   announce_end();
   if (all_end_within(5)) return;
-  end_job(fmt::format("rank {}: ended with code {}, while other ranks are still running",
-                      own_rank.load(), result),
-          result);
+  constexpr auto text = "rank {}: ended with code {}, while other ranks are still running";
+  end_job(fmt::format(text, own_rank.load(), code), code);
 }
 
 }  // namespace
