@@ -15,7 +15,8 @@ namespace tessera {
 uint64_t xxh3(std::span<const std::byte> bytes, uint64_t seed = 0);
 uint64_t xxh3(const std::string& text, uint64_t seed = 0);
 /// Digests the number of texts, then each text. If several lists are digested one after the other,
-/// the numbers show where each list ends: {a}, {b, c} and {a, b}, {c} get different digests.
+/// the numbers show where each list ends. For example, {a} followed by {b, c} gets another digest
+/// than {a, b} followed by {c}.
 uint64_t digest_of_list(const std::vector<std::string>& texts, uint64_t seed = 0);
 
 struct FileDigest {

@@ -54,10 +54,11 @@ void add_batch_options(Flags& app, BatchOptions& options, const std::string& gro
 /// Returns the sizes. The default micro-batch is the global batch if that is smaller. Throws
 /// InputError, naming the flags, if the sizes are invalid.
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
-/// Returns batch sizes for an evaluation: global batch and micro-batch are both the smaller of the
-/// micro-batch and `samples`, the size of the training data. An evaluation takes no step, so a
-/// given --global-batch may exceed `samples`, and need not be a multiple of the micro-batch. Throws
-/// InputError if a given size is not positive, or --micro-batch exceeds what any run accepts.
+/// Returns batch sizes for an evaluation. Global batch and micro-batch get the same size: that of
+/// --micro-batch or its default, but at most `samples`, the size of the training data.
+/// --global-batch has no effect, because an evaluation takes no step: it may exceed `samples`, and
+/// need not be a multiple of the micro-batch. Throws InputError if a given size is not positive, or
+/// if --micro-batch exceeds the limit that holds for all runs.
 BatchOptions evaluation_batch(const BatchOptions& options, const TrainDefaults& defaults,
                               int64_t samples);
 

@@ -1,6 +1,7 @@
 // The description of the weights that --eval-only evaluates, or from which a run resumes. An
 // evaluation has to prepare the data as the training of the weights did: with the same size and
-// normalisation of images, mean of ratings, and classes. A resumed run takes the size of images.
+// normalisation of images, mean of ratings, and classes. A resumed run needs only one value of the
+// description, the size of images.
 #pragma once
 
 #include <string>
@@ -17,9 +18,9 @@ struct SavedWeights {
   nn::SafetensorsMetadata metadata;
 };
 
-/// Returns the metadata of the checkpoint, if one was found, else those of the file of --init. The
-/// run must have one of the two, as --eval-only requires. Throws InputError if the file cannot be
-/// read.
+/// Returns the metadata of the checkpoint if the run has found one, else those of the file of
+/// --init. To be called only if there is a checkpoint or --init is given; --eval-only requires one
+/// of these. Throws InputError if the file cannot be read.
 SavedWeights saved_weights(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

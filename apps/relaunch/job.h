@@ -1,4 +1,5 @@
-// One job of relaunch: mpirun, with a parent process for each rank.
+// Runs one job of relaunch: mpirun starts a parent process for each rank, and this parent starts
+// the rank (rank_parent.h).
 #pragma once
 
 #include <string>

@@ -52,8 +52,8 @@ void Zero3::use(int unit) {
   for (const dist::Work& work : units_[static_cast<size_t>(unit)].works) work.wait();
 }
 
-// A pass is a forward or a backward. Returns the unit that the previous pass of the same kind read
-// after `unit`, or -1 if no such unit is known.
+// Records that the current pass, a forward or a backward, reads `unit`. Returns the unit that the
+// previous pass of the same kind read after `unit`, or -1 if no such unit is known.
 int Zero3::following(int unit) {
   Order& order = *order_;
   if (order.next == order.units.size() || order.units[order.next] != unit) {

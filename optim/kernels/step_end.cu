@@ -1,6 +1,6 @@
-// add_block_sums and end_step on CUDA, with the formulas of step_end.cpp. The sums of the blocks of
-// 256 elements are ordered by parameter, and added in a tree: first within each thread block, then
-// over the thread blocks. So the bits do not depend on ranks, stages or buckets.
+// add_block_sums and end_step on CUDA, with the formulas of step_end.cpp. add_block_sums takes the
+// sums in parameter order (BlockSums), and adds them in a tree: first within each thread block,
+// then over the thread blocks. So the bits do not depend on ranks, stages or buckets.
 #include <algorithm>
 #include <cmath>
 

@@ -58,8 +58,8 @@ Tensor UpdatePolicy::copied_sums(int bucket) {
   // If place_->ahead() is true, the previous call has started this bucket's copy.
   if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
   const Tensor here = place_->take(bucket);
-  // sums(bucket - 1) may start a gather into the memory from which this bucket's sums are copied.
-  // So it is called only after take() has waited for the end of this copy.
+  // sums(bucket - 1) may start a gather that overwrites this bucket's sums. So it may be called
+  // only after take(), which waits until these sums have been copied.
   if (bucket > 0 && place_->ahead()) place_->start(bucket - 1, sums(bucket - 1));
   return here;
 }
@@ -114,8 +114,9 @@ void ReplicatedUpdate::gather(int bucket) {
 }
 
 void ReplicatedUpdate::prepare(int bucket) {
-  // Buckets are updated from the last to the first. If there are slots, each slot takes one of the
-  // last buckets now; sums() starts the other gathers as slots become free.
+  // In gradients_ every bucket has memory, so its gather starts now. With slots, only the last
+  // buckets, which are updated first, get a slot now. sums() starts the gathers of the other
+  // buckets as slots become free.
   const bool room =
       gradients_ != nullptr || bucket >= partition_.buckets() - static_cast<int>(slots_.size());
   if (room) gather(bucket);

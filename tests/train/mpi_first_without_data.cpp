@@ -17,8 +17,9 @@ namespace {
 constexpr int64_t all_steps = 4;
 constexpr int64_t saved_step = 2;
 
-/// A GPT with an optimizer. In the first micro-step of step `saved_step` (counted from 0), only
-/// every third rank has data: rank 0, rank 3 and so on.
+/// A GPT with an optimizer. From step `saved_step` on (counted from 0), micro-batches 0, 3, 6 and
+/// so on have data, and the others have none. So in a step's first micro-step only ranks 0, 3, 6
+/// and so on have data.
 struct Run {
   TinyRun tiny{.batch = {.global = 26, .micro = 2}};
   models::Gpt model{tiny.model};

@@ -68,10 +68,10 @@ struct Verified {
   bool removed = false;  // true: the folder was removed meanwhile, which is not damage
 };
 
-// Opens a checkpoint on all ranks, and verifies it: each rank verifies its share of the bytes.
-// Throws if a rank cannot read the bytes, because the checkpoint may still be whole. If
-// find_checkpoint took an older checkpoint instead, prune_checkpoints would later remove this one.
-// Collective.
+// Opens a checkpoint on all ranks, and verifies it: each rank verifies its share of the bytes. If
+// the checkpoint is damaged or was removed, returns the reason. If it is there, but reading fails
+// on a rank, throws: the checkpoint may be whole, and must not be passed over. If find_checkpoint
+// took an older checkpoint instead, prune_checkpoints would later remove the newer one. Collective.
 Verified verify_together(const std::string& path, const dist::World& world,
                          std::unique_ptr<CheckpointReader>& reader) {
   std::string damage;
@@ -270,9 +270,9 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) 
     // --save-every writes weights to folders with such names too. Only checkpoints have a manifest.
     if (!has_manifest(old.string())) continue;
     if (step <= newest && kept++ < keep) continue;
-    // If `old` has replaced a checkpoint, the replaced folder may still exist, because its removal
-    // has failed. It is removed before `old`. Otherwise remove_partial_checkpoints would later give
-    // it the name of `old`.
+    // If `old` has replaced an earlier checkpoint of its step, and removing the replaced folder
+    // failed, this folder still exists. It must be removed before `old`. Otherwise
+    // remove_partial_checkpoints would later give the replaced folder the name of `old`.
     fs::remove_all(old.string() + replaced_end);
     // Renames the folder before removing it. A folder whose removal is interrupted is then not
     // mistaken for a checkpoint.

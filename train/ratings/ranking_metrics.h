@@ -1,8 +1,9 @@
 // Metrics of how well a recommender ranks held-out items, each between 0 and 1.
 //
-// A user has one or more held-out items. The place of an item is the number of candidates that rank
-// before it. ndcg follows Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR
-// techniques", TOIS 2002, with a gain of 1 for each held-out item.
+// A user has one or more held-out items. Each is ranked against candidates: all other items that
+// the user does not have in training, or a sample of them. The place of a held-out item is the
+// number of candidates that rank before it. ndcg follows Järvelin and Kekäläinen, "Cumulated
+// gain-based evaluation of IR techniques", TOIS 2002, with a gain of 1 for each held-out item.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,11 @@ struct RankingQuality {
 /// empty or k < 1.
 RankingQuality ranking_quality(std::span<const int64_t> places, int64_t k);
 
-/// Returns the place of each item of `held_out` among all items except `excluded`: the number of
-/// candidates that have a higher score, or an equal score and a lower number. A candidate whose
-/// score is NaN ranks before the held-out item. If the score of the held-out item is NaN, all other
-/// candidates rank before it. No item may be both held out and excluded. Reads all scores once,
-/// however many items are held out.
+/// Returns the place of each item of `held_out`. Its candidates are all other items except
+/// `excluded`; they include the other held-out items. A candidate ranks before the item if the
+/// candidate has a higher score, an equal score and a lower number, or the score NaN. If the item's
+/// own score is NaN, all candidates rank before it. No item may be both held out and excluded.
+/// Reads all scores once, however many items are held out.
 std::vector<int64_t> places_in_catalogue(std::span<const float> scores,
                                          std::span<const int32_t> excluded,
                                          std::span<const int32_t> held_out);
