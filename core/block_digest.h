@@ -1,7 +1,8 @@
 // A digest of a named array that does not depend on how the array is sharded. Each block of 256
-// elements is hashed with XXH3-128 (Collet, xxhash.com). The block's hash, the hash of the name and
-// the block's number are then hashed together. The results of all blocks are summed modulo 2^128.
-// So each rank digests its own shard, and the sum of the shards' digests is the array's digest.
+// elements is hashed with XXH3-128 (Collet, xxhash.com). Then three things are hashed together: the
+// block's hash, the name's hash, and the block's number. The results of all blocks are summed
+// modulo 2^128. So each rank digests its own shard, and the sum of the shards' digests is the
+// array's digest.
 //
 //   BlockDigest digest = digest_of_blocks("wte.weight/exp_avg", 0, 4, first_half);
 //   digest += digest_of_blocks("wte.weight/exp_avg", 131072, 4, second_half);

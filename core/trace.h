@@ -18,8 +18,10 @@ namespace tessera::trace {
 enum class Track : uint8_t { compute, waiting, communication, buckets };
 
 /// The stations of a bucket's gradient: complete on this rank (ready), sent (exchange), and used by
-/// the optimizer (update). Arrows in the trace connect the stations. Each exchange continues the
-/// oldest arrow of its bucket, so gradients that are not sent have no station.
+/// the optimizer (update). Arrows in the trace connect the stations. `ready` begins an arrow, and
+/// `exchange` continues the bucket's oldest arrow that has no exchange yet. A gradient that is only
+/// added to a local sum has the station `none`. Otherwise the step's exchange would continue that
+/// gradient's arrow instead of the arrow of the step's last gradient.
 enum class Station : uint8_t { none, ready, exchange, update };
 
 /// The bucket of an event. Each set of parameters numbers its own buckets.

@@ -3,7 +3,7 @@
 // process: while one thread runs device work, accesses by other threads are not detected.
 //
 // The environment variable TESSERA_EMULATED_PROTECT=0 leaves the memory accessible to the host.
-// With the address sanitizer, memory beyond an allocation and freed memory are poisoned.
+// The address sanitizer detects accesses to freed memory and beyond an allocation.
 #pragma once
 
 #include <cstddef>

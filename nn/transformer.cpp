@@ -58,9 +58,9 @@ TransformerBlock::TransformerBlock(const TransformerOptions& options)
   add("mlp_dropout", mlp_dropout_);
 }
 
-// Each tensor is moved into the last call that reads it, and is freed during this call unless
-// backward keeps it. So unneeded tensors take no memory while the MLP runs, and the MLP is the part
-// of the block that needs the most memory.
+// The stream's tensors, x, h and attended are moved into the statement that reads them last. They
+// are freed when this statement ends, unless backward keeps them. So they take no memory while the
+// MLP runs, and the MLP is the part of the block that needs the most memory.
 ResidualStream TransformerBlock::forward(ResidualStream stream) {
   const trace::LayerScope scope(name());
   auto [x, h] = normalize(ln_1_, std::exchange(stream, {}));

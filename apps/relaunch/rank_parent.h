@@ -7,11 +7,11 @@
 
 namespace tessera::apps {
 
-/// Runs a command as this process's rank. Returns the command's exit code, with which the caller
-/// must exit. If a signal ended the command, ends this process by the same signal, so mpirun sees
-/// the command's own end. SIGUSR1 and SIGUSR2 are passed on once the command handles them. If the
-/// command still has no handler 60 s after SIGUSR2 arrived, it gets SIGTERM, and SIGKILL 10 s
-/// later.
+/// Runs a command as the rank that mpirun has given to this process. Returns the command's exit
+/// code, with which the caller must exit. If a signal ended the command, ends this process by the
+/// same signal, so mpirun sees how the command ended. SIGUSR1 and SIGUSR2 are passed on once the
+/// command handles them. If the command still has no handler 60 s after SIGUSR2 arrived, it gets
+/// SIGTERM, and SIGKILL 10 s later.
 int run_as_rank(const std::vector<std::string>& command);
 
 }  // namespace tessera::apps

@@ -6,8 +6,9 @@
 
 q, k and v of attention are separate contiguous tensors (B, H, T, D), so the time does not include
 splitting a packed qkv or packing its gradient. Forward and backward are timed together, as autograd
-runs them. Each row of the output has the name of the row of bench_kernels to compare it with. Names
-of attention rows end with the backend; their figures are null if it cannot run here.
+runs them. Each row of the output has the name of the row of bench_kernels to compare it with. In
+rows of attention, the name of the backend is appended to this name. If a backend cannot run here,
+the figures of its rows are null.
 """
 import argparse
 import json

@@ -27,7 +27,7 @@ struct RunThread {
   int64_t reduced;  // number of elements of the run
   int thread;
 
-  /// Calls body(element) for every element of the run that this thread handles.
+  /// Calls body(element) for each element in this thread's part of the run.
   template <class Body>
   __device__ void each(const Body& body) const {
     for (int64_t i = thread; i < reduced; i += threads) body(first + i * step);

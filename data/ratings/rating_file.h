@@ -8,9 +8,9 @@
 
 namespace tessera::data {
 
-/// Reads all ratings, duplicates included, into `train`, and sets format, ids and has_ratings.
-/// `path` is a file of ratings, or a folder with exactly one such file. Throws InputError as
-/// open_rating_data does.
+/// Reads a file of ratings. `train` of the result has all ratings, duplicates included. Also sets
+/// the result's format, user_ids, item_ids and has_ratings. `path` is a file of ratings, or a
+/// folder with exactly one such file. Throws InputError as open_rating_data does.
 RatingData read_rating_file(const std::string& path, const std::string& columns);
 /// True if a file of this name in a folder is taken for the folder's ratings.
 bool names_rating_file(std::string_view name);

@@ -295,13 +295,13 @@ class Planner {
     // With graphs there is one more value, to which each graph copies its micro-batch's loss.
     plan_.parts.losses = (losses * input_.ranks + (input_.graph ? f32_bytes : 0)).value();
     pass(losses * input_.ranks);
-    pass(plan_.parts.norms);  // only the block sums so far; scratch is added below
+    pass(plan_.parts.norms);  // only block sums so far; on a GPU, more is added below
     plan_.parts.flags = (flags * input_.ranks).value();
     sent(dist::Traffic::losses) = (losses * others_).value();
     sent(dist::Traffic::flags) = (flags * others_).value();
     add(sent(dist::Traffic::headers), headers(3));  // norms, losses, flags
     if (trainable_tables_ > 0) {
-      // The ranks exchange how many rows and blocks of each table were touched, in host memory.
+      // The ranks exchange, in host memory, how many rows and blocks of each table were touched.
       const CheckedInt counts = CheckedInt(trainable_tables_) * 2 * 8;
       add(sent(dist::Traffic::rows), counts * others_);
       add(sent(dist::Traffic::headers), headers(1));

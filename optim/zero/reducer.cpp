@@ -376,7 +376,7 @@ void Reducer::send(PartitionBuckets& part, int index) {
                    partition.place(index, part.partition.reduction().station(micro_step_))});
   }
   Bucket& bucket = part.bucket(index);
-  // The reduction uses the memory until the work sent.left, which send() below returns, is done.
+  // The reduction uses the gradient's memory until sent.left (returned by send() below) is done.
   const Tensor gradient = std::exchange(bucket.gradient, {});
   partition.clear_views_of_gradients(index);  // the views would keep the memory from being freed
   const ReductionPolicy::Sent sent = part.partition.reduction().send(index, gradient, micro_step_);

@@ -117,7 +117,7 @@ expect "$one/ is a single checkpoint; give --checkpoint elsewhere, or --resume $
   "${run[@]}" --checkpoint $one/ --eval-only
 expect 'is a single checkpoint; give --checkpoint ., or --resume step-000000012$' \
   env -C elsewhere "$train_gpt" "${run[@]/text.txt/$work/text.txt}" --checkpoint step-000000012
-# Paths that are offered for copying are quoted for the shell.
+# If an error proposes flags, their paths are quoted for the shell.
 ln -s elsewhere 'else where'
 expect "give --checkpoint 'else where', or --resume 'else where/step-000000012'\$" "$train_gpt" \
   "${run[@]}" --checkpoint 'else where/step-000000012'
@@ -280,8 +280,8 @@ expect '--checkpoint pictures is what --data reads' "$train_resnet" --data pictu
   --checkpoint pictures
 expect 'at least 1' "$train_gpt" "${run[@]}" --checkpoint on --checkpoint-keep 0
 
-# A new run is refused in a folder with later checkpoints, because the next start would resume from
-# those checkpoints.
+# A run is refused if the folder has a checkpoint of a later step than the step at which the run
+# begins, because the next start would resume from that checkpoint.
 expect 'on has a checkpoint of step 12, from which a later start would go on' \
   "$train_gpt" "${run[@]}" --checkpoint on --resume never
 expect 'remove the checkpoints after step 8' "$train_gpt" "${run[@]}" --checkpoint off \

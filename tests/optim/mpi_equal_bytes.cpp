@@ -1,5 +1,5 @@
-// Tests that the memory and traffic that the ledgers of a run count equal the plan to the byte. The
-// plan shares little code with the optimizer (optim/plan/plan.h).
+// The ledgers of a run count its memory and its traffic. Tests that these counts are equal to the
+// plan, to the byte. The plan shares little code with the optimizer (optim/plan/plan.h).
 #include <initializer_list>
 #include <memory>
 #include <utility>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests `cmake --install` twice: when nothing is built, and when all libraries are built but only
-# some programs, namely those that the project's run.sh builds. Both times the install must fail
-# before it installs anything. The error must name the command that builds the missing targets.
+# Tests `cmake --install` twice: once when nothing is built, and once when all libraries are built,
+# but only the programs that the project's run.sh builds. Both times the install must fail before it
+# installs anything. The error must name the command that builds the missing targets.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
