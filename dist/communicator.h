@@ -183,10 +183,10 @@ class Communicator {
   /// Runs `body` in order with the communicator's calls. So `body` can use the result of an earlier
   /// collective, and the caller need not wait for this collective. Sends nothing, and the ledger
   /// does not count run() itself. `body` may make calls, but must not wait for them. Over MPI,
-  /// `body` runs on the communication thread, and the calls that it makes run after it returns. If
-  /// `body` (or a Receive function) waits for such a call, the wait throws, and the communicator is
-  /// unusable afterwards. With staged_communicator, a call that `body` makes with a buffer in GPU
-  /// memory throws.
+  /// `body` runs on the communication thread, and the calls that it makes run after it returns. A
+  /// wait for an unfinished call on this thread, in `body` or in a Receive function, throws, and
+  /// the communicator is unusable afterwards. With staged_communicator, a call that `body` makes
+  /// with a buffer in GPU memory throws.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called barrier() and earlier calls are done.
@@ -255,8 +255,8 @@ int64_t staged_staging_bytes(int64_t ranks);
 inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 
 struct NcclOptions {
-  /// The job ends if one call has been the oldest unfinished call for longer than this time. It
-  /// also ends if the ranks take longer to connect than this time or 10 s, whichever is longer.
+  /// The job ends if one call has been the oldest unfinished call for longer than this time. The
+  /// time limit for connecting the ranks is the same, but at least 10 s.
   double timeout_s = default_comm_timeout_s;
   /// Bytes of staging for each rank, a multiple of 256 * 8; 0: chosen by the number of ranks.
   int64_t chunk_bytes = 0;

@@ -56,11 +56,11 @@ struct LoggedRun {
   std::vector<std::string> digests;  // the checkpoint's digest in `checkpoint` and `resume` lines
 };
 
-// Reads the log for a checkpoint of step `step`. A header or `resume` line gives the seed of the
-// steps that follow it. The line counts if a step up to `step` follows it, or if it resumes from an
-// earlier step. A line that resumes from `step` itself does not count: its seed may be new, and the
-// checkpoint was made before it. Invalid lines are passed over, because RunLog removes or refuses
-// them.
+// Returns what the log tells about a checkpoint of step `step`. The seed is that of the last header
+// or `resume` line before the checkpoint. A line is before the checkpoint if a step up to `step`
+// follows it, or if it resumes from an earlier step. A line that resumes from `step` itself comes
+// after the checkpoint, and its seed may be new. Invalid lines are skipped, because RunLog removes
+// or refuses them.
 LoggedRun logged_run(const std::string& path, int64_t step) {
   LoggedRun logged;
   std::optional<std::string> seed;

@@ -34,8 +34,8 @@ const std::set<std::string> not_of_the_run = {
     "preset", "format",  "protocol", "popularity", "tuned_digest", "instructions"};
 
 // True for settings that the weights of a checkpoint depend on. With --eval-only, check() compares
-// only these settings and those for which must_agree() is true. Among the latter are settings on
-// which the optimizer's state depends, because a checkpoint is restored with this state.
+// these settings and all settings for which must_agree() is true, but no others. must_agree() also
+// covers the optimizer's state, which --eval-only restores together with the weights.
 bool shapes_weights(const std::string& name) {
   if (name == "model.dropout") return false;  // evaluations are without dropout
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
@@ -273,8 +273,8 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
   const bool imported = !manifest.imported.empty();
   const auto is_compared = [&](const ChangedSetting& changed) {
     const std::string& name = changed.name;
-    // Only settings that the import recorded are compared, and the epsilon: an import does not
-    // record the default epsilon, so a missing one means the default.
+    // Compares the settings that the import recorded. Also compares the epsilon if it was not
+    // recorded: the checkpoint then has the default epsilon.
     if (imported) return has_setting(manifest.run, name) || is_epsilon(name);
     if (recent.contains(name) && !has_setting(manifest.run, name)) return false;
     return !flags_.only_weights || shapes_weights(name) || must_agree(changed, run);
@@ -348,8 +348,8 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;
   for (const ChangedSetting& changed : changed_settings(run, manifest().run)) {
-    // A change that --resume-changed does not name is of a setting that check() does not compare,
-    // because check() has refused all others. Such a change is ignored.
+    // If --resume-changed does not name the setting, check() does not compare it. Otherwise check()
+    // would have refused the run. A change of such a setting is ignored.
     const bool named = std::ranges::find(flags_.changed, changed.name) != flags_.changed.end();
     if (!named || !affects_evaluation(changed.name, run)) continue;
     spdlog::info("{}, so earlier evaluations no longer count as the best", difference(changed));

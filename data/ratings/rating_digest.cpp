@@ -26,7 +26,8 @@ uint64_t digest_of_ratings(const RatingData& data) {
     digest = with(digest, part->items);
     digest = with(digest, part->values);
     digest = with(digest, part->times);
-    // Without rests, the digest is that of versions that had none, so their checkpoints resume.
+    // Earlier versions had no time_rests. Data without them get the same digest as in these
+    // versions, so that runs can resume from checkpoints of these versions.
     if (!part->time_rests.empty()) digest = with(digest, part->time_rests);
   }
   return digest;

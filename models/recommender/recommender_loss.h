@@ -20,10 +20,10 @@ enum class RecommenderObjective : uint8_t { rating, bce, bpr };
 /// the first of a sample's K >= 2 items is the observed item, and the mean is over the K - 1 drawn
 /// items.
 ///
-/// The loss includes l2 / B times the sum of squares of all table rows that were read. In svd++,
-/// the user's factors and history factors are first added up, and the sum is squared. A row that is
-/// read twice counts twice, as in Koren's papers. Throws if l2 is not 0 and the scores are not
-/// `penalized` (recommender.h).
+/// The loss includes l2 / B times the sum of squares of all table rows that were read. A row that
+/// is read twice counts twice, as in Koren's papers. In svd++, a user's factors and scaled history
+/// factors are not squared row by row: their sum counts as one row. Throws if l2 is not 0 and the
+/// scores are not `penalized` (recommender.h).
 Tensor recommender_loss(const Scores& scores, const Tensor& targets, RecommenderObjective objective,
                         float l2);
 

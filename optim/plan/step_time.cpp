@@ -138,9 +138,10 @@ class Step {
   }
 
  private:
-  // Returns the time at which the memory for a bucket's gradient is free: when the exchange of the
-  // previous gradient in this memory ends. At stages 2 and 3, buckets that are not tied use the
-  // two slots of the ring in turn, so each call for such a bucket switches to the other slot.
+  // Returns the time from which a bucket's gradient can be written to its memory. The caller sets
+  // it to the time at which the exchange of this gradient ends. Usually each bucket has memory of
+  // its own. At stages 2 and 3, the buckets of a group that are not tied use the two slots of the
+  // group's ring in turn, and each call takes the next slot.
   double& place(size_t index) {
     const BucketCost& bucket = costs_.buckets[index];
     if (input_.stage < 2 || bucket.tied) return reduced_[index];
@@ -208,7 +209,9 @@ class Step {
   const StepCosts& costs_;
   Clock clock_;
   std::vector<double> reduced_;    // the time at which each bucket's exchange ends
-  std::vector<double> gathered_;  // the time at which each bucket's sum or values are gathered
+  // The time at which each bucket's gradient sum (stage 0) or parameters (stages 1 and 2) are
+  // gathered.
+  std::vector<double> gathered_;
   std::vector<Ring> rings_;        // one per group
   std::vector<Gathering> gatherings_;
 };

@@ -1,6 +1,6 @@
-// Tests launched steps, whose results are read later. The run must equal a run that waits for each
-// step. If a step is not finite, the weights must be those before that step, even if one more step
-// was launched.
+// Tests launched steps (launch_step), whose results are read later. A run of such steps must have
+// the same bits as a run that waits for each step. If a step's loss is not finite, the weights must
+// be those before that step, even if one more step was launched.
 #include <cmath>
 
 #include "tests/support/catch.h"

@@ -52,14 +52,16 @@ MadeFolders::~MadeFolders() {
 }
 
 std::error_code MadeFolders::make(const std::string& folder) {
-  // An attempt to make a parent that exists may fail, for instance at an automount. Such a failure
-  // does not matter if the parent's child can be made or found.
+  // Tries to make each folder of the path, also those that exist. This attempt may fail even if the
+  // folder exists, for instance at an automount. Each success drops the errors before it, because a
+  // folder that was made or found shows that its parents exist.
   std::error_code first, error;
   fs::path path;
   for (const fs::path& part : fs::absolute(folder, error)) {
     path /= part;
     if (fs::create_directory(path, error)) made_.push_back(path);
-    // create_directory gives this error only if the path is that of a file.
+    // If a folder has this path, create_directory gives no error. file_exists means that a file or
+    // something else has this path.
     if (error == std::errc::file_exists) error = std::make_error_code(std::errc::not_a_directory);
     if (!error || !first) first = error;
   }
@@ -92,7 +94,7 @@ bool CheckpointFolder::claim() {
     const bool made = descriptor_ >= 0;
     if (!made && errno == EEXIST) descriptor_ = ::open(lock_.c_str(), flags, 0666);
     if (descriptor_ < 0 && errno == ENOENT && tries < most_tries) {
-      made_.make(folder_);  // a run that was refused has removed the folder that it made
+      made_.make(folder_);  // another run had made the folder, was refused, and has removed it
       continue;
     }
     if (descriptor_ < 0) fail_input("{}: cannot be written: {}", lock_, std::strerror(errno));
@@ -142,9 +144,9 @@ void CheckpointFolder::remove_mark() {
 }
 
 bool CheckpointFolder::has_mark(const std::string& folder, const std::string& name) {
-  // The client of a network file system may remember that a folder was absent. Only an attempt to
-  // make the folder asks the server. No client can remember that the mark was absent, because the
-  // mark's name is new and random.
+  // On a network file system, this host may have cached that the folder does not exist, and only an
+  // attempt to make the folder asks the server. The mark needs no such attempt: its name is new and
+  // random, so nothing about it is cached.
   MadeFolders made;
   made.make(folder);
   std::error_code error;

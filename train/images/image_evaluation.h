@@ -33,8 +33,8 @@ ImageEvaluation evaluate_images(nn::Module& model, std::shared_ptr<const data::I
 
 /// Returns the number of classes that come before the target in a row of logits: classes with a
 /// larger logit, and classes with an equal logit and a lower index. If a logit is NaN or +infinity,
-/// no class can be told from the others, and the largest int64_t is returned: however few classes
-/// there are, the target is not among the first guesses.
+/// the classes cannot be ranked. The result is then the largest int64_t, so that the target does
+/// not count as one of the first guesses, even if there are fewer classes than guesses.
 int64_t place_of_target(std::span<const float> logits, int32_t target);
 
 }  // namespace tessera::train
