@@ -2,9 +2,12 @@
 // synthetic stream, AdamW with decay on matrices, clipping at 1, no dropout.
 //
 //   bench_gpt_step --preset micro --threads 2 --weights init.safetensors
-//   mpirun -n 2 bench_gpt_step --preset micro --stage 3        --batch is each rank's micro-batch
+//   mpirun -n 2 bench_gpt_step --preset micro --stage 3
 //   bench_gpt_step --precision bf16 --recompute
 //   bench_gpt_step --device cuda --preset gpt2 --context 1024 --batch 64 --precision bf16
+//
+// --batch is the number of sequences in a micro-batch. With several ranks, each rank has its own
+// micro-batch.
 //
 // Prints one JSON object with:
 //

@@ -223,10 +223,10 @@ class Bench {
                   4 * x.bytes() + statistics);
   }
 
-  // Measures the three products of a language model's last layer twice: with one column for each
-  // entry of the vocabulary, and with as many columns as linear_cross_entropy pads to. Rows of
-  // logits are padded in both cases. x is (R, C), weight is (V, C). The weight's gradient is f32,
-  // all other tensors are bf16. The FLOPs of the padding are not counted.
+  // Measures the three products of a language model's last layer twice: with V columns of logits,
+  // and with V rounded up to the columns that linear_cross_entropy computes on a GPU. The stride of
+  // a row of logits is the rounded number in both cases. x is (R, C), weight is (columns, C). The
+  // weight's gradient is f32, all other tensors are bf16. Only the FLOPs of V columns are counted.
   void head() {
     const int64_t rows = sizes_.loss_rows, vocab = sizes_.vocab, width = sizes_.loss_width;
     const Tensor x = values({rows, width}), dx = empty(x.shape());

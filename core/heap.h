@@ -58,7 +58,7 @@ class Heap {
   const int64_t unit_;
   mutable std::mutex mutex_;
   // Free memory, sorted by address; adjacent ranges are merged. Freeing a block adds at most one
-  // range. The vector always has capacity for these ranges of all blocks, so give() never
+  // range. The vector always has capacity for one more range per block in use, so give() never
   // allocates.
   std::vector<Range> free_;
   int64_t blocks_ = 0;

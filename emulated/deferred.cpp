@@ -101,8 +101,8 @@ class Device {
     return cudaSuccess;
   }
 
-  /// Waits until the queue's step `number` is done or deferred work has failed. Does not wait if
-  /// the queue is null. In both cases, returns the failure of deferred work, if any.
+  /// Waits until the queue's step `number` is done or deferred work has failed. If the queue is
+  /// null, does not wait. Then returns the failure of deferred work, if any.
   cudaError_t wait_for(const SharedQueue& queue, uint64_t number) {
     std::unique_lock lock(mutex_);
     if (queue == nullptr) return failure_ == cudaSuccess ? cudaSuccess : report(lock);
@@ -196,8 +196,8 @@ class Device {
     return result;
   }
 
-  /// Finds the steps that can run now and on which the goal depends; the goal itself may be one of
-  /// them. Adds their queues to `needed`, by step number. Each is the first step of its queue.
+  /// Finds the queues whose first step can run now and must run to reach the goal. This step may be
+  /// the goal itself. Adds each queue to `needed`, under the number of its first step.
   void add_needed(const Goal& goal, std::map<uint64_t, Queue*>& needed) const {
     Queue& queue = *goal.first;
     if (is_done(queue, goal.second) || queue.busy) return;
@@ -206,8 +206,8 @@ class Device {
     for (const Goal& obstacle : before) add_needed(obstacle, needed);
   }
 
-  /// Chooses at random among the queues whose first step can run now, and either is needed by a
-  /// host thread or is due (see patience_). With an even seed, if there is such a needed step,
+  /// Chooses at random among the queues whose first step can run now and is either due (see
+  /// patience_) or needed by a host thread. With an even seed, if at least one such step is needed,
   /// chooses among all queues whose first step can run now. Returns nullptr if there is no choice.
   Queue* pick() {
     // Sorted by step number, so that equal calls under the same seed lead to equal choices.

@@ -49,8 +49,9 @@ std::filesystem::path future_name(const std::string& path);
 ///   - an output is a checkpoint or in a checkpoint, which the output would damage;
 ///   - an output is the lock of a folder of checkpoints, or has the name of an unfinished
 ///     checkpoint, or is where --checkpoint may write a checkpoint;
-///   - a save during the run would replace an input, a data file there, or another output, or an
-///     output has the path of the folder of such a save;
+///   - a save during the run would replace an input, a data file in an input folder, or another
+///     output;
+///   - an output has the path of a folder in which a save during the run is written;
 ///   - the saves of --save-every would be in the folder of --checkpoint or beside a checkpoint.
 ///
 /// Existing files are compared by device and inode, so that two links to one file count as equal.
@@ -58,9 +59,9 @@ std::filesystem::path future_name(const std::string& path);
 /// than once. The only files that this function opens are existing outputs, to find out if they are
 /// logs.
 void check_paths(const GivenPaths& paths);
-/// Throws InputError if `path` is a checkpoint, is anywhere in a checkpoint or in a folder with the
-/// name of an unfinished checkpoint, or is the lock of a folder of checkpoints. `path` need not
-/// exist. `flag` names the output in the error.
+/// Throws InputError if `path`, or a folder that contains it, is a checkpoint or has the name of an
+/// unfinished checkpoint. Also throws if `path` is the lock of a folder of checkpoints. `path` need
+/// not exist. `flag` names the output in the error.
 void check_outside_checkpoints(const std::string& flag, const std::string& path);
 /// Throws InputError if `path` is "-", which many programs take for standard output.
 void check_not_a_dash(const std::string& flag, const std::string& path);

@@ -24,7 +24,7 @@ class SignalQueue {
     bool of_terminal = false;  // sent by the terminal to its foreground process group (Ctrl-C)
   };
   Signal next();
-  /// True if next() will return this signal.
+  /// True if this signal has arrived and next() has not returned it yet.
   bool pending(int signal) const;
   /// Restores the signal mask in a child, before it executes another program.
   void restore_mask() const;

@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Writes squares (places) for one side, where `places` is the side's number of lookups. Each
-/// element is the sum of the squares of the row and the bias that one lookup reads.
+/// Writes a square for each of the `places` lookups of one side: the sum of the squares of the
+/// row's elements and of the bias that the lookup reads.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     row_squares_kernel(float* squares, Rows<T> rows, int64_t places, int64_t channels) {
@@ -139,9 +139,9 @@ __global__ void __launch_bounds__(threads)
 
 /// Arguments of row_rest_kernel, which computes the parts of the gradients that sum_by_token does
 /// not compute. For each row v of the table, row_rest_kernel adds
-///   - the sum of dy over the sorted places of v to dbias[v];
-///   - 2 * dsquares * row to dtable[v], for each lookup of v;
-///   - 2 * dsquares * bias to dbias[v], for each lookup of v.
+///   - the sum of dy over the places (b, k) that use v to dbias[v];
+///   - 2 * n * dsquares * row to dtable[v], and 2 * n * dsquares * bias to dbias[v], where n is the
+///     number of lookups of v. A lookup on the left serves K places, a lookup on the right one.
 template <class T>
 struct RowRest {
   T* dtable;              // null if not wanted

@@ -51,8 +51,7 @@ class Histories {
   int64_t longest_ = 0;
 };
 
-/// Returns how error messages name a user: by the id of this user number or, if `ids` is empty, by
-/// the number itself.
+/// Returns how error messages name a user: by ids[user] or, if `ids` is empty, by the number.
 std::string name_of_user(std::span<const std::string> ids, int32_t user);
 
 }  // namespace tessera::data

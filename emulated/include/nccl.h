@@ -2,15 +2,16 @@
 // header's names, values and signatures. A call outside of a group does all of its work before it
 // returns. The calls of a group do their work in the outermost ncclGroupEnd. If streams are
 // deferred (emulated/deferred.h), the work runs when its stream reaches it, and a failure of the
-// work is an asynchronous error. These parts of NCCL's documented contract are checked, and
-// ncclGetLastError explains errors:
+// work is an asynchronous error. The following rules are checked, and ncclGetLastError explains
+// errors. They are rules of NCCL, except where the list says otherwise:
 //   - every rank calls the same collectives in the same order, with the same count, dtype,
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;
 //   - two ranks divide the transfers between them into groups in the same way, and have the same
 //     order of these transfers within a group. NCCL is less strict;
-//   - if a rank has ended or does not arrive in time, the collectives and transfers of the other
-//     ranks fail. Only ncclCommInitRank and ncclCommSplit wait without a time limit;
+//   - every rank arrives in time. If a rank is late or has ended, the collectives and transfers of
+//     the other ranks fail. Only ncclCommInitRank and ncclCommSplit wait without a time limit.
+//     The time limit is the emulation's own;
 //   - registered memory is deregistered before it is freed;
 //   - buffers are in memory of the communicator's device. Send and receive buffer are either
 //     disjoint or exactly in place;

@@ -17,10 +17,11 @@
 namespace tessera::optim {
 namespace {
 
-// Called before the reducer gets the loss. The reducer would copy a loss of another shape or dtype,
-// and its error would only say that the copy does not fit. It would refuse a loss without history
-// too late: once it has logged the beginning of backward, the caller cannot skip() the micro-batch.
-// Returns the loss or, if it is a parameter, a copy, which the reducer can read at stage 3 too.
+// Called before the reducer gets the loss. For a loss of another shape or dtype, the error of the
+// reducer would only say that a copy does not fit. For a loss without history, the error would come
+// too late: once the reducer has logged the beginning of backward, the caller can no longer skip()
+// the micro-batch. Returns the loss or, if it is a parameter, a copy, which the reducer can read at
+// stage 3 too.
 Tensor checked_loss(const Tensor& given) {
   const Tensor loss = given.leaf() && given.requires_grad() ? ops::scale(given, 1.0f) : given;
   TESSERA_CHECK(loss.elements() == 1 && loss.dtype() == DType::f32,
@@ -255,7 +256,8 @@ ZeroEngine::Launched ZeroEngine::end_step() {
 // Waits on the host for the step's loss and norm, then runs or skips the update.
 void ZeroEngine::update_by(const Launched& launched) {
   const StepScalars values = launched.values.get();
-  // A step without data cannot overflow, so it does not count as a good step of the loss scaler.
+  // A step without data has zero gradients, which never overflow. So the loss scaler must not count
+  // it as a step without overflow.
   const bool without_data = batches_with_data() == 0;
   if (scaler_ && (values.skip || !without_data)) {
     scaler_->step(values.skip, state_.step(), values.loss);

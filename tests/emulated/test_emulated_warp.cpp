@@ -22,10 +22,10 @@ __global__ void shuffle_all(T* y, const T* x, int argument, int width) {
   y[4 * i + 3] = __shfl_xor_sync(~0u, x[i], argument, width);
 }
 
-// Returns the lane that a shuffle reads, as the CUDA programming guide says. Segments have `width`
-// lanes. Kind 0 takes its argument modulo the width. With up and down (kinds 1 and 2), a lane whose
-// source is outside its segment reads its own value. With xor (kind 3), a lane reads its own value
-// only if the source is in a later segment.
+// Returns the lane that a shuffle reads, as the CUDA programming guide says. Kinds 0 to 3 are the
+// shuffles in the order of shuffle_all. Segments have `width` lanes. __shfl_sync takes its argument
+// modulo the width. With up and down, a lane whose source is outside its segment reads its own
+// value. With xor, a lane reads its own value only if the source is in a later segment.
 int expected_lane(int kind, int lane, int argument, int width) {
   const int segment = lane / width * width;
   const int inside = lane % width;
