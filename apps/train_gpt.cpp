@@ -38,6 +38,7 @@
 #include "models/gpt/gpt_metadata.h"
 #include "models/gpt/gpt_weights.h"
 #include "optim/zero_optimizer.h"
+#include "train/checkpoint/run_checkpoints.h"
 #include "train/evaluate.h"
 #include "train/plan/plan_table.h"
 #include "train/report/announce.h"
@@ -336,6 +337,8 @@ float epsilon_of(const Resumed& resumed) {
 int run(int argc, char** argv, dist::World& world) {
   train::set_up_messages(world.rank == 0);
   auto [options, help, flags] = parse_command_line(argc, argv);
+  // Reading the data may take long, so signals that come meanwhile are kept for the first step.
+  const train::EarlySignals signals(options.writes_checkpoints());
   check_command_lines(world, "train_gpt", flags, options.devices);
   if (!help.empty() || options.plan) {
     if (help.empty()) warn_of_plan(options);

@@ -29,6 +29,7 @@
 #include "nn/weights_file.h"
 #include "optim/plan/plan_tables.h"
 #include "optim/zero_optimizer.h"
+#include "train/checkpoint/run_checkpoints.h"
 #include "train/plan/plan_table.h"
 #include "train/ratings/scoring.h"
 #include "train/report/announce.h"
@@ -293,6 +294,8 @@ std::string plan_text(const RecommenderTrainOptions& options, const RecommenderT
 int run(int argc, char** argv, dist::World& world) {
   train::set_up_messages(world.rank == 0);
   RecommenderCommandLine line = parse_recommender_command_line(argc, argv);
+  // Reading the data may take long, so signals that come meanwhile are kept for the first step.
+  const train::EarlySignals signals(line.options.writes_checkpoints());
   check_command_lines(world, "train_recommender", line.settings, line.options.devices);
   if (!line.help.empty()) {
     if (world.rank == 0) fmt::print("{}", line.help);

@@ -106,8 +106,7 @@ void prepare_data(const ImageTrainOptions& options, const Resumed& resumed, data
   const models::ImageModel model = models::parse_image_model(saved.path, saved.metadata);
   if (takes_size) data.transform.shape.height = data.transform.shape.width = model.sizes.side;
   if (!options.eval_only) return;
-  // In metadata, bytes that are not valid UTF-8 are replaced. So the data's names are converted to
-  // metadata too before they are compared.
+  // In metadata, invalid UTF-8 is replaced, so the data's names are converted to metadata too.
   const models::ImageModel own = models::parse_image_model(
       options.data, models::image_metadata(description_of(options, data)));
   if (model.sizes.classes == own.sizes.classes) {
@@ -363,6 +362,7 @@ std::string plan_text(const ImageTrainOptions& options, const data::ImageData& d
 int run(int argc, char** argv, dist::World& world) {
   train::set_up_messages(world.rank == 0);
   ImageCommandLine line = parse_image_command_line(argc, argv);
+  const train::EarlySignals signals(line.options.writes_checkpoints());  // data may take long
   check_command_lines(world, "train_resnet", line.settings, line.options.devices);
   if (!line.help.empty()) {
     if (world.rank == 0) fmt::print("{}", line.help);

@@ -68,6 +68,9 @@ struct RunOptions {
   bool eval_only = false;
   int64_t norms_every = 0;  // steps between log lines with gradient norms; 0: none
   bool plan = false;
+
+  /// True if the run saves checkpoints, also on a signal.
+  bool writes_checkpoints() const { return checkpoints.options.wanted() && !eval_only && !plan; }
 };
 
 /// Values of flags that fill_run checks and stores in RunOptions. An empty optional means that the

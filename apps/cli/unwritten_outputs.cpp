@@ -11,6 +11,7 @@
 #include "apps/console/console.h"
 #include "apps/console/shell_word.h"
 #include "core/error.h"
+#include "train/checkpoint/run_checkpoints.h"
 #include "train/plan/plan_device.h"
 #include "train/report/announce.h"
 #include "train/run_files.h"
@@ -86,6 +87,7 @@ Left left_to_do(const RunOptions& options, const Resumed& resumed,
   if (options.eval_only) return Left::steps;
   check_save(options, resumed);
   if (!finished(resumed, options.steps)) return Left::steps;
+  train::EarlySignals::end();  // no step is left after which a signal could be obeyed
   const std::pair<const char*, const std::string&> unwritten[] = {
       {"--report", options.report},
       {"--csv", options.csv},

@@ -3,12 +3,13 @@
 # numbered as on the screen and in the log. Then the program ends by SIGINT, which a shell shows as
 # 130. With --checkpoint, the program first saves a checkpoint. If SIGINT is ignored, as in the
 # background jobs of a shell script, training continues, also with --checkpoint. If the terminal is
-# closed (SIGHUP), a run with --checkpoint saves a checkpoint too, unless nohup has started it.
+# closed (SIGHUP), a run with --checkpoint saves a checkpoint too, unless nohup has started it. A
+# signal that comes before the first step of a run with --checkpoint is obeyed after this step.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 --log run.jsonl)
 
 python3 - "${run[@]}" << 'PYTHON'
-import json, os, pty, re, signal, subprocess, sys, time
+import json, os, pty, re, signal, subprocess, sys, threading, time
 command = sys.argv[1:]
 last_words = re.compile(r"^rank 0: told to end; last finished step (\d+)$", re.MULTILINE)
 
@@ -84,6 +85,57 @@ assert int(stopped.group(1)) == steps_in_log()[-1] and not last_words.search(err
 assert os.path.exists("run.html"), errors
 with open("trace.json") as trace:
     assert {"step 1", "step 2"} < {event["name"] for event in json.load(trace)["traceEvents"]}
+
+# Sends signals before the first step: the pipe of standard error is full, so the run waits with its
+# message about the checkpoint from which it resumes until the pipe is read.
+def starting():
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    os.write(writer, bytes(1 << 20))  # writes as much as the pipe can hold
+    os.set_blocking(writer, True)
+    process = subprocess.Popen(saved, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                               stderr=writer,
+                               preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
+    os.close(writer)
+    deadline = time.time() + 60
+    handles = False
+    while True:
+        if time.time() > deadline:
+            process.kill()  # or it would go on when the pipe is closed
+        assert process.poll() is None and time.time() < deadline, "SIGUSR1 has no handler"
+        with open(f"/proc/{process.pid}/status") as file:
+            status = dict(re.findall(r"^(\w+):\s*(\w+)", file.read(), re.MULTILINE))
+        # The program does not sleep while it sets the handlers, so all of them are set.
+        if handles and status["State"] == "S":
+            return process, open(reader, "rb")
+        handles = handles or int(status["SigCgt"], 16) >> (signal.SIGUSR1 - 1) & 1
+        time.sleep(0.01)
+
+for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    first = steps_in_log()[-1] + 1
+    process, pipe = starting()
+    process.send_signal(number)
+    with pipe:
+        errors = pipe.read().decode().lstrip("\0")
+    assert process.wait() == (-number if number == signal.SIGINT else 0), (number, errors)
+    assert f"stopped after step {first} of" in errors, (number, errors)
+    assert ("saving after the first step" in errors) == (number == signal.SIGINT), errors
+    assert steps_in_log()[-1] == first, (number, errors)
+    assert os.path.exists(f"saved/step-{first:09}/manifest.json"), (number, errors)
+
+# SIGUSR1 saves after the first step, and the run goes on.
+first = steps_in_log()[-1] + 1
+process, pipe = starting()
+process.send_signal(signal.SIGUSR1)
+reading = threading.Thread(target=pipe.read)
+reading.start()
+while not os.path.exists(f"saved/step-{first:09}/manifest.json") or steps_in_log()[-1] == first:
+    assert process.poll() is None
+    time.sleep(0.05)
+process.terminate()
+assert process.wait() == 0
+reading.join()
+pipe.close()
 
 # Closes the terminal of a run with --checkpoint. The next progress line cannot be written.
 os.remove("run.jsonl")

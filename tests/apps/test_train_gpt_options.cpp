@@ -35,6 +35,13 @@ std::string saved(const test::TemporaryFolder& folder, const models::GptConfig& 
 
 }  // namespace
 
+TEST_CASE("a run writes checkpoints if it trains and --checkpoint is given") {
+  CHECK(parse({"--checkpoint", "runs"}).writes_checkpoints());
+  CHECK_FALSE(parse({}).writes_checkpoints());
+  CHECK_FALSE(parse({"--checkpoint", "runs", "--eval-only"}).writes_checkpoints());
+  CHECK_FALSE(parse({"--checkpoint", "runs", "--plan"}).writes_checkpoints());
+}
+
 TEST_CASE("every preset has consistent defaults") {
   for (const std::string& name : models::GptConfig::preset_names()) {
     const TrainOptions options = parse({"--preset", name.c_str()});

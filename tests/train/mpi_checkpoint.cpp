@@ -1,7 +1,10 @@
 // Tests that a saved and resumed run has the same bits as an uninterrupted run. The run may resume
 // in another layout (number of ranks, ZeRO stage, buckets). The digest of a checkpoint must not
 // depend on the layout of the run that wrote the checkpoint. Also tests checkpoints that are
-// written while steps go on, a checkpoint of version 0.1.0, refused checkpoints, and failed writes.
+// written while steps go on, early signals, a checkpoint of version 0.1.0, refused checkpoints, and
+// failed writes.
+#include <signal.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -178,6 +181,27 @@ TEST_CASE("checkpoints written while steps go on equal those written between ste
   CHECK(train_with_checkpoints(meanwhile.path(), true, 1) == expected);
   CHECK(train::checkpoint_steps(waited.path()) == std::vector<int64_t>{6, 5});
   CHECK(std::ssize(train::checkpoint_steps(meanwhile.path())) <= 2);
+}
+
+TEST_CASE("all ranks obey a signal to one rank from before the run after their first step") {
+  const dist::World world = job_world();
+  const SharedFolder folder(world);
+  const train::EarlySignals signals(true);
+  if (world.rank == world.size - 1) {
+    ::raise(SIGUSR1);
+    ::raise(SIGUSR2);
+  }
+  const TinyRun run{.batch = {.global = 26, .micro = 2}};
+  GptJob job(run, {world, 2});
+  train::RunLog log("");
+  train::RunCheckpoints checkpoints({.folder = folder.path(), .async = false}, world,
+                                    job.optimizer(), log, {});
+  job.optimizer().set_notes(checkpoints.notes());
+  job.train(0, 1);
+  CHECK(train::RunCheckpoints::stops(job.notes()));
+  checkpoints.after_step(1, 0, job.notes());
+  CHECK(train::checkpoint_steps(folder.path()) == std::vector<int64_t>{1});
+  world.communicator->barrier();
 }
 
 TEST_CASE("failing to write a checkpoint is a warning, and for the last one an error") {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -36,14 +37,18 @@ static_assert(std::atomic<uint8_t>::is_always_lock_free);
 std::atomic<bool> interrupted{false};  // SIGINT has asked for the end of a run
 struct sigaction before_interrupt;     // the previous handler of SIGINT
 std::atomic<bool> hung_up{false};      // SIGHUP has asked for the end of a run
+std::atomic<bool> early{false};        // the handlers were set early; no RunCheckpoints exists yet
+std::atomic<bool> early_end{false};    // SIGTERM has come while `early` was set
 
 void ask(int signal) {
   asked |= signal == SIGUSR1 ? save_note : stop_note;
   if (signal == SIGHUP) hung_up = true;
+  if (signal == SIGTERM && early) early_end = true;
   if (signal != SIGINT) return;
   interrupted = true;
   sigaction(SIGINT, &before_interrupt, nullptr);  // a second Ctrl-C does not wait for the step
-  constexpr std::string_view text = "\nsaving after this step; Ctrl-C again ends at once\n";
+  const std::string_view text = early ? "\nsaving after the first step; Ctrl-C again ends at once\n"
+                                      : "\nsaving after this step; Ctrl-C again ends at once\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
@@ -92,6 +97,25 @@ std::unique_ptr<Signals> signals;
 
 bool was_interrupted() { return interrupted; }
 
+EarlySignals::EarlySignals(bool wanted) : wanted_(wanted) {
+  if (!wanted) return;
+  early = true;  // before a handler can read it
+  early_end = false;
+  signals = std::make_unique<Signals>();
+}
+
+EarlySignals::~EarlySignals() {
+  if (!wanted_) return;
+  const bool told = early && early_end && std::uncaught_exceptions() > 0;
+  end();
+  if (told) ::raise(SIGTERM);
+}
+
+void EarlySignals::end() {
+  signals.reset();
+  early = false;
+}
+
 RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& world,
                                optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info)
     : options_(std::move(options)),
@@ -100,7 +124,9 @@ RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& wor
       log_(log),
       info_(std::move(info)),
       saved_step_(options_.saved_step) {
-  signals = std::make_unique<Signals>();
+  early = false;
+  // The constructor of Signals would forget the signals that an EarlySignals has handled.
+  if (!signals) signals = std::make_unique<Signals>();
   if (!options_.staged()) return;
   // The copy is allocated before the first step, so that a lack of memory shows at once.
   copy_ = StateCopy(options_, optimizer_.own_state_pieces(), optimizer_.options().offload);

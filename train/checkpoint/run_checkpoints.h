@@ -13,6 +13,9 @@
 //
 //   SIGUSR1                            save after the current step, and continue the run
 //   SIGUSR2, SIGTERM, SIGHUP, SIGINT   save after the current step, and end the run
+//
+// A program whose start takes long, because it reads large data, makes an EarlySignals first. A
+// signal that comes before RunCheckpoints exists is then obeyed after the first step.
 #pragma once
 
 #include <atomic>
@@ -35,6 +38,31 @@ namespace tessera::train {
 /// too. After the first SIGINT, the next SIGINT ends the process at once.
 bool was_interrupted();
 
+/// Handles signals as RunCheckpoints does, but from the start of a program on, before there is a
+/// RunCheckpoints. The next RunCheckpoints takes over the handlers and the signals that have come,
+/// and its destructor restores the previous handlers. If there is none, because the program fails
+/// or no step is left, the destructor of this object does so. Make it at most once, before the
+/// RunCheckpoints, and destroy it after them.
+///
+/// If an exception ends the start after a SIGTERM has come, the destructor raises SIGTERM again.
+/// The reason is that mpirun sends SIGTERM to all ranks when one has failed, and a rank that is
+/// slower to find the same bad input must not report it a second time.
+class EarlySignals {
+ public:
+  /// Does nothing, also when it is destroyed, if `wanted` is false.
+  explicit EarlySignals(bool wanted);
+  ~EarlySignals();
+  EarlySignals(const EarlySignals&) = delete;
+  EarlySignals& operator=(const EarlySignals&) = delete;
+
+  /// Restores the previous handlers now, as the destructor does. For a program that has found that
+  /// no step is left, so that there will be no RunCheckpoints. Does nothing if none are handled.
+  static void end();
+
+ private:
+  bool wanted_;
+};
+
 /// Thrown on all ranks if the last checkpoint of a run cannot be written. The ranks can still use
 /// the trained parameters, for example to save the weights.
 class LastCheckpointError : public Error {
@@ -53,7 +81,8 @@ class RunCheckpoints {
   /// interrupted an earlier run of the process. The first SIGINT restores the previous handler of
   /// SIGINT, so a second one reaches that handler. The destructor restores the previous handlers.
   /// If SIGUSR1 or SIGUSR2 had no handler, or if a SIGHUP has come, the process ignores this signal
-  /// after the destructor, so that a late signal does not end a program that saves results.
+  /// after the destructor, so that a late signal does not end a program that saves results. The
+  /// object also obeys the signals that an EarlySignals has handled before.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
