@@ -6,8 +6,8 @@
 
 namespace tessera::apps {
 
-/// Returns the transform whose evaluate() makes the model's input from an image of this shape. The
-/// image must have as many channels as the model.
+/// Returns the options of the ImageTransform whose evaluate() makes the model's input from an image
+/// of this shape. The image must have as many channels as the model.
 data::ImageTransformOptions predict_transform(const models::ImageModel& model,
                                               const data::ImageShape& image);
 

@@ -103,8 +103,8 @@ void StepLoop::train() {
 }
 
 void StepLoop::write_last_checkpoint(int64_t done) {
-  // The end of this function destroys `checkpoints`. From then on signals have the program's own
-  // handlers. Without such handlers, SIGTERM ends the program, and SIGUSR1 and SIGUSR2 are ignored.
+  // The end of this function destroys `checkpoints`, which restores the program's own signal
+  // handlers. If the program has none, SIGTERM then ends it, and SIGUSR1 and SIGUSR2 are ignored.
   const std::unique_ptr<RunCheckpoints> checkpoints = std::move(checkpoints_);
   const std::string path = checkpoints->finish(done, skipped());
   if (stopped_) {
@@ -138,7 +138,8 @@ int64_t StepLoop::run_steps() {
     if (saves_) saves_->after_step(done, done - skipped());
     if (saves_) count_.saves = saves_->count();
     if (last || stopped_) count_.rows = optimizer_.row_counts();
-    // The checkpoint comes after the saves, because it records the best evaluation that was saved.
+    // The checkpoint comes after the saves, because it records the evaluation whose weights are
+    // saved as the best.
     if (saves_ && checkpoints_) checkpoints_->set_best(saves_->best());
     // After the last step, and after a step at which a signal ends the run, train() writes the
     // checkpoint and waits for it.

@@ -123,8 +123,8 @@ optim::UpdateRule update_rule(const RunOptions& options);
 /// Returns the optimizer's options. Weight decay applies to matrices and filters, not to vectors
 /// (biases and the weights of norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
-/// If --min-lr is not given and the checkpoint has the default of an earlier version, the run keeps
-/// that value. So the run's command line is still accepted, and its bits do not change.
+/// If --min-lr is not given and the checkpoint records earlier_min_lr, sets min_lr to this value.
+/// So a run that an earlier version began resumes with the same command, and gets the same bits.
 void keep_min_lr(RunOptions& options, const Resumed& resumed);
 /// Prints the result of --eval-only on standard output, on rank 0. Throws on every rank if the
 /// score is not finite.
@@ -134,9 +134,9 @@ void print_evaluation(const RunOptions& options, const train::StepWork::Evaluati
 /// so that a run whose output goes into a pipe saves its work if the pipe's reader ends.
 void set_up_messages(const RunOptions& options, const dist::World& world);
 /// Returns the files that a run writes, except weights and checkpoints. If a checkpoint was found,
-/// the log continues after the checkpoint's step. Throws InputError on rank 0 if the log may
-/// neither replace nor continue the file that exists at its path (log_file.h), or if --norms-every
-/// is given but no output would contain the norms, or if --save-best cannot write its weights.
+/// the log continues after the checkpoint's step. Throws InputError on rank 0 in these cases:
+/// check_log_file (log_file.h) refuses the file at the log's path; --norms-every is given, but no
+/// output would contain the norms; --save-best cannot write its weights.
 train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
                           const dist::World& world);
 /// Returns the update rule, the optimizer's options and the training loop's options.

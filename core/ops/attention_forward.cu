@@ -184,9 +184,10 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
 
 // ---- plain
 
-/// Like raise_maxima followed by exponentials, but for one row of a square of scores. The row is
-/// shared by 16 neighbouring lanes, with R columns each. Returns the factor by which the row's
-/// output so far must be multiplied.
+/// Does what raise_maxima and exponentials do, for one row of scores: raises the row's maximum, and
+/// replaces the scores by exponentials, which are added to the sum. The row's scores are divided
+/// among 16 neighbouring lanes, R scores each. Returns the factor by which the row's output so far
+/// must be multiplied.
 template <int R>
 __device__ float softmax_row_plain(float (&scores)[R], float& maximum, float& sum, float scale) {
   float highest = maximum;

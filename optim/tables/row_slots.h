@@ -1,7 +1,7 @@
-// A set of rows on the host. Each row has a slot: rows are numbered from 0 in the order in which
-// they were added. A hash table with linear probing (Knuth, TAOCP vol. 3, 6.4, algorithm L) maps
-// rows to slots. So memory depends on the capacity of the set, and not on the number of rows of the
-// table.
+// A set of rows of a row-sparse table, on the host. Each row has a slot: rows are numbered from 0
+// in the order in which they were added. A hash table with linear probing (Knuth, TAOCP vol. 3,
+// 6.4, algorithm L) maps rows to slots. So the memory depends on the capacity of the set, and not
+// on the number of rows of the row-sparse table.
 #pragma once
 
 #include <cstdint>

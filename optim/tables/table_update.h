@@ -28,8 +28,8 @@ class TableUpdate {
               const ZeroOptions& options);
 
   /// Updates rows with the sums of `gradients`. At stages 1 and 2 also sends the new values to the
-  /// other ranks. Rank r owns counts[r] touched rows, and all ranks together own at most `most`.
-  /// Collective.
+  /// other ranks. Rank r owns counts[r] touched rows. `most` is an upper limit for the sum of the
+  /// counts; buffers for all ranks' rows are allocated with this size. Collective.
   void update(TableGradients& gradients, TableValues& values, const std::vector<int64_t>& counts,
               int64_t most, const UpdateHyper& hyper, const StepScalars* scalars);
 

@@ -31,8 +31,9 @@ struct StepReport {
   int64_t exposed_ns = 0;  // time spent waiting for communication in the step
 };
 
-/// Thrown on every rank if, without loss scaling, a step changed no weight: its loss or gradient is
-/// not finite, or this error was thrown for the previous step after this step was launched.
+/// Thrown on every rank, and only without loss scaling, for a step that changed no weight because
+///  - its loss or gradient is not finite, or
+///  - the previous step failed in this way, and this step was launched before the error was thrown.
 struct NonFiniteError : Error {
   NonFiniteError(const std::string& text, int64_t micro_batch_index)
       : Error(text), micro_batch(micro_batch_index) {}

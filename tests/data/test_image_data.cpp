@@ -292,8 +292,8 @@ TEST_CASE("parts of a data set with unknown names are not taken for classes") {
   CHECK_THAT(
       refusal(folder.path("")),
       ContainsSubstring("/one and ") && ContainsSubstring("no images, but the same folders a, b"));
-  // Now one and two share only the folder b, so they are accepted as classes, whose images are in
-  // folders.
+  // Now only the folder b is in both `one` and `two`. So `one` and `two` are accepted as classes
+  // that keep their images in subfolders.
   fs::remove_all(folder.path("two/a"));
   CHECK(data::open_image_data({.path = folder.path("")}).class_names[0] == "one");
 }

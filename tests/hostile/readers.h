@@ -12,7 +12,7 @@ namespace tessera::hostile {
 
 struct Reader {
   std::string name;
-  std::vector<FileContents> variants;  // undamaged; a case damages one of them
+  std::vector<FileContents> variants;  // undamaged; a test case damages a copy of one
   /// Reads everything in the files of a folder, to the last value. Throws Error to refuse the
   /// files.
   std::function<void(const std::string& folder)> read;

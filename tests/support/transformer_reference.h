@@ -138,8 +138,9 @@ inline GradientCheck check_module_gradient(const nn::Module& module, const Tenso
   }
   const auto result = check_gradient(
       [&](const std::vector<Tensor>& in) {
-        // The inputs share the parameters' memory. The parameters also get the inputs' leaves,
-        // because check_gradient reads the gradients from the leaves of its inputs.
+        // With f32, the only dtype for which this works, the inputs share the parameters' memory,
+        // so the module sees the elements that check_gradient changes. The parameters get the
+        // inputs' leaves, because check_gradient reads the gradients from them.
         for (size_t i = 0; i < parameters.size(); ++i) parameters[i].set_leaf(in[i + 1].leaf());
         return forward(in[0]);
       },

@@ -1,5 +1,5 @@
-// Prints the plan of a run as tables: memory and traffic for each stage and several numbers of
-// ranks.
+// Formats the plan of a run as tables: memory and traffic of rank 0, for each stage and several
+// numbers of ranks.
 #pragma once
 
 #include <functional>

@@ -168,7 +168,8 @@ void Progress::step(const StepLine& step) {
   const int64_t done = step_number(step.step);
   const bool tenth = step.step == 0 || done * 10 / steps_ != step.step * 10 / steps_;
   const Clock::time_point now = Clock::now();
-  // A line is due if the time since the last line, plus another step of this length, is too long.
+  // A line is due if another step as long as this one would end `silence_` or more after the last
+  // line.
   const bool due = now - last_line_ + (now - std::exchange(last_step_, now)) >= silence_;
   if (!terminal_ && !tenth && !due && !step.skipped) return;
   last_line_ = now;

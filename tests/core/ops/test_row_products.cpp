@@ -158,7 +158,8 @@ TEST_CASE("row_products: infinite values do not spoil gradients that do not depe
   const Tensor right_indices = Tensor::from<int32_t>({2, 1}, std::vector<int32_t>{1, 0});
   for (const bool squares : {false, true}) {
     CAPTURE(squares);
-    // If the loss contains the squares, only the biases of rows 0 and 1 have a part in it.
+    // If the loss contains the squares, the gradients of the biases of rows 0 and 1 depend on these
+    // biases, so they are finite.
     const float looked_up = squares ? 1 : infinity;
     const std::vector<float> biases{looked_up, looked_up, infinity};
     const Tensor left = leaf(Tensor::from({3, 1}, biases));
