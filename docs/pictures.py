@@ -57,9 +57,9 @@ def ownership(path, _programs):
     titles = ("parameters", "gradient", "sums", "state")
     for i, title in enumerate(titles):
         figure.text(160 + i * 145, 24, title, 13, weight="bold")
-    # What a rank holds, for each stage and each title. 0: its own shard. 1: the whole. 2: the whole,
-    # but only for a short time. The rank's own shard of the parameters is an exception: at stage 3,
-    # the rank holds it all the time.
+    # What a rank holds, for each stage and each title. 0: only its own shard. 1: the whole. 2: the
+    # whole, but only for a short time. Of the parameters at stage 3, the rank holds only the other
+    # ranks' shards for a short time, and its own shard all the time.
     held = ((1, 1, 0, 1), (1, 1, 0, 0), (1, 2, 0, 0), (2, 2, 0, 0))
     for stage in STAGES:
         top = 38 + stage * 68
@@ -124,9 +124,11 @@ TIED = (4, 4, 4, 5)  # the bucket of the tied table at each stage
 
 
 def steps_of_trace(programs, stage, *arguments):
-    """Runs three steps on two ranks and returns the second step of rank 0. The lists are in the
-    order of the trace: `calls` has (kind, purpose, bucket), `updates` has buckets, and `ready` has
-    (operations of the step that have begun, bucket, elements)."""
+    """Runs three steps on two ranks. Returns what rank 0 does from the update of the first step to
+    the update of the second step, in lists that are in the order of the trace: `calls` has (kind,
+    purpose, bucket), `updates` has the first step's buckets, and `ready` has the second step's
+    (number of operations that have begun, bucket, elements). `operations` is the number of all
+    operations of the second step."""
     programs.train(2, stage, "--trace", "trace.json", *arguments)
     events = json.loads((programs.work / "trace.json").read_text())["traceEvents"]
     track = {(e["pid"], e["tid"]): e["args"].get("name")
@@ -136,9 +138,10 @@ def steps_of_trace(programs, stage, *arguments):
     events = sorted((e for e in events if e["ph"] in "Xi" and e["pid"] == 0),
                     key=lambda e: (e["ts"], -e.get("dur", 0)))
     computed = [e for e in events if track[0, e["tid"]] == "compute"]
-    # Spans of steps, passes and layers contain other spans; spans of operations do not. Two more
-    # kinds of spans contain no other spans, so the count below leaves them out by name: dropout
-    # layers, which run no operation because nano's dropout is 0, and the ends of steps.
+    # Only operations are counted. Their spans contain no other spans, but spans of steps, passes and
+    # layers do. The exceptions are dropout layers, which run no operation because nano's dropout is
+    # 0, and the ends of steps: these spans contain no others either, so the count below leaves them
+    # out by name.
     holds = {id(a) for a, b in zip(computed, computed[1:]) if b["ts"] < a["ts"] + a["dur"]}
     for event in events:
         name, where = event["name"], track[0, event["tid"]]
@@ -150,8 +153,8 @@ def steps_of_trace(programs, stage, *arguments):
             if losses == 1 and purpose in ("gradients", "parameters"):
                 result["calls"].append((name, purpose, bucket))
         elif where == "compute":
-            # The second step is counted from the end of the first step, because the picture begins
-            # with the update of the first step.
+            # The picture begins with the update of the first step. That step's span "end of step"
+            # contains the update, so the second step is counted from the beginning of this span.
             step += name == "end of step"
             result["operations"] += (step == 1 and id(event) not in holds
                                      and not name.endswith(("dropout", "drop", "end of step")))

@@ -21,8 +21,8 @@ const std::set<std::string> only_of_training = {
     "reduction", "ranks",           "augment",         "sync_bn",      "label_smoothing",
     "tables",    "table_optimizer", "negatives",       "l2",           "model.dropout"};
 
-// Flags that a resume does not compare. "ranks" is an exception: if the bits of a run depend on the
-// number of ranks, run_settings records the number, and a resume compares it.
+// Flags that a resume does not compare, with one exception: if the bits of a run depend on the
+// number of ranks, run_settings records "ranks" nevertheless, and a resume compares it.
 const std::set<std::string> always_free = {
     "ranks",      "stage",  "bucket_bytes",  "overlap",      "graph",      "threads",
     "workers",    "device", "comm",          "comm_timeout", "offload",    "recompute",
@@ -125,7 +125,8 @@ std::string refusal_of(const std::vector<ChangedSetting>& refused,
   std::vector<std::string> fixed;
   std::vector<std::string> proposed = accepted;
   bool other_epsilon = false;
-  bool epsilon_is_default = false;  // in the checkpoint, which then does not record it
+  // True if the checkpoint was trained with the default epsilon, which checkpoints do not record.
+  bool epsilon_is_default = false;
   for (const ChangedSetting& changed : refused) {
     const std::string& name = changed.name;
     differences.push_back(difference(changed));

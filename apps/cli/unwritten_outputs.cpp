@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Refuses --save if the checkpoint is of a later step than the run's last one, as the flag
-// `--resume-changed steps` allows: the weights of the run's last step are not known.
+// Refuses --save if the run ends before the step of the checkpoint: the weights of the run's last
+// step are then not known. A run may end so early if `--resume-changed steps` is given.
 void check_save(const RunOptions& options, const Resumed& resumed) {
   if (options.save.empty() || resumed.step() <= options.steps) return;
   fail_input(

@@ -25,8 +25,8 @@ constexpr int threads = 256;
 /// Number of elements that a thread loads at once: 64 bytes of f32.
 constexpr int batch = 16;
 /// In the forward and in cross_entropy_in_place, one warp handles a row of at most this many
-/// elements, and a block handles a longer row. In the backward, a block works on columns of 8 of
-/// these short rows, or on columns of one longer row.
+/// elements, and a block handles a longer row. In the backward, a block handles a range of columns,
+/// either in 8 rows of at most this many elements or in one longer row.
 constexpr int64_t warp_columns = 1024;
 constexpr int block_threads = 512;
 

@@ -83,8 +83,8 @@ class UpdatePolicy {
 /// Stage 0: the summed gradients are gathered, and every rank updates everything.
 class ReplicatedUpdate : public UpdatePolicy {
  public:
-  /// The sums are gathered into `gradients`, the memory of the step's gradients, if the dtypes are
-  /// equal. `gradients` must then outlive this object.
+  /// `gradients` is the memory of the step's gradients. If the sums have the gradients' dtype, they
+  /// are gathered into this memory, which must then outlive this object.
   ReplicatedUpdate(const Partition& partition, dist::Communicator& communicator, UpdateRule rule,
                    std::unique_ptr<UpdatePlace> place, BucketMemory& gradients);
   void prepare(int bucket) override;

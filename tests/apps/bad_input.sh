@@ -37,8 +37,8 @@ PYTHON
 
 before() { find . -type f ! -name '*.log' -exec sha256sum {} + | sort; }
 
-# expect PATTERN PROGRAM ARGUMENT...: the program must end with exit code 2 and one line with
-# PATTERN, and must change no file.
+# expect PATTERN PROGRAM ARGUMENT...: the program must end with exit code 2, must print one line of
+# errors with PATTERN (mpirun may print more lines), and must change no file.
 expect() {
   local pattern=$1 status=0 state
   shift

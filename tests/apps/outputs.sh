@@ -46,7 +46,8 @@ expect '--save-every in/step-000000004/model.bin is a data file in the folder th
 recommender=("$TESSERA_BIN/train_recommender" --steps 1 --batch 2 --micro-batch 2)
 expect '--csv in/u.data is a data file in the folder that --data reads' "${recommender[@]}" \
   --data in --csv in/u.data
-# Nor does a new file there have a name that the reader would take for data.
+# An output in that folder is also refused if it is a new file whose name the reader would take for
+# the name of a data file.
 for name in data_batch_9.bin train.bin t10k-labels.idx1-ubyte.gz; do
   expect "--log in/$name has the name of a data file, and is in the folder that --data reads" \
     "${resnet[@]}" --data in --log "in/$name"
@@ -89,7 +90,8 @@ for _ in 1 2; do
   must_work "${resnet[@]}" --data classes --image-size 32 --eval-every 0 --log classes/run.jsonl \
     --save classes/model.safetensors
 done
-# No output gets into a class folder, whatever the images are called, or becomes a class.
+# If --data reads each folder as a class of images, no output is written into a class folder, even
+# if the names of images have no ending such as .png. Nor does an output make a new class folder.
 cp -r classes/train flat
 for name in a b; do mv "flat/$name/0.png" "flat/$name/0"; done
 before=$(find flat | sort; sha256sum flat/*/*)

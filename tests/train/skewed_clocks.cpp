@@ -1,6 +1,6 @@
 // Tests the trace of a job in which the ranks' clocks are hours apart, as on hosts that booted at
-// different times. In the trace file, whose times count from the start of the run, the spans of all
-// ranks must lie within the run's time on rank 0's clock.
+// different times. Times in the trace file are on rank 0's clock, and count from the start of the
+// run. So the spans of all ranks must lie between the start and the end of the run.
 //
 //   mpirun -n 3 skewed_clocks
 #include <fstream>
