@@ -9,7 +9,8 @@
 #   bench/gpu.sh --measure [QUESTION...] the named questions of bench/gpu.py, or all questions if
 #                                        none is named: first for Tessera, then for the peer
 #   bench/gpu.sh --programs              every way of running the programs, and GPT micro's learning
-#                                        curve; takes minutes, so nothing else should use the GPU
+#                                        curve; takes minutes, in which nothing else should use
+#                                        the GPU, because the parts have time limits
 #   bench/gpu.sh --tests                 the tests
 #   bench/gpu.sh --sanitize              compute-sanitizer over the operations' tests and a step
 #   bench/gpu.sh --build                 builds the programs that the other parts run

@@ -56,9 +56,10 @@ inline constexpr int end_timeouts = 10;
 /// exception unwinds.
 void finish(World& world);
 
-/// Calls init, body and finish; returns the process's exit code. This is what the body returns, but
-/// 1 instead of a code other than 0 whose low 8 bits are 0, which a shell would take for 0. If the
-/// code is not 0 and other ranks still go on 5 s later, the job ends on all ranks with this code.
+/// Calls init, body and finish. Returns the body's result, which is the process's exit code. Shells
+/// see only the low 8 bits of a code, so a failure whose low 8 bits are 0, such as 256, becomes 1.
+/// If the code is not 0 and other ranks still go on 5 s later, the job ends on all ranks with this
+/// code.
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
 /// Prints `text`, with rank and step, and ends the job on all ranks. Meant for threads whose
@@ -67,8 +68,8 @@ int run(int argc, char** argv, const std::function<int(World&)>& body);
 [[noreturn]] void fail_job(const std::string& text, const std::function<void()>& last = {});
 
 /// Set the running step and the last finished step of this rank, counted from 0. The optimizer
-/// calls these functions. Errors, and the last message of a rank that SIGTERM or Ctrl-C ends, name
-/// these steps, counted from 1.
+/// calls these functions. Two kinds of messages name these steps, counted from 1: errors, and the
+/// last message of a rank that is ended by SIGTERM or Ctrl-C.
 void set_running_step(int64_t step);
 void set_finished_step(int64_t step);
 

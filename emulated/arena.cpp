@@ -179,8 +179,8 @@ void Arena::on_fault(int, siginfo_t* info, void*) {
     const auto written = write(STDERR_FILENO, message.data(), message.size());
     (void)written;
   }
-  // The earlier handler may install this handler again and raise the signal. So the second fault
-  // gets the default action.
+  // The earlier handler may restore on_fault and raise the signal again. To end the process even
+  // then, the second call of on_fault restores the default action instead of the earlier handler.
   static volatile sig_atomic_t faults = 0;
   if (faults == 1) action_before = {};
   faults = 1;

@@ -1,7 +1,7 @@
 // Checks that the outputs of a run leave the class folders of its images as they are. Images are
 // recognized by their content, whatever their names are, and each folder beside the class folders
-// counts as a class. So an output there could replace an image, or make a class of its own: then
-// the same command could not resume.
+// counts as a class. So an output in a class folder could replace an image, and an output in a new
+// folder beside the class folders would make a new class. Then the same command could not resume.
 #pragma once
 
 #include <string>

@@ -14,9 +14,9 @@ void imply_log(RunOptions& options);
 /// Checks a file that exists at the path of the log and is not empty. Throws InputError in these
 /// cases:
 ///
-///   - imply_log chose the path, and the file is not the log of an earlier run of this --report:
-///     its header must name a report with the same file name. Without --report, the header must
-///     name a table of --csv with the same file name;
+///   - imply_log chose the path, and the file is not the log of an earlier run of this --report,
+///     that is, its header does not name a report with the same file name. Without --report, the
+///     header and --csv are compared in the same way;
 ///   - the run resumes from a checkpoint, and the file is not the log of the run that wrote it: the
 ///     log names another program or model, another seed for the last steps before the checkpoint,
 ///     or another digest for the checkpoint of this step. A log without this seed or digest is

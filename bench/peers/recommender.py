@@ -6,8 +6,8 @@ differ from train_recommender's.
     recommender.py --split last.tsv --model mf --loss bpr --epochs 20 --seed 1
 
 bench_rating_split writes last.tsv. Prints a JSON object: hr@10 and ndcg@10 after the last epoch,
-for the model and for a ranking by popularity alone. A held-out item is ranked among all items that
-its user does not have in training, and among --sampled-items items drawn from these.
+for the model and for a ranking by popularity alone. A held-out item is ranked twice: among all
+items that its user does not have in training, and among --sampled-items items drawn from these.
 """
 import argparse
 import json

@@ -93,8 +93,8 @@ Shared find(ncclComm_t comm) {
   return found->second;
 }
 
-// Runs the calls at once, except in two cases. On a captured stream the calls are recorded, and run
-// at each launch of the graph. On a deferred stream the calls run when the stream reaches them.
+// Runs the calls immediately, except in two cases. On a captured stream the calls are recorded, and
+// run at each launch of the graph. On a deferred stream the calls run when the stream reaches them.
 void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t stream) {
   const bool is_captured = captured(stream);
   if (!is_captured && !streams_are_deferred()) {
@@ -109,8 +109,9 @@ void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t strea
   const auto graph = is_captured ? communicator->captured() : nullptr;
   const auto work = [communicator, calls = std::move(calls), graph] {
     const ncclResult_t result = guarded([&] { communicator->run(calls); });
-    // run() has recorded a failure in the communicator. If streams are deferred, the stream goes
-    // on after the failure, as on a GPU. Otherwise the launch of the graph returns the failure.
+    // If a call has failed, Communicator::run has recorded this in the communicator. If streams are
+    // deferred, the stream goes on after the failure, as on a GPU. Otherwise the launch of the
+    // graph returns the failure.
     if (result == ncclSuccess || streams_are_deferred()) return cudaSuccess;
     return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));
   };

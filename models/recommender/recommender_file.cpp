@@ -66,7 +66,7 @@ std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char*
 std::vector<std::string> read_ids(const nn::SafetensorsReader& file, const char* name,
                                   int64_t count) {
   std::vector<std::string> ids = read_ids(file, name);
-  // `recommend` prints the ids to a terminal, which control characters could change.
+  // `recommend` prints the ids to a terminal, which would obey control characters in the ids.
   // train_recommender refuses ids with control characters in its data too.
   for (const std::string& id : ids) {
     if (!has_control_character(id)) continue;

@@ -27,7 +27,7 @@ struct TableMemory {
   CheckedInt sums = 0;
   CheckedInt masters = 0;
   CheckedInt state = 0;
-  CheckedInt device_rows = 0;  // lists of rows and rows to exchange, on the device that computes
+  CheckedInt device_rows = 0;  // row numbers and buffers of rows, on the device that computes
   CheckedInt host_rows = 0;    // lists and counts of rows, on the host
   CheckedInt crossing = 0;     // offload: copies of sums and weights on the host
   CheckedInt blocks = 0;       // the number of block sums that the norm's buffer must hold
@@ -40,8 +40,9 @@ TableMemory table_memory(const PlanInput& input, const PlanParameter& table, int
 /// weights, then, if the table is trained, each state tensor.
 std::vector<int64_t> table_pieces(const PlanInput& input, const PlanParameter& table, int64_t rank);
 
-/// Numbers of collectives that a rank starts for a table, if there are several ranks: in each
-/// micro-step, in each step, and in each step with an update.
+/// Numbers of collectives that a rank starts for a table, if there are several ranks. A step starts
+/// `micro_step` collectives in each micro-step, then `step` more, and then, if the step has an
+/// update, `update` more.
 struct TableCalls {
   int64_t micro_step = 0;
   int64_t step = 0;

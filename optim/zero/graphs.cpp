@@ -44,8 +44,8 @@ void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
   if (graph == graphs_.end()) graph = graphs_.emplace(kind(), capture(loss, scale)).first;
   const trace::Scope scope("graph of a micro-step");
   // A launch runs no host code of the micro-step. So this function does what that host code would
-  // do: it sets the phases of the parameter policies, and records the loss and the parameters with
-  // a gradient.
+  // do: it tells the parameter policies when forward begins and when backward has ended, and
+  // records the loss and the parameters with a gradient.
   begin_forward();
   graph->second.launch();
   end_backward();

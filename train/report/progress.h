@@ -16,10 +16,10 @@ class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. Piped
-  /// output gets a line after a step if another step of the same length would end `silence` or more
-  /// after the last line. So lines are more than `silence` apart only if a step takes longer than
-  /// `silence`, or longer than the step before.
+  /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. In
+  /// piped output, lines should be at most `silence` apart. So a step prints a line if waiting for
+  /// one more step of the same length would use up this time. Lines are further apart only if a
+  /// step takes longer than `silence`, or longer than the step before it.
   Progress(int64_t steps, bool shows, std::string unit,
            Clock::duration silence = std::chrono::minutes(1));
 
@@ -31,7 +31,7 @@ class Progress {
   void rewrite_line(const StepLine& step, const std::string& left);
 
   int64_t steps_;
-  int64_t first_ = -1;  // the first step, which is above 0 in a resumed run; -1 before this step
+  int64_t first_ = -1;  // the first step, above 0 in a resumed run; -1 until this step has ended
   std::string unit_;    // unit of the speed, such as "tokens"
   bool shows_;
   bool terminal_;
