@@ -19,8 +19,9 @@
 //  - the first contribution to a parameter's gradient is written straight into the buffer that the
 //    parameter's Leaf provides; if the parameter is a row-sparse table (see Leaf::look_up), the
 //    buffer begins as zeros, and the contribution is added;
-//  - each later contribution of the same backward is added to the gradient once per element: a
-//    kernel adds it directly, or the contribution is computed in scratch memory first;
+//  - each later contribution of the same backward is added to the gradient with one addition per
+//    element: either by a kernel that can add in place (accumulating_destination), or after the
+//    contribution has been computed completely in scratch memory;
 //  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history (no
 //    pointer to the node that made it). So the tensor's memory is freed as soon as backward has
 //    visited the closure's node, and long graphs are released without recursion.
@@ -250,8 +251,8 @@ class GradMode {
   InputCollector* collector_before_;
 };
 /// Turns recording off on this thread while the object lives. Also pauses the InputCollector with
-/// which recompute() finds a segment's parameters: operations of the segment under NoGrad are never
-/// differentiated, so their parameters need no gradient from them.
+/// which recompute() finds a segment's parameters: operations under NoGrad are never
+/// differentiated, so they contribute to no parameter's gradient.
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };

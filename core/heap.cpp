@@ -72,9 +72,9 @@ void* Heap::take(int64_t bytes) {
     return nullptr;
   }
   ++blocks_;
-  // grow() maps pages directly below the newest range. Blocks are cut from the high end of a range,
-  // so the new pages join the free rest of the newest range, and no gap stays between blocks that
-  // are taken one after another.
+  // The block is cut from the high end of the range, so the rest stays free at the low end. grow()
+  // maps new pages directly below the newest pages if it can. The new pages then join the free
+  // rest, so that no gap stays between blocks that are taken one after another.
   char* data = found->end -= bytes;
   if (found->begin == found->end) free_.erase(found);
   ASAN_UNPOISON_MEMORY_REGION(data, static_cast<size_t>(bytes - gap));

@@ -70,7 +70,7 @@ struct StepWork {
   std::map<std::string, std::string> weights = {};
 };
 
-/// Returns the message about an evaluation, after `done` steps, whose score is not finite. `f16`:
+/// Returns the message that the score of the evaluation after `done` steps is not finite. `f16`:
 /// the model is in fp16, whose activations can overflow although weights and data are valid.
 std::string non_finite_evaluation(int64_t done, bool f16);
 
@@ -150,14 +150,19 @@ class StepLoop {
   std::unique_ptr<RunCheckpoints> checkpoints_;
 };
 
-/// Trains, and writes all that `files` names. After the last step calls `finish`, which must save
-/// the weights and write files.trace. `finish` returns an empty text after success. If the weights
-/// were not saved, it returns the reason on every rank (save_or_rescue); if the trace was not
-/// written, on rank 0 only (try_to_write_trace). If a signal stops the run, `finish` is not called,
-/// and run_to_end writes the trace itself. If an output or the last checkpoint cannot be written,
-/// or a save of weights during the run has failed (StepLoop::failed_save), or the last evaluation
-/// is not finite, the other files are still written. Then rank 0 throws the first of these errors,
-/// which ends the job. Collective.
+/// Trains, and writes all that `files` names. Collective.
+///
+/// After the last step calls `finish`, which must save the weights and write files.trace. After
+/// success, `finish` returns an empty text. If the weights were not saved, it returns the reason on
+/// every rank (save_or_rescue). If only the trace was not written, it returns the reason on rank 0
+/// alone (try_to_write_trace). If a signal stops the run, run_to_end does not call `finish`, but
+/// writes the trace itself.
+///
+/// After the following failures, the other files are still written. Then rank 0 throws the first of
+/// the errors, which ends the job:
+///  - an output or the last checkpoint cannot be written;
+///  - a save of weights during the run has failed (StepLoop::failed_save);
+///  - the last evaluation is not finite.
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
                 const std::function<std::string()>& finish);
 

@@ -35,8 +35,8 @@ struct DefaultTexts {
   std::string bucket_bytes;
 };
 
-/// Returns a tenth of the decimal number as which `value` is printed: 0.001 for 0.01f. The quotient
-/// 0.01f / 10 would be 0.0009999999, because 0.01f is a little less than 0.01.
+/// Formats `value` as a decimal number, and returns a tenth of this number: 0.001f for 0.01f. The
+/// quotient 0.01f / 10 would be 0.0009999999, because 0.01f is a little less than 0.01.
 inline float tenth(float value) {
   return static_cast<float>(std::strtod(fmt::format("{}", value).c_str(), nullptr) / 10);
 }

@@ -129,8 +129,9 @@ for case in "damaged.jsonl: line 6 is damaged" "model.jsonl is the log of anothe
 done
 must_work "${again[@]}" --log gap.jsonl
 grep -q 'goes on after step 12: the log has a gap' stderr.log || fail "$(cat stderr.log)"
-# A run that resumes from a checkpoint with another seed can be started again from the same
-# checkpoint with the same log. The first start continues seeds.jsonl and begins begun.jsonl.
+# A resumed run may have another seed than its checkpoint. It can then be started again from this
+# checkpoint with the same log. Here each of two logs is used by two starts: seeds.jsonl is a copy
+# of the earlier run's log, and begun.jsonl is created by its first start.
 cp going.jsonl seeds.jsonl
 seeded=("$train_gpt" "${stopped[@]}" --checkpoint elsewhere --quiet --seed 7
   --resume-changed steps,seed)

@@ -71,9 +71,9 @@ TEST_CASE("NCCL's communicator is on a GPU, and accepts only that GPU's memory")
                     "all_gather: a tensor on cpu, expected one on cuda:0");
 }
 
-// With fewer contributors than ranks, the pieces are added to the shard one by one. Here the shard
-// is the rank's own piece of the input. The shard must not be overwritten before this piece has
-// been added.
+// With fewer contributors than ranks, NCCL's communicator adds the contributors' pieces one by one,
+// and the first piece overwrites the shard. Here the shard is the memory of the rank's own piece of
+// the input. So a contributor must begin with its own piece, or this piece would be lost.
 TEST_CASE("reduce_scatter of fewer contributors than ranks, into the rank's own piece") {
   const int ranks = job().size();
   const int64_t begin = job().rank() * int64_t{1000};
