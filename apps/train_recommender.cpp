@@ -5,7 +5,7 @@
 //
 // With the same --threads and the default --reduction, the losses have the same bits on any number
 // of ranks (docs/determinism.md).
-// This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables.
+// This file only connects the parts: options -> data, model, optimizer -> steps -> weights, report.
 #include <memory>
 #include <optional>
 #include <string>

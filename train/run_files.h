@@ -44,8 +44,8 @@ void write_reports(const RunFiles& files, const dist::World& world);
 /// Returns `failure`, or `later` if `failure` is empty. If both have a text, logs `later` as a
 /// warning, because the error that ends the job contains only the first failure.
 std::string first_failure(const std::string& failure, const std::string& later);
-/// Calls `write`, which writes an output. If it throws, the reason becomes the failure
-/// (first_failure). A StalledError is thrown on.
+/// Calls `write`, which writes an output. If `write` throws, sets `failure` to
+/// first_failure(failure, the error's text). But a StalledError is thrown to the caller.
 void attempt(std::string& failure, const std::function<void()>& write);
 /// Writes files.trace, if it has a path. Returns `failure`, or the reason if `failure` is empty and
 /// the file was not written. Only rank 0 writes the file, so only rank 0 may return this reason.

@@ -1,4 +1,5 @@
-// The kernel launchers of softmax, log_softmax and logsumexp. The forwards compute for each run:
+// The kernel launchers of softmax, log_softmax and logsumexp. A run is the elements of x over which
+// one sum is taken (core/ops/reduced_runs.h). The forwards compute for each run:
 //   shift   the run's maximum, or 0 if the maximum is infinite
 //   sum     the sum of exp(x - shift) over the run
 #pragma once

@@ -19,8 +19,9 @@ float sum_by_ranks(std::span<const float>, int) { todo("lesson 7: sum_by_ranks")
 // shards.
 void Mixed::allocate_state() { todo("lesson 7: Mixed::allocate_state"); }
 
-// Zero3::place() writes rounded initial values to the 16-bit shards and sets hooks. The master
-// weights get the exact initial values. initialize(bucket, range, tensor) writes to any dtype.
+// Call Zero3::place(), which writes rounded initial values to the 16-bit shards and sets hooks.
+// Then write the exact initial values to the master weights. initialize(bucket, range, tensor)
+// writes to any dtype.
 void Mixed::place() { todo("lesson 7: Mixed::place"); }
 
 // The gradient has 16 bits, the sum has 32. kernels::convert(current_context({}), to, from)

@@ -3,12 +3,12 @@
 //
 // A call computes its product before it returns. On a captured stream, each launch of the graph
 // computes the product. On a deferred stream, the product is computed later (emulated/deferred.h).
-// Sums are f32. Each element of the result is a sum of k terms. If an algorithm splits k, or if k
-// is above 4096, the terms of each part are summed, and then the parts' sums are added in order.
-// The order of addition within a part depends on the alignments in the preference. So the bits of
-// two runs with different alignments may differ, as on a GPU. If all alignments are 256 bytes, the
-// terms of a part are added in order. cublasLtGetStatusString explains the calling thread's last
-// failure.
+// Sums are f32. Each element of the result is a sum of k terms. The k terms are divided into parts
+// if an algorithm splits k, or if k is above 4096. Each part is summed, and then the parts' sums
+// are added in order. Within a part, the terms are added in order if all alignments in the
+// algorithm's cublasLtMatmulPreference_t are 256 bytes. Other alignments give other orders. So the
+// bits of two runs with different alignments may differ, as on a GPU. cublasLtGetStatusString
+// explains the calling thread's last failure.
 //
 // These demands of the library's documentation are checked:
 //   - an attribute's size is right;

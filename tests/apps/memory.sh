@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# A process uses little more memory than the memory ledger counts. Its two heaps, for small and for
-# large blocks (core/memory.cpp), hold at most 5/4 of the ledger's peak plus a huge page (2 MiB)
-# each. All other memory (code, libraries, generated kernels, malloc) takes 25 to 60 MiB on Debian
-# 12 (docs/memory.md, "A process"), and must stay below 72 MiB. Stage 3 with recomputation holds far
-# less than plain data parallelism. The last runs imitate CPUs without bf16 instructions: ledger and
-# plan must count the f32 copies of operands. On a CPU with AVX2 but without AVX-512, a step must
-# not return memory to the system that the next step needs.
+# A process uses little more memory than the memory ledger counts. It has one heap for small and one
+# for large blocks (core/memory.cpp). Together they hold at most 5/4 of the ledger's peak plus two
+# huge pages (2 MiB each). All other memory (code, libraries, generated kernels, malloc) takes 25 to
+# 60 MiB on Debian 12 (docs/memory.md, "A process"), and must stay below 72 MiB. Stage 3 with
+# recomputation holds far less than plain data parallelism. The runs that write widened.jsonl and
+# packed.jsonl imitate CPUs without bf16 instructions: ledger and plan must count the f32 copies of
+# operands. The last test counts page faults, with AVX2 but without AVX-512: a step must not return
+# memory to the system that the next step needs.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 micro=(--preset micro --steps 3 --global-batch 8 --micro-batch 4 --eval-every 0)
 
@@ -37,9 +38,9 @@ measure two.jsonl 2
 check two.jsonl 150 400
 measure least.jsonl 2 --precision bf16 --stage 3 --recompute
 check least.jsonl 100 160
-# AVX512_CORE has no bf16 instructions, so oneDNN multiplies f32 copies. With AVX2, in the last run,
-# oneDNN also packs operands into memory from malloc, which no ledger counts (docs/memory.md). On
-# CPUs other than x86 oneDNN ignores the variable.
+# AVX512_CORE has no bf16 instructions, so oneDNN multiplies f32 copies. With AVX2, oneDNN also
+# packs operands into memory from malloc, and no ledger counts this memory (docs/memory.md). On CPUs
+# other than x86 oneDNN ignores the variable.
 export ONEDNN_MAX_CPU_ISA=AVX512_CORE
 measure widened.jsonl 2 --precision bf16 --stage 0
 check widened.jsonl 150 400

@@ -51,7 +51,8 @@ status=0
   grep -q -- '--log both.txt is the file to which standard output is redirected' stderr.log ||
   fail "exit code $status: $(< stderr.log)"
 
-# libgomp cannot start this many threads, because it keeps data of every thread on the stack.
+# The programs must refuse so many threads: libgomp keeps data of every thread on the stack, and the
+# stack would overflow.
 rm gpt/config.json
 must_work "${run[@]}" --save gpt/model.safetensors
 many_threads() {

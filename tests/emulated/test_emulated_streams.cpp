@@ -1,6 +1,6 @@
-// Tests deferred streams, whose work is queued and runs later (emulated/deferred.h). Work that
-// nothing orders must have wrong results under some seeds. Work that streams, events or waits order
-// must have right results under all seeds.
+// Tests deferred streams, whose work is queued and runs later (emulated/deferred.h). If nothing
+// orders two pieces of work, their result must be wrong under some seeds. If a stream, an event or
+// a wait orders them, the result must be right under all seeds.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -221,7 +221,7 @@ TEST_CASE("emulated: a failure of deferred work shows at the next wait, and stic
   CHECK(cudaStreamSynchronize(s.second) == cudaErrorLaunchFailure);
   CHECK(launch({1, 1, 0, s.second}, set_kernel, s.x, 1.0f) == cudaErrorLaunchFailure);
   CHECK(cudaDeviceSynchronize() == cudaErrorLaunchFailure);
-  emulated::set_stream_seed(1);  // forgets the failure
+  emulated::set_stream_seed(1);  // clears the failure, but not the thread's last error
   CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
   s.set(0, 2, s.second);
   CHECK(s.value(0) == 2);

@@ -52,11 +52,13 @@ void ask(int signal) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-/// Handles SIGUSR1, SIGUSR2 and SIGTERM. Also handles SIGHUP, unless the process ignores it, as
-/// under nohup, and SIGINT, unless the process ignores it, as a background job of a shell script
-/// does, or an earlier SIGINT has already interrupted a run. The destructor restores the previous
-/// handlers, but leaves SIGUSR1, SIGUSR2 and a SIGHUP that has come ignored if they had none. Only
-/// one object may exist at a time.
+/// Handles SIGUSR1, SIGUSR2, SIGTERM, SIGHUP and SIGINT, with these exceptions:
+///   - A SIGHUP or SIGINT that the process ignores stays ignored. Under nohup the process ignores
+///     SIGHUP. A background job of a shell script ignores SIGINT.
+///   - If an earlier SIGINT has interrupted a run, SIGINT keeps its previous handler.
+/// The destructor restores the previous handlers. But if SIGUSR1 or SIGUSR2 had none, the process
+/// ignores the signal from then on. The same holds for SIGHUP if a SIGHUP has come. Only one object
+/// may exist at a time.
 class Signals {
  public:
   Signals() {
@@ -76,9 +78,9 @@ class Signals {
   ~Signals() {
     sigaction(SIGINT, &before_interrupt, nullptr);
     for (size_t i = 0; i < numbers.size(); ++i) {
-      // After its last step a run still reports and saves its weights. By default, a request for a
-      // checkpoint that comes too late would end the process before this is done. So would another
-      // SIGHUP: when a terminal is closed, the kernel and the shell may both send one.
+      // After its last step a run still reports and saves its weights. Without a handler, a late
+      // SIGUSR1 or SIGUSR2 would end the process before that. So would a second SIGHUP: when a
+      // terminal is closed, the kernel and the shell may both send one.
       const bool late = numbers[i] == SIGHUP ? hung_up.load() : numbers[i] != SIGTERM;
       if (late && before_[i].sa_handler == SIG_DFL) before_[i].sa_handler = SIG_IGN;
       sigaction(numbers[i], &before_[i], nullptr);
@@ -154,10 +156,10 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
   const bool asked_for = (notes & save_note) != 0;
-  // This rank may have been asked to save too late for this step's notes. If the code below starts
-  // a checkpoint, or warns that a requested one is skipped, this answers the late request too, so
-  // it is cleared. If the code only skips a scheduled checkpoint, the request stays, and is sent
-  // with the next step's notes.
+  // A save signal may have come after this rank sent its notes for this step. If the code below
+  // starts a checkpoint, or warns that a requested one is skipped, that answers the late signal
+  // too, so its save note is cleared. If the code below only skips a scheduled checkpoint, the save
+  // note stays, and is sent with the next step's notes.
   if (phase_ == Phase::idle || asked_for) asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
   if (phase_ != Phase::idle) return skip(done, asked_for);

@@ -76,13 +76,15 @@ class RunCheckpoints {
   /// (claim_folder in checkpoint_folder.h). Checkpoints record the settings, metadata and best
   /// evaluation of `info`. Allocates the copy if the options ask for one.
   ///
-  /// Until its destruction, the object handles SIGUSR1, SIGUSR2, SIGTERM, SIGHUP and SIGINT. It
-  /// does not handle SIGHUP or SIGINT if the process ignores the signal, nor SIGINT if it has
-  /// interrupted an earlier run of the process. The first SIGINT restores the previous handler of
-  /// SIGINT, so a second one reaches that handler. The destructor restores the previous handlers.
-  /// If SIGUSR1 or SIGUSR2 had no handler, or if a SIGHUP has come, the process ignores this signal
-  /// after the destructor, so that a late signal does not end a program that saves results. The
-  /// object also obeys the signals that an EarlySignals has handled before.
+  /// Until its destruction, the object handles SIGUSR1, SIGUSR2, SIGTERM, SIGHUP and SIGINT. But
+  /// if the process ignores SIGHUP or SIGINT, this signal stays ignored. If a SIGINT has
+  /// interrupted an earlier run of the process, SIGINT keeps its previous handler. The first SIGINT
+  /// restores the previous handler of SIGINT, so a second one reaches that handler. The object also
+  /// obeys the signals that an EarlySignals has handled before.
+  ///
+  /// The destructor restores the previous handlers. But if SIGUSR1 or SIGUSR2 had none, the process
+  /// ignores the signal from then on, so that a late signal does not end a program that still saves
+  /// results. The same holds for SIGHUP if a SIGHUP has come.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
@@ -150,7 +152,7 @@ class RunCheckpoints {
   std::string digest_;                 // rank 0: digest of the manifest that the thread wrote
   std::string why_;                    // why the thread failed; empty if it did not
   int64_t not_written_ = 0;            // checkpoints that were skipped
-  bool warned_ = false;                // true: warned of a skip that no signal had asked for
+  bool warned_ = false;                // true: has warned of a skipped scheduled checkpoint
   int64_t saved_step_ = -1;            // step of the last whole checkpoint
   std::string failure_;                // why the last checkpoint failed; empty if it did not
 };

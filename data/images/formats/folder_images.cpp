@@ -14,8 +14,9 @@ namespace fs = std::filesystem;
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-// True if a path leads to one of the folders above it, as a link to ".." does. Compares the folders
-// of the path as it is written, so that a circle over several links is found too.
+// True if a path is the same folder as one of the folders above it, as a link to ".." is. The
+// folders above it are taken from the path's text, in which links are not resolved. So a circle
+// over several links is found too.
 bool leads_above(const fs::path& path) {
   std::error_code error;  // ignored: a folder that cannot be examined is not the same
   fs::path above = fs::absolute(path);
