@@ -13,9 +13,9 @@ using ValueSource = std::function<void(int64_t begin, std::span<float> out)>;
 
 /// The bytes of CPU workspace in which `assign` collects f32 values before it converts them:
 ///  - A 16-bit tensor on the CPU needs this workspace.
-///  - A tensor on CUDA needs a second CPU workspace too. It holds as many values in the tensor's
-///    dtype.
-///  - An f32 tensor on the CPU needs neither, because the values are written in place.
+///  - A tensor of any dtype on CUDA needs this workspace, and a second CPU workspace for the same
+///    number of converted values.
+///  - An f32 tensor on the CPU needs no workspace, because the values are written in place.
 inline constexpr int64_t assign_workspace_bytes = int64_t{1} << 18;
 
 /// Fills `tensor` (f32, bf16 or f16, any shape) from `source`, which is called for consecutive

@@ -10,8 +10,9 @@
 
 namespace tessera::dist {
 
-/// Returns the name under which the trace shows a wait for this collective. It is "wait reduce" for
-/// exchange and for reduce_scatter, because exchange moves the data of the ordered reduction.
+/// Returns the name under which the trace shows a wait for this collective, such as "wait gather".
+/// Both exchange and reduce_scatter have "wait reduce", because the ordered reduction sends its
+/// data with exchange.
 const char* wait_name(Collective collective);
 
 /// Runs `body`, which blocks, and adds its duration to waited_ns() of the calling thread. The trace

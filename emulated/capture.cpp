@@ -49,8 +49,8 @@ struct Nodes {
     }
     return cudaSuccess;
   }
-  /// Returns the kind of a launch of the graph. A launch needs no access to device memory, because
-  /// run() gives each node its own access. So the kind is a host kind.
+  /// Returns the kind of work that a launch of the whole graph is. Although nodes may use device
+  /// memory, this is a host kind, because run() runs each node as work of the node's own kind.
   Kind kind() const {
     const bool waits = std::any_of(work.begin(), work.end(),
                                    [](const Node& node) { return node.kind == Kind::ranks; });

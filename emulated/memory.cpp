@@ -39,8 +39,9 @@ void give(void* memory, const Block& block) {
   }
 }
 
-/// Fills memory with NaN, in the order of the stream's work. A kernel that wrote to the memory
-/// without waiting for the stream loses its result, so missing synchronisation shows.
+/// Fills memory with NaN, in the order of the stream's work. If a kernel on another stream uses the
+/// memory without waiting for `stream`, the fill may overwrite the kernel's result, so the missing
+/// synchronisation shows.
 cudaError_t fill(void* memory, size_t bytes, cudaStream_t stream) {
   const auto work = [=] {
     std::memset(memory, 0xFF, bytes);
@@ -278,7 +279,8 @@ std::set<void*> registered;
 }  // namespace
 
 // Registering memory has no effect in the emulation. The next two functions only refuse invalid
-// calls: no memory, a pointer that is already registered, or a pointer that is not registered.
+// calls: cudaHostRegister for a null pointer, 0 bytes or a pointer that is already registered, and
+// cudaHostUnregister for a pointer that is not registered.
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   if (pointer == nullptr || bytes == 0) {
     return failed(cudaErrorInvalidValue, "cudaHostRegister: the address is null, or the size is 0");

@@ -46,12 +46,11 @@
 namespace tessera::optim {
 
 /// Says whether set_parameters resets the update rule's state (for Adam, the moments) and the
-/// counts of updates. The state was computed with the old weights, so it fits only new weights that
-/// are derived from the old weights.
+/// counts of updates. The state fits only weights of the run that computed it.
 enum class RuleState : uint8_t {
   reset,  // for unrelated weights, such as those of a file
-  keep,   // for values derived from the present weights, such as an average over several steps,
-          // and for a copy of earlier weights that is put back
+  keep,   // for weights of the same run, such as an average over several steps, or a copy of the
+          // weights that is put back afterwards
 };
 
 /// A step that was launched; on a GPU it may still run. Every launched step needs a call of get(),
@@ -59,10 +58,11 @@ enum class RuleState : uint8_t {
 class [[nodiscard]] LaunchedStep {
  public:
   /// Waits for the step's loss and norm if they are not on the host yet. May be called once.
-  /// Without loss scaling, throws NonFiniteError if this step changed no weight because
-  ///  - the loss or gradient of this step is not finite, or
-  ///  - the previous step failed in this way, and get() of the previous step was called only after
-  ///    the launch of this step.
+  ///
+  /// If the loss or gradient of a step is not finite, the step changes no weight. With loss scaling
+  /// the report says that the step was skipped. Without loss scaling, get() throws NonFiniteError.
+  /// If the next step was launched before that error was thrown, the next step changes no weight
+  /// either, and its get() throws too.
   StepReport get();
 
   /// True if get() would return at once. The result may differ between ranks.
@@ -213,8 +213,8 @@ class ZeroOptimizer {
 
   /// Returns a parameter's gradient of the step's mean loss, before clipping, in f32 and whole on
   /// every rank. A shared parameter may be given by any of its names. The result is a copy: writing
-  /// to it does not change the update. Throws unless called between the last backward and step(),
-  /// and for a frozen parameter. Collective.
+  /// to it does not change the update. Must be called between the last backward and step();
+  /// otherwise throws. Also throws for a frozen parameter. Collective.
   Tensor gradient(const std::string& name);
   /// Returns the norm of gradient(name) for each trainable parameter, by name. Throws unless called
   /// between the last backward and step(). Collective.
@@ -287,7 +287,7 @@ class ZeroOptimizer {
   MicroBatch describe(const MicroBatches& batches, int64_t micro_step) const;
 
   ZeroOptions options_;
-  std::map<std::string, std::string> further_names_;  // of shared parameters: to the first name
+  std::map<std::string, std::string> further_names_;  // further name of a parameter -> first name
   std::unique_ptr<class ZeroEngine> engine_;
   StepDropout dropout_;
 };

@@ -8,9 +8,10 @@
 
 namespace course {
 
-// The calls in the order in which the student started them. The Work objects share the queue. A
-// pending call uses the observer, so wait for all calls, or call finish(), before the observer is
-// destroyed.
+// The calls in the order in which the student started them. A call is pending until it is made:
+// passed to the inner communicator and waited for there. The Work objects share the queue. Pending
+// calls use the observer, so none may be left when the observer is destroyed: wait for every call,
+// or call finish().
 class Observer::Queue {
  public:
   Queue(bool late, Events& events) : late_(late), events_(events) {}
@@ -42,8 +43,9 @@ class Observer::Queue {
   }
 
   // Makes all pending calls, and counts every call as waited for. Observer::split() and barrier()
-  // call this function, because in the other communicators they return only after all earlier calls
-  // are done. So the student may read the results of these calls without a wait.
+  // call this function first. In the other communicators, split() and barrier() return only after
+  // all earlier calls are done. So the student may then read the results of the earlier calls
+  // without waiting for them.
   void wait_for_all() {
     while (!unwaited_.empty()) wait(unwaited_.begin()->first);
     make_until(first_ + std::ssize(pending_) - 1);

@@ -110,8 +110,8 @@ head -c 20000 /dev/zero > zeros.txt
 cp zeros.txt zeros.bin
 differ '--data: rank 0 has 20,000 bytes' 1 "${run[@]}" --data zeros.txt : \
   1 "${run[@]}" --data zeros.bin
-# By default ranks compare only 64 blocks spread over the file. With --verify-data they also find a
-# difference between two of these blocks.
+# By default ranks compare only 64 blocks spread over the file. With --verify-data they compare
+# whole files, and so also find a changed byte that lies in none of these blocks.
 { head -c 4500 long.txt && printf '#' && tail -c +4502 long.txt; } > b/long.txt
 cmp -s long.txt b/long.txt && fail "the files are equal"
 agree 1 "${run[@]}" --data long.txt : 1 "${run[@]}" --data b/long.txt

@@ -121,8 +121,8 @@ TEST_CASE("after the timeout, the error names a rank that has stopped within the
   const auto receive = [&](int, int64_t, const Tensor&) {
     while (job().rank() == 0 && !go_on) std::this_thread::sleep_for(1ms);
   };
-  // Each piece has eight chunks, but staging has room for only two chunks of a peer. So rank 0
-  // cannot receive all chunks, and rank 1 cannot finish its call, until `go_on` is set.
+  // On rank 0, `receive` blocks in its first chunk until `go_on` is set. Meanwhile staging has room
+  // for only two of the eight chunks that rank 1 sends, so rank 1 cannot finish its call.
   const Tensor input = pieces(8 * chunk_elements());
   const Work work = communicator->exchange(input, job().size(), receive, {Traffic::gradients, 5});
   job().barrier();  // all ranks have made the call

@@ -107,9 +107,11 @@ TEST_CASE("plan: no_sync keeps and sends sums") {
 }
 
 TEST_CASE("plan: parameters of different dtypes have separate buckets") {
-  // f32: n0 and n1 have 300 elements, 2 blocks each, in one bucket of 1024 elements, a shard of
-  // 512. bf16: w0 and w1 have 1000 elements, 4 blocks each, in one bucket of 2048, a shard of 1024.
-  // At stage 3, the model's blocks 1 and 2 have a bucket each per dtype. The totals are the same.
+  // n0 and n1 are f32 and have 300 elements each, which take 2 blocks of 256. They share a bucket
+  // of 1024 elements, with shards of 512. w0 and w1 are bf16 and have 1000 elements each, which
+  // take 4 blocks of 256. They share a bucket of 2048 elements, with shards of 1024. At stage 3
+  // each parameter has its own bucket, because n0 and w0 are in another part of the model than n1
+  // and w1 (PlanParameter::block). The totals are the same.
   PlanInput input{.parameters = {{"n0", 300, false, 1},
                                  {"w0", 1000, false, 1, DType::bf16},
                                  {"n1", 300, false, 2},
@@ -145,7 +147,8 @@ TEST_CASE("plan: on a GPU the end of a step has its norm, scalars and their copi
   input.device = {DeviceType::cuda, 0};
   const Plan device = plan(input, 0);
   // On a GPU the norms also take a table row of 32 bytes for each of the two parameters, and a
-  // partial sum of 8 bytes. The scalars take 32 bytes. The flags are on the host.
+  // partial sum of 8 bytes. The scalars take 32 bytes. The host holds the flags, and copies of two
+  // steps' scalars.
   CHECK(device.parts.norms == host.parts.norms + 2 * 32 + 8);
   CHECK(device.communication == host.communication + 2 * 32 + 8 + 32 - host.parts.flags);
   CHECK(device.host.communication == host.parts.flags + 2 * 32);
@@ -265,11 +268,13 @@ TEST_CASE("plan: the ZeRO paper's formulas, and the memory beyond them") {
   const int64_t accumulator = 2 * P / N;
   CHECK(plan(paper(N, 0), 0).memory() - always - accumulator == 16 * P);
   CHECK(plan(paper(N, 1), 0).memory() - always - accumulator == 4 * P + 12 * P / N);
-  // At stages 2 and 3 the paper's shard of gradients is the sum over micro-batches. The buckets in
-  // flight are extra: v, the largest bucket, with a neighbour; and the tied parameter.
+  // At stages 2 and 3 the paper's shard of gradients is the sum over micro-batches. The memory of
+  // the buckets in flight is extra. It holds the tied bucket, and the largest two neighbouring
+  // buckets of the others: v (5/10 of P) and u or w (1/10 each).
   const int64_t ring = 2 * (6 * P / 10 + 3 * P / 10);
   CHECK(plan(paper(N, 2), 0).memory() - always - ring == 2 * P + 14 * P / N);
-  // At stage 3 the gathered blocks are extra, too: the tied block, and v with a neighbour.
+  // At stage 3 the gathered parameters are extra, too. At most, they are again the tied tensor, v,
+  // and u or w.
   const int64_t gathered = 2 * (3 * P / 10 + 6 * P / 10);
   CHECK(plan(paper(N, 3), 0).memory() - always - ring - gathered == 16 * P / N);
 
@@ -284,8 +289,8 @@ TEST_CASE("plan: the ZeRO paper's formulas, and the memory beyond them") {
   }
 }
 
-// A single rank on the CPU writes gradients into their sums, so that only the blocks that stage 3
-// gathers come on top of the paper's bytes.
+// A single rank on the CPU writes the gradients of the only micro-batch into the memory of the
+// sums. So only the parameters that stage 3 gathers come on top of the paper's bytes.
 TEST_CASE("plan: a single rank has the ZeRO paper's bytes") {
   const int64_t P = 10 * dist::block_elements * 7;
   const int64_t gathered = 2 * (3 * P / 10 + 6 * P / 10);
@@ -298,8 +303,9 @@ TEST_CASE("plan: a single rank has the ZeRO paper's bytes") {
 }
 
 // W stands for (N-1)/N times the bytes of the weights. With one reduction per step, the paper's
-// traffic is 2 W at stages 0 to 2 and 3 W at stage 3. Tessera's stage 3 gathers some blocks only
-// once, so its gathers send (2 x 6 + 4)/10 W instead of 2 W.
+// traffic is 2 W at stages 0 to 2 and 3 W at stage 3. Tessera's stage 3 gathers only u and v (6/10
+// of the weights) again in backward, because the tied tensor and w, the last block, are still
+// gathered. So its gathers send (2 x 6 + 4)/10 W instead of 2 W.
 TEST_CASE("plan: the ZeRO paper's traffic") {
   const int64_t N = GENERATE(1, 2, 3, 8, 64);
   const int64_t weights = 2 * 10 * N * dist::block_elements * 7;
