@@ -41,7 +41,8 @@ void use_device(int index);
 /// stream, which all threads share.
 void* current_stream(int index);
 
-/// Launches of the calling thread on `device` go to `stream` as long as the scope lives.
+/// As long as the scope lives and is the calling thread's innermost scope, the thread's launches on
+/// `device` go to `stream`.
 class StreamScope {
  public:
   StreamScope(int device, void* stream);
@@ -139,8 +140,9 @@ class Graph {
 
   /// Launches the graph on the current stream. Launches run one after the other. Raises the peaks
   /// of the device's memory ledger as the body's allocations would. If the body has a dropout,
-  /// throws on any other stream than that of the capture. On that stream, a launch replaces the
-  /// dropout state in device memory only after all earlier launches have read theirs.
+  /// throws unless the current stream is the stream of the capture. The reason is that a launch
+  /// replaces the dropout state in device memory. On a single stream, it does this only after all
+  /// earlier launches have read their state.
   void launch();
 
  private:

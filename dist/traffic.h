@@ -1,5 +1,5 @@
-// Counts the bytes that a rank has sent, by purpose: payloads and, over MPI, Tessera's own headers.
-// The headers of MPI and TCP do not count.
+// Counts the bytes that a rank has sent, separately for each purpose. These bytes are payloads and,
+// over MPI, Tessera's own headers. The headers of MPI and TCP do not count.
 #pragma once
 
 #include <array>

@@ -74,8 +74,8 @@ const Known& find(cudaError_t error) {
   return known[std::size(known) - 1];
 }
 
-// This type has no destructor, because errors may still be recorded here after main: objects of
-// static lifetime free their memory, and a free may fail.
+// This type has no destructor, so that errors can still be recorded here after main. At that time,
+// the destructors of static objects free device memory, and this may fail.
 struct LastError {
   cudaError_t error;      // cleared by cudaGetLastError
   cudaError_t explained;  // the error that `text` explains; never cleared

@@ -28,9 +28,9 @@ limit_bytes=$((48 << 20))
 tools='^(cmake|g\+\+|ninja-build|python3)$'
 # missing_libraries ignores these libraries, because every system with a C++ compiler has its own.
 base='/(ld-linux.*|lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+|gomp))\.so'
-# These files are left out: bindings of other languages, transports of special networks, and the
-# parts of Open MPI for OpenSHMEM, ROMIO, monitoring and debuggers. Debian's configuration disables
-# these transports, too. The files would pull in most of the libraries that Open MPI can use.
+# These files are left out: bindings of other languages, transports of special networks (most of
+# which Debian's configuration disables anyway), and the parts of Open MPI for OpenSHMEM, ROMIO,
+# monitoring and debuggers. Together they would pull in most of the libraries that Open MPI can use.
 unwanted='ucx|ofi|psm|openib|verbs|netlink|flux|oshmem|spml|sshmem|scoll|memheap|mca_atomic'
 unwanted+='|java|mpifh|usempi|mpi_cxx|/fortran|ompitrace|monitoring|dbg_msgq|romio'
 # Static libraries beside a shared library are left out too.

@@ -52,7 +52,7 @@ struct WeightSaveOptions {
 struct LoopOptions {
   int64_t steps = 0;
   Batch batch;
-  int64_t eval_every = 0;  // steps between evaluations, with one more at the end; 0: none
+  int64_t eval_every = 0;  // steps between evaluations; the last step also has one; 0: none
   /// Steps between log lines with the norm of each parameter's gradient; 0: none. On a GPU the host
   /// waits for the gradient in a step with such a line.
   int64_t norms_every = 0;

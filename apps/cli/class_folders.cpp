@@ -15,14 +15,15 @@ namespace fs = std::filesystem;
 
 struct Written {
   GivenPath output;  // as the error names it
-  fs::path file;     // a file that is written; in a folder of outputs, it stands for all files
+  fs::path file;     // a file that would be written; for a folder, one file stands for all in it
 };
 
 std::vector<Written> written_by(const GivenPaths& paths) {
   std::vector<Written> written;
   const auto add = [&](const GivenPath& output, const fs::path& path) {
     written.push_back({output, future_name(path.string())});
-    // Images of a class may be symbolic links to files elsewhere, and a new file replaces the link.
+    // An image may be a symbolic link to a file elsewhere. An output may replace the link itself,
+    // so the path of the link is checked too.
     written.push_back({output, future_name(path.parent_path().string()) / path.filename()});
   };
   for (const GivenPath& output : paths.outputs) {
@@ -43,7 +44,7 @@ std::vector<Written> written_by(const GivenPaths& paths) {
 // A folder below which images are read.
 struct ReadFolder {
   fs::path path;
-  std::ptrdiff_t depth;  // images are read from this number of levels below the path on
+  std::ptrdiff_t depth;  // an output this number of levels below `path`, or deeper, is refused
   std::string parent;    // the folder of the class folders, as the error names it
 };
 
@@ -51,8 +52,9 @@ std::vector<ReadFolder> folders_read(const std::string& data,
                                      const std::vector<std::string>& class_parents) {
   std::vector<ReadFolder> folders;
   for (const std::string& parent : class_parents) {
-    // Files beside the class folders are not read. But a part that does not exist yet is not to be
-    // made, and other parts have no use for such files.
+    // In `data` itself, files beside the class folders are accepted, because they are not read. In
+    // a part of the data set, such as train/, they are refused: if the part does not exist yet, a
+    // file in it would create it, and a part that exists has no use for such files.
     folders.push_back({future_name(parent), parent == data ? 2 : 1, parent});
     std::error_code error;
     if (!fs::is_directory(parent, error)) continue;

@@ -23,8 +23,8 @@ class ThinnedSeries {
   /// Adds a point. Values of x must not decrease.
   void add(double x, double y);
 
-  /// Returns the kept points, in order of x. They include the point that was added last, unless an
-  /// earlier kept point has the same x.
+  /// Returns the kept points, in order of x, and then the point that was added last, unless a kept
+  /// point has the same x.
   std::vector<Point> points() const;
   /// Returns the number of points that were added.
   int64_t count() const { return count_; }

@@ -58,10 +58,10 @@ bool Flights::done(const Flight& flight) const {
 void Flights::collect() {
   std::vector<std::function<int64_t()>> let_go;
   const std::lock_guard lock(mutex_);
-  // Does not test done(), because done() is also true for a call that fail_unfinished() has marked
-  // as failed. The work of such a call may still use its buffers. If the launch of a call failed,
-  // its work may use its buffers too, though passed() is true. But after a failed launch the
-  // communicator does not call collect() again.
+  // Tests passed() instead of done(), because done() is also true for a call that fail_unfinished()
+  // has marked as failed, and the work of such a call may still use its buffers. passed() has a
+  // similar flaw: it is true for a call whose launch failed, even if a part of its work still
+  // runs. But after a failed launch, the communicator does not call collect() again.
   while (!flights_.empty() && flights_.front()->passed()) {
     let_go.push_back(std::exchange(flights_.front()->body, nullptr));
     flights_.pop_front();
