@@ -32,8 +32,8 @@ endif()
 if(TESSERA_SANITIZE)
   # Full debug information and all checks would nearly double the compile time. So -g1 limits the
   # debug information. With the address sanitizer, three checks of the undefined behaviour sanitizer
-  # are left out: those of virtual tables, and those of null pointers and of the ends of objects,
-  # whose errors the address sanitizer finds itself.
+  # are left out: vptr (virtual tables), null (null pointers) and object-size (accesses beyond an
+  # object). The address sanitizer itself finds the errors that the last two checks would find.
   target_compile_options(tessera_flags INTERFACE
     -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
   if(TESSERA_SANITIZE MATCHES "address")

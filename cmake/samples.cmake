@@ -5,7 +5,7 @@ function(tessera_samples document)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${document})
   cmake_path(GET document STEM stem)
   string(TOLOWER ${stem} stem)
-  # Blocks are cut out by position: as CMake lists they would break at every semicolon.
+  # The blocks are cut out by position, because a CMake list would split them at every semicolon.
   file(READ ${document} rest)
   set(number 0)
   while(TRUE)

@@ -7,8 +7,8 @@
 
 namespace tessera::apps {
 
-/// Warns if the arguments give --data, --val-data or --init several times with different values. To
-/// be called after the arguments have been parsed, and without --help. A value in the file of
+/// Warns if the arguments give --data, --val-data or --init several times with different values.
+/// Call it after the arguments have been parsed, unless --help is given. A value in the file of
 /// --config does not count, because the command line is meant to override it.
 void warn_of_repeated_inputs(const Flags& flags);
 

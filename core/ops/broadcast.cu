@@ -10,7 +10,8 @@ namespace {
 
 constexpr int threads = 256;
 
-/// Dimensions of x that a sum keeps or adds up, each with its stride in x.
+/// Some dimensions of x: either those that y keeps, or those that are added up. Each has its stride
+/// in x.
 struct Dims {
   int rank = 0;
   int64_t count = 1;

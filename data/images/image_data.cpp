@@ -211,7 +211,8 @@ std::string validation_folder(const Folder& folder) {
   return only_one(folder, found.empty() ? folders_called(folder, test_names) : found);
 }
 
-// Returns the paths that are folders of parts, or would count as such if they existed.
+// Returns all paths at which a training or validation folder is looked for, whether it exists or
+// not.
 std::vector<std::string> part_paths(const Folder& folder) {
   std::vector<std::string> paths;
   const auto add = [&](std::span<const std::string_view> names) {

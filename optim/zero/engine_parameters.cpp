@@ -59,8 +59,8 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
                       update_counts_.size(), registered_,    scaler_ != nullptr};
   // Everything that can fail comes first. In the first call, which the optimizer's constructor
   // makes, only the ranks that failed throw. In later calls the ranks tell each other whether they
-  // failed, and all throw. Otherwise a rank that succeeded would wait forever in the next step for
-  // a rank that rolled back.
+  // failed. If any rank failed, all roll back and throw, because otherwise a rank that succeeded
+  // would wait forever in the next step for a rank that rolled back.
   GradientNorm norm;
   BatchStatistics::Addition addition;
   std::exception_ptr failure;

@@ -127,8 +127,9 @@ bool gradients_in_sums(const GradientSums& options);
 /// sums of several ranks are sharded.
 class GradientsInSums : public GradientPolicy {
  public:
-  /// `make_later` makes the policy of all micro-steps except the first. It is called when a step
-  /// first has several micro-steps, and the policy is kept for the rest of the run.
+  /// `make_later` makes the policy for all micro-steps of a step except the first. It is called
+  /// once, in the first step that has several micro-steps, and its policy is kept for the rest of
+  /// the run.
   GradientsInSums(const Partition& partition,
                   std::function<std::unique_ptr<GradientPolicy>()> make_later)
       : partition_(partition), make_later_(std::move(make_later)) {}
@@ -160,8 +161,8 @@ class ReductionPolicy {
 
   virtual void begin(const MicroStep&) {}
   virtual Sent send(int bucket, const Tensor& gradient, const MicroStep& micro_step) = 0;
-  /// Returns the station that the trace shows when a gradient of this micro-step is complete: none
-  /// if send() does not reduce in this micro-step.
+  /// Returns the trace's station (core/trace.h) of a gradient that is complete in this micro-step:
+  /// `ready`, or `none` if send() only adds the gradient to a local sum.
   virtual trace::Station station(const MicroStep&) const { return trace::Station::ready; }
 };
 

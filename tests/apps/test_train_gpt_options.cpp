@@ -291,7 +291,7 @@ TEST_CASE("weights saved during a run overwrite no input and no checkpoint") {
   CHECK(refused({"--save-every", "25", "--checkpoint", "out/"})
             .find("writes folders of the same names") != std::string::npos);
   CHECK(refused({"--save-best", "--checkpoint", "out"}).empty());
-  // No output has the path of the folder of a save.
+  // An output is refused if its path is the folder of a save.
   for (const char* flag :
        {"--log", "--trace", "--report", "--csv", "--tensorboard", "--checkpoint", "--save"}) {
     CAPTURE(flag);

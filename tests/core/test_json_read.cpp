@@ -66,7 +66,7 @@ TEST_CASE("whole numbers of JSON keep their value or are refused") {
     CHECK_THAT(test::message_of<InputError>([&] { integer(text); }),
                ContainsSubstring(", expected a whole number from -3 to 9223372036854775807"));
   }
-  // Without limits from the caller, the error names one only for a number beyond int64.
+  // If the caller gives no limits, the message names a limit only for an integer beyond int64.
   const auto unlimited = [](const char* text) {
     return test::message_of<InputError>([&] { json_integer("a", parse_json("a.json", text)); });
   };

@@ -169,7 +169,7 @@ std::string mutate_png(std::string& bytes, Random& random) {
 }
 
 // Damages the contents of a file in a way that suits the file's form. The contents of a gzip file
-// are uncompressed here, unless mutate() has already compressed them.
+// have not been compressed yet, unless mutate() compressed them for an earlier mutation.
 std::string mutate_inside(HostileFile& file, Random& random) {
   switch (file.form) {
     case Form::safetensors:
