@@ -26,9 +26,9 @@ struct RunningStatistics {
   /// In training, receives the mean and the unbiased variance, f32 (C), of each micro-batch.
   /// Without this hook, observe() updates the running statistics at once.
   std::function<void(const Tensor& mean, const Tensor& variance)> observed;
-  /// Returns true if the norm uses the running statistics without changing them, also while other
-  /// parts of the model are trained: it is in evaluation mode, and its parameters are frozen.
-  /// Without this function the statistics count as changing.
+  /// Returns true if the norm is in evaluation mode and its parameters are frozen. The norm then
+  /// uses the running statistics and does not change them, even if other parts of the model are
+  /// trained. If this function is not set, the statistics count as changing.
   std::function<bool()> fixed;
   /// Describes the micro-batches that are normalised with common statistics, as parts of one batch.
   /// By default each micro-batch is normalised with its own statistics.

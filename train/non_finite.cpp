@@ -94,9 +94,11 @@ class Search {
   }
 
   std::string nan_;
-  Origin first_;  // of the first infinity, if possible of one that an operation has computed
-  // The origin of the infinities in a storage. A weak pointer does not keep the memory, but its
-  // storage is never taken for a later one.
+  // The origin of the first infinity that does not come from the data. If there is none, the origin
+  // of the first infinity in the data.
+  Origin first_;
+  // Maps a storage to the origin of its infinities. A weak pointer does not keep the memory alive.
+  // In owner order, it never equals a pointer to a later storage, even one at the same address.
   std::map<std::weak_ptr<Storage>, Origin, std::owner_less<>> infinities_;
 };
 

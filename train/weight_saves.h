@@ -40,8 +40,8 @@ class WeightSaves {
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);
 
-  /// True if weights are saved after step `done`, or if they will be saved should they prove to be
-  /// the best. The latter is possible only if the model is evaluated after this step (`evaluated`).
+  /// True if after_step() saves the weights of step `done`, or if keep_best() may save them.
+  /// keep_best() may do so only if the model is evaluated after this step (`evaluated`).
   bool due(int64_t done, bool evaluated) const;
   /// Saves the weights if WeightSaveOptions::best is set and `score` is the best so far. Returns
   /// true if the weights were written. If writing fails, the earlier file and its score are kept.
@@ -53,8 +53,8 @@ class WeightSaves {
   const std::optional<BestEvaluation>& best() const { return best_; }
   /// The number of saves, including failed saves.
   int64_t count() const { return count_; }
-  /// Returns an error message if the last save of the best weights failed, or the last save after
-  /// WeightSaveOptions::every steps. Otherwise returns an empty text. The same on every rank.
+  /// Returns an error message if the last save by keep_best() or the last save by after_step() has
+  /// failed. Otherwise returns an empty text. All ranks get the same text.
   std::string failure() const { return best_failure_.empty() ? step_failure_ : best_failure_; }
 
  private:

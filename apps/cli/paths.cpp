@@ -88,10 +88,10 @@ int64_t step_of_folder(const fs::path& folder) {
   return name == train::checkpoint_name(step) ? step : 0;
 }
 
-// Returns the files that --save-best would write, and those files of --save-every that are compared
-// with the paths on the command line. --save-every may write too many files to list them all. So a
-// save's folder, such as step-000000500, is included only if a path on the command line has this
-// name, or is directly in a folder of this name, or if the save would replace a data file.
+// Returns the files that --save-best would write, and the files of some saves of --save-every. A
+// run may have too many saves of --save-every to list them all, so a save is included only in two
+// cases: if a path on the command line, or its parent folder, has the name of the save's folder,
+// such as step-000000500; or if the save would replace a data file in an input folder.
 std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   const auto& [file, others, every, best, checkpoints] = paths.saves;
   std::vector<std::string> folders;

@@ -40,8 +40,8 @@ struct Verdict {
   int64_t finished_steps = 0;  // for stalled
 };
 
-/// Judges a job by the first of these cases that applies. In the cases without a crash
-/// of mpirun, "a rank" is the first rank that reported that it failed or timed out.
+/// Judges a job by the first of these cases that applies. F is the first rank that failed or timed
+/// out in a collective, by the order of the records.
 ///
 ///   mpirun ended with exit code 0            finished
 ///   a signal killed ranks                    the first killed rank is lost
@@ -50,19 +50,20 @@ struct Verdict {
 ///   mpirun crashed, and a rank timed out     the ranks it waited for are lost, and the silent
 ///     and knows for whom it waited             ranks on their hosts
 ///   mpirun crashed in any other case         crashed
-///   a rank failed, but not by bad input,     the silent ranks are lost
-///     and mpirun hung and ranks fell silent
-///   a rank failed in any other case          failed
-///   a rank timed out in a collective         the ranks it waited for are lost, and the silent
-///                                              ranks if mpirun hung; stalled if there are none
-///   ranks fell silent                        the silent ranks are lost
+///   F failed, but not by bad input;          the silent ranks are lost
+///     mpirun hung, and ranks are silent
+///   F failed in any other way                failed
+///   F timed out                              the ranks it waited for are lost, and the silent
+///                                              ranks if mpirun hung; if there are none of
+///                                              either, the stopped ranks of the job are lost;
+///                                              if there are none of these, stalled
+///   ranks are silent                         the silent ranks are lost
 ///   none of these                            failed
 ///
-/// A rank is silent if it reported nothing after its start, although other ranks did. A rank that
-/// timed out lists the ranks it waited for. Listed ranks that timed out too are not lost. If some
-/// of the other listed ranks were stopped, only the stopped ranks are lost. If none was stopped,
-/// but some did not wait for other ranks, only the ranks that did not wait are lost. If a rank
-/// timed out, mpirun did not crash, and no rank is lost by these rules, all stopped ranks are lost.
+/// A rank is silent if it reported nothing after its start, although other ranks did. Not all ranks
+/// that a rank waited for are lost. Those that timed out too are left out. Of the others, the first
+/// of these groups that is not empty is lost: the ranks that were stopped, the ranks that did not
+/// wait for other ranks themselves, all of them.
 ///
 /// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun breaks the
 /// ranks' connections. So any error that a rank reports then, except for bad input, counts as a

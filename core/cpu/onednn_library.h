@@ -47,11 +47,12 @@ inline dnnl::engine make_engine() {
   };
   if ((isa & avx512) != avx512) {
     // Packed operands take up to 7.6 MiB (GPT-2's vocabulary). By default, glibc maps blocks of
-    // 128 KiB or more directly, and returns free memory beyond 128 KiB at the end of the heap to
-    // the system. The next product would then fault the same pages in again. When a mapped block is
-    // freed, glibc also raises both thresholds, to at most 32 and 64 MiB. The memory held would
-    // then depend on the order of the products. With the thresholds below, packed operands come
-    // from malloc's heap, and the process keeps up to 16 MiB at the end of the heap.
+    // 128 KiB or more directly (M_MMAP_THRESHOLD), and returns the free memory at the end of the
+    // heap to the system if it exceeds 128 KiB (M_TRIM_THRESHOLD). Then each product would fault
+    // its pages in again. Also, glibc by default raises both thresholds when mapped blocks are
+    // freed, to at most 32 and 64 MiB, so the memory held would depend on the order of the
+    // products. With the fixed thresholds below, packed operands come from malloc's heap, and the
+    // process keeps up to 16 MiB at the end of the heap.
     if (!is_chosen("MALLOC_MMAP_THRESHOLD_", "malloc.mmap_threshold")) {
       mallopt(M_MMAP_THRESHOLD, 8 << 20);
     }

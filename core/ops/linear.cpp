@@ -59,8 +59,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
   const int64_t out = weight.size(layout == WeightLayout::in_out ? 1 : 0);
   const Shape shape = x.shape().with_last(out);
   // `pre` is allocated before y, because y is freed earlier. If both need new pages of the heap
-  // (core/heap.h), y has the newest ones, and the heap adds later pages directly beside them. So
-  // y's freed memory and later pages together can hold a larger block.
+  // (core/heap.h), y's pages are the newest, and the heap adds its next pages directly beside y's.
+  // So once y is freed, y's pages and the next pages together can hold a larger block.
   Tensor pre;
   if (activation != Activation::none && recorded(x, weight, bias)) {
     pre = Tensor::empty(shape, x.dtype(), x.device());

@@ -63,8 +63,9 @@ class StepState {
 /// An event of a parameter in a micro-step. The order of events follows from the model alone, so it
 /// is the same for any number of ranks, any stage and any bucket size.
 struct ParameterEvent {
-  // For a row-sparse table, `use` and `done` have other meanings. `use`: an operation looks up rows
-  // for training. `done`: an evaluation within the micro-batch looks up rows.
+  // The meanings of `use` and `done` below do not hold for a row-sparse table. For such a table,
+  // `use` means that an operation looks up rows for training, and `done` means that an evaluation
+  // within the micro-batch looks up rows.
   enum class Kind : uint8_t {
     use,             // an operation is about to read the parameter
     done,            // an operation has finished reading the parameter
@@ -94,8 +95,8 @@ class MicroStepLog {
   void note(const ParameterEvent& event) {
     if (notes_) running_events_.push_back(event);
   }
-  /// Returns the events of the last micro-step with data. Between set_events(), which is called
-  /// with the events from a checkpoint, and the next micro-step with data, returns those events.
+  /// Returns the events of the last micro-step with data. If no micro-step has had data since
+  /// set_events(), which takes the events of a checkpoint, returns the checkpoint's events.
   const std::vector<ParameterEvent>& events() const {
     return running_events_.empty() ? last_events_ : running_events_;
   }
