@@ -22,8 +22,8 @@ class GzipFile {
   const std::string& path() const { return file_.path(); }
   int64_t stored_bytes() const { return file_.size(); }  // size of the file on disk
   /// Reads until `out` is full or the file ends, and returns the number of bytes read. Throws
-  /// InputError if compressed data is damaged, cut short, or followed by anything but zeros. Throws
-  /// Error if the file cannot be read.
+  /// InputError if compressed data is damaged or cut short, or if anything but zeros follows the
+  /// last gzip member. Throws Error if the file cannot be read.
   size_t read(std::span<uint8_t> out);
   /// Returns an upper bound on the bytes of the contents: the file's size, times gzip's best ratio
   /// if the file is compressed. If a header in the file (such as that of IDX) claims more bytes,

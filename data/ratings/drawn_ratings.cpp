@@ -41,9 +41,10 @@ int64_t normal(RandomStream& stream, int64_t deviation) {
   return deviation * normal(stream) >> fraction_bits;
 }
 
-// Returns the prefix sums of the shares of the places 0 to count - 1. The share of a place is
-// 1 / (place + 1 + count / 20). The last entry is the total. The unit is 2^-36, so that shares stay
-// large integers even for many places.
+// The users and the items are each put in a random order (drawn_ratings.h). The user or item at
+// place r = 0, 1, ... of the order has the share 1 / (r + 1 + count / 20). Entry r of the result is
+// the sum of the shares of all places before r; the last entry is the total. The unit is 2^-36, so
+// that shares stay large integers even for many places.
 std::vector<uint64_t> sums_of_shares(int64_t count) {
   std::vector<uint64_t> sums(static_cast<size_t>(count) + 1);
   for (int64_t place = 0; place < count; ++place) {

@@ -55,10 +55,10 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
     //  - blocks whose values backward does not read, such as frozen blocks at the beginning, or a
     //    block that has only an embedding table.
     blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
-    // If blocks[0] and blocks[1] are single buckets outside of the model's blocks
-    // (Module::begin_block), they may have the bias and the weight of one layer. Backward does not
-    // read the bias. One operation reads weight and bias, so blocks[1] is still gathered too when
-    // backward begins.
+    // blocks[0] and blocks[1] are taken for the bias and the weight of one layer if both are single
+    // buckets outside of the model's blocks (Module::begin_block), and if backward does not read
+    // blocks[0], as it reads no bias. One operation of forward reads the weight and the bias, so
+    // blocks[1] too is still gathered when backward begins.
     const auto is_alone = [&](const PlanBlock& block) {
       return buckets[static_cast<size_t>(block.first_bucket)].block < 0;
     };

@@ -80,8 +80,8 @@ struct PlanInput {
 std::vector<PlanParameter> plan_parameters(const nn::Module& model);
 /// Returns the number of values in the model's running statistics.
 int64_t plan_statistics(const nn::Module& model);
-/// Returns the number of these values that are fixed (nn::RunningStatistics::fixed). Nothing is
-/// synchronized for the norms of such values.
+/// Returns how many of the values that plan_statistics() counts are fixed
+/// (nn::RunningStatistics::fixed). With sync_batch_norm, ranks send nothing for fixed values.
 int64_t plan_fixed_statistics(const nn::Module& model);
 /// Returns the number of batch norms that have running statistics which are not fixed.
 int64_t plan_batch_norms(const nn::Module& model);

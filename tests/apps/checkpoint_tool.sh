@@ -113,9 +113,9 @@ grep -q 'it has no .*/exp_avg, which the run has; expected the optimizer and' st
   fail "$(cat stderr.log)"
 cmp a.jsonl refused.jsonl || fail "a refused run has changed an older log"
 
-# Without flags for sizes, a run takes the sizes of the weights file. No tensor shows the epsilon of
-# the norms, so the import records it unless it is the default. A run with another epsilon is
-# refused, with an error that names it.
+# No tensor shows the epsilon of the norms, so an import records it unless it is the default. A run
+# with a different epsilon is refused, with an error that gives both. A run without flags for sizes
+# takes the sizes and the epsilon of the weights file.
 mkdir epsilon
 cp out/model.safetensors epsilon
 sed 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 1e-06/' out/config.json \

@@ -86,8 +86,8 @@ assert os.path.exists("run.html"), errors
 with open("trace.json") as trace:
     assert {"step 1", "step 2"} < {event["name"] for event in json.load(trace)["traceEvents"]}
 
-# Sends signals before the first step: the pipe of standard error is full, so the run waits with its
-# message about the checkpoint from which it resumes until the pipe is read.
+# Sends signals before the first step. The run first writes a message about the checkpoint that it
+# resumes from. The pipe of standard error is full, so the run waits until the test reads the pipe.
 def starting():
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

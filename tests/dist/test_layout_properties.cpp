@@ -64,11 +64,11 @@ void check_slots(const ShardLayout& layout) {
   REQUIRE(layout.parameter_elements() == sum);
 }
 
-// Checks that a bucket exceeds its size only if it has a single parameter with elements. Also
-// checks that each bucket closed for one of these reasons:
-//   the bucket or the next one is shared;
+// Checks that the parameters of a bucket take more than bucket_elements only if at most one of them
+// has elements. Also checks that each bucket but the last was closed for one of these reasons:
+//   the bucket or the next one has a shared parameter;
 //   the next parameter is in another model block;
-//   the next parameter would have exceeded the bucket's size.
+//   with the next parameter, its parameters would have taken more than bucket_elements.
 void check_closing(const ShardLayout& layout, int64_t bucket_elements) {
   const auto& buckets = layout.buckets();
   for (size_t b = 0; b < buckets.size(); ++b) {

@@ -160,9 +160,9 @@ void BatchStatistics::fold(int64_t micro_batches, const StepScalars* scalars) {
     fold.micro_steps = micro_steps_;
     fold.micro_batches = micro_batches;
   }
-  // The kernel folds all values. The values of fixed statistics are kept meanwhile in their places
-  // in current_, where no observation is needed: no micro-batch has observed these statistics, and
-  // the other observations are in the slots.
+  // The kernel also changes the values of fixed statistics. So these values are saved in current_
+  // before the kernel runs, and restored after it. Their places in current_ are free, because no
+  // micro-batch has observed fixed statistics.
   copy_fixed(current_, running_);
   // Every rank adds the same values in the same order, so running statistics are equal on all
   // ranks.

@@ -49,8 +49,8 @@ TEST_CASE("linear and its gradients equal float64") {
     dbias[column] += g[i];
   }
   // The operation rounds each result once. With an activation, it also rounds the activation's
-  // input, and the gradient g of this input. For odd sizes, kernels of cuBLASLt round the product
-  // before they add the bias.
+  // input, and the gradient g of this input. On a GPU, cuBLASLt has kernels for unusual sizes that
+  // also round the product before they add the bias.
   const double bound = tolerance(dtype, active ? 3 : 1);
   const bool twice = with_bias && on_real_gpu() && !active;
   CAPTURE(rows, in, out, in_out, active, with_bias, dtype_name(dtype));
