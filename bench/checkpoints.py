@@ -5,7 +5,7 @@
     bench/checkpoints.py --python peer2/bin/python memory disk   # only these two
 
     memory     save and load in --memory, a tmpfs, against torch.distributed.checkpoint, torch.save
-    disk       save and load on --disk; the save also against dd with as many writers and bytes
+    disk       the same on --disk; also the save against dd with 2 writers and as many bytes in all
     training   what an asynchronous checkpoint every 20 steps adds to a step of micro on 2 ranks
     restart    time from a kill of all ranks to the next finished step of nano
     relaunch   time from the kill of one of three ranks to the next step that the other two finish

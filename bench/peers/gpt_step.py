@@ -4,14 +4,14 @@
     gpt_step.py --preset micro --threads 2                       # 6x384, T=256, B=12
     gpt_step.py --preset nano --write-weights init.safetensors   # write initial weights and stop
     gpt_step.py --preset nano --weights init.safetensors --json  # begin with the weights of a file
-    gpt_step.py --preset gpt2 --dtype bf16                       # autocast; or --bf16 master
+    gpt_step.py --preset gpt2 --dtype bf16                       # by autocast; see --bf16
     gpt_step.py --optimizer-only 124439808                       # AdamW alone, GPT-2's shapes
     gpt_step.py --device cuda --compile --preset gpt2 --context 1024 --batch 64 --dtype bf16
 
 On CUDA, attention runs on the FLASH_ATTENTION backend, and a step ends when the device is done.
-Training has no dropout. Gradients are clipped at 1.0, and AdamW updates (betas 0.9 and 0.95, eps
-1e-8, decay 0.1 on matrices). Step s reads sequences s*B ... s*B+B-1 of a synthetic stream, or of
---data; see gpt2.batch.
+Training has no dropout. Gradients are clipped at 1.0 (see --clip). AdamW has betas 0.9 and 0.95,
+eps 1e-8, and decay 0.1 on matrices. Step s reads sequences s*B ... s*B+B-1 of a synthetic stream,
+or of --data; see gpt2.batch.
 Prints a line for each step, and a summary; with --json each is one JSON object. The summary has the
 median time of the steps after the warm-up, and the peak memory. As JSON it also has the least time
 and the losses of all steps.

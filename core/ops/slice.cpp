@@ -1,6 +1,6 @@
-// slice: returns rows [begin, end) of the leading dimension of x. The result shares x's memory, so
-// there is no kernel. Only the rows of a parameter are copied, because the parameter's memory may
-// be released after the operation.
+// slice: returns rows [begin, end) of the leading dimension of x. The result shares x's memory,
+// except if x is a parameter. Then the rows are copied, because the parameter's memory may be
+// released after the operation.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/copy.h"

@@ -15,10 +15,10 @@ int Zero2::slot_of(int) const { todo("lesson 5: Zero2::slot_of"); }
 void Zero2::allocate_gradients() { todo("lesson 5: Zero2::allocate_gradients"); }
 
 // Called before the first gradient of a bucket is written. Returns memory for the bucket's
-// elements. First waits until no communication call reads this memory any more: sent_[b] is the
-// call that sends bucket b. Record in the slot which bucket uses it. If the slot's previous bucket
+// elements, in the bucket's slot. Let b be the bucket that used the slot before, if there is one.
+// The call that sends b (sent_[b]) may still read the slot's memory, so wait for this call. But if
 // b has not been sent yet (filling(b) is true), fail with TESSERA_CHECK. Waiting would not help,
-// because this thread fills bucket b.
+// because this thread fills b. Record in the slot which bucket uses it now.
 Tensor Zero2::open(int) { todo("lesson 5: Zero2::open"); }
 
 }  // namespace course

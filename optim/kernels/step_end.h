@@ -9,10 +9,11 @@
 
 namespace tessera {
 
-/// The sums of squares of all blocks (256 elements) of all ranks, and a table that locates each
-/// parameter's sums. Blocks are numbered from 0 over all parameters, in parameter order.
+/// The sums of squares of all blocks (256 elements) of all ranks, and the place of each parameter's
+/// sums. Blocks are numbered from 0 over all parameters, in parameter order. In a row-sparse table,
+/// only the touched blocks are numbered, and the table counts as one shard of unlimited size.
 struct BlockSums {
-  struct Segment {              // one parameter; its bucket has equally many blocks on all ranks
+  struct Segment {              // one parameter; all shards of its bucket are equally large
     int64_t begin = 0;          // number of the parameter's first block
     int64_t first = 0;          // index of the parameter's first block in the bucket
     int64_t shard_blocks = 0;   // number of blocks in a rank's shard of the bucket
@@ -25,8 +26,8 @@ struct BlockSums {
       return block / shard_blocks * per_rank + shard_first + block % shard_blocks;
     }
   };
-  const double* values = nullptr;     // [ranks * per_rank]
-  int64_t per_rank = 0;               // number of sums of one rank
+  const double* values = nullptr;     // [ranks * per_rank], then the sums of row-sparse tables
+  int64_t per_rank = 0;               // number of sums of one rank, without tables
   const Segment* segments = nullptr;  // ascending, from block 0 on, without gaps
   int64_t segment_count = 0;
   int64_t blocks = 0;                 // number of blocks of all segments

@@ -238,9 +238,9 @@ void TrainablePartition::restore(const StateSource& source) {
 }
 
 void TrainablePartition::update_and_gather(const UpdateChoice& choice) {
-  // Both loops go from the last bucket to the first, because the next forward uses the last bucket
-  // first. All collectives of prepare() start before the first update, so that updates overlap with
-  // these collectives.
+  // Both loops go from the last bucket to the first. The next forward uses the buckets in this
+  // order, because the last bucket has the model's first parameters. All collectives of prepare()
+  // start before the first update, so that updates overlap with these collectives.
   for (int b = partition_.buckets() - 1; b >= 0; --b) updates_->prepare(b);
   // At stages 1 and 2 a bucket's gather starts right after the bucket's update. With
   // options.overlap, the gather is in flight during the next update.
@@ -272,7 +272,8 @@ Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
                      dist::Traffic purpose) {
   const int64_t elements = partition.bucket(bucket).elements;
   const Tensor whole = flat_buffer(communicator, elements, DType::f32, Category::communication);
-  // This rank's piece is converted into its place. The all-gather fills in the other ranks' pieces.
+  // Converts this rank's piece to f32 and writes it to its place in `whole`. The all-gather then
+  // writes the other ranks' pieces.
   const Tensor piece = whole.flat(range.begin, range.end);
   kernels::convert(current_context(whole.device()), piece, own);
   // Every rank takes the same branch, because the ranges are equally long on all ranks.

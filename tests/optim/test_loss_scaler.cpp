@@ -44,7 +44,8 @@ TEST_CASE("loss scale: falling below 1 is an error that names the step and the s
   CHECK_THROWS_WITH(scaler.step(true, 8, 1.0f),
                     ContainsSubstring("step 9") && ContainsSubstring("loss scale of 1"));
   CHECK(scaler.scale() == 1);
-  // An infinite loss has overflowed in the forward, which the scale does not change.
+  // An infinite loss comes from an overflow in the forward. The loss scale does not change the
+  // forward, so the error names the loss instead of the gradients.
   CHECK_THROWS_WITH(scaler.step(true, 8, std::numeric_limits<float>::infinity()),
                     ContainsSubstring("step 9: the loss is not finite (inf) at a loss scale of 1"));
   scaler.step(false, 9, 1.0f);  // a step without overflow is accepted at scale 1

@@ -1,5 +1,5 @@
 // Compares the model of a step's time with timelines that the comments derive by hand. Times are in
-// seconds; the rates make the numbers small and whole. "2-6" is the time from second 2 to second 6.
+// seconds; the rates make them simple numbers. "2-6" is the time from second 2 to second 6.
 #include "optim/plan/step_time.h"
 #include "tests/support/catch.h"
 
@@ -109,10 +109,11 @@ TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 does not") {
 }
 
 TEST_CASE("step time: a tied parameter counts as the head, and its gradient is ready last") {
-  // Only the head multiplies by the tied parameter. Forward takes 2 for w, then 2 for the head;
-  // backward takes 4 for the head, then 4 for w. Gathers 0-1 (tied) and 1-2 (w), so forward waits
-  // until 2 and runs 2-4 and 4-6. Backward 6-10 and 10-14. The tied gradient is complete only when
-  // backward ends, so the exchanges are 14-15 and 15-16.
+  // The first of the two parameters is tied; the second is called w here. Only the head multiplies
+  // by the tied parameter. Forward takes 2 for w, then 2 for the head; backward takes 4 for the
+  // head, then 4 for w. Gathers 0-1 (tied) and 1-2 (w), so forward waits until 2 and runs 2-4 and
+  // 4-6. Backward 6-10 and 10-14. The tied gradient is complete only when backward ends, so the
+  // exchanges are 14-15 and 15-16.
   PlanInput input = buckets(2, 2);
   input.parameters[0].shared = true;
   const StepTime time = step_time(input, {.flops = 12}, slow);
@@ -123,9 +124,10 @@ TEST_CASE("step time: a tied parameter counts as the head, and its gradient is r
 }
 
 TEST_CASE("step time: memory bandwidth counts the update, the sums, and element-wise work") {
-  // The update moves 32 bytes for each of the 256 elements of a bucket's shard, 8192 in all: it
-  // reads the sum twice, once for the norm (8), and reads and writes the weight and two moments
-  // (24). An exchange adds 512 elements, 4 + 8 bytes each, 6144 in all.
+  // The update moves 32 bytes for each of the 256 elements of a bucket's shard, 8192 in all: 8 to
+  // read the sum twice (first for the norm, then for the update), and 24 to read and write the
+  // weight and two moments. An exchange adds 512 elements. For each it moves 12 bytes, 6144 in all:
+  // 4 to read the gradient, and 8 to read and write the sum.
   PlanInput input = buckets(1, 2);
   MachineRates rates = slow;
   rates.memory_bandwidth = 2048;

@@ -209,7 +209,7 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
 }
 
 TEST_CASE("limiting its copy does not change a checkpoint, and the limit holds") {
-  if (!job_world().communicator->device().is_cpu()) return;  // the last case below is for GPUs
+  if (!job_world().communicator->device().is_cpu()) return;  // the last test case is for GPUs
   const dist::World world = job_world();
   for (const auto& [dtype, stage, frozen] : kinds) {
     LoopRun run{.dtype = dtype, .stage = stage, .frozen = frozen, .loop = six_steps()};

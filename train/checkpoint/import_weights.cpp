@@ -29,9 +29,9 @@ ImportedTensor value_of(const std::string& name, const Shape& shape) {
 }
 
 // Returns the settings of train_gpt that follow from the file. A run must have the same settings to
-// resume from the import. The tensors' shapes do not show the number of heads and the norms'
-// epsilon, so only these settings ensure that both stay the same. The default epsilon is left out,
-// because train_gpt leaves it out, too.
+// resume from the import. The number of heads and the norms' epsilon must be among the settings,
+// because the tensors' shapes do not show them. But the default epsilon is left out, because
+// train_gpt leaves it out, too.
 dist::Settings gpt_settings(const models::GptConfig& config) {
   const auto text = [](auto value) { return fmt::format("{}", value); };
   dist::Settings settings{{"model.layers", text(config.layers)},

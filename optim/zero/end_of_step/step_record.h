@@ -25,8 +25,8 @@ class StepRecord {
   void set_reached(int64_t parameter);
   void set_notes(uint8_t notes);
 
-  /// Exchanges the records of all ranks. The host waits for losses on a GPU only if ranks
-  /// communicate over MPI. Collective.
+  /// Exchanges the records of all ranks. If the losses are on a GPU, the host waits for them only
+  /// when ranks communicate over MPI. Collective.
   void exchange();
 
   // After the exchange:
