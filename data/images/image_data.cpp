@@ -13,6 +13,7 @@
 #include "core/image_side.h"
 #include "core/text/lower_case.h"
 #include "core/text/number_text.h"
+#include "data/file_names.h"
 #include "data/images/drawn_images.h"
 #include "data/images/formats/cifar.h"
 #include "data/images/formats/folder_images.h"
@@ -69,10 +70,6 @@ ImageData in_memory(std::string format, std::shared_ptr<const ImageSet> train,
 
 constexpr ImageShape cifar_shape{32, 32, 3};
 
-bool names_cifar10_batch(const std::string& file) {
-  return file.starts_with("data_batch_") && file.ends_with(".bin");
-}
-
 Found find_cifar10(const Folder& folder) {
   std::vector<std::string> paths;
   for (const std::string& file : folder.files) {
@@ -105,18 +102,6 @@ Found find_cifar100(const Folder& folder) {
   return in_memory("cifar100", std::move(train), std::move(test),
                    read_class_names(folder.in("fine_label_names.txt"), cifar100.classes),
                    cifar_shape);
-}
-
-// Returns the names that the IDX file may have for a part ("train" or "t10k") and a content
-// ("images-idx3" or "labels-idx1").
-std::vector<std::string> idx_names(const std::string& part, const std::string& content) {
-  std::string dotted = content;
-  dotted[content.rfind('-')] = '.';
-  std::vector<std::string> names;
-  for (const std::string& name : {content, dotted}) {
-    for (const char* suffix : {"-ubyte", "-ubyte.gz"}) names.push_back(part + "-" + name + suffix);
-  }
-  return names;
 }
 
 // Returns the path of the IDX file for a part and a content (idx_names), or an empty path if the
@@ -335,19 +320,6 @@ std::string ImageData::description() const {
   return fmt::format("{} of {} x {} x {} in {} to train on, {} to validate",
                      counted(train->size(), "image"), height, width, channels,
                      counted(classes(), "class", "classes"), grouped(validation->size()));
-}
-
-bool names_image_data(const std::string& name) {
-  constexpr std::array others = {"test_batch.bin", "batches.meta.txt", "train.bin", "test.bin",
-                                 "fine_label_names.txt"};
-  if (names_cifar10_batch(name) || std::ranges::find(others, name) != others.end()) return true;
-  for (const char* part : {"train", "t10k"}) {
-    for (const char* content : {"images-idx3", "labels-idx1"}) {
-      const std::vector<std::string> names = idx_names(part, content);
-      if (std::ranges::find(names, name) != names.end()) return true;
-    }
-  }
-  return false;
 }
 
 ImageData open_image_data(const ImageDataOptions& options) {

@@ -62,8 +62,4 @@ struct ImageData {
 ///  - if image_size differs from the images' size, except for folders, whose images are resized.
 ImageData open_image_data(const ImageDataOptions& options);
 
-/// True if the format of CIFAR or MNIST has a file of this name. open_image_data looks for such
-/// files directly in the folder that it opens.
-bool names_image_data(const std::string& name);
-
 }  // namespace tessera::data

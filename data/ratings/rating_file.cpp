@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "data/file_names.h"
 #include "data/files/text_fields.h"
 #include "data/files/text_lines.h"
 #include "data/ratings/id_table.h"
@@ -149,12 +150,6 @@ std::string file_in(const std::string& folder) {
 }
 
 }  // namespace
-
-bool names_rating_file(std::string_view name) {
-  if (name.ends_with(".gz")) name.remove_suffix(3);
-  return name == "u.data" || name == "ratings.dat" || name == "ratings.csv" ||
-         name.ends_with(".inter");
-}
 
 RatingData read_rating_file(const std::string& path, const std::string& columns) {
   std::error_code error;

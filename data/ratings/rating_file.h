@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "data/ratings/rating_data.h"
 
@@ -12,7 +11,5 @@ namespace tessera::data {
 /// the result's format, user_ids, item_ids and has_ratings. `path` is a file of ratings, or a
 /// folder with exactly one such file. Throws InputError as open_rating_data does.
 RatingData read_rating_file(const std::string& path, const std::string& columns);
-/// True if a file of this name in a folder is taken for the folder's ratings.
-bool names_rating_file(std::string_view name);
 
 }  // namespace tessera::data

@@ -3,6 +3,8 @@
 
 #include <filesystem>
 
+#include "core/error.h"
+#include "data/file_names.h"
 #include "data/images/image_data.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_folder.h"

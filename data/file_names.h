@@ -1,0 +1,51 @@
+// The names by which files in a folder are recognized as data. Inline, because programs that read
+// neither images nor ratings compare the paths of their outputs with these names.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::data {
+
+inline bool names_cifar10_batch(std::string_view name) {
+  return name.starts_with("data_batch_") && name.ends_with(".bin");
+}
+
+/// Returns the names that the IDX file may have for a part ("train" or "t10k") and a content
+/// ("images-idx3" or "labels-idx1").
+inline std::vector<std::string> idx_names(const std::string& part, const std::string& content) {
+  std::string dotted = content;
+  dotted[content.rfind('-')] = '.';
+  std::vector<std::string> names;
+  for (const std::string& name : {content, dotted}) {
+    for (const char* suffix : {"-ubyte", "-ubyte.gz"}) names.push_back(part + "-" + name + suffix);
+  }
+  return names;
+}
+
+/// True if the format of CIFAR or MNIST has a file of this name. open_image_data looks for such
+/// files directly in the folder that it opens.
+inline bool names_image_data(const std::string& name) {
+  constexpr std::array<std::string_view, 5> others = {
+      "test_batch.bin", "batches.meta.txt", "train.bin", "test.bin", "fine_label_names.txt"};
+  if (names_cifar10_batch(name) || std::ranges::find(others, name) != others.end()) return true;
+  for (const char* part : {"train", "t10k"}) {
+    for (const char* content : {"images-idx3", "labels-idx1"}) {
+      const std::vector<std::string> names = idx_names(part, content);
+      if (std::ranges::find(names, name) != names.end()) return true;
+    }
+  }
+  return false;
+}
+
+/// True if a file of this name in a folder is taken for the folder's ratings.
+inline bool names_rating_file(std::string_view name) {
+  if (name.ends_with(".gz")) name.remove_suffix(3);
+  return name == "u.data" || name == "ratings.dat" || name == "ratings.csv" ||
+         name.ends_with(".inter");
+}
+
+}  // namespace tessera::data
