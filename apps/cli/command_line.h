@@ -9,10 +9,11 @@
 
 namespace tessera::apps {
 
-/// Calls dist::run with `body`. Ends the job with an error if text that `body` printed to standard
-/// output was lost. Returns the exit code. But if the job has one rank, and Ctrl-C has made a run
-/// save a checkpoint and end (train::was_interrupted), ends the process by SIGINT after `body` has
-/// returned.
+/// Calls dist::run with `body`, and returns the exit code. Ends the job with an error if text that
+/// `body` printed to standard output was lost.
+///
+/// Exception: when Ctrl-C has stopped a run (train::was_interrupted), a job of one rank does not
+/// return an exit code. Instead, the process ends by SIGINT after `body` has returned.
 int run_job(int argc, char** argv, const std::function<int(dist::World&)>& body);
 
 }  // namespace tessera::apps

@@ -19,12 +19,15 @@ namespace tessera::cuda {
 void check_cublas(cublasStatus_t status, const char* call);
 
 // A matrix as cuBLASLt sees it, column-major: `columns` columns of `rows` elements. The columns
-// begin `stride` elements apart. cuBLASLt sees a row-major matrix as its transpose. So cuBLASLt
-// computes c^T = b^T a^T: its first operand is b, and its second operand is a. Its m is the n of
-// ProductArgs, and its n is the m of ProductArgs. It adds the bias to each column of c^T, which is
-// a row of c. If the ConstMatrix of a or b has column_stride 1, cuBLASLt sees a^T or b^T, as the
-// product needs. If it has row_stride 1, cuBLASLt sees a or b itself and must transpose it;
-// `transpose` is then true.
+// begin `stride` elements apart.
+//
+// cuBLASLt sees the row-major matrix c as c^T. So it computes c^T = b^T a^T: its first operand is
+// b, and its second operand is a. Its m is the n of ProductArgs, and its n is the m of ProductArgs.
+// It adds the bias to each column of c^T, which is a row of c.
+//
+// cuBLASLt also sees a row-major operand (column_stride 1) as its transpose, which the product
+// needs; `transpose` is then false. It sees a column-major operand (row_stride 1) as it is, and
+// must transpose it; `transpose` is then true.
 struct Operand {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -83,7 +86,7 @@ class Library {
 
   /// Returns the algorithm with these bytes, which come from a table. Throws if cuBLASLt refuses
   /// the algorithm for the product. Also throws if the algorithm
-  ///  - splits k and does not add the partial sums in f32 in a fixed order,
+  ///  - splits k, unless it adds the partial sums in f32 and in a fixed order,
   ///  - needs more than 32 MiB of workspace, or
   ///  - needs better aligned addresses than the shape has.
   Algorithm checked(const ProductShape& shape, const AlgorithmBytes& bytes) const;

@@ -22,8 +22,8 @@ namespace course {
 
 class DataParallel {
  public:
-  /// A parameter begins a new bucket if the open bucket would exceed `bucket_bytes` with it, and in
-  /// the other cases that dist/shard_layout.h lists.
+  /// A parameter begins a new bucket if it would make the current bucket exceed `bucket_bytes`.
+  /// dist/shard_layout.h lists the other cases in which a parameter begins a new bucket.
   DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
                int64_t bucket_bytes);
   virtual ~DataParallel();
@@ -42,7 +42,8 @@ class DataParallel {
   const dist::ShardLayout& layout() const { return layout_; }
 
  protected:
-  /// Selects the constructor for stage 3, where a bucket has parameters of only one block.
+  /// Selects the constructor for stage 3, where all parameters of a bucket are in one model block
+  /// (dist/shard_layout.h).
   struct ByBlock {};
   DataParallel(nn::Module& model, const optim::AdamW& rule, dist::Communicator& communicator,
                int64_t bucket_bytes, ByBlock);
@@ -53,7 +54,8 @@ class DataParallel {
   virtual void allocate_gradients();  // gradients_ and sums_
   virtual void allocate_state();      // the moments
   virtual void place();               // places parameters in memory and writes initial values
-  /// Returns the memory for the gradient of a bucket. No call in flight may still read this memory.
+  /// Returns the memory for the gradient of a bucket. First waits until no call in flight reads
+  /// this memory.
   virtual Tensor open(int bucket);
   /// sum = (first ? 0 : sum) + gradient, element by element.
   virtual void accumulate(const Tensor& sum, const Tensor& gradient, bool first);

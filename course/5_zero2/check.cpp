@@ -67,8 +67,8 @@ std::string loss_message(const Trial& trial, const std::vector<std::string>& wro
                     wrong.size(), wrong[0]);
 }
 
-// Returns a message if the traffic differs from that of stage 1. For each of its micro-batches, a
-// rank sends each other rank the shard that the other rank owns.
+// Returns a message if the traffic differs from that of stage 1. There, a rank sends each other
+// rank, for every micro-batch that it runs, the gradients of the shards that the other rank owns.
 std::string traffic_message(const Trial& trial, const dist::Communicator& communicator) {
   const int64_t ranks = communicator.size();
   int64_t contributions = 0;

@@ -93,7 +93,8 @@ void Grade::predicted(const std::string& key, int64_t measured) {
 int grade(int argc, char** argv, const std::string& title,
           const std::function<void(Grade&)>& check) {
   return dist::run(argc, argv, [&](dist::World& world) {
-    // A collective fails before the time limit of course/check, and names the rank that is missing.
+    // If a rank is missing in a collective, the collective fails after 30 s. Its error names the
+    // rank. The time limit of course/check is longer, and would not name the rank.
     world.communicator->set_timeout(30);
     Grade::Predictions predictions;
     for (int i = 1; i < argc; ++i) {

@@ -140,8 +140,9 @@ RatingSplit parse_rating_split(const std::string& text) {
 
 int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items) {
   Marks dropped(ratings.users.size());
-  // For each item, `user_of` is the last visited user who rated the item. `kept` is the index of
-  // the one rating of this user and item that is kept so far.
+  // The loop visits the ratings of one user after another. user_of[item] is the most recently
+  // visited user who rated the item. kept[item] is the index of this user's rating of the item; if
+  // the user rated the item several times, the index of the latest of these ratings so far.
   std::vector<int32_t> user_of(static_cast<size_t>(items), -1);
   std::vector<uint32_t> kept(static_cast<size_t>(items));
   bool any = false;

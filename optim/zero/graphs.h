@@ -29,7 +29,7 @@ class GraphedReducer : public Reducer {
   struct Kind {
     int64_t micro_batches;  // of the step; gradients are scaled by 1 / micro_batches
     bool first;             // the first micro-step of a step overwrites the gradient sums
-    bool reduces_sums;      // with no_sync the last micro-step sends the local sums
+    bool reduces_sums;      // with no_sync: the last micro-step, which sends the local sums
     int64_t contributors;
     bool contributes;
 

@@ -9,14 +9,16 @@ struct BegunStep {
   explicit BegunStep(const DropoutState& of_micro_batch) : state(of_micro_batch) {}
 
   const DropoutState state;          // of the step's most recent micro-batch
-  std::atomic<bool> is_open = true;  // atomic because another thread may run the backward
+  // True until that micro-batch is finished. Atomic, because another thread may finish it.
+  std::atomic<bool> is_open = true;
 };
 
 namespace {
 
 // The unfinished steps whose most recent micro-batch began on this thread. When this thread
-// finishes the micro-batch, the entry moves to the end of the list. An entry expires when another
-// thread ends the step, begins the step's next micro-batch, or destroys the optimizer.
+// finishes such a micro-batch, the step's entry moves to the end of the list. Other threads cannot
+// change this list: if another thread ends a step, begins the step's next micro-batch, or destroys
+// the optimizer, the step's entry stays in the list, but has expired.
 thread_local std::vector<std::weak_ptr<BegunStep>> begun_here;
 
 /// Returns false if the step is not in the list, as when it began on another thread.

@@ -167,8 +167,8 @@ must_work "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --checkpoi
   --log "$work/told.jsonl"
 [[ $(digest_of told.jsonl) == "$expected" ]] || fail "other bits after SIGTERM"
 
-# relaunch does not restart the job after failures that would happen again, if too few ranks are
-# left, or if --restarts allows no restart.
+# relaunch does not restart the job in three cases: the failure would happen again, too few ranks
+# are left, or --restarts allows no restart.
 ended() {
   local code=$1 pattern=$2 status=0
   shift 2

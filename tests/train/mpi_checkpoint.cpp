@@ -304,7 +304,8 @@ TEST_CASE("a folder of checkpoints that cannot be read is an error on every rank
   CHECK(message_of<InputError>([&] {
           train::find_checkpoint(file, world);
         }).find("file: cannot be read") != std::string::npos);
-  world.communicator->barrier();  // throws if a rank is still in find_checkpoint
+  // A rank that is still in find_checkpoint makes another collective call, so this call throws.
+  world.communicator->barrier();
 }
 
 TEST_CASE("a checkpoint of another model or rule is refused before anything changes") {

@@ -37,8 +37,8 @@ models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType
 /// Throws if an upper bound of activations and workspace does not fit into int64.
 void check_size(const PlannedRatings& ratings) {
   using optim::CheckedInt;
-  // More bytes than one of the samples * items * width values needs, and than one place of a
-  // sample's history needs.
+  // In bytes. Each of the samples * items * width values needs less memory than this, and so does
+  // each place of a sample's history.
   constexpr int64_t more_than_all = 1 << 8;
   const models::RecommenderConfig& config = ratings.config;
   CheckedInt width = CheckedInt(config.factors) + 2;
@@ -61,8 +61,9 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
   if (peak.workspace) *peak.workspace += graphs.capturing;
   plan.host.activations = data::RatingInput::host_bytes(ratings.batch, device);
   if (ratings.evaluation && run.loop.eval_every > 0) {
-    // The training batch stays in memory during an evaluation and is added below. The evaluation's
-    // own `input` is freed before the results are allocated, so their bytes are not added up.
+    // The training batch stays in memory during an evaluation; its bytes are added below. The
+    // evaluation frees its own batch (`input` bytes) before it allocates the results. So the peak
+    // has either that batch or the results, never both.
     const models::RecommenderMemory other = evaluation_memory(
         ratings, dtype, device, run.zero.stage == 3 && place.ranks > 1);
     const int64_t input = ratings.evaluation->input_bytes();
