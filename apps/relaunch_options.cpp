@@ -74,7 +74,8 @@ std::optional<std::string> resume_in_file(const std::vector<std::string>& comman
   try {
     for (const ConfigLine& line : read_config(*path)) {
       if (line.name != "resume") continue;
-      // The setting `resume` of another program may mean something else, as in `resume = true`.
+      // The setting `resume` of another program may mean something else, as in `resume = true`. So
+      // only `never` and existing paths count.
       std::error_code error;
       if (line.value == "never" || std::filesystem::exists(line.value, error)) value = line.value;
     }

@@ -33,7 +33,8 @@ struct SaveOptions {
 ///
 /// Model and optimizer must have the same parameters. Otherwise, for instance after
 /// ZeroOptimizer::add_param_group with another module, throws on every rank before anything is
-/// written. ZeroOptimizer::for_each_parameter gives the values of such parameters.
+/// written. In this case, get the values from ZeroOptimizer::for_each_parameter, which needs no
+/// model.
 ///
 /// report_run (train/step_loop.h) compares the measured memory and traffic of a run with its plan.
 /// The plan includes saves during the run (train/weight_saves.h), but not a save at its end. Make

@@ -1,8 +1,8 @@
 // Convolutions by oneDNN's algorithm convolution_direct. Images are (N, H, W, C), and weights are
 // (O, C / groups, kh, kw) as torch stores them. oneDNN is 2 to 4 times as fast if it may choose the
-// weight's layout. If the chosen layout differs from the caller's, each call that reads the weight
-// first copies the weight to the workspace, in the chosen layout. The weight's gradient is computed
-// in the chosen layout, and then copied to the caller's layout.
+// weight's layout. If the chosen layout differs from the caller's, the forward and the input's
+// gradient begin by copying the weight to the workspace, in the chosen layout. The weight's
+// gradient is computed in the chosen layout, and then copied to the caller's layout.
 #pragma once
 
 #include <cstdint>

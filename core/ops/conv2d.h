@@ -50,9 +50,9 @@ struct Conv2dDestinations {
 struct Conv2dSources {
   const Tensor &dy, &x, &weight;
 };
-/// The first part of conv2d_backward on the CPU and on CUDA. Computes dbias, if it is defined, as
-/// the column sums of dy. If dy is empty, fills dweight, if it is defined, with zeros. Returns the
-/// sizes of the convolution, or nullopt if neither dx nor dweight is left to compute.
+/// The first part of conv2d_backward on the CPU and on CUDA. Computes dbias as the column sums of
+/// dy. If dy is empty, fills dweight with zeros. Skips dbias or dweight if it is undefined. Returns
+/// the sizes of the convolution, or nullopt if neither dx nor dweight is left to compute.
 std::optional<Conv2dSizes> begin_conv2d_backward(const Context& context,
                                                  const Conv2dDestinations& to,
                                                  const Conv2dSources& from,

@@ -17,17 +17,19 @@ void multiply(const Tensor&, const Tensor&, const Tensor&, const Tensor&) {
   todo("lesson 2: multiply");
 }
 
-// dx[r][i]: x[r][i] is a factor in y[r][o], for every o.
+// Computes dx. For every o, y[r][o] has one term with the factor x[r][i], so dx[r][i] is a sum over
+// o.
 void input_gradient(const Tensor&, const Tensor&, const Tensor&) {
   todo("lesson 2: input_gradient");
 }
 
-// dW[i][o]: W[i][o] is a factor in y[r][o], for every r.
+// Computes dW. For every r, y[r][o] has one term with the factor W[i][o], so dW[i][o] is a sum over
+// r.
 void weight_gradient(const Tensor&, const Tensor&, const Tensor&) {
   todo("lesson 2: weight_gradient");
 }
 
-// db[o]: b[o] is added to y[r][o], for every r.
+// Computes db. For every r, b[o] is a term of y[r][o], so db[o] is a sum over r.
 void bias_gradient(const Tensor&, const Tensor&) { todo("lesson 2: bias_gradient"); }
 
 //   1. Announce the tensors that the forward reads (InUse), for as long as it reads them.

@@ -18,8 +18,9 @@
 //    (RingGradients). So the backward of a bucket waits until the bucket two places earlier has
 //    been sent.
 //  - On N ranks a transfer takes latency x (N-1), for one message to each other rank, plus
-//    bytes / bandwidth. Bytes to ranks of the same node are sent at node_bandwidth. The owner adds
-//    received gradients to its sum at memory_bandwidth. During these additions the channel is busy.
+//    bytes / bandwidth. Bytes to ranks of the same node are sent at node_bandwidth. The rank that
+//    owns a shard adds the gradients that it receives to its sum at memory_bandwidth. During these
+//    additions the channel is busy.
 //  - The update moves its bytes at memory_bandwidth. Stage 0 gathers sums before the update. Stages
 //    1 and 2 gather parameters after the update, and the next forward waits for the parameters.
 //    Stage 3 gathers each block while the previous block is used.

@@ -60,8 +60,9 @@ class OffloadedRows {
   int64_t rows_at_once_;
   Device device_;
   UpdateOnHost place_;
-  // Buffers on the device, each f32 [rows_at_once_, C]. On a GPU with several chunks, there are two
-  // buffers, and consecutive chunks use them in turn. Otherwise there is one.
+  // Buffers on the device, each f32 [rows_at_once_, C]. If the device is a GPU and an update can
+  // have several chunks, there are two buffers, which consecutive chunks use in turn. Otherwise
+  // there is one buffer.
   std::vector<Tensor> sums_;
   Tensor values_;             // [rows_at_once_, C] on the device
 };

@@ -80,10 +80,10 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
 void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// Writes the manifest, and gives the checkpoint its final name.
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
-/// Keeps the `keep` newest checkpoints of steps up to `newest`, which is the step of the checkpoint
-/// written last, and removes all other checkpoints. A checkpoint of a step after `newest` was not
-/// whole, so the run resumed from an earlier one. It is removed, because later runs would take it
-/// for the newest checkpoint. The caller must be the folder's only writer.
+/// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes all other checkpoints.
+/// `newest` is the step of the checkpoint written last. Checkpoints of later steps are not whole,
+/// because the run would have resumed from them otherwise. If they stayed, each later run would try
+/// them first. The caller must be the folder's only writer.
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep);
 /// Removes all checkpoints with a temporary name. A checkpoint whose replacement was interrupted
 /// gets its final name back instead. No writer of the folder may be running.
