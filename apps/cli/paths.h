@@ -43,7 +43,7 @@ std::filesystem::path future_name(const std::string& path);
 ///     output;
 ///   - an output is directly in an input folder and has a name that readers take for data, such as
 ///     ratings.csv;
-///   - an output other than the run's log is the log of a run;
+///   - an output is the existing log of a run, and is not itself given as a log;
 ///   - an output is "-", which does not stand for standard output here;
 ///   - an output is the file that standard output or error is redirected to;
 ///   - an output is a checkpoint or in a checkpoint, which the output would damage;
@@ -65,8 +65,8 @@ void check_paths(const GivenPaths& paths);
 void check_outside_checkpoints(const std::string& flag, const std::string& path);
 /// Throws InputError if `path` is "-", which many programs take for standard output.
 void check_not_a_dash(const std::string& flag, const std::string& path);
-/// Throws InputError if `path`, a folder of checkpoints, is a checkpoint or is named like one.
-/// Readers would take such a folder of checkpoints for a checkpoint without a manifest. `flag`
+/// Throws InputError if `path`, which is to be a folder of checkpoints, is itself a checkpoint, or
+/// is only named like one: then readers would take it for a checkpoint without a manifest. `flag`
 /// names the folder in the error.
 void check_checkpoint_folder(const std::string& flag, const std::string& path);
 /// Throws InputError if `weights`, a path from which weights are to be read, is a checkpoint, a

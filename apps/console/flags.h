@@ -93,7 +93,7 @@ class Flags {
   std::string parse(int argc, const char* const* argv);
 
   /// Returns all texts that the arguments gave for the flag, in their order: more than one if the
-  /// flag was repeated, none if there is no such flag. Call it after parse.
+  /// flag was repeated, none if it was not given or if no flag has this name. Call it after parse.
   std::vector<std::string> texts_of(const std::string& name) const;
 
   /// Returns the settings that must be equal on all ranks. Call it after parse. The first two

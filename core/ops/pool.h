@@ -33,7 +33,7 @@ struct PoolAxis {
   }
 };
 
-/// The sizes of pooling images (N, H, W, C) to (N, H', W', C).
+/// The sizes of a pooling that turns images (N, H, W, C) into (N, H', W', C).
 struct Pooling {
   Pooling(const Tensor& x, const Tensor& y, const PoolOptions& options)
       : channels(x.size(3)),

@@ -10,7 +10,8 @@ namespace tessera {
 
 /// Writes table f32 (P, 2, D/2), the cosines and sines of the angles
 ///   (positions[p] + offset) base^(-2i/D),
-/// computed in f64. positions is i32 (T) or (B, T), or undefined for 0, 1, ...
+/// computed in f64. positions is i32 of shape (T) or (B, T). If it is an undefined tensor, the
+/// positions are 0, 1, ...
 TESSERA_KERNEL(rotary_table, const Tensor& table, const Tensor& positions, float base,
                int64_t offset)
 

@@ -4,7 +4,7 @@
 namespace course {
 
 // Buckets use slots 0 and 1 in turn: one slot fills while the other is sent. A tied parameter gets
-// gradients from the first operation of backward to the last, so its bucket has its own slot.
+// gradients during all of backward, so its bucket has its own slot.
 int Zero2::slot_of(int bucket) const {
   int turn = 0;
   int tied = 2;

@@ -86,8 +86,8 @@ class MpiCommunicator : public Communicator {
   MpiCommunicator(MPI_Comm comm, const std::string& group)
       : transport_(comm, group), thread_([this] { serve(); }) {}
 
-  // Unfinished calls belong to a job that fails. The destructor stops these calls, because waiting
-  // for their peers could hang.
+  // Calls are unfinished here only if the job is failing. The destructor stops these calls, because
+  // waiting for their peers could hang.
   ~MpiCommunicator() override {
     {
       const std::lock_guard lock(mutex_);
@@ -200,7 +200,7 @@ void MpiCommunicator::execute(Task task) {
     }
   }
   // Release the buffers before waking the waiting thread. That thread may rely on the release, and
-  // on a complete trace and ledger.
+  // on the call being in the trace and in the traffic ledger.
   task.body = nullptr;
   if (failure_) {
     task.work->fail(failure_);
