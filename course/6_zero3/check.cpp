@@ -146,20 +146,23 @@ class Passes {
 
   /// Returns a message if a block is not gathered ahead. A pass, which is a forward or a backward,
   /// gathers each block before it uses the block, unless the block is still gathered from the
-  /// previous pass. The gather must start while the pass uses the unit before the block. Nothing
-  /// may wait for the gather before the pass first uses the block.
+  /// previous pass. The gather must start at the pass's first use of the unit before the block.
+  /// Nothing may wait for the gather before the pass first uses the block.
   std::string message() const {
     const auto& list = trial_.events.list();
     int current = -1;
+    int64_t current_since = 0;  // the event at which the uses of `current` began
     for (int64_t i = 0; i < std::ssize(list); ++i) {
       const Event& event = list[static_cast<size_t>(i)];
       if (event.kind != "use") continue;
       const int unit = unit_of(event.parameter);
       if (unit == current) continue;
       const int before = current;
+      const int64_t before_since = current_since;
       current = unit;
+      current_since = i;
       if (before < 0 || units_[static_cast<size_t>(unit)].tied) continue;
-      const std::string wrong = entered(i, before, unit);
+      const std::string wrong = entered(i, before_since, before, unit);
       if (!wrong.empty()) return wrong;
     }
     return "";
@@ -185,9 +188,31 @@ class Passes {
     return fmt::format("block {}", number);
   }
 
+  bool is_gather(const Event& event, int unit) const {
+    return event.kind == "all_gather" && event.purpose == dist::Traffic::parameters &&
+           units_[static_cast<size_t>(unit)].buckets.contains(static_cast<int>(event.bucket));
+  }
+
+  // Returns true if the use of `unit` at event number `at` gathers the unit. The event "use" is
+  // recorded before the student's hook runs, so the hook's calls follow it in the list.
+  bool gathered_by_use(int64_t at, int unit) const {
+    const auto& list = trial_.events.list();
+    for (int64_t i = at + 1; i < std::ssize(list); ++i) {
+      const Event& event = list[static_cast<size_t>(i)];
+      if (event.kind == "use" || event.kind == "done") return false;
+      if (is_gather(event, unit)) return true;
+    }
+    return false;
+  }
+
   // Returns a message if `unit` was not gathered ahead. Event number `at` is the first use of
-  // `unit` after uses of `before`.
-  std::string entered(int64_t at, int before, int unit) const {
+  // `unit` after uses of `before`, which began at event number `before_since`.
+  std::string entered(int64_t at, int64_t before_since, int before, int unit) const {
+    const std::string late = fmt::format(
+        "the gather of {} does not start while {} is used: gather one ahead, in "
+        "forward and in backward. Are `next` and `last_` kept up?",
+        name(unit), name(before));
+    if (gathered_by_use(at, unit)) return late;
     const auto& list = trial_.events.list();
     const std::set<int>& buckets = units_[static_cast<size_t>(unit)].buckets;
     bool used_meanwhile = false;  // true if `before` was used after the gather of `unit` started
@@ -200,25 +225,34 @@ class Passes {
         used_meanwhile = used_meanwhile || other == before;
         continue;
       }
-      if (event.purpose != dist::Traffic::parameters ||
-          !buckets.contains(static_cast<int>(event.bucket))) {
-        continue;
+      if (event.kind == "wait" && event.purpose == dist::Traffic::parameters) {
+        waited = waited || buckets.contains(static_cast<int>(event.bucket));
       }
-      waited = waited || event.kind == "wait";
-      if (event.kind != "all_gather") continue;
+      if (!is_gather(event, unit)) continue;
       if (waited) {
         return fmt::format(
             "the gather of {} is waited for while {} is in use: it should travel "
             "meanwhile",
             name(unit), name(before));
       }
-      if (used_meanwhile) return "";
-      break;
+      return used_meanwhile ? late_message(i, before_since, before, unit) : late;
     }
+    return late;
+  }
+
+  // Returns a message if the gather of `unit` at event number `at` starts after the first of the
+  // uses of `before`, which began at event number `before_since`.
+  std::string late_message(int64_t at, int64_t before_since, int before, int unit) const {
+    int64_t uses = 0;
+    for (int64_t i = before_since; i < at; ++i) {
+      uses += trial_.events.list()[static_cast<size_t>(i)].kind == "use" ? 1 : 0;
+    }
+    if (uses <= 1) return "";
     return fmt::format(
-        "the gather of {} does not start while {} is used: gather one ahead, in "
-        "forward and in backward. Are `next` and `last_` kept up?",
-        name(unit), name(before));
+        "the gather of {} starts only at use {} of {}: it should start at the first, to travel "
+        "as long as possible. Does `use` look for the next unit only when it "
+        "reaches another unit than `last_`?",
+        name(unit), uses, name(before));
   }
 
   const Trial& trial_;

@@ -13,6 +13,8 @@ bugs.txt has a section for each bug:
     other lines
 
 The section [student] has only a message, which the check must print for the unfinished skeleton.
+Bugs of one letter are exercises for students. Bugs with longer names only test that the check sees
+the mistake.
 """
 import pathlib
 import re
