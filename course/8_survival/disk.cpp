@@ -30,7 +30,9 @@ void Disk::write(const std::string& name, std::span<const std::byte> bytes) {
 }
 
 void Disk::rename(const std::string& from, const std::string& to) {
-  if (begin("rename " + from + " to " + to)) throw Crash{};
+  const std::string operation = "rename " + from + " to " + to;
+  if (begin(operation)) throw Crash{};
+  rename_after_barriers_ = operation;
   std::filesystem::rename(folder_ / from, folder_ / to);
 }
 
@@ -65,6 +67,7 @@ std::vector<std::byte> Disk::read(const std::string& name) const {
 }
 
 void Disk::barrier() {
+  rename_after_barriers_ = "";
   if (finish(false)) throw Crash{};
 }
 

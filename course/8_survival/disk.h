@@ -44,6 +44,9 @@ class Disk {
   void crash_at(int64_t operation) { crash_at_ = operation; }
   /// Returns the writes, renames and removals in order, as texts such as "write latest".
   const std::vector<std::string>& operations() const { return operations_; }
+  /// Returns the last rename that this rank made after its last call of barrier(), or an empty
+  /// text.
+  std::string rename_after_barriers() const { return rename_after_barriers_; }
   /// Ends a save on this rank, and tells the other ranks whether this rank has crashed. Collective:
   /// the other ranks call barrier() or finish(). Returns true if any rank has crashed.
   bool finish(bool crashed);
@@ -56,6 +59,7 @@ class Disk {
   dist::Communicator& communicator_;
   int64_t crash_at_ = -1;
   std::vector<std::string> operations_;
+  std::string rename_after_barriers_;
 };
 
 /// Collects numbers as the bytes of a file.
