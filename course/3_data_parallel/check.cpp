@@ -37,18 +37,33 @@ SumReport sums_of_first_step(Grade& grade, const Training& of) {
 
 bool near(double a, double b) { return std::abs(a - b) < 0.01 * b; }
 
-std::string sum_message(const SumReport& report, int64_t ranks) {
+// `batch` is the batch of the step that gave the sums.
+std::string sum_message(const SumReport& report, int64_t ranks, const Batch& batch) {
   if (report.wrong.empty()) return "";
   std::string text = fmt::format(
       "the sums of {} parameters are wrong, such as {}; in total they are {:.4g} times as large as "
       "expected",
       report.wrong.size(), report.wrong[0], report.ratio);
   const auto n = static_cast<double>(ranks);
+  // A program may divide by the number of the running step's micro-batches, or always by 7.
+  int64_t divisor = 0;
+  for (const int64_t m : {batch.micro_batches(), training.batch.micro_batches()}) {
+    if (near(report.ratio, 1 / static_cast<double>(m))) divisor = m;
+  }
   if (ranks > 1 && near(report.ratio, 1 / n)) {
     text += fmt::format(
         "\n      That is 1/{}: the gradient is averaged twice. The loss is scaled by "
         "1/M already, so that the sum over all micro-batches is their mean",
         ranks);
+  } else if (divisor > 0) {
+    text += fmt::format(
+        "\n      That is 1/{}: the gradient is divided by the number of micro-batches, M. The "
+        "loss is scaled by 1/M already",
+        divisor);
+  } else if (report.distance < 1e-4) {
+    text +=
+        "\n      Only the last bits differ, so all contributions are there. Add them one by one to "
+        "the sum, in order of micro-batch: another order of additions rounds otherwise";
   } else if (ranks > 1 && near(report.ratio, n)) {
     text += "\n      Each contribution is added N times";
   } else if (report.ratio == 0) {
@@ -182,8 +197,8 @@ void check(Grade& grade) {
   // This requirement comes first, because early_message explains more than sum_message does.
   grade.require("a bucket is sent when its gradients are complete", early_message(trial));
   grade.require("slice 1: gradients are averaged if all ranks have equally many micro-batches",
-                sum_message(sums_of_first_step(grade, even), ranks));
-  std::string uneven = sum_message(sums_of_first_step(grade, training), ranks);
+                sum_message(sums_of_first_step(grade, even), ranks, even.batch));
+  std::string uneven = sum_message(sums_of_first_step(grade, training), ranks, training.batch);
   if (!uneven.empty()) {
     uneven +=
         "\n      With equally many micro-batches on each rank the sums are right: in the last "
@@ -193,7 +208,7 @@ void check(Grade& grade) {
   grade.require("all ranks have the same weights", unlike_message(digests));
   const std::vector<float> expected = reference_losses(training);
   grade.require("the first update", update_message(trial, expected));
-  std::string stale = sum_message(of_second, ranks);
+  std::string stale = sum_message(of_second, ranks, training.batch);
   if (!stale.empty()) {
     stale +=
         "\n      In the first step the sums were right: is the sum of the step before still in? Or "

@@ -65,7 +65,9 @@ std::string loss_message(const std::vector<float>& found) {
   if (difference(first, {reference_losses(training)[0]}).empty()) {
     return text +
            "\n      The first loss is right, so the update is wrong: does every rank update the "
-           "shard that it owns, with that shard of the sums and of the moments?";
+           "shard that it owns, with that shard of the sums and of the moments? Or is the gather "
+           "wrong: is each bucket gathered whole, and by itself? (In `values_` a rank's shards are "
+           "not one piece.)";
   }
   return text;
 }

@@ -28,6 +28,7 @@ SumReport compare_sums(DataParallel& trainer, const Gradients& expected, int ran
   SumReport report;
   double size = 0;
   double expected_size = 0;
+  double distance = 0;
   for (int p = 0; p < std::ssize(trainer.parameters()); ++p) {
     const nn::NamedParameter& named = trainer.parameters()[static_cast<size_t>(p)];
     const dist::ParameterSlot& slot = layout.slot(p);
@@ -41,10 +42,12 @@ SumReport compare_sums(DataParallel& trainer, const Gradients& expected, int ran
       equal = equal && sums[shift + i] == wanted;
       size += std::abs(sums[shift + i]);
       expected_size += std::abs(wanted);
+      distance += std::abs(sums[shift + i] - wanted);
     }
     if (!equal) report.wrong.push_back(named.name);
   }
   report.ratio = expected_size > 0 ? size / expected_size : 1;
+  report.distance = expected_size > 0 ? distance / expected_size : 0;
   return report;
 }
 

@@ -21,7 +21,9 @@ Gradients reference_gradients(const Training& training, int64_t step = 0);
 /// reference.
 struct SumReport {
   std::vector<std::string> wrong;  // parameters that have a differing element
-  double ratio = 0;  // over all elements of these shards: (sum of |found|) / (sum of |expected|)
+  // Over all elements of these shards:
+  double ratio = 0;     // (sum of |found|) / (sum of |expected|)
+  double distance = 0;  // (sum of |found - expected|) / (sum of |expected|)
 };
 SumReport compare_sums(DataParallel& trainer, const Gradients& expected, int rank);
 
