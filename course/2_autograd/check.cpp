@@ -267,6 +267,13 @@ void check_announcements(Grade& grade, const Example& example) {
   error = error_of([&] { backward(contracted(y, example.dy)); });
   grade.require("backward does not announce the weight if dx is not wanted",
                 announcements("backward of a first layer", events, error, {}, "weight"));
+
+  const Tensor frozen = parameter("weight", example.weight, false);
+  error = error_of([&] { y = linear(x.tensor, frozen, bias.tensor); });
+  events.clear();
+  error = error_of([&] { backward(contracted(y, example.dy)); });
+  grade.require("backward does not announce x if dW is not wanted",
+                announcements("backward of a layer with a frozen weight", events, error, {}, "x"));
 }
 
 // Compares the gradients that the hook saw with the gradients of `reference`, the same network with

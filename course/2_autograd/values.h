@@ -32,6 +32,16 @@ inline Values scaled(Values values, float factor) {
   return values;
 }
 
+// Returns true if the values are equal except for rounding. A mistake is recognized in this way,
+// because a program may round where the values of the Mistake do not.
+inline bool nearly_equal(const Values& a, const Values& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (!(std::abs(a[i] - b[i]) <= 1e-5f * (1 + std::abs(b[i])))) return false;
+  }
+  return true;
+}
+
 // Compares the found values of a matrix with the expected ones. A vector counts as a matrix of one
 // row. Returns a message if the values differ. If a mistake gives the found values, the message
 // includes the text of this mistake.
@@ -49,7 +59,7 @@ inline std::string wrong_values(const std::string& name, const Values& found,
       fmt::format("{}, element ({}, {}): {}, expected {}", name, static_cast<int64_t>(i) / columns,
                   static_cast<int64_t>(i) % columns, found[i], expected[i]);
   for (const Mistake& mistake : mistakes) {
-    if (found == mistake.values) return text + "\n      " + mistake.text;
+    if (nearly_equal(found, mistake.values)) return text + "\n      " + mistake.text;
   }
   if (std::isnan(found[i])) {
     text +=

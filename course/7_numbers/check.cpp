@@ -44,6 +44,9 @@ constexpr int64_t elements = 1000;
 constexpr int64_t micro_batches = 7;
 // With these settings, the scales show whether an overflow resets the count of good steps.
 constexpr optim::LossScaling f16_scaling{.initial = 0x1p22f, .growth_interval = 2};
+// With this scale no sum overflows in seven steps, so the scales show whether a doubling resets the
+// count.
+constexpr optim::LossScaling low_scaling{.initial = 0x1p10f, .growth_interval = 2};
 
 // In f32, 2^25 + 1 is rounded to 2^25, so a 1 that is added to 2^25 is lost.
 const std::vector<float> absorbing{0x1p25f, 1, 1, 1, 1, -0x1p25f};
@@ -51,9 +54,9 @@ const std::vector<float> absorbing{0x1p25f, 1, 1, 1, 1, -0x1p25f};
 // (2^25 + 1) + (1 + 1) + (-2^25 + 1) = 0 on 3 ranks.
 const std::vector<float> by_turns{0x1p25f, 1, -0x1p25f, 1, 1, 1};
 
-Training training() {
+Training training(int64_t steps = 12) {
   Training result;
-  result.steps = 12;
+  result.steps = steps;
   return result;
 }
 
@@ -226,13 +229,12 @@ struct Scales {
   std::vector<float> scales;  // [step]: the factor by which the step's loss is multiplied
 };
 
-Scales reference_f16() {
+Scales reference_f16(const optim::LossScaling& scaling, int64_t steps) {
   Task task(DType::f16);
   const dist::World alone{.communicator = dist::single_communicator()};
-  optim::ZeroOptimizer optimizer(task.model(), training().rule, alone,
-                                 {.loss_scaling = f16_scaling});
+  optim::ZeroOptimizer optimizer(task.model(), training().rule, alone, {.loss_scaling = scaling});
   Scales result;
-  for (int64_t step = 0; step < training().steps; ++step) {
+  for (int64_t step = 0; step < steps; ++step) {
     const optim::StepReport report = optimizer.step(step, training().batch, task.losses());
     result.losses.push_back(report.loss);
     result.scales.push_back(report.loss_scale);
@@ -285,7 +287,7 @@ std::string scale_message(size_t step, float found, float expected, float before
         "must skip that step, and halve the scale";
   } else {
     text += fmt::format(
-        "\n      After {} good steps the scale doubles; an overflow begins the count "
+        "\n      After {} good steps the scale doubles; a doubling or an overflow begins the count "
         "anew",
         f16_scaling.growth_interval);
   }
@@ -311,7 +313,7 @@ std::string f16_message(const Scales& found, const Scales& expected) {
 
 void check_f16(Grade& grade) {
   grade.require("f16: all ranks know whether all sums are finite", finite_message(grade));
-  const Scales expected = reference_f16();
+  const Scales expected = reference_f16(f16_scaling, training().steps);
   Scales found{.losses = {}, .scales = {f16_scaling.initial}};
   const Trial trial = train(
       grade, training(), make_mixed(f16_scaling), DType::f16, true,
@@ -319,6 +321,15 @@ void check_f16(Grade& grade) {
   found.losses = trial.losses;
   grade.require("f16: scales and losses have the bits of ZeroOptimizer",
                 f16_message(found, expected));
+  constexpr int64_t steps = 7;
+  Scales rising{.losses = {}, .scales = {low_scaling.initial}};
+  rising.losses = train(grade, training(steps), make_mixed(low_scaling), DType::f16, true,
+                        [&](DataParallel& trainer) {
+                          rising.scales.push_back(MixedInspector(trainer).scale());
+                        })
+                      .losses;
+  grade.require("f16: without an overflow the scale doubles again and again",
+                f16_message(rising, reference_f16(low_scaling, steps)));
   if (grade.world().size != 3) return;
   grade.predicted("sum of 2^25, 1, -2^25, 1, 1, 1 on 2 ranks",
                   std::llround(sum_by_ranks(by_turns, 2)));
