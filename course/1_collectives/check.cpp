@@ -137,7 +137,7 @@ void require(Grade& grade, const std::string& name, const Collective& collective
     if (costs.empty()) continue;
     if (called.bytes == called.rounds * 4 * size && called.bytes > bytes) {
       costs += "\n      Whole buffers are sent, but a round of the ring sends only one piece";
-    } else if (called.bytes == 0) {
+    } else if (called.bytes == 0 && bytes > 0) {
       costs += "\n      Is the purpose `transfer` given to each call?";
     }
   }
