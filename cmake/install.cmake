@@ -38,6 +38,9 @@ install(FILES tessera.h DESTINATION ${header_dir})
 # Students copy the course from share/tessera, and build it against the package.
 install(DIRECTORY course DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera USE_SOURCE_PERMISSIONS
   PATTERN build EXCLUDE PATTERN __pycache__ EXCLUDE)
+# The course names pages of docs.
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera
+  PATTERN *.py EXCLUDE PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY core nn dist optim models data train DESTINATION ${header_dir}
   FILES_MATCHING PATTERN *.h)
 

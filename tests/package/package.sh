@@ -78,6 +78,9 @@ else
 fi
 
 cp -r "$work/installed/share/tessera/course" course
+for page in $(grep -rhoE 'docs/[a-z_]+\.md' course --include='*.md' | sort -u); do
+  [ -f "$work/installed/share/tessera/$page" ] || fail "the course names $page"
+done
 course/check 4 --solution --ranks 2 --tessera "$work/installed" > lesson.txt ||
   fail "the course: $(< lesson.txt)"
 grep -q 'ok  the losses have the bits of ZeroOptimizer' lesson.txt || fail "$(< lesson.txt)"
