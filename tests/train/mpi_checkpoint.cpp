@@ -299,7 +299,10 @@ TEST_CASE("a folder of checkpoints that cannot be read is an error on every rank
   const dist::World world = job_world();
   const SharedFolder folder(world);
   const std::string file = (std::filesystem::path(folder.path()) / "file").string();
-  if (world.rank == 0) std::ofstream(file) << "no folder";
+  if (world.rank == 0) {
+    std::filesystem::create_directories(folder.path());
+    std::ofstream(file) << "no folder";
+  }
   world.communicator->barrier();
   CHECK(message_of<InputError>([&] {
           train::find_checkpoint(file, world);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -41,6 +42,7 @@ std::atomic<bool> early{false};        // the handlers were set early; no RunChe
 std::atomic<bool> early_end{false};    // SIGTERM has come while `early` was set
 
 void ask(int signal) {
+  const int error = errno;  // of the call that the signal interrupts
   asked |= signal == SIGUSR1 ? save_note : stop_note;
   if (signal == SIGHUP) hung_up = true;
   if (signal == SIGTERM && early) early_end = true;
@@ -50,6 +52,7 @@ void ask(int signal) {
   const std::string_view text = early ? "\nsaving after the first step; Ctrl-C again ends at once\n"
                                       : "\nsaving after this step; Ctrl-C again ends at once\n";
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  errno = error;
 }
 
 /// Handles SIGUSR1, SIGUSR2, SIGTERM, SIGHUP and SIGINT, with these exceptions:
