@@ -273,6 +273,7 @@ class Run {
     if (world_.rank != 0 || options_.save.empty()) return;
     models::check_gpt_destination(options_.save, model_.config());
     if (!options_.save_best) return;
+    check_save_best(options_.save);
     const std::string best = train::best_weights_path(options_.save);
     std::error_code error;
     if (!std::filesystem::exists(std::filesystem::path(best).parent_path(), error)) return;
