@@ -43,8 +43,9 @@ Device Tensor::device() const {
 
 void* Tensor::raw() const {
   if (impl().storage == nullptr) {
-    // The hook is set while the parameter belongs to an optimizer.
-    TESSERA_CHECK(!impl().leaf || !impl().leaf->about_to_be_used,
+    // The hook is set while the parameter belongs to an optimizer. No operation uses a row-sparse
+    // table as a whole.
+    TESSERA_CHECK(!impl().leaf || !impl().leaf->about_to_be_used || impl().leaf->look_up,
                   "tensor: parameter '{}' has memory only while an operation uses it (ZeRO stage "
                   "3); ZeroOptimizer::for_each_parameter reads parameters outside of operations",
                   impl().leaf->name);

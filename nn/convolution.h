@@ -35,7 +35,8 @@ class Conv2d : public Module {
 /// exactly once in training mode, otherwise backward throws. There is one exception: a norm whose
 /// weight and bias are frozen (Parameter::set_trainable) may be in evaluation mode from the
 /// beginning of a step to its end. It may then be used any number of times, and its running
-/// statistics stay as they are. So fine-tuning can keep the statistics of an earlier training.
+/// statistics stay as they are. So fine-tuning can keep the statistics of an earlier training. With
+/// ZeroOptions::graph, such a norm must keep the mode of the first step, which the graph contains.
 class BatchNorm2d : public Module {
  public:
   struct Options {
@@ -45,6 +46,7 @@ class BatchNorm2d : public Module {
   };
   BatchNorm2d(int64_t channels, const Options& options);
   explicit BatchNorm2d(int64_t channels) : BatchNorm2d(channels, Options{}) {}
+  ~BatchNorm2d() override { statistics_->fixed = nullptr; }  // an optimizer may still hold them
   Tensor forward(const Tensor& x) override { return forward(x, {}); }  // (..., C) -> (..., C)
   /// Adds `residual`, which has x's shape, to the normalised x. An undefined residual adds nothing.
   Tensor forward(const Tensor& x, const Tensor& residual);

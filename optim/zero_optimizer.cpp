@@ -79,10 +79,13 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
   }
   for (const auto& table : engine_->tables()) taken.insert(table->info().name());
   for (const auto& [name, first] : further_names_) taken.insert(name);
-  for (const auto& named : parameters) {
-    TESSERA_CHECK(!taken.contains(named.name),
-                  "add_param_group: the name '{}' is taken, expected a new name", named.name);
-  }
+  const auto check_name = [&](const std::string& name) {
+    TESSERA_CHECK(!taken.contains(name),
+                  "add_param_group: the name '{}' is taken, expected a new name", name);
+  };
+  const auto further_names = module.further_names();
+  for (const auto& named : parameters) check_name(named.name);
+  for (const auto& [name, first] : further_names) check_name(name);
   ZeroOptions with_group = options_;
   with_group.groups.push_back(group);
   const std::vector<int> groups(parameters.size(), static_cast<int>(with_group.groups.size()));
@@ -98,9 +101,7 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
     before.restore();
     throw;
   }
-  for (const auto& [name, first] : module.further_names()) {
-    if (!taken.contains(name)) further_names_.emplace(name, first);
-  }
+  further_names_.insert(further_names.begin(), further_names.end());
 }
 
 ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Batch& batch) {

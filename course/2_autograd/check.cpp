@@ -225,7 +225,7 @@ std::string announcements(const std::string& phase, const Events& events, const 
         "for nothing",
         phase, not_read);
   }
-  if (error.find("no memory") != std::string::npos && !read.empty()) {
+  if (error.find("has memory only while") != std::string::npos && !read.empty()) {
     return fmt::format(
         "{} reads a parameter that is not in use. Perhaps it announces '{}', and reads it when the "
         "announcement has ended: an InUse without a name ends at once",

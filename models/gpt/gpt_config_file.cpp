@@ -21,10 +21,11 @@ int64_t size_of(const std::string& path, const json& config, const char* key) {
   return json_integer(fmt::format("{}: {}", path, key), *found);
 }
 
-// Reads a number into `value`, which keeps its default if config.json does not have the number.
+// Reads a number into `value`, which keeps its default if config.json does not have the number, or
+// null instead.
 void read_real(const std::string& path, const json& config, const char* key, float& value) {
   const auto found = config.find(key);
-  if (found == config.end()) return;
+  if (found == config.end() || found->is_null()) return;
   if (!found->is_number()) fail_input("{}: {} is not a number", path, key);
   value = found->get<float>();
 }
