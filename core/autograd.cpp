@@ -344,8 +344,7 @@ void InputGradients::differentiate_through(const Operations& operations,
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Node::Edge& edge = node_.inputs[i];
     if (!edge.producer) continue;
-    // Gives inputs[i] the history of the node's input. So the gradient of inputs[i] reaches the
-    // outer graph.
+    // Gives inputs[i] the history of the node's input, so its gradient reaches the outer graph.
     inputs[i] = inputs[i].detach();
     inputs[i].set_producer(edge.producer, edge.output_index);
   }
@@ -379,13 +378,17 @@ void InputGradients::differentiate_through(const Operations& operations,
   pass.run();
 }
 
-void backward(const Tensor& of, float scale) {
-  // The walk begins at a recorded operation, so a parameter that is itself the loss is copied.
-  const Tensor loss = of.leaf() && of.requires_grad() ? ops::scale(of, 1.0f) : of;
-  TESSERA_CHECK(loss.elements() == 1, "backward: the loss has shape {}, expected one element",
-                loss.shape());
-  TESSERA_CHECK(loss.producer() != nullptr,
+Tensor loss_with_history(const Tensor& loss) {
+  const Tensor recorded = loss.leaf() && loss.requires_grad() ? ops::scale(loss, 1.0f) : loss;
+  TESSERA_CHECK(recorded.producer() != nullptr,
                 "backward: the loss has no history (no trained parameter, or gradients are off)");
+  return recorded;
+}
+
+void backward(const Tensor& of, float scale) {
+  TESSERA_CHECK(of.elements() == 1, "backward: the loss has shape {}, expected one element",
+                of.shape());
+  const Tensor loss = loss_with_history(of);
   const trace::Scope scope("backward");
   const NoGrad no_grad;
   BackwardPass pass(std::span(&loss, 1));

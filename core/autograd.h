@@ -280,6 +280,10 @@ class InUse {
 /// common `InUse`, such as looked-up rows.
 void check_one_device(std::initializer_list<const Tensor*> tensors);
 
+/// Returns the loss. If it is itself a trained parameter, returns a recorded copy, because the walk
+/// of a backward begins at a recorded operation. Throws if the loss has no history.
+Tensor loss_with_history(const Tensor& loss);
+
 /// Computes the gradient of `loss` (one element) times `scale` for every trainable parameter that
 /// the loss depends on. After the visit of a node of the graph, releases the tensors that the node
 /// has saved. Throws if the loss does not have one element, if it has no history, or if an earlier

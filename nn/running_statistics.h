@@ -30,6 +30,7 @@ struct RunningStatistics {
   /// uses the running statistics and does not change them, even if other parts of the model are
   /// trained. If this function is not set, the statistics count as changing.
   std::function<bool()> fixed;
+  bool is_fixed() const { return fixed && fixed(); }
   /// Describes the micro-batches that are normalised with common statistics, as parts of one batch.
   /// By default each micro-batch is normalised with its own statistics.
   ops::BatchParts parts;

@@ -17,14 +17,10 @@ std::vector<PlanParameter> plan_parameters(const nn::Module& model) {
 
 namespace {
 
-bool is_fixed(const nn::RunningStatistics& statistics) {
-  return statistics.fixed && statistics.fixed();
-}
-
 int64_t count_values(const nn::Module& model, bool only_fixed) {
   int64_t values = 0;
   for (const auto& [name, statistics] : model.named_statistics()) {
-    if (only_fixed && !is_fixed(*statistics)) continue;
+    if (only_fixed && !statistics->is_fixed()) continue;
     values += statistics->mean.elements() + statistics->variance.elements();
   }
   return values;
@@ -38,7 +34,7 @@ int64_t plan_fixed_statistics(const nn::Module& model) { return count_values(mod
 
 int64_t plan_batch_norms(const nn::Module& model) {
   return std::ranges::count_if(model.named_statistics(), [](const nn::NamedStatistics& named) {
-    return !is_fixed(*named.statistics);
+    return !named.statistics->is_fixed();
   });
 }
 

@@ -7,7 +7,6 @@
 #include <map>
 
 #include "core/autograd.h"
-#include "core/ops.h"
 #include "core/text/number_text.h"
 #include "core/text/step_number.h"
 #include "core/trace.h"
@@ -23,13 +22,10 @@ namespace {
 // the micro-batch. Returns the loss or, if it is a parameter, a copy, which the reducer can read at
 // stage 3 too.
 Tensor checked_loss(const Tensor& given) {
-  const Tensor loss = given.leaf() && given.requires_grad() ? ops::scale(given, 1.0f) : given;
-  TESSERA_CHECK(loss.elements() == 1 && loss.dtype() == DType::f32,
-                "backward: the loss is {} {}, expected one f32 number", dtype_name(loss.dtype()),
-                loss.shape());
-  TESSERA_CHECK(loss.producer() != nullptr,
-                "backward: the loss has no history (no trained parameter, or gradients are off)");
-  return loss;
+  TESSERA_CHECK(given.elements() == 1 && given.dtype() == DType::f32,
+                "backward: the loss is {} {}, expected one f32 number", dtype_name(given.dtype()),
+                given.shape());
+  return loss_with_history(given);
 }
 
 }  // namespace

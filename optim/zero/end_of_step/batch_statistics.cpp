@@ -120,7 +120,7 @@ void BatchStatistics::check_observed() const {
 void BatchStatistics::begin_step(int64_t micro_steps) {
   fixed_.clear();
   for (const auto& [name, statistics] : statistics_) {
-    fixed_.push_back(statistics->fixed && statistics->fixed());
+    fixed_.push_back(statistics->is_fixed());
   }
   if (values_ == 0 || synchronized_) return;
   if (micro_steps_ != micro_steps) {
