@@ -66,8 +66,7 @@ Tensor added(Tensor first, const Tensor& second) {
 }  // namespace
 
 Node::~Node() {
-  // Releases a long chain of producers in a loop. The members' destructors would recurse once per
-  // node and could exhaust the stack.
+  // A loop, because the members' destructors would recurse once per node of a long chain.
   std::vector<std::shared_ptr<Node>> producers;
   const auto collect = [&producers](Node& node) {
     for (Edge& edge : node.inputs) {
@@ -211,9 +210,8 @@ GradMode::~GradMode() {
 /// number of awaited contributions (Leaf::awaited) falls to zero.
 ///
 /// A nested pass differentiates operations that the backward of a node has run again
-/// (InputGradients::differentiate_through). The pass visits only the nodes that these operations
-/// have recorded. The nested pass adds to the gradients that the outer pass has begun, so
-/// check_gradients_begun replaces begin_gradients.
+/// (InputGradients::differentiate_through). It visits only the nodes that these have recorded, and
+/// adds to gradients that the outer pass has begun: check_gradients_begun, not begin_gradients.
 class BackwardPass {
  public:
   /// Collects the nodes that led to `outputs`, except those with a sequence number below `begin`.
@@ -262,9 +260,8 @@ class BackwardPass {
   }
 
   /// Delivers the gradient of one input to the input's producer or parameter. For a parameter,
-  /// counts one contribution as arrived. If the contribution was computed in scratch memory, adds
-  /// `gradient` to the parameter's gradient. `gradient` is undefined if the contribution was
-  /// written in place, or if the input got no contribution.
+  /// counts one contribution as arrived. A contribution in scratch memory is `gradient`, which is
+  /// added. It is undefined if the contribution was written in place or the input got none.
   static void deliver(const Node::Edge& edge, Tensor gradient) {
     if (edge.parameter.defined()) {
       Leaf& leaf = *edge.parameter.leaf();
