@@ -16,7 +16,7 @@ constexpr int groups = threads / lanes;  // blocks of elements per thread block
 
 template <class T>
 __global__ void __launch_bounds__(threads)
-    square_sums_kernel(double* sums, const T* x, int64_t elements, int64_t blocks) {
+    square_sums_kernel(double* sums, T* x, int64_t elements, int64_t blocks) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int64_t block = int64_t{blockIdx.x} * groups + threadIdx.x / lanes;
   const int64_t first = block * block_elements + lane;
@@ -24,6 +24,10 @@ __global__ void __launch_bounds__(threads)
   for (int i = 0; i < block_elements / lanes; ++i) {
     const int64_t at = first + i * lanes;
     value[i] = at < elements ? float(x[at]) : 0.0f;
+  }
+  for (int i = 0; i < block_elements / lanes; ++i) {
+    const int64_t at = first + i * lanes;
+    if (value[i] == 0.0f && signbit(value[i]) && at < elements) x[at] = T(0.0f);
   }
   double sum = 0;
   for (const float v : value) sum += double(v) * double(v);

@@ -8,7 +8,8 @@
 namespace tessera {
 
 /// sums[i] = the fp64 sum of squares of block i of x (blocks of 256 elements). sums is in memory of
-/// the context's device.
+/// the context's device. Replaces each -0.0 in x by +0.0, because a gradient that was written
+/// directly into its sum (GradientsInSums) was never added to +0.0, as an ordered reduction does.
 TESSERA_KERNEL(block_square_sums, std::span<double> sums, const Tensor& x)
 
 }  // namespace tessera

@@ -194,10 +194,13 @@ ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
     TESSERA_CHECK(begin >= begun || end <= begun,
                   "optimizer: a chunk [{}, {}) crosses {}, the end of the chunks before it", begin,
                   end, begun);
-    // With GradientsInSums, `chunk` and this part of the sum are the same memory in the first
-    // micro-step. The fold is still needed: it turns -0 into +0, as it does with several ranks.
-    kernels::fold(current_context(sum.device()), sum.flat(begin, end), chunk, begin >= begun);
+    const Tensor part = sum.flat(begin, end);
+    const bool first = begin >= begun;
     begun = std::max(begun, end);
+    // With GradientsInSums, the first gradient was written into the sum. A fold would only turn -0
+    // into +0. The norm's pass over the sums (block_square_sums) does that too.
+    if (first && part.raw() == chunk.raw()) return;
+    kernels::fold(current_context(sum.device()), part, chunk, first);
   };
   // Each element's contributions arrive in ascending order of rank, which is the order of
   // micro-batches. The lambda holds copies, because it may run on the communicator's thread after

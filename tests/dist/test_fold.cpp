@@ -41,22 +41,6 @@ TEST_CASE("fold starts from +0.0", "[fold]") {
   }
 }
 
-TEST_CASE("fold turns -0.0 into +0.0 where the accumulator is the contribution", "[fold]") {
-  const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const int64_t size = GENERATE(1, 256, 700, 40001);
-  const int64_t zero = GENERATE(0, 255, 300, 699, 40000);
-  if (zero >= size) return;
-  const Tensor before = random_tensor_of(dtype, {size}, 3);
-  const Tensor sum = random_tensor_of(dtype, {size}, 3);
-  sum.flat(zero, zero + 1).copy_from(rounded_to(dtype, Tensor::full({1}, -0.0f)));
-  kernels::fold(test_context(), sum, sum, true);
-  const std::vector<double> values = doubles(sum);
-  std::vector<double> expected = doubles(before);
-  expected[static_cast<size_t>(zero)] = 0;
-  REQUIRE(values == expected);
-  REQUIRE_FALSE(std::signbit(values[static_cast<size_t>(zero)]));
-}
-
 TEST_CASE("fold's bits do not depend on the number of threads, or on where a range begins",
           "[fold][teams]") {
   const DType dtype = GENERATE(from_range(float_dtypes()));

@@ -1,5 +1,6 @@
 // Compares block_square_sums with a plain loop in float64. Also tests that a block's sum has the
-// same bits in a shard as in the whole tensor, and the same bits with any number of threads.
+// same bits in a shard as in the whole tensor, and the same bits with any number of threads, and
+// that -0.0 becomes +0.0.
 #include <cmath>
 #include <cstring>
 
@@ -59,6 +60,21 @@ TEST_CASE("block_square_sums may exceed the range of f32, and propagate NaN", "[
   REQUIRE(std::abs(sums_of(x)[0] / 256e60 - 1) < 1e-6);
   x.data<float>()[200] = NAN;
   REQUIRE(std::isnan(sums_of(x)[0]));
+}
+
+TEST_CASE("block_square_sums turns -0.0 into +0.0", "[square_sums]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const int64_t size = GENERATE(1, 256, 700, 40001);
+  const int64_t zero = GENERATE(0, 255, 300, 699, 40000);
+  if (zero >= size) return;
+  const Tensor x = random_tensor_of(dtype, {size}, 3);
+  std::vector<double> expected = doubles(x);
+  expected[static_cast<size_t>(zero)] = 0;
+  x.flat(zero, zero + 1).copy_from(rounded_to(dtype, Tensor::full({1}, -0.0f)));
+  (void)sums_of(x);
+  const std::vector<double> values = doubles(x);
+  REQUIRE(values == expected);
+  REQUIRE_FALSE(std::signbit(values[static_cast<size_t>(zero)]));
 }
 
 TEST_CASE("block_square_sums refuses invalid arguments", "[square_sums]") {
