@@ -12,25 +12,36 @@ namespace tessera::cpu {
 /// Splits the walk's elements into runs [at, at + count), and calls body(at, a, b, count) for each
 /// run, in parallel. The elements of a run are neighbours along the walk's last dimension. `a` and
 /// `b` are the offsets of the run's first element in the two tensors.
+///
+/// Two threads may share a row (the elements along the last dimension). They divide it at a
+/// multiple of block_elements from the row's beginning. So only the last elements of a row can miss
+/// a full SIMD vector, for any number of threads (core/ops/blocks.h says why this matters).
 template <class Body>
 void parallel_runs(const BroadcastWalk& walk, int64_t cost_per_element, Body&& body) {
   const auto last = static_cast<size_t>(walk.rank - 1);
   const int64_t inner = walk.sizes[last];
-  parallel_blocks(walk.elements(), cost_per_element, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end;) {
-      const int64_t column = at % inner;
-      const int64_t count = std::min(inner - column, end - at);
-      int64_t a = column * walk.a_strides[last];
-      int64_t b = column * walk.b_strides[last];
-      int64_t row = at / inner;
-      for (size_t dim = last; dim-- > 0;) {
-        const int64_t index = row % walk.sizes[dim];
-        a += index * walk.a_strides[dim];
-        b += index * walk.b_strides[dim];
-        row /= walk.sizes[dim];
-      }
-      body(at, a, b, count);
-      at += count;
+  if (walk.elements() == 0) return;
+  const int64_t row_blocks = (inner + block_elements - 1) / block_elements;
+  const int64_t cost = std::min(inner, block_elements) * cost_per_element;
+  const auto run = [&](int64_t row, int64_t begin, int64_t end) {
+    int64_t a = begin * walk.a_strides[last];
+    int64_t b = begin * walk.b_strides[last];
+    int64_t rest = row;
+    for (size_t dim = last; dim-- > 0;) {
+      const int64_t index = rest % walk.sizes[dim];
+      a += index * walk.a_strides[dim];
+      b += index * walk.b_strides[dim];
+      rest /= walk.sizes[dim];
+    }
+    body(row * inner + begin, a, b, end - begin);
+  };
+  parallel_ranges(walk.elements() / inner * row_blocks, cost, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end;) {
+      const int64_t row = block / row_blocks;
+      const int64_t first = block % row_blocks;
+      const int64_t after = std::min(row_blocks, first + end - block);
+      run(row, first * block_elements, std::min(after * block_elements, inner));
+      block += after - first;
     }
   });
 }

@@ -252,6 +252,17 @@ TEST_CASE("binary operations have the same bits for every number of threads", "[
   }));
 }
 
+TEST_CASE("rows that threads divide keep their bits", "[elementwise]") {
+  // Each number of threads divides other rows of 1,003 elements.
+  const Tensor a = random_tensor({131, 1003}, 1, -3, 3), b = random_tensor({1003}, 2, 0, 1);
+  REQUIRE(same_bits_for_any_threads([&] {
+    const Tensor left = as_parameter(a), right = as_parameter(b);
+    const Tensor loss = ops::bce_with_logits(left, right);
+    backward(loss);
+    return std::vector<Tensor>{loss, left.leaf()->gradient, right.leaf()->gradient};
+  }));
+}
+
 TEST_CASE("binary operations refuse invalid arguments", "[elementwise]") {
   REQUIRE_THROWS_WITH(
       ops::div(random_tensor({2, 3}, 1), random_tensor({2}, 1)),
