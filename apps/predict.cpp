@@ -78,8 +78,9 @@ void print_guesses(const std::string& path, std::span<const float> logits,
   }
 }
 
-// Labels each image. Reports an image that cannot be read or does not fit the model, and goes on
-// with the next image. Returns the exit code: 2 if there was such an image, else 0.
+// Labels each image. Reports an image that is missing or invalid, or does not fit the model, and
+// goes on with the next image. Returns the exit code: 2 if there was such an image, else 0. Throws
+// Error after any other failure, such as a failing disk or a score that is not finite.
 int predict(const PredictOptions& options) {
   check_not_a_checkpoint(options.model);
   dist::choose_device(options.device);

@@ -58,8 +58,8 @@ std::vector<int32_t> best_items(std::span<const float> scores, const data::Histo
   return items;
 }
 
-// Goes on after a user who is not in the model. Returns the exit code: 2 if there was such a user,
-// else 0.
+// Prints the best items of each user. Reports a user who is not in the model, and goes on with the
+// next user. Returns the exit code: 2 if there was such a user, else 0.
 int recommend(const RecommendOptions& options) {
   check_not_a_checkpoint(options.model, "give the file that --save of its run wrote");
   dist::choose_device(options.device);

@@ -33,9 +33,10 @@ const std::set<std::string> always_free = {
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
-// Returns true if the tensors of an image model have other shapes for images of another size. A VGG
-// has weights for each pixel. A ResNet averages over all pixels before its last layer, but the
-// kernel of its first convolution is smaller for small images.
+// Returns true if an image model counts as having other tensor shapes for images of another size.
+// The first linear layer of a VGG has weights for each pixel that the pools leave, so any change of
+// size counts. A ResNet averages over all pixels before its last layer, but the kernel of its first
+// convolution is smaller for small images.
 bool depends_on_size(const std::string& model, const std::string& now, const std::string& before) {
   if (model.starts_with("vgg")) return true;
   const auto small_images = [&](const std::string& side) {

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 struct Written {
   GivenPath output;  // as the error names it
-  fs::path file;     // a file that would be written; for a folder, one file stands for all in it
+  fs::path file;     // a file that would be written; for an output folder, any file in it
 };
 
 std::vector<Written> written_by(const GivenPaths& paths) {
@@ -53,8 +53,9 @@ std::vector<ReadFolder> folders_read(const std::string& data,
   std::vector<ReadFolder> folders;
   for (const std::string& parent : class_parents) {
     // In `data` itself, files beside the class folders are accepted, because they are not read. In
-    // a part of the data set, such as train/, they are refused: if the part does not exist yet, a
-    // file in it would create it, and a part that exists has no use for such files.
+    // a part of the data set, such as val/, files are refused: if val/ does not exist yet, writing
+    // the file would create val/, and the next run would look for validation images there. Parts
+    // that exist follow the same rule.
     folders.push_back({future_name(parent), parent == data ? 2 : 1, parent});
     std::error_code error;
     if (!fs::is_directory(parent, error)) continue;

@@ -28,7 +28,7 @@ KeptFor kept_for(const RunOptions& options) {
   return {"report", options.report};
 }
 
-// Returns the header, which is the first line of a log, or an empty object if there is no header.
+// Returns the header, which is the first line of a log. If there is none, returns an empty object.
 nlohmann::json header_of(const std::string& path) {
   std::string line;
   std::ifstream file(path, std::ios::binary);
@@ -101,8 +101,8 @@ void check_program(const std::string& path, const nlohmann::json& header, const 
   fail_input("{} is the log of {}, expected one of {}; name another log", path, found, *expected);
 }
 
-// Refuses the log of a run with another seed, or whose checkpoint of this step has another digest.
-// Passes any log for an imported checkpoint, because no run has made this checkpoint.
+// Refuses a log with another seed, or with another digest for the checkpoint of this step. If the
+// checkpoint was imported, accepts any log, because no run has made the checkpoint.
 void check_same_run(const std::string& path, const Resumed& resumed) {
   const train::Manifest& manifest = resumed.manifest();
   if (!manifest.imported.empty()) return;

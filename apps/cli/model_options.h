@@ -51,14 +51,14 @@ struct BatchOptions {
 /// Adds both flags. `samples` is the word for samples in their help, such as "Images".
 void add_batch_options(Flags& app, BatchOptions& options, const std::string& group,
                        const DefaultTexts& defaults, const std::string& samples = "Sequences");
-/// Returns the sizes. The default micro-batch is the global batch if that is smaller. Throws
-/// InputError, naming the flags, if the sizes are invalid.
+/// Returns the sizes. The micro-batch is by default TrainDefaults::micro_batch, but at most the
+/// global batch. Throws InputError, naming the flags, if the sizes are invalid.
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
 /// Returns batch sizes for an evaluation. Global batch and micro-batch get the same size: that of
-/// --micro-batch or its default, but at most `samples`, the size of the training data.
+/// --micro-batch or its default, but at most `samples`, the number of training samples.
 /// --global-batch has no effect, because an evaluation takes no step: it may exceed `samples`, and
 /// need not be a multiple of the micro-batch. Throws InputError if a given size is not positive, or
-/// if --micro-batch exceeds the limit that holds for all runs.
+/// if --micro-batch is above 2^30.
 BatchOptions evaluation_batch(const BatchOptions& options, const TrainDefaults& defaults,
                               int64_t samples);
 

@@ -133,8 +133,8 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
-// Refuses an output that has the path of a folder of `saves`, such as out/best. A file of this path
-// would prevent the saves, and a folder of this path would mix its files with theirs.
+// Refuses an output that has the path of a folder of `saves`, such as out/best. An output file with
+// this path would prevent the saves. An output folder with this path would also contain the saves.
 void check_folders_of_saves(const std::vector<GivenPath>& outputs,
                             const std::vector<GivenPath>& saves) {
   for (const GivenPath& save : saves) {
@@ -151,7 +151,7 @@ bool is_checkpoint(const fs::path& folder) {
   return train::names_checkpoint(folder.string()) && train::has_manifest(folder.string());
 }
 
-// True if `path` is the manifest of a checkpoint, or has the name of a shard (shard_name) there.
+// True if `path` is in a checkpoint, and is its manifest or has the name of a shard (shard_name).
 bool is_part_of_checkpoint(const std::string& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return false;

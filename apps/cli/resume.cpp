@@ -133,8 +133,8 @@ void fill_checkpoints(CheckpointFlags& flags) {
 namespace {
 
 // Returns the members of a log header that count as settings of the run. Members of an object get
-// names such as "model.layers". "ranks" counts only if `ranks_matter`. The order is that of
-// header.items(): the order of the text for an ordered_json, the order of names for a json.
+// names such as "model.layers". "ranks" counts only if `ranks_matter`. The settings of an
+// ordered_json are in the order of its text, those of a json are sorted by name.
 template <class Json>
 dist::Settings settings_of(const Json& header, bool ranks_matter) {
   dist::Settings settings;
@@ -348,8 +348,8 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;
   for (const ChangedSetting& changed : changed_settings(run, manifest().run)) {
-    // If --resume-changed does not name the setting, check() does not compare it. Otherwise check()
-    // would have refused the run. A change of such a setting is ignored.
+    // check() has refused every change of a compared setting that --resume-changed does not name.
+    // So a change that is not named concerns a setting that is not compared, and is ignored.
     const bool named = std::ranges::find(flags_.changed, changed.name) != flags_.changed.end();
     if (!named || !affects_evaluation(changed.name, run)) continue;
     spdlog::info("{}, so earlier evaluations no longer count as the best", difference(changed));

@@ -62,11 +62,12 @@ class Resumed {
   /// may be training in it.
   ///
   /// With --resume latest, the run starts from the newest checkpoint in the folder of --checkpoint.
-  /// Without a checkpoint the run starts from step 0, but with --eval-only throws InputError.
+  /// If there is no checkpoint, the run starts from step 0. But with --eval-only, the constructor
+  /// then throws InputError.
   ///
   /// With --resume never, the run starts from step 0. With --resume DIR, the run starts from the
   /// step of the checkpoint DIR. In these two cases, except with --eval-only, throws InputError if
-  /// the folder of --checkpoint has a checkpoint of a later step, because a later start with
+  /// the folder of --checkpoint has a checkpoint of a later step. Otherwise a later start with
   /// --resume latest would resume from that checkpoint, not from this run's.
   ///
   /// Throws InputError if ranks find different checkpoints, for instance in folders that are not
@@ -109,12 +110,15 @@ class Resumed {
   /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.
   void check_log(const std::string& path, const nlohmann::json& header) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
-  /// far. The best evaluation is dropped in two cases: if --resume-changed names a setting that
-  /// affects evaluations and has changed, or if the run saves its best weights but the best
-  /// evaluation is known to have measured something other than loop.weights.evaluated. Prints the
-  /// step from which the run continues. For an imported checkpoint, also prints the settings that
-  /// the import recorded. For any other checkpoint, except with --eval-only, warns of each setting
-  /// in `bits` that differs from the checkpoint's.
+  /// far. Drops the best evaluation in two cases:
+  ///
+  ///   - --resume-changed names a setting that affects evaluations and has changed.
+  ///   - The run saves its best weights, and the best evaluation is known to have measured
+  ///     something other than loop.weights.evaluated.
+  ///
+  /// Prints the step from which the run continues. For an imported checkpoint, also prints the
+  /// settings that the import recorded. For any other checkpoint, except with --eval-only, warns of
+  /// each setting in `bits` that differs from the checkpoint's.
   void place(train::LoopOptions& loop, const dist::Settings& run, const dist::Settings& bits) const;
   /// Returns the checkpoint's step, or nullopt if the run starts from the beginning. RunLog removes
   /// the log's lines of later steps, because those steps run again.
@@ -124,7 +128,8 @@ class Resumed {
   void restore(optim::ZeroOptimizer& optimizer) const;
   /// Returns the log line that begins this part of the run. A new log begins with the header, to
   /// which the owners of all parameters are added. An existing log continues with a line of type
-  /// "resume": the step, the checkpoint and the members of such a header.
+  /// "resume", which has the checkpoint's step, path and digest, and all other members of that
+  /// header.
   JsonObject first_line(const train::RunLog& log, JsonObject header,
                         const optim::ZeroOptimizer& optimizer) const;
 
@@ -137,7 +142,7 @@ class Resumed {
   void drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const;
 
   const CheckpointFlags& flags_;
-  std::unique_ptr<train::CheckpointFolder> claimed_;  // null unless rank 0 claimed the folder
+  std::unique_ptr<train::CheckpointFolder> claimed_;  // set only on rank 0, if it claims a folder
   std::unique_ptr<train::CheckpointReader> checkpoint_;
 };
 

@@ -69,7 +69,8 @@ struct RunOptions {
   int64_t norms_every = 0;  // steps between log lines with gradient norms; 0: none
   bool plan = false;
 
-  /// True if the run saves checkpoints, also on a signal.
+  /// True if the run saves checkpoints: at its end, on signals and, with --checkpoint-every, at
+  /// intervals.
   bool writes_checkpoints() const { return checkpoints.options.wanted() && !eval_only && !plan; }
 };
 
@@ -107,8 +108,9 @@ void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const Run
 
 /// Fills in the seed and the path of the log (imply_log in log_file.h). fill_run does this too. A
 /// program that reads its data before it calls fill_run must first call this function, because the
-/// data may depend on the seed. Throws InputError if the seed is negative, or if --checkpoint names
-/// a single checkpoint instead of a folder of checkpoints.
+/// data may depend on the seed. Throws InputError if the seed is negative, if --checkpoint names a
+/// single checkpoint instead of a folder of checkpoints, or if --init names a checkpoint instead of
+/// weights (check_not_a_checkpoint).
 void fill_before_data(const GivenRun& given, RunOptions& options);
 
 /// Completes `options` from the given flags and from `defaults`. The defaults must be those for the

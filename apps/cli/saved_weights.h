@@ -18,9 +18,9 @@ struct SavedWeights {
   nn::SafetensorsMetadata metadata;
 };
 
-/// Returns the metadata of the checkpoint if the run has found one, else those of the file of
-/// --init. To be called only if there is a checkpoint or --init is given; --eval-only requires one
-/// of these. Throws InputError if the file cannot be read.
+/// Returns the metadata of the checkpoint if the run has found one, else the metadata of the file
+/// of --init. Call this only if there is a checkpoint or --init is given; --eval-only requires one
+/// of these two. Throws InputError if the file cannot be read.
 SavedWeights saved_weights(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

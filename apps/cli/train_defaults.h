@@ -12,7 +12,7 @@ namespace tessera::apps {
 struct TrainDefaults {
   int64_t steps;
   int64_t global_batch;
-  int64_t micro_batch;  // the same for any number of ranks, because a run's bits depend on it
+  int64_t micro_batch;  // the same for any number of ranks, because it changes the bits of results
   float lr;
   float min_lr;
   int64_t warmup;

@@ -29,12 +29,15 @@ enum class Left {
   nothing,
 };
 
-/// Returns what the run has to do. If the checkpoint already has all steps, warns of each given
-/// flag whose output will not be written: --report, --csv, --tensorboard, --trace, --save-every and
-/// --save-best. Also warns of --log if its file does not exist, and of --checkpoint if the run
-/// resumes from a checkpoint in another folder, and no longer handles the signals that ask for
-/// checkpoints. `others` are further given flags that ask for output, such as "--sample" of
-/// train_gpt. Throws InputError if --save is given but the checkpoint has more steps than the run.
+/// Returns what the run has to do. If the checkpoint already has all steps, stops handling the
+/// signals that ask for checkpoints, and warns of given flags whose output will not be written:
+///
+///   - --report, --csv, --tensorboard, --trace, --save-every, --save-best, and `others`, which are
+///     further given flags that ask for output, such as "--sample" of train_gpt;
+///   - --log if its file does not exist;
+///   - --checkpoint if the run resumes from a checkpoint in another folder.
+///
+/// Throws InputError if --save is given but the checkpoint has more steps than the run.
 Left left_to_do(const RunOptions& options, const Resumed& resumed,
                 const std::vector<std::string>& others = {});
 

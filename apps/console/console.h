@@ -30,8 +30,8 @@ void print_error(const std::exception& error);
 /// does. By default, SIGPIPE would end the program. For programs that must still save their work.
 void outlive_readers();
 
-/// Runs a program that is not a rank of a job. Returns its exit code: 0, 2 for bad input, 1 for any
-/// other failure. Prints the error.
+/// Runs a program that is not a rank of a job. Returns its exit code: 0 for success, 2 for bad
+/// input, 1 for any other failure. Prints the error.
 int run_alone(const std::function<void()>& body);
 /// Like run_alone, for a program whose exit code reports a result, such as `checkpoint diff`.
 /// Returns what `body` returns if nothing fails.

@@ -280,7 +280,7 @@ void Flags::check_names(const std::vector<std::string>& arguments) const {
                  near.empty() ? "--help lists all flags" : "did you mean " + near + "?");
     }
     if (equals != std::string::npos && flag->takes_several()) refuse_brackets(value);
-    if (equals == argument.size() - 1) flag->assign(name, "");  // throws, unless "" is valid
+    if (equals == argument.size() - 1) flag->assign(name, "");  // throws: no type accepts ""
     if (equals != std::string::npos && flag->type.empty()) parse_bool(name, value);
     if (equals != std::string::npos || flag->type.empty()) continue;
     ++i;

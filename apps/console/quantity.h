@@ -9,7 +9,7 @@ namespace tessera::apps {
 /// Says if a size of 0 is allowed.
 enum class Zero { refused, allowed };
 
-/// The largest size that a flag allows, as a number and as an error says it.
+/// The largest size that a flag allows, as a number and as text for error messages.
 struct MostBytes {
   int64_t bytes = 4'000'000'000'000'000'000;
   const char* text = "4 EB";
