@@ -90,13 +90,18 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
   return why;
 }
 
-// Chooses the algorithms of matrix products on CUDA, from the first of these that applies: the file
-// of --tuned, which the caller has loaded; the checkpoint; measurements. With --tune off nothing is
-// measured, and the library's first proposals are used. On a CPU there is nothing to choose.
+// Chooses the algorithms of matrix products on CUDA. The first of these cases that applies decides:
+//
+//   --tuned                          the table in this file, which the caller has loaded
+//   a checkpoint that a run wrote    the run's table; if it had none, cuBLASLt's first proposals
+//   --tune on                        the algorithms that are the fastest in measurements
+//   --tune off                       cuBLASLt's first proposals
+//
+// A checkpoint's table that cannot be used on this GPU is skipped with a warning.
 void choose_algorithms(const TrainOptions& options, const Resumed& resumed, dist::World& world) {
   if (!options.tuned.empty() || world.communicator->device().is_cpu()) return;
   if (resumed.found() && resumed.manifest().imported.empty()) {
-    if (resumed.manifest().tuned.empty()) return;  // the run used the first proposals
+    if (resumed.manifest().tuned.empty()) return;  // the run had no table
     const std::string why = use_table_of(resumed.manifest(), resumed.folder(), world);
     if (why.empty()) return;
     spdlog::warn("{}", why);
@@ -238,8 +243,9 @@ class Run {
     return result;
   }
 
-  // Reports on the run, and writes the weights, the trace and the sample. Returns the reason of the
-  // first of these outputs that could not be written, or an empty text.
+  // Reports on the run, and writes the weights, the trace and the sample. If one of these outputs
+  // cannot be written, still writes the others, and returns the reason of the first failure.
+  // Otherwise returns an empty text.
   std::string finish(const train::StepCount& count) {
     std::string failure;
     const optim::Plan planned =
@@ -266,9 +272,10 @@ class Run {
                                  [this](const std::string& path) { return open_weights(path); });
   }
 
-  // Throws, before the run begins, if a save could not be written, or if it would replace a
-  // config.json that does not describe a GPT-2 or that other weights need. With --save-best, also
-  // throws if the config.json to replace describes a GPT with other sizes or another epsilon.
+  // Throws, before the run begins, if the weights of --save could not be written, or if they would
+  // replace a config.json that is not a GPT-2's or that other weights in the folder need. With
+  // --save-best, checks the place of the best weights in the same way. There, also throws if the
+  // config.json describes a GPT with other sizes or another epsilon.
   void check_destinations() const {
     if (world_.rank != 0 || options_.save.empty()) return;
     models::check_gpt_destination(options_.save, model_.config());

@@ -16,13 +16,13 @@ data::TokenData open_data(const TrainOptions& options);
 dist::Settings data_settings(const TrainOptions& options, const data::TokenData& data);
 
 /// Returns the settings of the data that a resume compares: the digest of --data, and the part of
-/// --data that is for training. This part is all of it with --val-data, and 90 % of it without. So
-/// a resume that only gives another file as --val-data has the same settings.
+/// --data that is for training (all of --data if --val-data is given, else 90 %). So a run with
+/// --val-data can be resumed with another file as --val-data.
 dist::Settings training_settings(const TrainOptions& options, const data::TokenData& data);
 
 /// Returns a text that says what evaluations measure: the loss on --val-data, with the digest of
 /// this file, or on --data if there is no --val-data. The digest of --data is not in the text,
-/// because it is among the settings that a resume compares.
+/// because a resume compares this digest anyway (training_settings).
 std::string measure(const TrainOptions& options, const data::TokenData& data);
 
 /// Returns a warning if evaluations read a text and training reads a .bin file, or the reverse.

@@ -33,7 +33,8 @@ struct RecommenderTask {
   std::optional<train::RankingTask> ranking;  // the held-out items, if a ranking is evaluated
 
   /// Sets config.mean and `range` to the mean and the range of the ratings on which the saved
-  /// weights were trained, instead of those of this run's training ratings.
+  /// weights were trained, instead of those of this run's training ratings. Does nothing if the
+  /// saved metadata do not describe a recommender.
   void use(const SavedWeights& saved);
 
   std::unique_ptr<models::Recommender> build(const RecommenderTrainOptions& options) const;

@@ -47,9 +47,9 @@ namespace {
 
 data::ImageData open_data(const ImageTrainOptions& options) {
   data::ImageDataOptions source{.path = options.data, .image_size = options.image_size};
-  // Images of a folder are resized to the size for which the weights of --init were trained. A
-  // missing file of --init is no error here: a run that resumes takes the size from its checkpoint
-  // (prepare_data) and does not need this file. A new run reports the missing file later.
+  // Without --image-size, images of a folder get the size for which the weights of --init were
+  // trained. A missing file of --init is no error here: a resumed run takes the size from its
+  // checkpoint (prepare_data), and a new run reports the missing file later.
   std::error_code error;
   if (options.image_size == 0 && std::filesystem::exists(options.init, error)) {
     const nn::SafetensorsMetadata metadata = nn::SafetensorsReader(options.init).metadata();
@@ -91,13 +91,11 @@ models::ImageModel description_of(const ImageTrainOptions& options, const data::
           .class_names = data.class_names};
 }
 
-// Prepares the data for saved weights. Images of a folder get the size for which the weights were
-// trained. This size is read from the description of the weights, because an imported checkpoint
-// does not have it among its settings.
-//
-// With --eval-only, also takes the normalisation with which the weights were trained, and refuses
-// data whose classes have other names. Data with another number of classes or channels are refused
-// later, because the weights have other shapes.
+// Prepares the data for saved weights, if their metadata describe a model. Without --image-size,
+// images of a folder get the size for which the weights were trained. The size comes from the
+// metadata, because the settings of an imported checkpoint do not have it. With --eval-only, also
+// takes the normalisation of the training, and refuses data whose classes have other names. Data
+// with another number of classes or channels are refused later, because the weights do not fit.
 void prepare_data(const ImageTrainOptions& options, const Resumed& resumed, data::ImageData& data) {
   const bool takes_size = options.image_size == 0 && data.transform.resizes;
   if (!options.eval_only && !(resumed.found() && takes_size)) return;
@@ -106,7 +104,8 @@ void prepare_data(const ImageTrainOptions& options, const Resumed& resumed, data
   const models::ImageModel model = models::parse_image_model(saved.path, saved.metadata);
   if (takes_size) data.transform.shape.height = data.transform.shape.width = model.sizes.side;
   if (!options.eval_only) return;
-  // In metadata, invalid UTF-8 is replaced, so the data's names are converted to metadata too.
+  // The saved class names were written as metadata, in which invalid UTF-8 is replaced. To compare
+  // equal, the data's class names are converted to metadata and back.
   const models::ImageModel own = models::parse_image_model(
       options.data, models::image_metadata(description_of(options, data)));
   if (model.sizes.classes == own.sizes.classes) {
@@ -362,7 +361,8 @@ std::string plan_text(const ImageTrainOptions& options, const data::ImageData& d
 int run(int argc, char** argv, dist::World& world) {
   train::set_up_messages(world.rank == 0);
   ImageCommandLine line = parse_image_command_line(argc, argv);
-  const train::EarlySignals signals(line.options.writes_checkpoints());  // data may take long
+  // Reading the data may take long, so signals that come meanwhile are kept for the first step.
+  const train::EarlySignals signals(line.options.writes_checkpoints());
   check_command_lines(world, "train_resnet", line.settings, line.options.devices);
   if (!line.help.empty()) {
     if (world.rank == 0) fmt::print("{}", line.help);

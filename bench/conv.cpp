@@ -2,7 +2,7 @@
 //
 //   bench_conv --net resnet20 --batch 128 --threads 1 --dtype f32
 //   bench_conv --net resnet18 --batch 16 --dtype bf16 > ours.json; bench/peers/conv.py ours.json
-//   bench_conv --tiny                      batches of two images, one timed call for each figure
+//   bench_conv --tiny                      batches of two images; each time is of a single call
 //
 // Prints one JSON object with a row for each kind of layer. `count` is the number of such layers in
 // the network. Times are medians over samples; a sample is a loop of calls. backward computes the

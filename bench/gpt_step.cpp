@@ -12,11 +12,13 @@
 // Prints one JSON object with:
 //
 //   - the losses of all steps;
-//   - for the steps after the warm-up, the median and least time of a step, the time that a step
-//     waits for communication, the time of the update at the end of a step, and the memory ledger's
-//     peaks on the device;
+//   - the median and the least time of a step;
+//   - the median time that a step waits for communication, and that the update at its end takes;
+//   - the peaks of the memory on the device (core/memory.h);
 //   - the process's peak memory (VmHWM), at the end and right after the start;
 //   - model_flops: the FLOPs of a step of all ranks, counted as nanoGPT does.
+//
+// Times and the peaks on the device are those of the steps after the warm-up.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -48,7 +50,7 @@ using namespace tessera;
 
 struct Options {
   std::string preset = "micro";
-  int64_t layers = 0;  // 0 in layers, heads, width, context or batch: the preset's value
+  int64_t layers = 0;  // 0 in layers, heads, width, context or batch: the preset's (see sizes)
   int64_t heads = 0;
   int64_t width = 0;
   int64_t context = 0;
@@ -103,9 +105,9 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Returns the model's sizes, and sets `batch` to the number of sequences in a micro-batch. The
-// presets are those of bench/peers/gpt_step.py, with contexts of at most 256. Flags override the
-// preset.
+// Returns the model's sizes, and sets `batch` to the number of sequences in a micro-batch. As in
+// bench/peers/gpt_step.py, a preset's context is at most 256, and its micro-batch has 12 sequences,
+// or 1 if its full context is longer. Flags override the preset.
 models::GptConfig sizes(const Options& options, int64_t& batch) {
   models::GptConfig config = models::GptConfig::preset(options.preset);
   const bool large = config.context > 256;
@@ -203,7 +205,7 @@ Timing run_steps(const Options& options, models::Gpt& model, optim::ZeroOptimize
       input = next;
       return;
     }
-    // A captured graph reads the memory of the first batch, so later batches are copied into it.
+    // A captured graph reads the memory of the first batch, so later batches are copied there.
     const int device = default_device().index;
     cuda::copy(device, input.tokens.raw(), next.tokens.raw(), next.tokens.bytes());
     cuda::copy(device, input.targets.raw(), next.targets.raw(), next.targets.bytes());

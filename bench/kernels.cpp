@@ -2,7 +2,7 @@
 // copy show the rate and the bandwidth that bound the other rows.
 //
 //   bench_kernels --device cuda
-//   bench_kernels --device cuda --tiny     sizes that the emulated device finishes in a second
+//   bench_kernels --device cuda --tiny     small sizes: a second on an emulated GPU (docs/cuda.md)
 //   bench_kernels --only cross-entropy     one group of rows
 //
 // Prints one JSON object with a row for each operation. ms is the median time of a call over

@@ -110,7 +110,7 @@ int run(int argc, char** argv, dist::World& world) {
   std::vector<double> ms;
   std::vector<float> losses;
   const Batch batch{.global = options.batch, .micro = options.batch};
-  // A captured graph reads the memory of the first batch, so later batches are copied into it.
+  // A captured graph reads the memory of the first batch, so later batches are copied there.
   const Tensor images = images_of(options, 0);
   const Tensor labels = labels_of(options, 0);
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {

@@ -210,8 +210,8 @@ GradMode::~GradMode() {
 /// number of awaited contributions (Leaf::awaited) falls to zero.
 ///
 /// A nested pass differentiates operations that the backward of a node has run again
-/// (InputGradients::differentiate_through). It visits only the nodes that these have recorded, and
-/// adds to gradients that the outer pass has begun: check_gradients_begun, not begin_gradients.
+/// (InputGradients::differentiate_through). It visits only the nodes of these operations. It adds
+/// to the outer pass's gradients, so check_gradients_begun is called in place of begin_gradients.
 class BackwardPass {
  public:
   /// Collects the nodes that led to `outputs`, except those with a sequence number below `begin`.
@@ -260,8 +260,8 @@ class BackwardPass {
   }
 
   /// Delivers the gradient of one input to the input's producer or parameter. For a parameter,
-  /// counts one contribution as arrived. A contribution in scratch memory is `gradient`, which is
-  /// added. It is undefined if the contribution was written in place or the input got none.
+  /// counts one contribution as arrived, and adds `gradient` if it is defined. It is undefined if
+  /// the contribution was written in place, or if the input got none.
   static void deliver(const Node::Edge& edge, Tensor gradient) {
     if (edge.parameter.defined()) {
       Leaf& leaf = *edge.parameter.leaf();

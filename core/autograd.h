@@ -171,7 +171,8 @@ class InputGradients {
 
 /// Returns the rows of `table` (V, C) at `indices` (i32, any shape), for an operation to read. If
 /// the table is row-sparse, calls Leaf::look_up, and throws what this hook throws. Otherwise
-/// returns the table and the indices themselves.
+/// returns the table and the indices themselves. `used` is that of Leaf::look_up; without it, all
+/// indices are looked up.
 TableRows rows_of(const Tensor& table, const Tensor& indices);
 TableRows rows_of(const Tensor& table, const Tensor& indices, int64_t used);
 /// Returns the argument for an `InUse`: the table, or nullptr if the table is row-sparse, because
@@ -285,9 +286,9 @@ void check_one_device(std::initializer_list<const Tensor*> tensors);
 Tensor loss_with_history(const Tensor& loss);
 
 /// Computes the gradient of `loss` (one element) times `scale` for every trainable parameter that
-/// the loss depends on. After the visit of a node of the graph, releases the tensors that the node
-/// has saved. Throws if the loss does not have one element, if it has no history, or if an earlier
-/// backward has used its graph.
+/// the loss depends on. Visits the nodes of the graph one by one, and releases a node's saved
+/// tensors right after its visit. Throws if the loss does not have one element, if it has no
+/// history, or if an earlier backward has used its graph.
 void backward(const Tensor& loss, float scale = 1.0f);
 
 }  // namespace tessera

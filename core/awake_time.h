@@ -19,8 +19,8 @@ class AwakeTime {
   static constexpr std::chrono::milliseconds longest_counted{500};
 
   /// Counts the time since the last look(), or since the construction, but at most half a second of
-  /// this time. So call look() more often than every half second. A longer time means that this
-  /// process itself was stopped, for example because the user has stopped the job.
+  /// this time. So call look() more often than every half second. A longer time between two calls
+  /// is taken as a stop of this process, for example because the user has stopped the job.
   void look() {
     const auto now = Clock::now();
     counted_ += std::min<Clock::duration>(now - last_, longest_counted);

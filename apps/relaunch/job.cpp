@@ -155,9 +155,10 @@ class RunningJob {
     }
   }
 
-  // Forwards the waiting signals to mpirun. mpirun can pass signals to ranks only once all ranks
+  // Forwards the waiting signals to mpirun. mpirun can pass signals to ranks only after all ranks
   // have started. If the run is told to end and its ranks do not start in time, for instance
-  // because a host does not answer, mpirun is terminated. A run without ranks has nothing to save.
+  // because a host does not answer, this function terminates mpirun. No work is lost, because
+  // training begins only when all ranks have started.
   void pass_signals_on() {
     constexpr std::chrono::seconds patience(15);
     if (begun_ == end_.ranks) {
@@ -170,8 +171,9 @@ class RunningJob {
   }
 
   // When a rank dies, mpirun ends the other ranks and itself in about a second. But if a host does
-  // not answer, mpirun waits for the host forever. So this function kills mpirun. The rank parents
-  // on mpirun's own host (rank_parent.h) then notice that mpirun is gone, and end their ranks.
+  // not answer, mpirun waits for the host forever. So this function kills mpirun if it still runs
+  // `patience` after `died_`. The rank parents on mpirun's own host (rank_parent.h) then notice
+  // that mpirun is gone, and end their ranks.
   void end_hanging_launcher() {
     constexpr std::chrono::seconds patience(6);
     if (!died_ || Clock::now() - *died_ <= patience) return;

@@ -79,8 +79,8 @@ class LastResort {
   }
 
   /// Must be called when the child has ended. If this object sent SIGTERM, waits until all
-  /// processes of the child's group have ended. Kills those that still run after last_patience_s.
-  /// If the child was a wrapper, the program that it started is in the group.
+  /// processes of the child's group have ended: the child may be a wrapper, and the program that it
+  /// started may still run. Kills processes that still run last_patience_s after SIGUSR2 arrived.
   void await_group() {
     while (sent_ == SIGTERM && ::kill(-child_, 0) == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

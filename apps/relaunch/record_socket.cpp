@@ -38,7 +38,7 @@ struct Address {
 };
 
 // A launcher may copy the environment to another host, where another relaunch may have the same
-// process number. Without the random part, ranks there would send their records to that relaunch.
+// process id. Without the random part, ranks there would send their records to that relaunch.
 std::string random_name() {
   std::random_device random;
   return fmt::format("tessera-relaunch-{}-{:08x}{:08x}", ::getpid(), random(), random());

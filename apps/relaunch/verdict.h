@@ -40,15 +40,15 @@ struct Verdict {
   int64_t finished_steps = 0;  // for stalled
 };
 
-/// Judges a job by the first of these cases that applies. F is the first rank that failed or timed
-/// out in a collective, by the order of the records.
+/// Judges a job by the first of these cases that applies. F is the rank of the first record that
+/// reports a failure, or a timeout in a collective.
 ///
 ///   mpirun ended with exit code 0            finished
 ///   a signal killed ranks                    the first killed rank is lost
 ///   mpirun crashed, and a rank               failed
 ///     has bad input
 ///   mpirun crashed, and a rank timed out     the ranks it waited for are lost, and the silent
-///     and knows for whom it waited             ranks on their hosts
+///     and listed ranks it waited for           ranks on their hosts
 ///   mpirun crashed in any other case         crashed
 ///   F failed, but not by bad input;          the silent ranks are lost
 ///     mpirun hung, and ranks are silent
@@ -60,10 +60,10 @@ struct Verdict {
 ///   ranks are silent                         the silent ranks are lost
 ///   none of these                            failed
 ///
-/// A rank is silent if it reported nothing after its start, although other ranks did. Not all ranks
-/// that a rank waited for are lost. Those that timed out too are left out. Of the others, the first
-/// of these groups that is not empty is lost: the ranks that were stopped, the ranks that did not
-/// wait for other ranks themselves, all of them.
+/// A rank is silent if it reported nothing after its start, although other ranks did. In the rows
+/// above, the ranks that a rank waited for do not include ranks that timed out too. Of the others,
+/// only the first of these groups that is not empty is lost: the ranks that were stopped; the ranks
+/// that did not wait for other ranks themselves; all of them.
 ///
 /// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun breaks the
 /// ranks' connections. So any error that a rank reports then, except for bad input, counts as a
