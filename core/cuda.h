@@ -41,7 +41,7 @@ void use_device(int index);
 /// stream, which all threads share.
 void* current_stream(int index);
 
-/// As long as the scope lives and is the calling thread's innermost scope, the thread's launches on
+/// While this object is the calling thread's innermost StreamScope, the thread's launches on
 /// `device` go to `stream`.
 class StreamScope {
  public:
@@ -58,7 +58,8 @@ class StreamScope {
 /// Makes a new stream, a cudaStream_t, which lives as long as the process.
 void* new_stream(int index);
 
-/// The device's stream for copies, a cudaStream_t. The copies overlap with the compute stream.
+/// The device's stream for copies, a cudaStream_t. Its copies can overlap with the kernels on the
+/// compute stream.
 void* copy_stream(int index);
 
 /// Marks a point in the calling thread's current stream on a device. Copies of an Event mark the

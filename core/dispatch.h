@@ -1,5 +1,5 @@
-// Declares a launcher, the function that starts a kernel, for the CPU and for CUDA. kernels::name
-// calls the launcher of the context's device.
+// TESSERA_KERNEL(name, ...) declares a launcher, the function that starts a kernel, for the CPU and
+// for CUDA. `kernels::name` calls the launcher of the context's device.
 //
 //   TESSERA_KERNEL(scale, const Tensor& y, const Tensor& x, float factor)   // in the header
 //   kernels::scale(context, y, x, 2.0f);                                    // where it is called

@@ -45,8 +45,8 @@ class MemoryLedger {
   int64_t current_total() const;
   /// Peak of the sum over categories, which is at most the sum of the peaks.
   int64_t peak_total() const;
-  /// Accounts for memory that is allocated and freed again now, by the launch of a CUDA graph.
-  /// Raises the peaks as if the peaks of `passing` were allocated in addition to the current bytes.
+  /// Counts the memory that a launch of a CUDA graph allocates and frees. Raises each peak to at
+  /// least the current bytes plus the same peak of `passing`, the ledger of the graph's capture.
   void add_passing(const MemoryLedger& passing);
   /// Lowers every peak to the current bytes.
   void reset_peaks();

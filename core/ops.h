@@ -134,7 +134,8 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads);
 /// if `scale` is given. The sum of an empty bag is zero. indices are i32 (L), offsets i32 (B + 1).
 /// scale is f32 (B) and has no gradient. indices[i] with i >= offsets[B] are never read, so the
 /// indices of all batches can be padded to the same L. Throws if an index that is read is outside
-/// [0, V), and for offsets that decrease or are outside [0, L].
+/// [0, V), and for offsets that decrease or are outside [0, L]. If the table is row-sparse
+/// (Leaf::look_up in core/autograd.h), also throws unless offsets[0] is 0.
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale = {});
 

@@ -28,8 +28,8 @@ void check_dtypes(const ProductArgs& args) {
       dtype_name(args.dtype), dtype_name(args.c_dtype));
 }
 
-/// Computes a product over k = 0, whose sum is zero: overwrites c with the bias (or zeros), or adds
-/// the bias to c.
+/// Computes a product with k = 0, whose sums have no terms: overwrites c with the bias (or with
+/// zeros), or adds the bias to c.
 void add_no_terms(const ProductArgs& args) {
   if (args.accumulate && !args.bias) return;
   visit_float(args.dtype, "gemm", [&]<class T>() {

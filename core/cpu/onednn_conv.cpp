@@ -51,9 +51,9 @@ struct Convolution {
 
 /// The tensors of a convolution in the library's terms.
 struct Layouts {
-  dnnl::memory::desc x, y, bias;       // also for gradients
+  dnnl::memory::desc x, y, bias;       // x and y also describe dx and dy
   dnnl::memory::desc weight, dweight;  // in the layout that the library chooses
-  dnnl::memory::desc plain_weight;     // in the caller's layout, also for the gradient
+  dnnl::memory::desc plain_weight;     // the caller's layout of the weight and its gradient
   dnnl::memory::dims stride, dilation, padding;
   bool strides_few_channels = false;
   bool has_few_channels = false;

@@ -100,8 +100,8 @@ struct ProblemHash {
   }
 };
 
-/// Sets OpenMP's number of threads as long as the object lives. oneDNN reads the number both when a
-/// primitive is made and when the primitive runs.
+/// While the object lives, overrides the calling thread's number of OpenMP threads. oneDNN reads
+/// the number both when a primitive is made and when the primitive runs.
 class TeamSize {
  public:
   explicit TeamSize(int threads) : before_(omp_get_max_threads()) {

@@ -10,8 +10,8 @@ struct Library {
   std::string instructions;  // the widest set that oneDNN may use: "avx512_core_bf16"
   std::string math_mode;     // "strict", or what f32 may be rounded to: "bf16", "f16", "any"
 };
-/// The oneDNN of this process. The environment variables ONEDNN_MAX_CPU_ISA and
-/// ONEDNN_DEFAULT_FPMATH_MODE change its instructions and its math mode.
+/// Describes the oneDNN that this process uses. The environment variable ONEDNN_MAX_CPU_ISA limits
+/// the instruction set, and ONEDNN_DEFAULT_FPMATH_MODE sets the math mode.
 Library library();
 
 }  // namespace tessera::cpu::onednn

@@ -1,6 +1,7 @@
 // A cache of oneDNN primitives. Making a primitive often takes longer than the product that it
 // computes, so all primitives of a training step must stay cached. The cache is bounded, because
-// generating text has new sizes for every token, and each primitive takes memory for its code.
+// text generation needs products of new sizes for every token, and each primitive takes memory for
+// its code.
 #pragma once
 
 #include <cstdint>

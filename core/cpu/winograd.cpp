@@ -82,8 +82,8 @@ void transform_images(const Images& from, const Round& round, const Matrices& to
   });
 }
 
-/// Transforms the rows of `from` to a round's tiles of the images, and adds the bias unless it is
-/// null.
+/// Transforms the rows of `from` back to the pixels of a round's tiles, adds the bias unless it is
+/// null, and writes the pixels to the images `to`.
 void transform_back(const Matrices& from, const Round& round, const Images& to,
                     const float* bias) {
   parallel_ranges(round.tiles, positions * to.channels, [&](int64_t begin, int64_t end) {
@@ -229,7 +229,7 @@ class Convolution {
   }
 
   /// True if each round after the first adds its products to those of the rounds before. A product
-  /// that is added may need more scratch memory than one that is only written.
+  /// that adds to its destination may need more scratch memory than one that overwrites it.
   bool accumulates() const {
     return args_.pass == Conv2dPass::weight_gradient && round_ < tiles_;
   }

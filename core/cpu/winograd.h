@@ -8,7 +8,7 @@
 // the weight,
 //
 //   forward             y  = A^T [sum over channels of (G g G^T) * (B^T d B)] A
-//   gradient of x       the same, with the pixels of dy and the weight turned by 180 degrees
+//   gradient of x       the same with dy as d, and with the weight turned by 180 degrees as g
 //   gradient of weight  dg = G^T [sum over tiles of (A dy A^T) * (B^T d B)] G
 //
 // where * multiplies two squares of 6 x 6 numbers position by position. For each of the 36
@@ -25,8 +25,9 @@ namespace tessera::cpu::winograd {
 
 /// True if the algorithm can compute the pass and is faster than direct sums: f32, a 3x3 kernel,
 /// stride, padding and dilation of 1, one group, numbers of channels that are multiples of 16, and
-/// at least half as many pixels as channels. With fewer pixels, transforming the weight takes more
-/// time than the algorithm saves. The answer is the same on all processors.
+/// at least half as many pixels in all images as the larger number of channels. With fewer pixels,
+/// transforming the weight takes more time than the algorithm saves. The answer is the same on all
+/// processors.
 bool suits(const onednn::ConvArgs& args);
 
 /// Computes one pass that suits() accepts, with the calling thread's number of threads. The

@@ -98,7 +98,7 @@ thread_local int scoped_device = -1;
 thread_local void* scoped_stream = nullptr;
 bool shared_with_host = false;
 
-/// True if `kind` is a token or a target class outside the vocabulary.
+/// True if a fault of this kind reports a token or a target class outside the vocabulary.
 bool of_vocabulary(FaultKind kind) {
   return kind == FaultKind::embedding_token || kind == FaultKind::embedding_bag_token ||
          kind == FaultKind::cross_entropy_target ||
@@ -250,8 +250,8 @@ void free(int, void* data, void* stream, const MemoryLedger* captured) {
   const MemoryLedger* const now = running != nullptr ? running->memory.get() : nullptr;
   if (captured != now) {
     // Memory that was allocated outside of any capture, but is freed during one, is kept until the
-    // capture ends. Memory that was allocated during a capture must be freed during it. If it is
-    // freed later, the capture has failed: its graph never runs, so there is no memory to free.
+    // capture ends. If memory outlives the capture that allocated it, the capture fails and its
+    // graph never runs. A later free of this memory therefore has nothing to do.
     if (captured == nullptr) running->freed.emplace_back(data, stream);
     return;
   }

@@ -99,7 +99,8 @@ struct Graph::Captured {
   cudaGraphExec_t executable = nullptr;
 
   ~Captured() {
-    // Launches in flight still complete. A destructor cannot report errors.
+    // Launches in flight still complete. Errors are ignored, because a destructor cannot report
+    // them.
     if (executable != nullptr) (void)cudaGraphExecDestroy(executable);
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
   }
