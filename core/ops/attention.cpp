@@ -4,7 +4,8 @@
 //
 // The CPU kernels are the loops of attention_tiles.h, which causal_attention uses too. The forward
 // keeps the logsumexp of each row of scaled scores, so that the backward can recompute p from q and
-// k. dk and dv are summed in f32 over the heads that share k and v, one head after the other.
+// k. dk and dv are summed in f32 over the heads of q that share a head of k and v, one head after
+// the other.
 #include "core/ops/attention.h"
 
 #include <cmath>

@@ -3,10 +3,10 @@
 // memory for only 256 queries, and stay in the L2 cache unless heads and keys are many. If causal,
 // keys that no query of the tile sees are left out.
 //
-// The backward sums dk and dv of a sequence in f32, over all tiles and over the heads that share k
-// and v. The last tile is processed first: it sees all keys, also if causal, so it can overwrite
-// every sum. In the last tile, the first of the heads that share k and v overwrites the sums. All
-// other heads and tiles add to the sums.
+// The backward sums dk and dv of a sequence in f32, over all tiles and over the heads of q that
+// share a head of k and v. The last tile is processed first: it sees all keys, also if causal, so
+// it can overwrite every sum. In the last tile, the first of the heads that share a head of k and v
+// overwrites the sums. All other heads and tiles add to the sums.
 #include "core/ops/attention.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Tile {
   int64_t first;
   int64_t rows;
   int64_t keys;
-  int64_t hidden;  // row 0 does not see the last `hidden` keys; each next row sees one key more
+  int64_t hidden;  // row r does not see the last max(0, hidden - r) keys
   float scale;
 
   int64_t all_rows() const { return heads * rows; }

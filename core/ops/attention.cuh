@@ -1,7 +1,8 @@
 // Shared by the CUDA kernels of causal_attention. Locates a head in packed qkv, assigns tiles to
 // thread blocks, and multiplies tiles in shared memory on tensor cores.
 // attention_plain.cuh multiplies tiles without tensor cores: for f32, for heads of a size D other
-// than 64 and 128, and at addresses that are not aligned to 16 bytes.
+// than 64 and 128, at addresses that are not aligned to 16 bytes, and for D = 128 on GPUs with too
+// little shared memory (on_tensor_cores).
 //
 // A warp owns 16 M rows of a product (M is 1 or 2) and all columns. So the softmax of a row stays
 // within four lanes, and the result of one product becomes an operand of the next product without
@@ -90,7 +91,8 @@ __device__ Head<T> head_of(T* qkv, const Sizes& s, int pair) {
 }
 
 /// The work of a thread block: a tile of tokens of one head. The thread blocks of a head have
-/// consecutive indices. So they run at about the same time, and read the same keys from the cache.
+/// consecutive indices, so they run at about the same time. They loop over the same keys (or
+/// queries), and find these in the cache.
 struct Work {
   int pair;   // index of the pair of a sequence and a head
   int first;  // first token of the tile
@@ -164,8 +166,8 @@ __device__ void load_tile(SharedAddress tile, Slice<const T> from, int first, in
   }
 }
 
-/// Blocks in shared memory. A block has `keys` keys, followed by the values of these keys. Blocks
-/// are double-buffered: while warps work on one block, the next block is copied.
+/// Blocks of keys in shared memory. Each has `keys` keys, followed by the values of these keys. The
+/// blocks are double-buffered: while warps work on one block, the next block is copied.
 template <class T, int D, int keys>
 struct KeyBlocks {
   static constexpr uint32_t half = keys * pitch<D>;
@@ -297,9 +299,10 @@ __device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int colu
 }
 
 /// Writes a warp's result (16 M, D) to the tokens from `first` on. Multiplies row
-/// 16 m + 8 half + lane / 4 by factor(m, half). A lane has only 4 adjacent bytes of a row, but one
-/// store can write 16. So the warp first copies the result to shared memory, into the rows of
-/// `tile` from `row` on, and then stores 16 bytes at a time. No other warp uses these rows.
+/// 16 m + 8 half + lane / 4 by factor(m, half). A lane holds its part of a row in pieces of 4
+/// adjacent bytes, but one store can write 16. So the warp first copies the result to shared
+/// memory, into the rows of `tile` from `row` on, and then stores 16 bytes at a time. No other warp
+/// uses these rows.
 template <int D, class T, int M, class Factor>
 __device__ void store_rows(Slice<T> to, int first, int tokens, const float (&c)[M][D / 8][4],
                            const Factor& factor, T* tile, int row) {

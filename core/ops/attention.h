@@ -4,9 +4,9 @@
 // Workspace on the CPU: a Scratch for each thread (attention_scratch.h). The CUDA launchers process
 // at most R = min(T, 256) queries of one sequence at a time. Besides the workspace of products
 // (core/product.h), the CUDA launchers need this workspace:
-//   forward    scores (H, R, S) in f32 and, for 16-bit types, also in that type; (H, R, D) in f32
+//   forward    scores (H, R, S) in f32, and again in q's type if it has 16 bits; y (H, R, D) in f32
 //   backward   the (H, R, S) tensors of the forward twice, for the scores and for their gradient;
-//              (H, R, D), (H, R) and two (G, S, D) in f32
+//              dq (H, R, D), the sums of dy * y (H, R), dk and dv (G, S, D), all in f32
 #pragma once
 
 #include <cstdint>

@@ -133,9 +133,9 @@ ProductArgs rows_product(const Sizes& s, const Block& x, const T* weights, Slice
           .dtype = dtype_of<T>};
 }
 
-/// to (keys, D) = weights (rows, keys)^T b (rows, D), summed over the tiles of all heads that share
-/// k and v. The last tile of the first head must be processed first: it sees all keys, so its
-/// product overwrites all of `to`. The products of all other tiles are added to `to`.
+/// to (keys, D) = weights (rows, keys)^T b (rows, D), summed over the tiles of all heads of q that
+/// share a head of k and v. The last tile of the first head must be processed first: it sees all
+/// keys, so its products overwrite the sums of all keys. The products of all other tiles are added.
 template <class T>
 ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice<const T> b,
                          float* to, bool first_head) {
@@ -149,8 +149,8 @@ ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice
           .dtype = dtype_of<T>};
 }
 
-/// Returns the workspace of the largest product of a pass, in floats, rounded up to whole cache
-/// lines.
+/// Returns the largest workspace of any product of the forward or, if `backward`, of the backward.
+/// The result is in floats, rounded up to whole cache lines.
 template <class T>
 int64_t product_floats(const Sizes& s, bool backward) {
   const Slice<const T> q{nullptr, s.q.stride};

@@ -32,7 +32,7 @@ void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
 
 /// Returns how many scores the loops over row r of a block must visit: the number of visible
 /// scores, rounded up to a multiple of 16 (at most x.keys), so that loops go over whole vectors.
-/// Sets the visited scores that are masked to -infinity.
+/// Among these scores, sets the masked ones to -infinity.
 inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r) {
   // `seen` is zero or negative if this row sees no key of the block, but later rows of the tile do.
   // This can happen only if there are more keys than queries.
@@ -85,7 +85,7 @@ void forward_block(const Sizes& s, const Head<const T>& head, const Block& x,
   scratch.multiply(rows_product<T>(s, x, scratch.probabilities, head.v.rows(x.key), scratch.out));
 }
 
-/// Computes the tile's rows of y and of logsumexp, for the tile of one head that starts at `row`.
+/// Computes the rows of y and of logsumexp for one tile of a head. The tile starts at query `row`.
 /// logsumexp has one element for each query of the head.
 template <class T>
 void forward_tile(const Sizes& s, const Head<const T>& head, int64_t row, Slice<T> y,
@@ -152,9 +152,9 @@ struct HeadGradients {
   bool first_head;         // true for the first of the heads of q that share a head of k and v
 };
 
-/// Computes dq for the tile of one head that starts at `row`, and adds the tile's contribution to
-/// scratch.dk and scratch.dv. The last tile of the first head overwrites dk and dv instead (see
-/// keys_product).
+/// Computes dq for one tile of a head, and adds the tile's contribution to scratch.dk and
+/// scratch.dv. The tile starts at query `row`. The last tile of the first head overwrites dk and dv
+/// instead (see keys_product).
 template <class T>
 void backward_tile(const Sizes& s, const Head<const T>& head, int64_t row,
                    const HeadGradients<T>& g, const Scratch<T>& scratch) {

@@ -38,7 +38,7 @@ int64_t check_batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bi
 }
 
 /// The statistics that x is normalised with, f32 (C) each, computed from `rows` rows. `rows` is 0
-/// for given statistics, which do not depend on x.
+/// for the statistics given to batch_norm_with, which do not depend on x.
 struct Statistics {
   Tensor mean, variance;
   int64_t rows = 0;

@@ -1,8 +1,8 @@
-// Loops over flat data on the CPU, in blocks of 256 elements. One thread processes a whole block.
-// A loop computes its elements in SIMD vectors, and the last few one by one if they do not fill a
-// vector. An element's result may have other bits if it is computed alone. Because no block is
-// divided between threads, only the last elements of the data are computed one by one, for any
-// number of threads.
+// Loops over flat data on the CPU, in blocks of 256 elements. A loop computes its elements in SIMD
+// vectors, and the last few one by one if they do not fill a vector. An element that is computed
+// alone may get other bits than in a vector. A block fills whole vectors, and no block is divided
+// between threads. So only the last elements of the data are computed one by one, for any number of
+// threads.
 //
 // Loops over blocks may use `omp simd`, which promises the compiler that elements are independent.
 // The promise holds even if an operation overwrites one of its sources, because iteration i then

@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// Rows of `width` elements to copy from one tensor to another. In the destination, row i begins at
-/// element to + i * to_stride. In the source, row i begins at element from + i * from_stride.
+/// Rows of `width` elements to copy from one tensor to another. Row i begins at element
+/// `to + i * to_stride` of the destination, and at element `from + i * from_stride` of the source.
 struct RowCopy {
   int64_t rows = 0;
   int64_t width = 0;

@@ -37,8 +37,8 @@ void check_options(const Conv2dOptions& options) {
   TESSERA_CHECK(groups >= 1, "conv2d: {} groups, expected at least 1", groups);
 }
 
-/// Returns the number of pixels of y along one axis. Throws if the kernel is larger than x with
-/// padding.
+/// Returns the number of pixels of y along one axis. Throws if the dilated kernel is larger than x
+/// with its padding.
 int64_t out_pixels(const char* axis, int64_t pixels, int64_t kernel, int64_t stride,
                    int64_t padding, int64_t dilation) {
   const int64_t covered = dilation * (kernel - 1) + 1;
@@ -150,8 +150,9 @@ void compute_pass(const Context& context, const onednn::ConvArgs& args, const Te
   winograd::suits(args) ? winograd::convolve(args, memory) : onednn::convolve(args, memory);
 }
 
-/// Computes one of x, weight and y, which `pass` selects, from the other two tensors. If this CPU
-/// has no fast products in the dtype, computes with f32 copies.
+/// Computes y from x and weight if `pass` is forward. In the two gradient passes, `y` holds dy, and
+/// the result dx or dweight is written to `x` or `weight`. If this CPU has no fast products in the
+/// dtype, computes with f32 copies.
 void convolve(const Context& context, Conv2dPass pass, const Conv2dSizes& sizes, const Tensor& x,
               const Tensor& weight, const Tensor& y, const Tensor& bias = {}) {
   const onednn::ConvArgs args{pass, sizes, y.dtype(), bias.defined()};

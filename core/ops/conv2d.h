@@ -1,5 +1,6 @@
-// The kernel launchers of conv2d, the sizes of a convolution, and its workspace in bytes (for plans
-// of memory). Images are (N, H, W, C): N images of H rows and W columns of pixels, C channels.
+// The kernel launchers of conv2d, the sizes of a convolution, and its workspace in bytes, which
+// models/image uses to plan memory. Images are (N, H, W, C): N images of H rows and W columns of
+// pixels, C channels.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ TESSERA_KERNEL(conv2d_backward, const Tensor& dx, const Tensor& dweight, const T
                const Tensor& dy, const Tensor& x, const Tensor& weight,
                const Conv2dOptions& options)
 
-/// The sizes and options of a convolution, without the dtype and without the presence of a bias.
+/// The sizes and options of a convolution, but not its dtype or whether it has a bias.
 struct Conv2dSizes {
   int64_t images = 0, height = 0, width = 0, channels = 0;  // of x
   int64_t out_height = 0, out_width = 0, out_channels = 0;  // of y

@@ -163,9 +163,9 @@ struct GradientRow {
   int64_t columns;
 };
 
-/// Writes the gradient for one batch of a thread's elements of a row (load_batch). The thread reads
-/// the whole batch before it writes, so `out` may be `x`. If `whole`, the caller promises that no
-/// element is past the end of the row.
+/// Writes the gradient for the batch of elements that load_batch loads with `first` and `step`. The
+/// thread reads the whole batch before it writes, so `out` may be `x`. If `whole`, the caller
+/// promises that no element is past the end of the row.
 template <bool whole, int n, bool aligned, class D, class T>
 __device__ inline void write_gradient(D* out, const T* x, const GradientRow& row, int64_t first,
                                       int64_t step) {

@@ -10,7 +10,7 @@
 
 namespace tessera::ops {
 
-/// Throws unless logits are (..., V) and targets are i32 (...) with at least one element.
+/// Throws unless logits are (..., V) and targets are i32 (...), with at least one row and V > 0.
 void check_cross_entropy(const Tensor& logits, const Tensor& targets);
 
 }  // namespace tessera::ops

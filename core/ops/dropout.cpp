@@ -4,10 +4,11 @@
 //
 // The random word that decides whether an element is kept is a function of (seed, step, sample,
 // layer, element) alone. Each call of philox(counter, key) draws the words of four elements:
-//   key      is two words of philox((step, purpose), seed), so that each step of each seed has its
-//            own stream of random numbers, unless two of these 64-bit keys are equal by chance;
-//   counter  is (element / 4, sample, layer low, layer high). Word element % 4 of the result
-//            decides whether the element is kept.
+//   key      is the first two words of philox((step, purpose), seed). So each step of each seed has
+//            its own stream of random numbers, unless two of these 64-bit keys are equal by chance.
+//   counter  is (element / 4, sample, layer low, layer high).
+// Of the four words of the result, the word at index (element % 4) decides whether the element is
+// kept.
 // The counter holds all bits of element / 4, sample and layer. So within a step, each group of four
 // elements has its own counter, provided that no two dropouts have the same `layer`.
 #include <cmath>

@@ -74,7 +74,7 @@ __device__ inline int32_t sum_before(int32_t value) {
     const int32_t other = __shfl_up_sync(whole_warp, sum, static_cast<unsigned>(offset));
     if (lane >= offset) sum += other;
   }
-  __syncthreads();  // other warps may be reading warp_sums in the previous call
+  __syncthreads();  // other warps may still read the previous call's warp_sums
   if (lane == warp_size - 1) warp_sums[warp] = sum;
   __syncthreads();
   int32_t before = sum - value;

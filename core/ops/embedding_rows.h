@@ -108,10 +108,10 @@ struct TokenOrder {
   Tensor order;  // i32, one for each position
 };
 
-/// Sorts rows of dy by token, with a counting sort. A position is a place where the input looks up
-/// a token, and belongs to one row of dy. `for_each(body)` must call body(token, row) for every
-/// position, in order; sort_by_token calls `for_each` twice. `positions` is an upper bound on the
-/// number of positions, and determines the size of the workspace.
+/// Sorts rows of dy by token, with a counting sort. A position is an index into the operation's
+/// list of tokens, and belongs to one row of dy. `for_each(body)` must call body(token, row) for
+/// every position, in order; sort_by_token calls `for_each` twice. `positions` is an upper bound on
+/// the number of positions, and determines the size of the workspace.
 template <class ForEach>
 TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t vocabulary,
                          ForEach&& for_each) {
