@@ -59,16 +59,17 @@ struct MeasuredProduct {
   int proposals = 0;
 };
 /// Times cuBLASLt's proposals for a product, on random values. `fastest` is the first proposal
-/// unless another proposal takes less than 98 % of the first proposal's time. Proposals that may
-/// give different bits in each run are left out, as they are without tuning. The host waits for the
-/// measurements. Throws if cuBLASLt proposes no algorithm.
+/// unless another proposal takes less than 98 % of the first proposal's time. As without tuning,
+/// cuBLASLt is asked only for algorithms that do not split k, or that add the partial sums in f32
+/// and in a fixed order. The host waits for the measurements. Throws if cuBLASLt proposes no
+/// algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
 /// After this call, each product in `products` uses the algorithm given with it. Every other
 /// product keeps its algorithm or, if it has none, gets the heuristic's first proposal. Throws, and
 /// changes nothing, if an algorithm in `products`
 ///  - is refused by cuBLASLt for the product,
-///  - may add in a different order in each run,
+///  - splits k, unless it adds the partial sums in f32 and in a fixed order,
 ///  - takes more than 32 MiB of workspace, or
 ///  - needs better aligned addresses than the product has.
 void use_tuned_products(int device, const std::vector<TunedProduct>& products);

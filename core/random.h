@@ -81,8 +81,9 @@ struct DropoutState {
 
   uint64_t seed = 0;
   int64_t step = not_set;
-  int64_t first_sample = 0;   // row 0 of dropout's input is this sample of the global batch
-  bool is_ambiguous = false;  // true while micro-batches of two optimizers are open on the thread
+  int64_t first_sample = 0;  // row 0 of dropout's input is this sample of the global batch
+  // True while two or more optimizers have open micro-batches on the thread.
+  bool is_ambiguous = false;
 
   bool is_set() const { return step != not_set; }
   /// Throws if is_ambiguous.

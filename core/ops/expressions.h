@@ -60,8 +60,8 @@ struct Scalars {
 // or overflow for many b.
 //
 // bce_with_logits of a logit a and a target b in [0, 1] is
-// -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))). The table has an equal expression in which no
-// exponential overflows.
+// -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))). The table computes this value in a form in
+// which no exponential overflows.
 #define TESSERA_BINARY_EXPRESSIONS(X)                                                           \
   X(add,     linear,  a + b,                      1.0f,                   1.0f)                 \
   X(sub,     linear,  a - b,                      1.0f,                   -1.0f)                \

@@ -48,7 +48,7 @@ Lines lines_of(Picking picking, const Shape& shape, int dim, int64_t count) {
   return lines;
 }
 
-/// Throws unless `shape` is the shape of x in all dimensions but `dim`.
+/// Throws unless `shape` and the shape `x` are equal in all dimensions except `dim`.
 void check_shape(Picking picking, const char* what, const Shape& shape, const Shape& x, int dim) {
   bool fits = shape.rank() == x.rank();
   for (int d = 0; fits && d < x.rank(); ++d) fits = d == dim || shape[d] == x[d];

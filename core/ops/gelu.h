@@ -1,5 +1,5 @@
 // GELU in its tanh approximation: the launchers, and the function and its derivative for the CPU
-// loops of gelu.cpp and of fused operations.
+// loops of gelu.cpp.
 //
 //   gelu(x) = x/2 (1 + tanh(u)) = x sigmoid(2u),  u = sqrt(2/pi) (x + 0.044715 x^3)
 //

@@ -1,7 +1,7 @@
 // smoothed_cross_entropy: cross-entropy of logits (R, V) and targets (R), with target probabilities
 // (1 - smoothing) onehot(target) + smoothing / V. The result is the mean of the rows' losses.
-// Compared with cross_entropy, the loss of row r, and the gradient of the mean with respect to
-// logits[r], each have one more term:
+// Compared with cross_entropy, the loss of row r and the gradient of logits[r] each have one more
+// term:
 //   loss      smoothing * (logits[r][target] - mean(logits[r]))
 //   gradient  smoothing * (onehot(target) - 1 / V) * dloss / R
 #include "core/autograd.h"

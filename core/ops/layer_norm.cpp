@@ -1,6 +1,6 @@
 // layer_norm: x (..., C), weight (C), bias (C) -> y (..., C). For each of the R rows
 //   y = (x - mean) * rstd * weight + bias,  rstd = 1 / sqrt(variance + epsilon)
-// (Ba, Kiros and Hinton, arXiv:1607.06450). mean and rstd (R) are kept for the gradient.
+// (Ba, Kiros and Hinton, arXiv:1607.06450). The gradient needs x, weight, mean (R) and rstd (R).
 #include "core/ops/layer_norm.h"
 #include "core/ops/layer_norm_rows.h"
 
@@ -71,7 +71,7 @@ namespace {
 
 /// With n = (x - mean) * rstd and dn = dy * weight:
 ///   dx = rstd * (dn - mean(dn) - n * mean(dn * n)) + dsum
-/// `dsum` may be null.
+/// `dsum` (see layer_norm.h) may be null, and then counts as zero.
 template <class T>
 void input_gradient_row(T* dx, const T* dy, const T* dsum, const T* x, const T* weight,
                         RowStatistics row, int64_t channels) {

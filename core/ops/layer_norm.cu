@@ -75,6 +75,7 @@ struct RowStatistics {
 
 /// With n = (x - mean) * rstd and dn = dy * weight:
 ///   dx = rstd * (dn - mean(dn) - n * mean(dn * n)) + dsum
+/// dsum (see layer_norm.h) is added only if `with_dsum`.
 template <bool aligned, int turns, class T, int threads, int n, class Part, class Sum>
 __device__ inline void input_gradient_row(const RowWalk<threads, n>& walk, T* dx, const Part& dy,
                                           const Sum& dsum, bool with_dsum, const Part& x,

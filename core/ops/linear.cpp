@@ -6,10 +6,10 @@
 // Backward saves memory in two ways: g overwrites `pre`, and dW is computed before dx. dx does
 // not depend on x. So if x was recomputed for dW, x is freed before dx is allocated.
 //
-// y is not kept: the backward of the next layer computes y again, as GELU of the rounded `pre`
-// (Kept, core/autograd.h). The result must be exactly the y that the next layer's forward has read.
-// For this reason GELU is a separate kernel on all devices. An epilogue of cuBLASLt would compute
-// GELU of the f32 value before it is rounded to `pre`.
+// With GELU, a following linear layer does not keep its input y. Its backward computes y again, as
+// GELU of the rounded `pre` (Kept, core/autograd.h). The result must be exactly the y that the
+// following layer's forward has read. For this reason GELU is a separate kernel on all devices. An
+// epilogue of cuBLASLt would compute GELU of the f32 value before it is rounded to `pre`.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/gelu.h"
@@ -37,7 +37,7 @@ void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Wei
                 dtype_name(bias.dtype()), dtype_name(x.dtype()));
 }
 
-/// True if there will be a backward, which needs the value before the activation.
+/// True if the operation will be recorded. With an activation, its backward then needs `pre`.
 bool recorded(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return grad_enabled() && (x.requires_grad() || weight.requires_grad() || bias.requires_grad());
 }

@@ -1,9 +1,10 @@
 // The gradient of linear's bias on CUDA. cuBLASLt computes the products and adds the bias.
 //
-// The gradient of the bias is a separate kernel, not an epilogue of the product that computes the
-// weight's gradient. If the weight is frozen, this product is not computed, but the separate kernel
-// still gives the same bits. The kernel has a known order of addition and rounds once. The cost is
-// one more read of the gradient of y, which is little compared with the products.
+// A separate kernel computes the gradient of the bias. An epilogue of the product that computes the
+// weight's gradient could do so too, but this product is not computed if the weight is frozen. The
+// separate kernel gives the same bits whether or not the weight is frozen, adds in a known order
+// and rounds once. The cost is one more read of the gradient of y, which is little compared with
+// the products.
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"

@@ -15,11 +15,11 @@ namespace kernels {
 void linear_forward(const Context& context, const Tensor& y, const Tensor& pre, const Tensor& x,
                     const Tensor& weight, const Tensor& bias, WeightLayout layout,
                     Activation activation);
-/// Computes dweight and dbias, either of which may be undefined, from the gradient g (R, out) of
-/// x weight + bias. x may be undefined if dweight is undefined.
+/// Computes dweight and dbias from g (R, out), the gradient of the value before the activation.
+/// dweight or dbias may be undefined. x may be undefined if dweight is undefined.
 void linear_weight_gradient(const Context& context, const Tensor& dweight, const Tensor& dbias,
                             const Tensor& g, const Tensor& x, WeightLayout layout);
-/// Computes dx (R, in) from the gradient g (R, out) of x weight + bias.
+/// Computes dx (R, in) from g (R, out), the gradient of the value before the activation.
 void linear_input_gradient(const Context& context, const Tensor& dx, const Tensor& g,
                            const Tensor& weight, WeightLayout layout);
 }  // namespace kernels

@@ -4,9 +4,9 @@
 // of rows at a time. Each row is padded to logits_stride(V) elements.
 //
 // With bf16 operands on CUDA, logits are bf16. In this case the forward of a recorded loss also
-// computes the gradients. The forward overwrites each chunk of logits with the gradient of the
-// logits, as if the gradient of the loss were 1, and computes from it the chunk's part of dx and
-// dweight. The backward multiplies dx and dweight by the gradient of the loss.
+// computes the gradients. It takes the gradient of the loss as 1, and overwrites each chunk of
+// logits with the gradient of these logits. From this gradient the forward computes the chunk's
+// part of dx and dweight. The backward multiplies dx and dweight by the gradient of the loss.
 //
 // On CUDA, if V is not a multiple of 64, the products read a copy of a 16-bit weight. The copy has
 // logits_columns(V) rows: the V rows of the weight, followed by rows of zeros. The logits of the

@@ -7,7 +7,7 @@
 // With C = op(A) op(B) and dC the gradient of C, each gradient is a product again:
 //   dA = dC op(B)^T, or op(B) dC^T if A is stored transposed;
 //   dB = op(A)^T dC, or dC^T op(A) if B is stored transposed.
-// The gradient of a matrix used more than once is summed over its uses in f32.
+// If a matrix is used more than once, its gradient is a sum over all uses, accumulated in f32.
 #include <vector>
 
 #include "core/autograd.h"
@@ -168,8 +168,8 @@ class RepeatedSums {
   Tensor to_;
   bool separate_;
   Tensor sum_;
-  // [first matrix of a run]: true if the gradient of the run's matrices was written before, so that
-  // the next product must be added. Elements of other matrices are not used.
+  // used_[run.first] becomes true when the gradient of the run's matrices is first written. Later
+  // products are added to this gradient. Elements at other indices have no meaning.
   std::vector<bool> used_;
 };
 

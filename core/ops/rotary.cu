@@ -31,7 +31,7 @@ struct PairRows {
   const T* x;
   const float* table;
   int64_t rows;   // B T H: a row for each head of each token
-  int64_t pairs;  // in a row: D / 2
+  int64_t pairs;  // pairs per row: D / 2
   int64_t heads;
   int64_t positions;  // rows of the table
   Rotation rotation;

@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Writes a square for each of the `places` lookups of one side: the sum of the squares of the
-/// row's elements and of the bias that the lookup reads.
+/// Writes one value for each of the `places` lookups of one side: the sum of the squares of the
+/// row's elements, plus the square of the row's bias.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     row_squares_kernel(float* squares, Rows<T> rows, int64_t places, int64_t channels) {
@@ -141,7 +141,8 @@ __global__ void __launch_bounds__(threads)
 /// not compute. For each row v of the table, row_rest_kernel adds
 ///   - the sum of dy over the places (b, k) that use v to dbias[v];
 ///   - 2 * n * dsquares * row to dtable[v], and 2 * n * dsquares * bias to dbias[v], where n is the
-///     number of lookups of v. A lookup on the left serves K places, a lookup on the right one.
+///     number of lookups of v. A left row is looked up once for K places, a right row once for
+///     each place.
 template <class T>
 struct RowRest {
   T* dtable;              // null if not wanted
@@ -192,8 +193,8 @@ ProductSizes sizes_of(const RowProductInputs& in) {
           .shared = in.shared()};
 }
 
-/// Writes the squares for all lookups of one side, from squares[first] on. Returns the index after
-/// the last value written.
+/// Writes the values of row_squares_kernel for all lookups of one side, from squares[first] on.
+/// Returns the index after the last value written.
 template <class T>
 int64_t write_squares(const Context& context, const Tensor& squares, int64_t first,
                       const ops::Lookup& at) {

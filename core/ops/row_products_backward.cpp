@@ -107,7 +107,7 @@ void row_products_backward(const Context& context, const GradientTarget& table,
     const auto add_bias = [&](int64_t v, const Term* terms, int64_t count, float factor) {
       float sum = 0;
       for (int64_t i = 0; i < count; ++i) sum += terms[i].weight;
-      // As with the rows below, an infinite bias must not be multiplied by 0.
+      // If factor is 0, the bias must not be multiplied by it: 0 times an infinite bias is NaN.
       if (factor != 0) sum = multiply_add(factor, from.bias_of(v), sum);
       put_all(dbias + v, 1, bias.accumulate, [=](int64_t) { return sum; });
     };

@@ -1,5 +1,6 @@
-// cross_entropy with class weights, an ignored target or both, for R rows. Let w be 0 for an
-// ignored row, and otherwise the class weight of the row's target, or 1 without class weights. Then
+// cross_entropy with class weights, an ignored target or both, for R rows. The weight w of a row is
+// 0 if the row has the ignored target. Otherwise w is the class weight of the row's target, or 1
+// without class weights. Then
 //   loss [] = sum(w * (logsumexp(logits) - logits[target])) / sum(w).
 // The backward multiplies the gradient of each row by the row's share, w / sum(w). In cross_entropy
 // without weights, every row's share is 1 / R.
