@@ -26,8 +26,9 @@ struct RowProducts {
 /// looked-up rows and biases, each added once per lookup. Each product is summed in f32 and rounded
 /// once. For the penalty, each row's squares are summed in f32, and these sums are added in f64.
 /// Right indices (1, K) are shared by all b, and are allowed only if no gradient is recorded. A
-/// left side without indices has no bias. Throws for an index outside [0, V) of its table. On CUDA,
-/// the host's next synchronisation with the device throws.
+/// left side without indices has no bias, and its table is not row-sparse (core/autograd.h). Throws
+/// for an index outside [0, V) of its table. On CUDA, the host's next synchronisation with the
+/// device throws instead.
 RowProducts row_products(const Lookup& left, const Lookup& right, bool squares = false);
 
 }  // namespace tessera::ops

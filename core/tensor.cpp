@@ -43,8 +43,8 @@ Device Tensor::device() const {
 
 void* Tensor::raw() const {
   if (impl().storage == nullptr) {
-    // The hook is set while the parameter belongs to an optimizer. No operation uses a row-sparse
-    // table as a whole.
+    // The hook about_to_be_used is set while the parameter belongs to an optimizer. The message is
+    // wrong for a row-sparse table, which has the hook look_up: no operation uses the whole table.
     TESSERA_CHECK(!impl().leaf || !impl().leaf->about_to_be_used || impl().leaf->look_up,
                   "tensor: parameter '{}' has memory only while an operation uses it (ZeRO stage "
                   "3); ZeroOptimizer::for_each_parameter reads parameters outside of operations",

@@ -1,4 +1,4 @@
-// The text of any exception, for the end of a program.
+// The text of an exception, for people to read.
 #pragma once
 
 #include <exception>

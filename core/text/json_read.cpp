@@ -98,8 +98,8 @@ int64_t json_integer(const std::string& what, const json& value, int64_t least, 
     const auto number = value.get<int64_t>();
     if (number >= least && number <= greatest) return number;
   }
-  // If the caller sets no limits, the message names none, because the limits of int64 would only
-  // distract. The exception is an integer above the maximum of int64.
+  // If the caller sets no limits, the message names no range, because the range of int64 would only
+  // distract. For an integer above the maximum of int64, the message names this maximum.
   std::string range;
   if (least != INT64_MIN || greatest != INT64_MAX) {
     range = fmt::format(" from {} to {}", least, greatest);

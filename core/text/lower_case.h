@@ -1,4 +1,4 @@
-// For comparisons of names without regard to upper and lower case.
+// Converts text to lower case, so that names can be compared without regard to case.
 #pragma once
 
 #include <algorithm>

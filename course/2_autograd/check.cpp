@@ -101,9 +101,9 @@ struct Wanted {
   bool x, weight, bias;
 };
 
-// Runs the forward and backward of a layer. Only the gradients in `wanted` are wanted. Returns a
-// message if one of these gradients is wrong or an Error is thrown. If `without_bias`, the layer
-// has no bias.
+// Runs the forward and backward of a layer. `wanted` says which of x, weight and bias need a
+// gradient. Returns a message if one of these gradients is wrong or an Error is thrown. If
+// `without_bias`, the layer has no bias.
 std::string gradient_message(const Example& example, Wanted wanted, bool without_bias = false) {
   const Tensor x = wanted.x ? parameter("x", example.x) : example.x;
   const Tensor weight = parameter("weight", example.weight, wanted.weight);
@@ -153,7 +153,7 @@ std::string tied_message(const Example& example, const Example& other) {
   const Tensor weight = parameter("weight", example.weight);
   const Tensor first = linear(example.x, weight, {});
   const Tensor second = linear(other.x, weight, {});
-  // Backward visits the second use first.
+  // Backward visits the second use first, so the second contribution comes from the first use.
   backward(ops::add(contracted(first, example.dy), contracted(second, other.dy)));
   const Values by_first = example.dweight();
   const Values by_second = other.dweight();

@@ -42,8 +42,8 @@ class Mlp : public nn::Module {
     nn::materialize(*this);
     int64_t seed = 0;
     for (const nn::NamedParameter& named : named_parameters()) {
-      // The values are only -1, 0 and 1, because sums grow from layer to layer, and are exact only
-      // below 2^24.
+      // Sums grow from layer to layer, and f32 sums of integers are exact only below 2^24.
+      // Therefore the values are only -1, 0 and 1.
       const Tensor value = integers(named.parameter.shape(), ++seed);
       for (int64_t i = 0; i < value.elements(); ++i) {
         const auto small = static_cast<float>(static_cast<int>(value.data<float>()[i]) / 2 % 2);

@@ -45,7 +45,8 @@ std::string sum_message(const SumReport& report, int64_t ranks, const Batch& bat
       "expected",
       report.wrong.size(), report.wrong[0], report.ratio);
   const auto n = static_cast<double>(ranks);
-  // A program may divide by the number of the running step's micro-batches, or always by 7.
+  // A program may divide by the number of micro-batches in this step, or by the number in
+  // `training`, which is 7.
   int64_t divisor = 0;
   for (const int64_t m : {batch.micro_batches(), training.batch.micro_batches()}) {
     if (near(report.ratio, 1 / static_cast<double>(m))) divisor = m;

@@ -67,8 +67,8 @@ std::string loss_message(const Trial& trial, const std::vector<std::string>& wro
                     wrong.size(), wrong[0]);
 }
 
-// Returns a message if the traffic differs from that of stage 1. There, a rank sends each other
-// rank, for every micro-batch that it runs, the gradients of the shards that the other rank owns.
+// Returns a message if the traffic differs from that of stage 1. At stage 1, in each micro-step in
+// which a rank contributes, it sends every other rank the gradients of that other rank's shards.
 std::string traffic_message(const Trial& trial, const dist::Communicator& communicator) {
   const int64_t ranks = communicator.size();
   int64_t contributions = 0;
@@ -82,8 +82,9 @@ std::string traffic_message(const Trial& trial, const dist::Communicator& commun
 }
 
 // Returns a message if more than a third of the exchanges do not overlap with backward. An exchange
-// overlaps if a gradient becomes complete between its start and its wait. In the reference solution
-// one in six does not overlap, because the next layer's weight needs the memory at once.
+// overlaps if a gradient becomes complete between the exchange's start and its wait. In the
+// reference solution one exchange in six does not overlap, because the next layer's weight needs
+// the bucket's memory at once.
 std::string overlap_message(const Trial& trial) {
   const auto& list = trial.events.list();
   int64_t exchanges = 0;

@@ -28,7 +28,7 @@ class Zero3 : public Zero2 {
     std::vector<dist::Work> works;  // the calls that gather the unit; empty if it is not gathered
   };
   /// The units that a forward or a backward reads, in order. The first micro-step records the
-  /// order. Later micro-steps use it to gather ahead.
+  /// order. Later micro-steps use the order to gather the next unit before it is read.
   struct Order {
     std::vector<int> units;
     size_t next = 0;  // position in `units` of the next unit to be read

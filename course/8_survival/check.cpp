@@ -66,9 +66,9 @@ class Run {
   Survivor trainer_;
 };
 
-// Trains, and saves after `steps` steps. Returns a message if save() does not wait on all ranks
-// until the save counts. The message depends on the order of calls alone, and not on the speed of
-// ranks.
+// Trains, and saves after `steps` steps. Returns a message if save() has no barrier after its last
+// rename, which declares the save complete: a rank could then return from save() before the rename.
+// The message depends only on the order of calls, and not on the speed of ranks.
 std::string train_and_save(dist::Communicator& communicator, const fs::path& folder,
                            int64_t steps) {
   Run run(communicator);
@@ -85,7 +85,7 @@ std::string train_and_save(dist::Communicator& communicator, const fs::path& fol
 }
 
 // Resumes, and trains to the end. Returns a message about the first error, or an empty text.
-// resume() returns the number of steps before the save, which must be one of those in `allowed`.
+// resume() returns the number of steps before the save. `allowed` lists the correct numbers.
 std::string resume_message(dist::Communicator& communicator, const fs::path& folder,
                            const std::vector<int64_t>& allowed) {
   Run run(communicator);
@@ -105,7 +105,7 @@ std::string resume_message(dist::Communicator& communicator, const fs::path& fol
         "depends on the number of updates",
         run.updates(), step);
   }
-  // If the resume is wrong on any rank, no rank trains on.
+  // If the resume is wrong on any rank, no rank continues to train, because step() is collective.
   const Tensor failed = Tensor::zeros({1}, DType::i64);
   failed.data<int64_t>()[0] = wrong.empty() ? 0 : 1;
   communicator.all_reduce(failed, {}).wait();
