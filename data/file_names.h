@@ -1,5 +1,6 @@
-// The names by which files in a folder are recognized as data. Inline, because programs that read
-// neither images nor ratings compare the paths of their outputs with these names.
+// The names by which files in a folder are recognized as data. The functions are inline, so that
+// programs need not link the readers of images and ratings to compare the paths of their outputs
+// with these names.
 #pragma once
 
 #include <algorithm>

@@ -55,7 +55,7 @@ void Grade::require(const std::string& requirement, const std::string& wrong) {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
     found = fmt::format("  NO  {}\n      rank {}: {}", requirement, rank, all[rank]);
-    break;  // one message is enough, because most ranks have the same message
+    break;  // one message is enough: usually all ranks have the same message
   }
   found = dist::broadcast_text(communicator(), found);
   if (found.empty()) {
@@ -93,8 +93,8 @@ void Grade::predicted(const std::string& key, int64_t measured) {
 int grade(int argc, char** argv, const std::string& title,
           const std::function<void(Grade&)>& check) {
   return dist::run(argc, argv, [&](dist::World& world) {
-    // If a rank is missing in a collective, the collective fails after 30 s. Its error names the
-    // rank. The time limit of course/check is longer, and would not name the rank.
+    // If a rank is missing in a collective, the collective fails after 30 s, and the error names
+    // the rank. Otherwise course/check would stop the job later, without naming the rank.
     world.communicator->set_timeout(30);
     Grade::Predictions predictions;
     for (int i = 1; i < argc; ++i) {

@@ -1,6 +1,6 @@
 // Grading. A check is a list of requirements, in the order in which a student's code is expected to
-// fulfil them. The check stops at the first requirement that is not met, and prints a message: the
-// values that were found, the rank, and the mistake that has this effect.
+// fulfil them. The check stops at the first requirement that is not met, and prints a message with
+// the values that were found, the rank, and the likely mistake.
 //
 //   int main(int argc, char** argv) {
 //     return course::grade(argc, argv, "lesson 4: ZeRO-1", [](course::Grade& grade) {
@@ -34,8 +34,8 @@ class Grade {
   /// `wrong` is this rank's error message, or an empty text. Collective. Ends the check if any rank
   /// has a message.
   void require(const std::string& requirement, const std::string& wrong);
-  /// Compares the student's prediction `key` with the measured value. Without a file of
-  /// predictions, prints the measured value only.
+  /// Requires that the student's prediction `key` equals the value that rank 0 measured. Without a
+  /// file of predictions, only prints this value. Collective.
   void predicted(const std::string& key, int64_t measured);
   /// Sets the name of the next test. If an error ends the program, the output names this test.
   void at(const std::string& what) { at_ = what; }

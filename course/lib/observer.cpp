@@ -19,7 +19,7 @@ class Observer::Queue {
   struct Pending {
     std::string name;
     dist::Call call;
-    Tensor watched;  // the memory to compare; undefined if nothing is compared
+    Tensor watched;  // memory that the call reads; undefined if it is not checked for races
     uint64_t digest = 0;
     std::function<dist::Work()> make;
   };
@@ -43,9 +43,8 @@ class Observer::Queue {
   }
 
   // Makes all pending calls, and counts every call as waited for. Observer::split() and barrier()
-  // call this function first. In the other communicators, split() and barrier() return only after
-  // all earlier calls are done. So the student may then read the results of the earlier calls
-  // without waiting for them.
+  // call this function first. Without the observer, split() and barrier() return only after all
+  // earlier calls are done, so a student may then read the results of these calls without a wait.
   void wait_for_all() {
     while (!unwaited_.empty()) wait(unwaited_.begin()->first);
     make_until(first_ + std::ssize(pending_) - 1);
@@ -86,7 +85,7 @@ class Observer::Queue {
   Events& events_;
   int64_t first_ = 0;  // number of the first call that is not made yet
   std::deque<Pending> pending_;
-  std::map<int64_t, Started> unwaited_;  // [number]: calls since finish() without a wait
+  std::map<int64_t, Started> unwaited_;  // [number]: calls since finish(), not waited for yet
 };
 
 namespace {
@@ -128,8 +127,8 @@ std::shared_ptr<dist::Communicator> Observer::split(int color, int key, const st
   return inner_.split(color, key, group);
 }
 
-// Passes pieces to `receive` in chunks of 256 elements, the smallest chunks that the interface
-// allows. Code that expects a whole piece at once then does not pass the check by luck.
+// Passes pieces to `receive` in chunks of 256 elements, the smallest chunks that
+// Communicator::Receive allows. Code that wrongly expects a whole piece in one chunk then fails.
 dist::Work Observer::exchange(const Tensor& input, int contributors, Receive receive,
                               dist::Call call) {
   const Receive in_chunks = [receive](int source, int64_t begin, const Tensor& chunk) {

@@ -1,6 +1,6 @@
-// The results of Tessera's own optimizer, for comparison bit by bit. The optimizer runs on one
-// rank, because its results have the same bits on any number of ranks and at any stage. The checks
-// require that the student's optimizer computes the same bits.
+// The results of Tessera's own optimizer, for comparison bit by bit. It is enough to run this
+// optimizer on one rank, because its results have the same bits on any number of ranks and at any
+// ZeRO stage. The checks require that the student's optimizer computes the same bits.
 #pragma once
 
 #include <string>

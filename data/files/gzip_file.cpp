@@ -67,8 +67,8 @@ size_t GzipFile::decompress(std::span<uint8_t> out) {
 }
 
 /// Returns true if another member follows. Like gzip, ignores zeros after the last member, because
-/// tapes add zeros. gzip only warns of other bytes there. This function refuses them, because they
-/// may be a member whose first bytes are damaged.
+/// tapes pad files with zeros. If other bytes follow, gzip only warns. This function refuses the
+/// file, because these bytes may be a member whose first bytes are damaged.
 bool GzipFile::next_member() {
   const int64_t end = position_ - stream_->avail_in;
   if (has_gzip_magic(file_, end)) {

@@ -36,11 +36,12 @@ class TextLines {
   ///   - a line has more than most_line_bytes,
   ///   - a line has a NUL byte,
   ///   - a line is not UTF-8, with Encoding::utf8,
-  ///   - a line is empty and other lines follow,
-  ///   - the file cannot be read, or its compressed data is damaged or cut short, or
+  ///   - a line is empty and a line that is not empty follows,
+  ///   - compressed data is damaged or cut short, or
   ///   - compressed data expands to more than 64 MiB and to more than 100 times its compressed
   ///     size. No real table expands so much, and the expanded text could exhaust the memory of
   ///     callers.
+  /// Throws Error if reading the file fails.
   bool next(std::string_view& line);
 
   const std::string& path() const { return file_.path(); }

@@ -154,7 +154,7 @@ constexpr std::array<std::string_view, 2> training_names = {"train", "training"}
 constexpr std::array<std::string_view, 3> validation_names = {"val", "valid", "validation"};
 constexpr std::array<std::string_view, 2> test_names = {"test", "testing"};
 
-// Returns the folders that have one of these names in upper or lower case.
+// Returns the folders that have one of these names. Upper and lower case are not distinguished.
 std::vector<std::string> folders_called(const Folder& folder,
                                         std::span<const std::string_view> names) {
   std::vector<std::string> found;
@@ -165,8 +165,8 @@ std::vector<std::string> folders_called(const Folder& folder,
 }
 
 // Returns the path of the only folder in a list, or an empty path if the list is empty. Throws if
-// the list has several folders, because they may hold different images. Links to one folder count
-// as that folder.
+// the list has several folders, because they may hold different images. Several links to the same
+// folder count as one folder.
 std::string only_one(const Folder& folder, const std::vector<std::string>& names) {
   if (names.empty()) return "";
   const std::string path = folder.in(names.back());
@@ -219,9 +219,10 @@ bool has_files(const std::string& path) {
   return false;
 }
 
-// Throws if two class folders look like parts of a data set, with the classes one level below. This
-// is so if both have no files of their own, and share two or more names of subfolders. Other
-// subfolders are accepted, such as the folder "images" that some data sets have in every class.
+// Throws if two folders look like parts of a data set, such as training and validation, and not
+// like classes: neither has files of its own, and two or more of their subfolders have the same
+// names. One common name is accepted, because some data sets have a subfolder "images" in every
+// class.
 void refuse_parts(const Folder& folder) {
   std::vector<std::pair<std::string, std::vector<std::string>>> seen;  // path, names of folders
   for (const std::string& name : folder.folders) {

@@ -8,9 +8,10 @@
 //   folders of JPEG or PNG files        one folder for each class, at the path itself, or in a
 //                                       training folder (train/ or training/) and in a validation
 //                                       folder (val/, valid/ or validation/; if none of these
-//                                       exists, test/ or testing/), in upper or lower case. Without
-//                                       a validation folder, or if the classes are at the path
-//                                       itself, the last tenth of each class is held out
+//                                       exists, test/ or testing/). These names may have capital
+//                                       letters. Without a validation folder, or if the classes
+//                                       are at the path itself, the last tenth of each class is
+//                                       held out
 //   no path                             pictures that the program draws (drawn_images.h)
 #pragma once
 
@@ -54,6 +55,8 @@ struct ImageData {
 ///  - if a path is given that is not a folder,
 ///  - if the folder has none of the formats above (the message names the files looked for),
 ///  - if there are several folders to train on or several to validate on,
+///  - if the validation folder has other classes than the training folder,
+///  - if a class folder has no images, or there are too few images to hold out the last tenth,
 ///  - if the training or the validation folder is missing, and two folders at the path look like
 ///    parts of a data set: they have no files, but two or more names of subfolders in common,
 ///  - if a format's files are incomplete, or a file is malformed (JPEG and PNG files are not

@@ -26,7 +26,8 @@ struct ImageQueueOptions {
   bool pinned = false;
 };
 
-/// take() and release() must be called from one thread. The queue may be destroyed at any time.
+/// take() and release() must be called from one thread. The queue may be destroyed before all
+/// batches are taken and released.
 class ImageQueue {
  public:
   ImageQueue(std::shared_ptr<const ImageBatches> batches, const ImageQueueOptions& options);

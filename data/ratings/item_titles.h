@@ -12,8 +12,8 @@ namespace tessera::data {
 ///   u.item         MovieLens: ID|TITLE|...
 ///   movies.dat     MovieLens: ID::TITLE::GENRES
 ///   movies.csv     a header with movieId (or itemId, item_id) and title; fields may be quoted
-///   NAME.item      RecBole: tabs below a header with item_id:token and a field called title, name
-///                  or ..._title
+///   NAME.item      RecBole: fields between tabs; a header with item_id:token and a field called
+///                  title, name or ..._title
 ///
 /// If a file of the first two formats is not UTF-8, it is read as Latin-1, which MovieLens uses.
 /// Throws InputError

@@ -25,7 +25,7 @@ struct RatingBatch {
   Tensor users = {};            // i32 (B)
   Tensor items = {};            // i32 (B, K): the observed item, then drawn ones
   Tensor targets = {};          // f32 (B, K): the rating, or 1 when ranking; 0 for drawn items
-  Tensor history = {};          // i32 (B * longest): the items of each user in training
+  Tensor history = {};          // i32 (B * longest_history): the items of each user in training
   Tensor history_offsets = {};  // i32 (B + 1): where each user's items begin, then the end
   Tensor history_scale = {};    // f32 (B): 1 / sqrt(items in the history); 0 if it is empty
 };
@@ -56,7 +56,8 @@ class RatingBatches {
     int64_t negatives = 0;   // items drawn for each interaction
     bool ranks = false;      // true: observed items have target 1, not their rating
     bool histories = false;  // true: batches have histories
-    std::span<const std::string> user_ids = {};  // the ids that errors name; empty: user numbers
+    /// Errors name a user by user_ids[user] or, if `user_ids` is empty, by the user's number.
+    std::span<const std::string> user_ids = {};
   };
   /// `ratings`, `histories` and `user_ids` must outlive this object. Throws InputError
   ///  - if the interactions do not fill one step,
@@ -77,9 +78,9 @@ class RatingBatches {
   /// [0, negatives). Each epoch draws new negatives.
   int32_t negative(int64_t epoch, int64_t interaction, int64_t number) const;
 
-  /// Reads a micro-batch into host memory `into`, which has these sizes(). Throws if `into` has
-  /// other sizes, if the micro-batch does not have Options::batch.micro samples, or if it reaches
-  /// beyond the global batch.
+  /// Reads a micro-batch into `into`, a batch in host memory of the sizes that sizes() returns.
+  /// Throws if `into` has other sizes, if the micro-batch does not have Options::batch.micro
+  /// samples, or if the micro-batch reaches beyond the global batch.
   void read(const MicroBatch& micro, const RatingBatch& into) const;
   /// Reads a micro-batch onto the default device.
   RatingBatch read(const MicroBatch& micro) const;

@@ -56,7 +56,7 @@ struct RatingData {
 
   int64_t users() const { return static_cast<int64_t>(user_ids.size()); }
   int64_t items() const { return static_cast<int64_t>(item_ids.size()); }
-  /// "100,000 ratings of 1,682 items by 943 users: 80,000 to train on, 20,000 to validate"
+  /// Example: "100,000 ratings of 1,682 items by 943 users: 80,000 to train on, 20,000 to validate"
   std::string description() const;
 };
 

@@ -19,7 +19,7 @@ struct RatingLayout {
   bool has_header = false;
 
   bool has(RatingField field) const;
-  /// "user, item, rating, time"; a skipped field is "-".
+  /// Returns the names of the fields, such as "user, item, -, time" if the third field is skipped.
   std::string names() const;
 };
 

@@ -55,8 +55,8 @@ Ratings take_marked(Ratings& ratings, const Marks& marks) {
   return taken;
 }
 
-// True if rating b is not older than rating a, or if there are no times. Rating b must come after
-// rating a in the file.
+// True if rating b is later than rating a. Rating b must come after rating a in the file: if the
+// times are equal, or if there are no times, b counts as later.
 bool is_later(const Ratings& ratings, uint32_t a, uint32_t b) {
   return ratings.times.empty() || !ratings.is_earlier(b, a);
 }
@@ -141,8 +141,8 @@ RatingSplit parse_rating_split(const std::string& text) {
 int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items) {
   Marks dropped(ratings.users.size());
   // The loop visits the ratings of one user after another. user_of[item] is the most recently
-  // visited user who rated the item. kept[item] is the index of this user's rating of the item; if
-  // the user rated the item several times, the index of the latest of these ratings so far.
+  // visited user who rated the item. kept[item] is the index of the latest rating that this user
+  // gave the item, among the ratings visited so far.
   std::vector<int32_t> user_of(static_cast<size_t>(items), -1);
   std::vector<uint32_t> kept(static_cast<size_t>(items));
   bool any = false;

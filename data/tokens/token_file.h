@@ -44,15 +44,15 @@ class TokenFile {
   int64_t size_ = 0;
 };
 
-/// A part of a file: training or validation.
+/// Tokens [begin, end) of a file: the training or the validation part.
 struct TokenRange {
   std::shared_ptr<const TokenFile> file;
   int64_t begin = 0;
   int64_t end = 0;
 
   int64_t size() const { return end - begin; }
-  /// Returns the number of positions at which a sequence of `context` tokens and the token after it
-  /// fit. The result is 0 or negative if the range is too short for one sequence.
+  /// Returns the number of positions at which a sequence of `context` + 1 tokens can begin. The
+  /// result is 0 or negative if the range is too short for one sequence.
   int64_t starts(int64_t context) const { return size() - context; }
 };
 

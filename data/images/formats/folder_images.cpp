@@ -14,9 +14,9 @@ namespace fs = std::filesystem;
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-// True if a path is the same folder as one of the folders above it, as a link to ".." is. The
-// folders above it are taken from the path's text, in which links are not resolved. So a circle
-// over several links is found too.
+// True if `path` is the same folder as one of its parents in the path's text, as a link to ".." is.
+// Links in the text are not resolved, so the parents are all folders through which the search has
+// come. A cycle of several links is found when it returns to one of these folders.
 bool leads_above(const fs::path& path) {
   std::error_code error;  // ignored: a folder that cannot be examined is not the same
   fs::path above = fs::absolute(path);

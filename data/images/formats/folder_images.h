@@ -19,8 +19,8 @@ std::vector<std::string> folders_in(const std::string& path);
 class FolderImages : public ImageSet {
  public:
   /// Lists the files of each class: those below path/classes[label], at any depth. Throws
-  /// InputError if a folder cannot be read, or if a class has no files or has an entry that is
-  /// neither a file nor a folder.
+  /// InputError if a class has no files, if a folder cannot be read, or if an entry is neither a
+  /// file nor a folder. A link to one of its own parent folders is refused too.
   FolderImages(const std::string& path, const std::vector<std::string>& classes);
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }

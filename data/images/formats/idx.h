@@ -18,9 +18,10 @@ struct IdxImages {
   ImageShape shape;  // one channel
 };
 
-/// Reads images and their labels. Throws InputError if a file cannot be read, is not IDX or does
-/// not match its header, if the files differ in their number of entries or have none, or if a label
-/// is not below idx_classes.
+/// Reads images and their labels. Throws InputError
+///  - if a file cannot be opened, is not IDX or does not match its header,
+///  - if the files differ in their number of entries, or have none,
+///  - if a label is not below idx_classes.
 IdxImages open_idx(const std::string& images_path, const std::string& labels_path);
 
 }  // namespace tessera::data
