@@ -25,8 +25,8 @@ using Settings = std::vector<Setting>;
 
 /// Throws InputError on every rank if the ranks' lists differ; the error names the first
 /// difference. Sends an 8-byte digest to every rank, and the lists themselves only if the digests
-/// differ. The digest has the same size for any list, so ranks with different lists cannot block
-/// each other.
+/// differ. All digests have the same size, so ranks can gather them even if their lists differ in
+/// length.
 ///
 /// Collective; does nothing in a job of one rank. Call check_agreement as soon as the settings are
 /// known, and before train::begin_run. begin_run resets the traffic ledger, so a run's traffic does
@@ -34,8 +34,8 @@ using Settings = std::vector<Setting>;
 void check_agreement(const World& world, const Settings& own);
 
 /// Returns the first difference from rank 0, such as "--seed: rank 0 has 1, ranks 2, 3 have 7";
-/// empty if all lists are equal. Rank 0's settings are compared first, in their order, and then the
-/// settings that only other ranks have.
+/// empty if every setting has the same value on all ranks. Rank 0's settings are compared first, in
+/// their order, and then the settings that only other ranks have.
 std::string first_difference(const std::vector<Settings>& of_ranks);
 
 }  // namespace tessera::dist

@@ -211,8 +211,8 @@ void run_with_deadline(const std::function<void()>& last) {
   (void)done->get_future().wait_for(std::chrono::seconds(3));
 }
 
-// Ends this process in 5 s, in case MPI_Abort does not. MPI_Abort waits until a daemon ends the
-// process, but the daemon may be waiting for a host that is gone.
+// Ends this process in 5 s, in case MPI_Abort does not. MPI_Abort waits until the launcher's daemon
+// ends the process, but the daemon may be waiting for a host that is gone.
 void exit_later(int exit_code) {
   try {
     std::thread([exit_code] {
@@ -250,9 +250,9 @@ std::string running_step_text() {
   return finished >= 0 ? fmt::format("after step {}", step_number(finished)) : "";
 }
 
-// All ranks usually find the same fault in their input, and the fault is to be reported once. So
-// rank 0 reports it at once and ends the job, while the other ranks sleep for a second. If rank 0
-// has found no fault, a rank that has found a fault reports this fault after its sleep.
+// All ranks usually find the same fault in their input, but the user needs only one report. So rank
+// 0 reports its fault immediately and ends the job, while the other ranks sleep for a second. If
+// rank 0 has found no fault, the first rank that wakes up reports its own fault.
 [[noreturn]] void end_with_input_error(const std::string& text) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();

@@ -1,8 +1,8 @@
 // Collectives and point-to-point transfers between the ranks of a job or of a group. Every call
 // except barrier and split returns Work to wait for, because the call may still be running. Calls
 // run in the order in which they were made, except that all_gather_host over NCCL does not wait for
-// earlier calls. All ranks must make the same collectives in the same order; only two ranks take
-// part in a transfer.
+// earlier calls. All ranks must make the same collectives in the same order. A point-to-point
+// transfer is called only by the ranks that send or receive its data.
 //
 //   Work work = communicator.all_gather(bucket, {Traffic::parameters, 3});
 //   ... compute ...
@@ -26,7 +26,8 @@
 // data. If the headers show that ranks make different calls, the calls throw, and the error names
 // both calls.
 //
-// After a call has failed, its communicator is unusable: later calls throw the same error.
+// After the work of a call has failed, its communicator is unusable: later calls fail too, usually
+// with the same error. A call that throws because of a wrong argument leaves it usable.
 #pragma once
 
 #include <cstdint>
@@ -126,8 +127,8 @@ class Communicator {
   /// The device on which allocate() allocates and the ranks compute.
   virtual Device device() const { return {}; }
 
-  /// Allocates memory of device() that the transport can use directly. On a GPU, an allocation is
-  /// slow, so allocate only long-lived buffers in this way.
+  /// Allocates memory of device() that the transport can use directly. Over NCCL, an allocation
+  /// takes milliseconds, so allocate only long-lived buffers in this way.
   virtual std::shared_ptr<Storage> allocate(int64_t bytes, Category category) = 0;
 
   /// Moves the data of an ordered reduction. Sends piece r of `input` to rank r, and passes the
@@ -169,9 +170,9 @@ class Communicator {
   virtual Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) = 0;
 
   /// Sends one buffer and receives another at the same time, for example in each step of a ring.
-  /// (If two ranks both called send and then receive, they would wait for each other.) Each peer
-  /// must make the matching call, with a buffer of as many bytes. A rank may be its own peer in
-  /// both directions.
+  /// (Two ranks must not both call send and then receive: over MPI they would throw, over NCCL they
+  /// may wait for each other.) Each peer must make the matching call, with a buffer of the same
+  /// length and dtype. A rank may be its own peer in both directions.
   virtual Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) = 0;
   Work send(const Tensor& buffer, int to, Call call) {
     return send_receive({buffer, to}, {}, call);
@@ -205,7 +206,7 @@ class Communicator {
   ///    waits until graphs with captured calls are destroyed.
   virtual std::function<void()> capture(const std::function<void()>& body);
 
-  /// Bytes of staging that the transport holds, shared by all calls (Category::communication).
+  /// Bytes of staging memory on device(), shared by all calls (Category::communication).
   virtual int64_t staging_bytes() const = 0;
 
   /// Bytes of the header that a call sends to each other rank, or to each peer of a transfer.
@@ -248,10 +249,10 @@ inline constexpr int64_t mpi_header_bytes = 32;
 int64_t mpi_staging_bytes(int64_t ranks);
 /// The staging_bytes() of staged_communicator over mpi_communicator, in a job of `ranks` ranks.
 int64_t staged_staging_bytes(int64_t ranks);
-/// The least size of each of the two host buffers ("mirrors") that staged_communicator holds. One
-/// mirror is as large as the largest buffer of a call so far. The other mirror is as large as the
-/// largest result that is not in place: reduce_scatter's shard, exchange_v's output or a received
-/// buffer.
+/// staged_communicator has two host buffers ("mirrors"): one for a call's input or in-place buffer,
+/// and one for a result that is not in place (reduce_scatter's shard, exchange_v's output or a
+/// received buffer). A mirror is allocated at its first use, with at least this size, and grows to
+/// the largest tensor that it has held.
 inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 
 struct NcclOptions {

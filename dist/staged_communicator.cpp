@@ -19,9 +19,9 @@ namespace {
 /// Pinned host memory, which grows to the largest tensor that it has held so far.
 class PinnedBuffer {
  public:
-  /// Returns a tensor of `elements` in this buffer. Before the buffer grows, `wait_for_calls` waits
-  /// until no call uses the old memory. So the old memory can be freed before the larger memory is
-  /// allocated.
+  /// Returns a tensor of `elements` elements in this buffer. Before the buffer grows,
+  /// `wait_for_calls` waits until no call uses the old memory. So the old memory can be freed
+  /// before the larger memory is allocated.
   Tensor of(int64_t elements, DType dtype, const std::function<void()>& wait_for_calls) {
     Tensor tensor = Tensor::unallocated({elements}, dtype);
     const int64_t bytes = tensor.bytes();
@@ -177,9 +177,9 @@ class StagedCommunicator : public Communicator {
   void barrier() override { host_->barrier(); }
 
  private:
-  /// Returns a tensor in a host buffer. Refuses a call from the body of a run(), which runs on the
-  /// host communicator's thread: meanwhile, the thread that makes the calls may use the same
-  /// buffer. Also, if the buffer had to grow, the body would wait for itself, because growing waits
+  /// Returns a tensor in a host buffer. Throws in the body of a run(). The body runs on the host
+  /// communicator's thread, so the thread that makes the calls could use the buffer at the same
+  /// time. Also, if the buffer had to grow, the body would wait for itself, because growing waits
   /// for all earlier calls.
   Tensor host_memory(PinnedBuffer& buffer, int64_t elements, DType dtype) {
     TESSERA_CHECK(body_thread_ != std::this_thread::get_id(),
@@ -213,7 +213,7 @@ class StagedCommunicator : public Communicator {
     };
   }
 
-  std::atomic<std::thread::id> body_thread_;  // the thread in the body of a run(), if any
+  std::atomic<std::thread::id> body_thread_;  // the thread that runs the body of a run(), if any
   std::shared_ptr<Communicator> host_;
   Device device_;
   void* stream_;

@@ -10,7 +10,8 @@
 
 namespace tessera::dist {
 
-/// Thrown by a call that has made no progress for the time of --comm-timeout.
+/// Thrown by a call that has reached its time limit: --comm-timeout, or a multiple of it in
+/// finish().
 class StalledError : public Error {
  public:
   StalledError(const std::string& text, std::vector<int> waited_for)

@@ -105,8 +105,8 @@ void NcclCommunicator::launch_unless_failed(Flights& flights, Flight& flight,
     if (!failure_) launch_it();
   } catch (...) {
     // With failure_ set, nothing more is launched. Work that this call has already put on the
-    // stream may use the call's buffers. So the flight keeps these buffers as long as the
-    // communicator lives.
+    // stream may use the call's buffers. So the flight keeps these buffers until the communicator
+    // is destroyed.
     failure_ = std::current_exception();
   }
   flights.launched(flight, failure_);

@@ -67,8 +67,8 @@ Work NcclCommunicator::reduce_scatter(const Tensor& shard, const Tensor& input, 
   return submit(std::move(task));
 }
 
-// Sends piece r to rank r. For each chunk of this rank's piece, calls `receive` once per source, in
-// the order of `sources`.
+// If rank() < contributors, sends piece r of `input` to every other rank r. For each chunk of this
+// rank's piece, calls `receive` once per source, in the order of `sources`.
 int64_t NcclCommunicator::send_pieces(const Tensor& input, int contributors,
                                       std::span<const int> sources, const Receive& receive) {
   const int64_t piece = input.elements() / size_;
@@ -113,7 +113,7 @@ Tensor NcclCommunicator::staged(int64_t first_byte, int64_t elements, DType dtyp
   return chunk;
 }
 
-// Empty pieces are neither sent nor received, because both sides know the length.
+// An empty piece is neither sent nor received: sender and receiver both know that its length is 0.
 void NcclCommunicator::send_bytes(const std::byte* data, int64_t bytes, int peer) const {
   if (bytes == 0) return;
   TESSERA_NCCL(ncclSend(data, static_cast<size_t>(bytes), ncclUint8, peer, comm_, stream_));

@@ -1,5 +1,5 @@
 // Creates the parts of a communicator over NCCL: NCCL's own communicator, and a stream. Also asks
-// NCCL for failures.
+// NCCL whether its communicator has failed.
 #pragma once
 
 #include <cuda_runtime.h>
