@@ -80,7 +80,8 @@ class Relaunch {
 
   void warn_without_checkpoints() const {
     for (const std::string& word : options_.command) {
-      if (word.starts_with("--checkpoint") || word.starts_with("--config")) return;
+      const std::string flag = word.substr(0, word.find('='));
+      if (flag == "--checkpoint" || flag == "--config") return;
     }
     say("the command has no --checkpoint, so a restart begins at the first step");
   }

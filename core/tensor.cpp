@@ -43,12 +43,16 @@ Device Tensor::device() const {
 
 void* Tensor::raw() const {
   if (impl().storage == nullptr) {
-    // The hook about_to_be_used is set while the parameter belongs to an optimizer. The message is
-    // wrong for a row-sparse table, which has the hook look_up: no operation uses the whole table.
-    TESSERA_CHECK(!impl().leaf || !impl().leaf->about_to_be_used || impl().leaf->look_up,
+    const Leaf* const leaf = impl().leaf.get();
+    // An optimizer sets look_up for a row-sparse table, and about_to_be_used for each parameter.
+    TESSERA_CHECK(!leaf || !leaf->look_up,
+                  "tensor: no rank holds the whole row-sparse table '{}' (ZeRO stage 3); "
+                  "ZeroOptimizer::for_each_parameter reads it",
+                  leaf->name);
+    TESSERA_CHECK(!leaf || !leaf->about_to_be_used,
                   "tensor: parameter '{}' has memory only while an operation uses it (ZeRO stage "
                   "3); ZeroOptimizer::for_each_parameter reads parameters outside of operations",
-                  impl().leaf->name);
+                  leaf->name);
     fail("tensor: shape {} has no memory yet (lay the parameters out first: materialize, or an "
          "optimizer)",
          shape());

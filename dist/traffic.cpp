@@ -57,7 +57,12 @@ TrafficLedger::Counts TrafficLedger::of(const std::function<void()>& body) {
     return std::exchange(counts_, next);
   };
   const Counts before = exchange_counts({});
-  body();
+  try {
+    body();
+  } catch (...) {
+    add(before);  // calls that were made before the error count, as they do outside of() too
+    throw;
+  }
   return exchange_counts(before);
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "models/image/resnet.h"
+#include "models/image/vgg.h"
 
 namespace tessera::apps {
 namespace {
@@ -33,12 +34,15 @@ const std::set<std::string> always_free = {
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
-// Returns true if an image model counts as having other tensor shapes for images of another size.
-// The first linear layer of a VGG has weights for each pixel that the pools leave, so any change of
-// size counts. A ResNet averages over all pixels before its last layer, but the kernel of its first
+// Returns true if the tensors of an image model have other shapes for images of another size. The
+// first linear layer of a VGG has weights for each pixel that the pools leave, and each pool halves
+// the side. A ResNet averages over all pixels before its last layer, but the kernel of its first
 // convolution is smaller for small images.
 bool depends_on_size(const std::string& model, const std::string& now, const std::string& before) {
-  if (model.starts_with("vgg")) return true;
+  if (model.starts_with("vgg")) {
+    const size_t pools = models::VggConfig::preset(model, {}).stages.size();
+    return std::atoll(now.c_str()) >> pools != std::atoll(before.c_str()) >> pools;
+  }
   const auto small_images = [&](const std::string& side) {
     return models::ResNetConfig::preset(model, {.side = std::atoll(side.c_str())}).small_images;
   };

@@ -40,7 +40,7 @@ Tensor dropout(const Tensor& x, float probability, uint64_t layer) {
       .elements_per_sample = samples == 0 ? 0 : x.elements() / samples,
   };
   constexpr int64_t limit = int64_t{1} << 32;  // number of values that a counter's word can have
-  TESSERA_CHECK(args.elements_per_sample / 4 < limit &&
+  TESSERA_CHECK((args.elements_per_sample + 3) / 4 <= limit &&
                     args.state.first_sample + samples <= dropout_sample_limit,
                 "dropout: {} elements in each of the samples {} to {}, expected at most 2^34 "
                 "elements and 2^32 samples",

@@ -29,6 +29,9 @@ std::string difference(const std::vector<float>& found, const std::vector<float>
     return fmt::format("the loss of step {} is {:.9g}, expected {:.9g}", step + 1, found[step],
                        expected[step]);
   }
+  if (found.size() > expected.size()) {
+    return fmt::format("there are {} losses, expected {}", found.size(), expected.size());
+  }
   return "";
 }
 

@@ -178,6 +178,10 @@ TEST_CASE("a tensor without memory has a shape, and reading it is an error") {
   CHECK_THROWS_WITH(parameter.item(),
                     ContainsSubstring("parameter 'w' has memory only while an operation uses it") &&
                         ContainsSubstring("for_each_parameter"));
+  parameter.leaf()->look_up = [](const Tensor&, int64_t) { return TableRows{}; };
+  CHECK_THROWS_WITH(parameter.item(),
+                    ContainsSubstring("no rank holds the whole row-sparse table 'w'") &&
+                        ContainsSubstring("for_each_parameter"));
 
   // Attaching and detaching memory must show in all handles.
   const Tensor block = Tensor::from<float>({6}, {0, 1, 2, 3, 4, 5});

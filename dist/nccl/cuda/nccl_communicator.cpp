@@ -186,7 +186,13 @@ Work NcclCommunicator::all_gather(const Tensor& buffer, Call call) {
 
 Work NcclCommunicator::all_gather_host(const Tensor& buffer, Call call) {
   check_all_gather(buffer, size_);
-  if (size_ > 1) hosts_.all_gather(buffer, call, options_.timeout_s);
+  if (failure_) std::rethrow_exception(failure_);
+  try {
+    if (size_ > 1) hosts_.all_gather(buffer, call, options_.timeout_s);
+  } catch (...) {
+    failure_ = std::current_exception();
+    throw;
+  }
   traffic_.add(Collective::all_gather, call.purpose, (size_ - 1) * (buffer.bytes() / size_));
   return {};
 }
