@@ -16,7 +16,7 @@ void* take_device_memory(size_t bytes);
 /// Frees memory that take_device_memory(bytes) has returned.
 void give_device_memory(void* memory, size_t bytes);
 
-/// Device memory is accessible as long as an object of this class lives.
+/// Device memory is accessible while at least one object of this class exists.
 class DeviceAccess {
  public:
   DeviceAccess();

@@ -17,12 +17,11 @@ namespace emulated {
 
 namespace {
 
-/// Memory of a graph. The address is fixed as long as the graph lives; the memory is in use from
-/// its allocation node to its free node.
+/// Memory of a graph. It keeps its address until the graph is destroyed.
 struct Block {
   size_t bytes = 0;
-  /// During the capture, the state after the calls so far. In a launch, the state after the nodes
-  /// that have run so far.
+  /// During the capture, true from the call that allocates the block to the call that frees it. In
+  /// launches, true from the run of the block's allocation node to the run of its free node.
   bool in_use = false;
 };
 
@@ -49,8 +48,8 @@ struct Nodes {
     }
     return cudaSuccess;
   }
-  /// Returns the kind of work that a launch of the whole graph is. Although nodes may use device
-  /// memory, this is a host kind, because run() runs each node as work of the node's own kind.
+  /// Returns the kind of a launch of the whole graph. It is a host kind even if nodes use device
+  /// memory: run() makes device memory accessible for each node of kind device or ranks.
   Kind kind() const {
     const bool waits = std::any_of(work.begin(), work.end(),
                                    [](const Node& node) { return node.kind == Kind::ranks; });
@@ -117,7 +116,7 @@ void end(const Shared& capture) {
   for (auto& [address, block] : capture->nodes->blocks) block.in_use = false;
 }
 
-/// True if the capture's first stream waits for all work of the capture's other streams.
+/// True if the stream that began the capture waits for all captured work of the other streams.
 bool joined(const Capture& capture) {
   const Clock& known = capture.streams.at(capture.origin);
   return std::all_of(capture.streams.begin(), capture.streams.end(), [&](const auto& entry) {

@@ -13,15 +13,16 @@ namespace emulated {
 /// between two barriers:
 ///   0        ascending, the default
 ///   1        descending
-///   others   shuffled anew for each launch, block and barrier; the same in every run
+///   others   shuffled anew for each launch, block and barrier; every run of a program repeats the
+///            same shuffles
 /// The environment variable TESSERA_EMULATED_ORDER sets the first seed of a process.
 void set_order_seed(uint64_t seed);
 uint64_t order_seed();
 
 /// Sets the seed of deferred streams (emulated/deferred.h); with seed 0, streams are not deferred.
-/// Deferred work runs when the host waits for it, or once it has been queued for `patience_ms`.
-/// Before it sets the seed, this call waits for all deferred work and clears any failure of that
-/// work. No other thread may use CUDA during this call.
+/// Deferred work runs at the latest when the host waits for it or when it has been queued for
+/// `patience_ms`. This call first waits for all deferred work and clears any failure of that work.
+/// No other thread may use CUDA during this call.
 void set_stream_seed(uint64_t seed, int patience_ms = 20);
 
 /// Sets the number of devices, 0 to 64. -1 stands for the number in the environment variable

@@ -1,4 +1,4 @@
-// The arithmetic of the emulated cuBLASLt, except that of the sums (cublas_lt_sums.cpp).
+// The arithmetic of the emulated cuBLASLt, except the sums of tiles (cublas_lt_sums.cpp).
 #include <algorithm>
 #include <cmath>
 #include <vector>

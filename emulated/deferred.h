@@ -4,8 +4,8 @@
 // waits order the work of different streams. In all other cases, a seed decides which stream runs
 // next. So code that lacks a synchronisation gives a different result under some seed. Seeds:
 //   0      streams are not deferred: a call does all of its work (the default)
-//   odd    while the host waits or queries, only work that the host needs runs
-//   even   while the host waits or queries, all streams that can run do so, in a random order
+//   odd    a wait or query of the host runs only the work that it needs
+//   even   a wait or query of the host also runs work of other streams, in a random order
 // The environment variable TESSERA_EMULATED_STREAMS sets the first seed of a process, and
 // set_stream_seed (emulated/control.h) changes the seed. A failure of deferred work is sticky, as
 // in CUDA: all later calls that queue work or wait return the failure.

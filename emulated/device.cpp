@@ -74,8 +74,8 @@ const Known& find(cudaError_t error) {
   return known[std::size(known) - 1];
 }
 
-// This type has no destructor, so that errors can still be recorded here after main. At that time,
-// the destructors of static objects free device memory, and this may fail.
+// This type has no destructor, because the object is still needed after main: the destructors of
+// static objects free device memory, and a free that fails records its error here.
 struct LastError {
   cudaError_t error;      // cleared by cudaGetLastError
   cudaError_t explained;  // the error that `text` explains; never cleared

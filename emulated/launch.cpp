@@ -19,8 +19,8 @@ namespace emulated {
 
 namespace {
 
-// The bytes of dynamic shared memory that cudaFuncSetAttribute has allowed each kernel. Without a
-// call of cudaFuncSetAttribute, static and dynamic shared memory together may take 48 KiB.
+// The bytes of dynamic shared memory that a kernel may use, as set by cudaFuncSetAttribute. For a
+// kernel without this setting, static and dynamic shared memory together may take 48 KiB.
 class SharedLimits {
  public:
   void set(const void* kernel, size_t bytes) {

@@ -25,7 +25,8 @@ class Order {
   void prepare_blocks(uint64_t blocks);
   uint64_t block(uint64_t i) const { return (first_ + i % blocks_ * stride_) % blocks_; }
 
-  /// Fills `order` with 0 ... size - 1 in the seed's order. A shuffled order differs at each call.
+  /// Fills `order` with the numbers below order.size(), in the seed's order. A shuffled order
+  /// differs at each call.
   void arrange(std::vector<uint16_t>& order);
 
   /// True if threads that can continue after a wait run before threads that have not begun. A

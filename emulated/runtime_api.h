@@ -44,8 +44,8 @@ enum cudaError_t {
   cudaErrorUnknown = 999,
 };
 
-/// Returns CUDA's text for `error`. If `error` is the calling thread's last error, the text also
-/// gives the reason.
+/// Returns CUDA's text for `error`. If `error` is the calling thread's latest error, the text also
+/// gives the reason, even after cudaGetLastError has cleared the error.
 const char* cudaGetErrorString(cudaError_t error);
 const char* cudaGetErrorName(cudaError_t error);
 cudaError_t cudaGetLastError();

@@ -21,7 +21,7 @@ enum class Kind : int32_t {
   goodbye,  // the rank will make no more calls
 };
 
-/// Sent as raw bytes, since all ranks run the same program.
+/// Sent as raw bytes: all ranks run the same program, so they agree on the struct's layout.
 struct Operation {
   Kind kind = Kind::goodbye;
   int32_t type = -1;

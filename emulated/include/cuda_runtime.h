@@ -4,8 +4,8 @@
 // A launch runs its blocks one after another on one OS thread: the calling thread or, if streams
 // are deferred (emulated/deferred.h), a thread of the emulator. Each CUDA thread runs until it ends
 // or reaches a barrier or warp operation; then the next thread runs. A kernel is wrong if its
-// result depends on the order of threads between two barriers. Other orders (set_order_seed in
-// emulated/control.h) reveal such kernels. These errors are found in every order:
+// result depends on the order of threads between two barriers. To reveal such kernels, tests can
+// change this order (set_order_seed in emulated/control.h). These errors are found in every order:
 //   - threads wait at a barrier or warp operation that other threads never reach, because the other
 //     threads end or wait elsewhere. The launch returns cudaErrorLaunchFailure, and
 //     cudaGetErrorString says which threads wait where;

@@ -2,8 +2,8 @@
 // header's names, values and signatures. A call outside of a group does all of its work before it
 // returns. The calls of a group do their work in the outermost ncclGroupEnd. If streams are
 // deferred (emulated/deferred.h), the work runs when its stream reaches it, and a failure of the
-// work is an asynchronous error. The following rules are checked, and ncclGetLastError explains
-// errors. They are rules of NCCL, except where the list says otherwise:
+// work is an asynchronous error. The following rules are checked. They are rules of NCCL, except
+// where the list says otherwise:
 //   - every rank calls the same collectives in the same order, with the same count, dtype,
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;
@@ -87,7 +87,8 @@ struct ncclConfig_t {
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT                  \
   }
 
-/// Explains the last failure in this process.
+/// Explains the last failure in this process. Failures of ncclMemAlloc, ncclMemFree,
+/// ncclCommRegister and ncclCommDeregister are not explained.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* ncclGetErrorString(ncclResult_t result);
 ncclResult_t ncclGetVersion(int* version);

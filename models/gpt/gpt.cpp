@@ -34,7 +34,7 @@ nn::TransformerOptions block_options(const GptConfig& config, int64_t index) {
           .epsilon = config.epsilon,
           .deviation = config.initializer_range,
           // Each block adds the outputs of two projections to the residual stream. Dividing the
-          // deviation of their weights by sqrt(2 layers) keeps the stream's variance from growing
+          // deviation of their weights by sqrt(2 * layers) keeps the stream's variance from growing
           // with the number of layers.
           .residual_deviation =
               config.initializer_range / std::sqrt(2.0f * static_cast<float>(config.layers)),

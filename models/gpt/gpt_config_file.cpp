@@ -21,8 +21,7 @@ int64_t size_of(const std::string& path, const json& config, const char* key) {
   return json_integer(fmt::format("{}: {}", path, key), *found);
 }
 
-// Reads a number into `value`, which keeps its default if config.json does not have the number, or
-// null instead.
+// Reads the number `key` into `value`. If `key` is absent or null, `value` keeps its default.
 void read_real(const std::string& path, const json& config, const char* key, float& value) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return;

@@ -53,8 +53,7 @@ bool is_gpt_file(const std::string& path) {
   }
 }
 
-// Returns the name of a file of GPT weights in the folder of `path`, but not of `path` itself.
-// Returns "" if there is no such file.
+// Returns the name of another file of GPT weights in the folder of `path`; "" if there is none.
 std::string other_weights_beside(const std::string& path) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(path).parent_path();

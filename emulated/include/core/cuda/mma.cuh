@@ -1,12 +1,12 @@
 // The emulated twin of the CUDA file core/cuda/mma.cuh. The functions have the contract of that
 // file, and are written as plain loops. Fragments have the tensor cores' layout, and kernels must
-// wait for their copies. Tests on the CPU therefore cover a kernel's tiling, indices, masks and
-// waits.
+// wait for their asynchronous copies. Tests on the CPU therefore cover a kernel's tiling, indices,
+// masks and waits.
 //
 // Differences from the CUDA file:
 //   - mma adds the products in ascending order of the summed index;
-//   - a copy is made only in the wait for its group, so a read before the wait finds the old
-//     contents;
+//   - an asynchronous copy is made only when the thread waits for the copy's group, so a read
+//     before the wait finds the old contents;
 //   - blocks must be one-dimensional.
 #pragma once
 
