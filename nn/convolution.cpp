@@ -47,7 +47,9 @@ Tensor BatchNorm2d::forward(const Tensor& x, const Tensor& residual) {
   }
   const ops::BatchNorm result =
       ops::batch_norm(x, weight, bias, residual, options_, statistics_->parts);
-  if (segment_is_repeated()) return result.y;  // the segment's first run has observed this batch
+  // While backward recomputes this forward, the statistics are not observed: the first forward has
+  // observed them.
+  if (segment_is_repeated()) return result.y;
   const int64_t rows = x.elements() / x.size(-1) * statistics_->parts.count;
   const Context context = current_context(x.device());
   const Tensor unbiased = context.workspace(result.variance.shape());

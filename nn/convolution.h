@@ -36,7 +36,8 @@ class Conv2d : public Module {
 /// weight and bias are frozen (Parameter::set_trainable) may be in evaluation mode from the
 /// beginning of a step to its end. It may then be used any number of times, and its running
 /// statistics stay as they are. So fine-tuning can keep the statistics of an earlier training. With
-/// ZeroOptions::graph, such a norm must keep the mode of the first step, which the graph contains.
+/// ZeroOptions::graph, a frozen norm must keep the mode that it had in the first step: the
+/// captured CUDA graphs repeat this mode.
 class BatchNorm2d : public Module {
  public:
   struct Options {
@@ -46,7 +47,8 @@ class BatchNorm2d : public Module {
   };
   BatchNorm2d(int64_t channels, const Options& options);
   explicit BatchNorm2d(int64_t channels) : BatchNorm2d(channels, Options{}) {}
-  ~BatchNorm2d() override { statistics_->fixed = nullptr; }  // an optimizer may still hold them
+  // An optimizer may still hold the statistics, whose function `fixed` uses this object.
+  ~BatchNorm2d() override { statistics_->fixed = nullptr; }
   Tensor forward(const Tensor& x) override { return forward(x, {}); }  // (..., C) -> (..., C)
   /// Adds `residual`, which has x's shape, to the normalised x. An undefined residual adds nothing.
   Tensor forward(const Tensor& x, const Tensor& residual);

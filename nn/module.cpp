@@ -11,8 +11,8 @@
 namespace tessera::nn {
 namespace {
 
-// Files of weights and checkpoints contain the names in JSON, which must be UTF-8. Checked here, a
-// wrong name is an error when training begins, not when the weights are saved.
+// Files of weights and checkpoints contain the names in JSON, which must be UTF-8. This check finds
+// a wrong name when training begins, before a save could fail.
 void check_utf8(const std::string& name) {
   TESSERA_CHECK(is_utf8(name), "module: the name {} is not UTF-8", printable(name));
 }

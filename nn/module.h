@@ -92,8 +92,9 @@ class Module {
   /// Begins a block of the model. A block's parameters are used together, so ZeRO stage 3 gathers
   /// and frees them together. The block contains all parameters that follow this call in the order
   /// of registration, up to the next call of begin_block() in any module of the model. In this
-  /// order, a child's parameters and begin_block() calls are where the child was added, whether
-  /// they were made before or after that. Blocks are numbered from 0 over the whole model.
+  /// order, all parameters and begin_block() calls of a child stand at the place where the child
+  /// was added, even those that the child adds later. Blocks are numbered from 0 over the whole
+  /// model.
   void begin_block();
 
  private:

@@ -30,9 +30,9 @@ constexpr ElementType element_types[] = {
 // list within a list reaches parse_entry, whose error names the tensor.
 constexpr JsonLimits header_limits{.bytes = max_header_bytes, .depth = 4};
 
-// Throws if torch.save wrote the file. Such a file is a zip of pickles, or, from old versions of
-// PyTorch, begins with a pickle (protocol 2 to 5). `begin` holds the file's first 8 bytes. A file
-// is accepted if these bytes are also a valid length of a safetensors header.
+// Throws if torch.save wrote the file. PyTorch writes a zip of pickles. Files from old versions of
+// PyTorch begin with a pickle (protocol 2 to 5). `begin` holds the file's first 8 bytes. A file is
+// accepted if these bytes are also a valid length of a safetensors header.
 void check_no_pickle(const std::string& path, uint64_t begin) {
   const bool zip = (begin & 0xffffffff) == 0x04034b50;  // "PK\3\4"
   const bool pickle =

@@ -15,7 +15,8 @@ namespace {
 /// The range of a 16-bit dtype.
 struct Range {
   float largest;           // the largest finite value
-  float becomes_infinity;  // the least value that rounds to infinity: halfway to a power of two
+  float becomes_infinity;  // the least value that rounds to infinity: halfway from `largest` to
+                           // the next power of two
   const char* wider;       // precisions that hold larger values
 };
 constexpr Range f16_range{65504, 65520, "fp32 or bf16"};

@@ -10,7 +10,8 @@
 //   ... writer.write(named, values) for every parameter, in any order ...
 //   writer.commit();
 //
-// transformers can load the written files if the weights' file is called model.safetensors.
+// Hugging Face's library `transformers` can load the written files if the weights' file is called
+// model.safetensors.
 #pragma once
 
 #include <map>
@@ -84,8 +85,8 @@ std::string_view without_gpt_prefix(std::string_view name);
 bool has_gpt_tensors(const nn::SafetensorsReader& file);
 
 /// Throws InputError if config.json beside `path` describes a GPT whose sizes or epsilon differ
-/// from the model's. If GptWriter replaced the files of such a GPT, a crash between the renames of
-/// the two files would leave the new config.json beside the old weights.
+/// from the model's. GptWriter replaces config.json first, and then the weights. A crash between
+/// these two steps would leave the new config.json beside the weights of the earlier GPT.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
 /// Throws InputError if

@@ -190,7 +190,7 @@ class Workspace {
                                .c_dtype = s_.logits_dtype});
     });
   }
-  // The largest workspace of the products that read the gradient of the logits.
+  // Returns the larger workspace of the two products that read the gradient of the logits.
   int64_t head_gradients() const {
     const int64_t gradient_rows = s_.gradient_in_forward ? s_.columns : s_.config.vocab;
     const bool summed = s_.gradient_in_forward || s_.chunk < s_.n;

@@ -24,8 +24,9 @@ struct ImageModel {
     std::vector<float> std;
   };
   Norm norm;
-  /// True if every image was resized for the model, as the images of a folder are. False if all
-  /// images had the model's size. Empty if the file is older than this field.
+  /// True if the training images came from a folder: such images have any size and are resized for
+  /// the model. False if all images had the model's size. nullopt if the file was written before
+  /// this field existed.
   std::optional<bool> resizes = {};
   std::vector<std::string> class_names;
 };

@@ -14,9 +14,9 @@ struct NormWorkspace {
   int64_t statistics, forward, sums, backward;
 };
 
-// If there are few channels, the CPU joins several rows into one wide row. The CPU sums the wide
-// rows in at most 32 chunks (core/ops/batch_norm_rows.h). All chunks but the last have the same
-// number of wide rows, at least 32.
+// If there are fewer than 256 channels, the CPU joins several rows into one wide row. The CPU sums
+// the wide rows in at most 32 chunks (core/ops/batch_norm_rows.h). All chunks but the last have the
+// same number of wide rows, at least 32.
 NormWorkspace cpu_norm(int64_t rows, int64_t channels) {
   const int64_t fold = pieces(256, channels);
   const int64_t width = fold * channels;
@@ -55,8 +55,8 @@ int64_t ImageWorkspace::conv2d(const Conv2dSizes& sizes, bool has_bias, bool wan
 }
 
 // The update of running statistics, and the averages over the parts of a batch (BatchParts in
-// core/image_ops.h), take 8 bytes per channel. These bytes are not counted, because the kernel for
-// the batch's statistics takes at least as much.
+// core/image_ops.h), take 8 bytes per channel. These bytes cannot raise the peak: the kernel for
+// the batch's statistics takes at least as much, and frees it before.
 int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
   const NormWorkspace norm = context.device.is_cpu()
                                  ? cpu_norm(rows, channels)

@@ -18,8 +18,9 @@ namespace tessera::models {
 
 struct ResNetConfig {
   std::vector<int64_t> blocks;  // blocks in each stage; all stages but the first halve the image
-  /// Channels of the first stage. Each later stage has twice as many as the stage before it. The
-  /// result of a bottleneck has nn::Bottleneck::expansion times as many channels.
+  /// Channels of the first stage. Each later stage has twice as many as the stage before it. If
+  /// `bottleneck` is true, these are the channels inside the blocks, and the blocks' outputs have
+  /// nn::Bottleneck::expansion times as many.
   int64_t width = 0;
   bool bottleneck = false;
   /// If true, the first convolution is 3x3 with stride 1. Otherwise it is 7x7 with stride 2, and a

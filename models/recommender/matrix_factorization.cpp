@@ -11,7 +11,8 @@ nn::Initializer factors() { return nn::Initializer::normal(0.1f); }
 
 }  // namespace
 
-// Tables are registered in their order of use in forward, because ZeRO's buckets assume this order.
+// Tables are registered in their order of use in forward. With this order backward completes one of
+// ZeRO's gradient buckets after the other.
 MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
     : Recommender(config),
       user_bias_(config.users, 1,
@@ -21,7 +22,7 @@ MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
       user_factors_(config.users, config.factors, table_options(factors(), config.distinct.users)),
       item_factors_(config.items, config.factors,
                     table_options(factors(), config.distinct.items)) {
-  // The backward of row_products reads all tables in which row_products has looked up rows, at the
+  // row_products looks up rows in several tables, and its backward reads all of these tables at the
   // same time. ZeRO stage 3 gathers the tables of a block together, so these tables are in one
   // block.
   const auto add_looked_up = [this](const std::string& name, RecommenderTable& table) {

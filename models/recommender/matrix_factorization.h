@@ -8,8 +8,9 @@
 namespace tessera::models {
 
 /// The score of mf for user u and item i is mean + b_u + b_i + p_u . q_i, with biases b and factors
-/// p and q. Let N(u) be the items of user u in the training data. svd++ replaces p_u by p_u +
-/// |N(u)|^-1/2 times the sum of y_j over the items j in N(u). The y_j are the history factors.
+/// p and q. svd++ replaces p_u by
+///   p_u + |N(u)|^-1/2 * (sum of y_j over all j in N(u)),
+/// where N(u) are the items of user u in the training data, and y_j are the history factors.
 class MatrixFactorization : public Recommender {
  public:
   explicit MatrixFactorization(const RecommenderConfig& config);

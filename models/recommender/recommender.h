@@ -58,17 +58,17 @@ struct RecommenderInput {
   /// reads histories.
   Tensor history = {};          // i32
   Tensor history_offsets = {};  // i32 (B + 1)
-  Tensor history_scale = {};    // f32 (B): 1 / sqrt(items of the user)
+  Tensor history_scale = {};    // f32 (B): 1 / sqrt(n), where the user has n items; 0 if n is 0
   bool penalized = false;       // true: Scores includes the values for an L2 penalty
 };
 
 struct Scores {
   Tensor scores;  // (B, K): ratings or logits
-  /// The L2 penalty of recommender_loss is proportional to the sum of the squares of `rows`, plus
-  /// `squares`. `rows` holds the table rows that score() has copied out of their tables. Other rows
-  /// are read in place by ops::row_products, which returns the sum of their squares: `squares`, f32
-  /// []. `squares` is undefined if the input is not penalized, or if the model does not call
-  /// row_products.
+  /// The L2 penalty of recommender_loss is proportional to (the sum of the squares of `rows`) +
+  /// `squares`. `squares`, f32 [], is the sum of the squares of all rows and biases that
+  /// ops::row_products reads. `rows` holds the other rows to penalize, which score() has copied out
+  /// of their tables. `squares` is undefined if the input is not penalized, or if the model does
+  /// not call row_products.
   std::vector<Tensor> rows;
   Tensor squares = {};
   bool penalized = false;  // copied from RecommenderInput

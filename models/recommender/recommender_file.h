@@ -55,8 +55,9 @@ std::string digest_of_ids(const std::vector<std::string>& users,
 /// users or those of items. Throws InputError if the ids cannot be used or do not fit `config`.
 std::optional<std::string> read_digest_of_ids(const nn::SafetensorsReader& file,
                                               const RecommenderConfig& config);
-/// Throws InputError if the file of weights describes a model of another name, of other factors or
-/// hidden widths, or of another number of users or items.
+/// Compares `config` with the recommender that a file of weights describes. Throws InputError if
+/// the name, the number of factors, users or items, or neumf's hidden widths differ, or if the
+/// description cannot be used. Accepts a file that describes no recommender.
 void check_same_sizes(const std::string& path, const RecommenderConfig& config);
 /// Returns an id for an error message: quoted, with only its control characters escaped. An id that
 /// is not UTF-8 is printed as nn::printable does.

@@ -46,8 +46,8 @@ class Tape {
     return rows_of_table(table, {micro_.samples, width}, width, {micro_.history_places});
   }
 
-  /// The left side of row_products: rows of a table with `entries` rows, or the rows of `x` if `x`
-  /// is not null.
+  /// The left side of row_products: all rows of `x`, or rows looked up in a table if `x` is null.
+  /// `entries` is then the table's size.
   struct Rows {
     Entries entries = {};
     const Value* x = nullptr;
@@ -154,9 +154,10 @@ class Tape {
   RecommenderMemory memory() const { return {tape_.peak(), workspace_}; }
 
  private:
-  /// Counts the workspace for row_products' sum of squares:
-  ///   - on the CPU, for one side at a time: the number of lookups of each row of the side's table,
-  ///     and an fp64 sum for every 64 rows;
+  /// Counts the workspace for row_products' sum of squares. `left_entries` is 0 if the left side is
+  /// not a table. The workspace has
+  ///   - on the CPU, for one side at a time: an fp64 sum for every 64 rows and, if the side is a
+  ///     table, the number of lookups of each row;
   ///   - on CUDA: an f32 square for each lookup, and the workspace of the squares' sum.
   void use_for_squares(int64_t left_entries, int64_t entries, const Shape& indices) {
     if (micro_.device.is_cpu()) {

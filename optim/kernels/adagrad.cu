@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(row_update_threads)
     const double g = gradient(c);
     sum += g * g;
   }
-  // Adds the lanes of the half warp in a tree. Lane 0 of the half warp then has the sum.
+  // Adds the sums of the half warp's lanes pairwise. Lane 0 of the half warp then has the total.
   for (int width = lanes / 2; width > 0; width /= 2) {
     sum += __shfl_down_sync(whole_warp, sum, width);
   }
