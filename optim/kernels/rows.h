@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-/// A list of rows of a matrix (R, C). Row i of the list is row index[i] - first of the matrix. If
+/// A list of rows of a matrix (R, C). Row i of the list is row `index[i] - first` of the matrix. If
 /// the matrix holds only a range of a table, `first` is the table row that is row 0 of the matrix.
 struct RowList {
   Tensor matrix;
@@ -45,8 +45,8 @@ struct TouchedBlocks {
 /// block_square_sums on the whole gradient, in which all untouched rows are zero.
 TESSERA_KERNEL(touched_square_sums, std::span<double> squares, const TouchedBlocks& touched)
 
-/// An update of rows of a table. Row i of the update is row rows[i] - first of `parameters` and of
-/// each state. The gradient of row i is row slots[i] of `gradients`, or zero if slots[i] is -1.
+/// An update of rows of a table. Row i of the update is row `rows[i] - first` of `parameters` and
+/// of each state. The gradient of row i is row slots[i] of `gradients`, or zero if slots[i] is -1.
 struct RowUpdate {
   Tensor parameters;              // f32 (R, C)
   std::span<const Tensor> state;  // f32 (R, C) each, or (R) for a rule with one value per row
@@ -64,7 +64,8 @@ TESSERA_KERNEL(adam_update_rows, const RowUpdate& update, const UpdateHyper& hyp
 TESSERA_KERNEL(sgd_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 TESSERA_KERNEL(adagrad_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 /// Adagrad with one value v per row (Gupta et al., "Training recommender systems at scale", 2020,
-/// and FBGEMM's exact_rowwise_adagrad). For a row p with gradient g:
+/// and FBGEMM's exact_rowwise_adagrad). For a row p:
+///   g = gradient * gradient_scale + weight_decay * p
 ///   v += mean of g^2;  p -= learning_rate * g / (sqrt(v) + epsilon)
 TESSERA_KERNEL(rowwise_adagrad_update_rows, const RowUpdate& update, const UpdateHyper& hyper)
 

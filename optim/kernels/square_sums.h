@@ -1,4 +1,5 @@
-// Launcher that sums the squares of each block. The norm of a gradient is computed from these sums.
+// Launcher that sums the squares of each block of 256 elements. The norm of a gradient is computed
+// from these sums.
 #pragma once
 
 #include <span>

@@ -207,8 +207,8 @@ class Planner {
         CheckedInt(trainable_) * count_bytes + (scaled ? f32_bytes + count_bytes : 0));
   }
 
-  // A save holds one bucket at a time, whole and in f32. It gathers a bucket whose weights are
-  // sharded: at stage 3 any bucket, at stages 1 and 2 a bucket of trained parameters.
+  // A save holds one bucket at a time, whole and in f32. Only buckets with sharded weights are
+  // gathered: at stage 3 all buckets, at stages 1 and 2 the buckets of trained parameters.
   void add_save(const PlanGroup& group) {
     const CheckedInt largest = CheckedInt(largest_bucket(group)) * f32_bytes;
     plan_.parts.saved = std::max(plan_.parts.saved, largest.value());
@@ -360,7 +360,7 @@ class Planner {
                                 (apart ? p.flags + p.texts : 0))
                                    .value();
     // A save frees its bucket before the ranks exchange texts about its success. If ranks compute
-    // on the CPU, both are in host memory, so only the larger one is added.
+    // on the CPU, bucket and texts are both in host memory, so only the larger size is added.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
                                  p.statistics + p.scalars + p.rows +
                                  (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));

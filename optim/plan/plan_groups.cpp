@@ -55,10 +55,10 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
     //  - blocks whose values backward does not read, such as frozen blocks at the beginning, or a
     //    block that has only an embedding table.
     blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
-    // blocks[0] and blocks[1] are taken for the bias and the weight of one layer if both are single
-    // buckets outside of the model's blocks (Module::begin_block), and if backward does not read
-    // blocks[0], as it reads no bias. One operation of forward reads the weight and the bias, so
-    // blocks[1] too is still gathered when backward begins.
+    // blocks[0] and blocks[1] are assumed to be the bias and the weight of one layer if both are
+    // single buckets outside of the model's blocks (Module::begin_block) and backward does not read
+    // blocks[0] (backward reads no bias). One operation of forward reads the weight and the bias,
+    // so blocks[1] too is still gathered when backward begins.
     const auto is_alone = [&](const PlanBlock& block) {
       return buckets[static_cast<size_t>(block.first_bucket)].block < 0;
     };
@@ -153,7 +153,8 @@ int64_t largest_bucket(const PlanGroup& group) {
 }
 
 CheckedInt gradient_elements(const PlanInput& input, const PlanGroup& group) {
-  // A single rank on the CPU writes the first micro-batch's gradients into the sums.
+  // A single rank on the CPU writes the first micro-batch's gradients directly into the sums, so a
+  // step with one micro-step needs no buffers for gradients (GradientsInSums).
   const bool in_sums = input.ranks == 1 && input.device.is_cpu() &&
                        group.dtype == group.sum_dtype &&
                        input.reduction == Reduction::ordered && !input.no_sync;

@@ -49,7 +49,7 @@ struct PlanInput {
   std::optional<int64_t> table_state_tensors = std::nullopt;
   bool table_value_per_row = false;  // true: a table's state tensors have one value for each row
   bool update_all_rows = false;
-  DType sum_dtype = DType::f32;  // of gradient sums of 16-bit parameters; f32 parameters use f32
+  DType sum_dtype = DType::f32;  // of gradient sums of dense 16-bit parameters; other sums: f32
   /// True if master weights and optimizer state are offloaded to the host.
   bool offload = false;
   bool graph = false;
@@ -62,7 +62,7 @@ struct PlanInput {
   bool saves = false;               // weights are saved during the run
   bool loss_scaling = false;        // false: loss scaling only if a parameter is f16
   int64_t statistics = 0;  // values of running statistics: two for each channel of a batch norm
-  int64_t fixed_statistics = 0;  // those of `statistics` that are fixed (nn::RunningStatistics)
+  int64_t fixed_statistics = 0;  // number of these values that are fixed (nn::RunningStatistics)
   int64_t batch_norms = 0;       // batch norms whose statistics are not fixed
   bool sync_batch_norm = false;
   Device device = {};  // the device on which the ranks compute

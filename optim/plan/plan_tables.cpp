@@ -192,8 +192,8 @@ std::string dense_table_advice(const PlanInput& input) {
   }
   for (const PlanParameter& table : input.parameters) {
     const double share = static_cast<double>(table.elements) / all;
-    // A tied table is also the weight of a matrix product, so every step reads and updates all
-    // rows.
+    // There is no advice for a tied table. It is also the weight of a matrix product, so every step
+    // reads and updates all its rows anyway.
     if (table.lookups == 0 || table.row_sparse() || table.shared || share <= 0.5) continue;
     const double bytes = static_cast<double>(table.elements * dtype_size(table.dtype));
     return fmt::format(
@@ -211,7 +211,8 @@ namespace {
 /// Adding the terms of 10^8 rows would take seconds, so only the first 2^14 terms are added. The
 /// sum f(a) + ... + f(b) of the other terms is computed by the Euler-Maclaurin formula: the
 /// integral of f from a - 1/2 to b + 1/2, and one correction. The integral is computed by
-/// Gauss-Legendre quadrature with eight points in each interval. The relative error is below 1e-12.
+/// Gauss-Legendre quadrature with eight points in each interval [x, 1.125 x]. The relative error is
+/// below 1e-12.
 template <class F>
 double sum_of(int64_t count, const F& f) {
   constexpr int64_t first_terms = int64_t{1} << 14;
@@ -247,7 +248,7 @@ double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distr
   // Returns 1 - (1 - p)^draws, without loss of precision for small p.
   const auto drawn = [draws](double p) { return -std::expm1(draws * std::log1p(-p)); };
   const auto count = static_cast<double>(rows);
-  if (rows == 1) return lookups > 0 ? 1 : 0;  // log1p(-1) is -inf, and 0 times it is NaN
+  if (rows == 1) return lookups > 0 ? 1 : 0;  // log1p(-1) is -inf, and 0 * -inf is NaN
   if (distribution.zipf == 0) return count * drawn(1 / count);
   const auto weight = [&](double row) { return std::pow(row, -distribution.zipf); };
   const double weights = sum_of(rows, weight);

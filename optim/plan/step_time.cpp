@@ -152,7 +152,7 @@ class Step {
   void update() {
     const bool gathers_sums = input_.stage == 0;
     const size_t count = costs_.buckets.size();
-    // Forward uses the last bucket of the layout first.
+    // The last bucket comes first, because forward uses it first.
     for (size_t i = count; gathers_sums && i-- > 0;) {
       gathered_[i] = clock_.launch(costs_.buckets[i].gather);
     }

@@ -1,5 +1,5 @@
 // Estimates the time of a step with a simple model. Use it to compare settings, and to see how much
-// communication does not overlap with computing.
+// communication does not overlap with computing. The model leaves out row-sparse tables.
 //
 // A rank has two time lines: one for computing, and one for communication, called the channel. The
 // channel runs one transfer at a time, in the order of the calls:

@@ -22,7 +22,7 @@ class RowCountsOfRanks {
  public:
   RowCountsOfRanks(const TableInfo& info, dist::Communicator& communicator);
 
-  /// Starts to gather the counts of all ranks. This rank's counts are those of `rows`. Collective.
+  /// Counts `rows` by owner, and starts to gather the counts of all ranks. Collective.
   void gather(const SortedRows& rows, dist::Traffic purpose = dist::Traffic::rows);
   /// Waits for the counts. The functions below may be called afterwards.
   void wait();
@@ -63,8 +63,9 @@ class RowFetch {
   /// Sends the row numbers to the owners, and starts the exchange of values. Waits for the counts,
   /// not for the values. `own`: the values of all rows that this rank owns.
   void start(const Tensor& own);
-  /// Adds to total.asked the number of rows that this rank requests from other ranks in this fetch,
-  /// and to total.served the number of rows that it sends to other ranks. Called after start().
+  /// Adds to total.asked the number of rows that this rank requests from other ranks in this fetch.
+  /// Adds to total.served the number of rows that this rank sends to other ranks. Called after
+  /// start().
   void count(RowCounts& total) const;
   /// Waits for the values. Writes the values of the row with slot s to row s of `to`.
   void finish(const Tensor& to);
