@@ -1,4 +1,5 @@
-// Tests that a time limit does not count time in which the process was stopped.
+// Tests AwakeTime, which measures time for time limits. If the process was stopped for a long time,
+// AwakeTime must count only half a second of it.
 #include "core/awake_time.h"
 
 #include <thread>

@@ -84,7 +84,7 @@ TEST_CASE("both runs of a segment may be differentiated, an evaluation may not")
   Parameters parameters;
   const Tensor x = parameters.make("x", {4}, 1);
   std::vector<bool> seen;
-  std::vector<bool> evaluated;  // under NoGrad inside the segment
+  std::vector<bool> evaluated;  // may_be_differentiated() under the segment's own NoGrad
   const auto segment = [&](const Tensor& in) {
     seen.push_back(may_be_differentiated());
     {
@@ -353,8 +353,8 @@ TEST_CASE("a segment that reads a tensor with history from outside is an error")
                     ContainsSubstring("segment: the segment uses a tensor of shape [4] that has "
                                       "history but is not among its inputs"));
   CHECK(grad_enabled());
-  // A segment may return a tensor with history from elsewhere. The segment's operations may read
-  // such a tensor only after detach().
+  // A segment may return h, whose history lies outside of the segment. But the segment's operations
+  // may read h only after detach().
   const Tensors out = run(true, Tensors{p}, [&h](const Tensors& in) {
     return Tensors{h, ops::mul(in[0], h.detach())};
   });

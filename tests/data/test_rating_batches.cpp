@@ -156,9 +156,9 @@ TEST_CASE("negatives are items that the user does not have, drawn anew in each e
       equal_seeds += item == other.negative(0, interaction, number) ? 1 : 0;
     }
   }
-  // Each count compares 1015 draws with others: with those of the next epoch, with the next
-  // negatives of the same interactions, or with those of another seed. By chance alone about one
-  // pair in twenty is equal.
+  // Each count says how many of the 1015 negatives equal another negative of the same interaction:
+  // that of the next epoch, of the next number, or of another seed. By chance alone about one in
+  // twenty is equal.
   CHECK(equal_epochs < 150);
   CHECK(equal_numbers < 150);
   CHECK(equal_seeds < 150);

@@ -14,10 +14,10 @@
 // Unless this list says otherwise, one rank does what HOW says, in step 6 of 10. This is rank 1 or,
 // if the job has only one rank, rank 0. If HOW is `input`, all ranks fail in step 6. If HOW is
 // `return-all`, all ranks return 3 after the last step. If HOW is `none`, no rank fails. Each step
-// takes at least 20 ms. With `nccl`, the ranks communicate over NCCL, with a timeout of 1 s, or of
-// 4 s if HOW is `suspend`. With `graph`, the all_gather of each step is in a CUDA graph that exists
-// until all steps are done. With `host`, the all_gather of each step gathers a buffer in host
-// memory.
+// takes at least 20 ms. With `nccl`, the ranks communicate over NCCL, with a timeout of 1 s unless
+// the list gives another timeout. With `graph`, the all_gather of each step is in a CUDA graph that
+// exists until all steps are done. With `host`, the all_gather of each step gathers a buffer in
+// host memory.
 #include <signal.h>
 #include <unistd.h>
 

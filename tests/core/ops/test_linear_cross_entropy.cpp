@@ -42,9 +42,9 @@ void check_against_reference(DType dtype, float loss_scale, int64_t rows, int64_
   for (const double logit : logits) largest = std::max(largest, std::fabs(logit));
   const double logit_error = rounded ? largest / 256 : 0;
   CHECK(std::fabs(loss.item() - expected.loss) <= 1e-5 * expected.loss + 1e-6 + logit_error);
-  // A gradient is rounded twice: as the gradient of the logits, and as the product of that gradient
-  // with the weight or x. If logits are bf16, the forward computes the gradients, and the backward
-  // rounds them a third time when it multiplies them by the loss's gradient.
+  // The gradients of x and the weight are products of the rounded gradient of the logits, and are
+  // rounded again themselves. If logits are bf16, x's gradient is rounded a third time, when the
+  // backward multiplies it by the loss's gradient.
   const double bound = tolerance(dtype, rounded ? 3 : 2, 5e-5) + logit_error;
   CHECK(relative_error(x.leaf()->gradient, product(expected.dlogits, values_of(weight), rows,
                                                    channels, vocabulary)) < bound);
@@ -79,7 +79,7 @@ TEST_CASE("linear_cross_entropy with a loss scale keeps gradients that f16 would
   const Values exact = product(expected.dlogits, values_of(x), vocabulary, channels, rows, true);
   const auto error = [&](const Values& values) {
     double largest = 0, difference = 0;
-    // Skips the weight's row of token 0, which is the target of all rows.
+    // All targets are token 0, so its row of the weight has a far larger gradient. Skips this row.
     for (size_t i = static_cast<size_t>(channels); i < values.size(); ++i) {
       largest = std::max(largest, std::fabs(exact[i]));
       difference = std::max(difference, std::fabs(values[i] - exact[i]));
@@ -188,7 +188,7 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = random_indices({rows}, 3, vocabulary);
   const int64_t gradients = (rows + vocabulary) * channels * dtype_size(dtype);
-  // With 16-bit types, the peak also has the weight's gradient as an f32 sum. It also has the
+  // With 16-bit types, the peak includes an f32 sum of the weight's gradient. It also includes the
   // gradient of the logits, unless this gradient overwrites the logits.
   const int64_t extra = dtype == DType::f32           ? 0
                         : gradient_in_forward(dtype) ? vocabulary * channels * 4
