@@ -25,7 +25,8 @@ namespace tessera::optim {
 /// thread share ownership of this object.
 class TouchedSums {
  public:
-  /// `asked`: the most rows of one contribution.
+  /// A contribution has one micro-batch's gradient rows for this owner, at most `asked` rows. A
+  /// step touches at most `capacity` rows of this owner.
   TouchedSums(const TableInfo& info, dist::Communicator& communicator, int64_t capacity,
               int64_t asked);
 
@@ -51,9 +52,10 @@ class TableGradients {
   /// Begins a micro-step. The first micro-step of a step clears the touched rows of the previous
   /// step. If this step may touch more rows than the buffers can hold, allocates larger buffers.
   void begin(const MicroStep& micro_step);
-  /// Called at the end of a forward that has looked up `rows`. Starts to gather how many rows each
-  /// rank will send to each owner. used[s] is 1 if the row with slot s was really looked up, and 0
-  /// if the row was only prefetched. If `used` is empty, all rows were looked up.
+  /// Called at the end of a forward. Starts to gather how many rows each rank will send to each
+  /// owner. `rows`: the rows that were prefetched for the forward, or looked up by it. used[s] is 1
+  /// if the row with slot s was really looked up, and 0 if the row was only prefetched. If `used`
+  /// is empty, all rows were looked up.
   void begin_backward(const RowSlots& rows, std::span<const uint8_t> used);
   /// Zeroes the gradient of the looked-up rows, and returns the whole gradient buffer, [n, C].
   /// Called at most once per micro-step.
@@ -88,7 +90,7 @@ class TableGradients {
   bool begun_ = false;  // begin_backward() was called in this micro-step
   // Used only with several ranks:
   std::optional<RowCountsOfRanks> counts_;
-  Tensor outgoing_;       // values in ascending order of rows
+  Tensor outgoing_;       // the gradient rows to send, in ascending order of rows
   Tensor incoming_rows_;  // i32
   Tensor incoming_values_;
   dist::Work arrived_;

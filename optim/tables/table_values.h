@@ -7,7 +7,7 @@
 //
 // In a micro-batch, operations read a copy of the rows that the micro-batch looks up. Rows of this
 // copy are numbered by slot (optim/tables/row_slots.h), in forward, backward and gradient, and at
-// every stage. n is the most distinct rows that a micro-batch may look up.
+// every stage. n is the maximum number of distinct rows that a micro-batch may look up.
 #pragma once
 
 #include <optional>
@@ -28,7 +28,7 @@ class TableValues {
   /// The range of rows that this rank holds, and their values.
   dist::Range held() const { return sharded_ ? info_.own() : dist::Range{0, info_.rows()}; }
   const Tensor& values() const { return values_; }
-  /// The values of `range` of rows, which this rank must hold.
+  /// The values of the rows in `range`. This rank must hold these rows.
   Tensor values_of(const dist::Range& range) const;
 
   /// Begins a micro-batch. If rows were prefetched for this micro-batch, waits for the rows' values
@@ -70,12 +70,13 @@ class TableValues {
   /// has updated counts[r] rows, and all ranks together at most `most`. The next lookup or prefetch
   /// that reads values() waits for the rows of the other ranks. Collective.
   void gather_updated(const Tensor& changed, const std::vector<int64_t>& counts, int64_t most);
-  /// Gathers all rows from their owners into values(). Collective.
+  /// Starts to gather all rows from their owners into values(). Lookups wait for the rows, as after
+  /// gather_updated(). Collective.
   void gather_all();
   /// Drops prefetched rows. Called before new values are written to the table.
   void forget_prefetched();
-  /// Called at the end of each step, even if the step updated nothing. Starts a prefetch that
-  /// waits for the update.
+  /// Called at the end of each step, even if the step updated nothing. If a prefetch was to start
+  /// after the update, starts it now.
   void updated();
   /// Waits until values() has the values of the last update.
   void synchronize();
@@ -93,8 +94,8 @@ class TableValues {
 
   Tensor host_indices(const Tensor& indices, int64_t used) const;
   Tensor slots_of(RowSlots& slots, const Tensor& indices, int64_t used) const;
-  /// The category of temporary lists on the host. On the CPU, operations keep these lists. With a
-  /// GPU, the lists are only copied to the device.
+  /// The category of temporary lists on the host. On the CPU, operations keep these lists for
+  /// backward. With a GPU, the lists are only copied to the device.
   Category host_category() const {
     return communicator_.device().is_cpu() ? Category::activations : Category::workspace;
   }
@@ -112,7 +113,7 @@ class TableValues {
   LookedUpRows current_;
   Tensor device_rows_;             // on a GPU: i32 [n], numbers of the rows that are being copied
   std::optional<RowFetch> fetch_;  // fetches for current_ and for evaluations
-  dist::HostBuffer rounds_;        // i64 [ranks]: fetches that each rank needs for an evaluation
+  dist::HostBuffer rounds_;        // i64 [ranks]: each rank's number of fetches in an evaluation
   // Rows prefetched for the next micro-batch. next_, next_fetch_ and used_ are empty until the
   // first prefetch.
   std::optional<LookedUpRows> next_;

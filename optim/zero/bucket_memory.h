@@ -35,7 +35,7 @@ class BucketMemory {
   std::vector<int64_t> elements_;
   DType dtype_;
   Tensor flat_;                  // on a GPU: all buckets
-  std::vector<Tensor> buckets_;  // on the CPU: undefined without memory
+  std::vector<Tensor> buckets_;  // on the CPU, a bucket without memory is undefined
 };
 
 }  // namespace tessera::optim

@@ -138,8 +138,8 @@ void ZeroEngine::restore(const StateSource& source) {
   for (const auto& table : tables_) {
     if (table->trainable()) read_count(table->info().name(), table->number());
   }
-  // Of the values, the master weights and the update rule's state, each rank reads only the ranges
-  // that it holds.
+  // Each rank reads only what it holds: ranges of the values, of the master weights and of the
+  // update rule's state.
   for (StagedPartition* partition : partitions()) partition->restore(source);
   for (const auto& table : tables_) table->restore(source);
   for (const auto& [name, statistics] : statistics_.all()) {

@@ -259,8 +259,8 @@ ReductionPolicy::Sent LocalSums::send(int bucket, const Tensor& gradient,
   if (micro_step.contributes) {
     kernels::fold(current_context(gradient.device()), sum, gradient, micro_step.index == 0);
   }
-  // The gradient's memory may be reused without a wait, because the next micro-step writes to it
-  // after this addition in the same stream.
+  // The gradient's memory may be reused without a wait, because later gradients are written to it
+  // in the same stream, after this addition.
   if (!micro_step.last()) return {};
   // The sums are reduced once per step, as in a step with one micro-step. Every rank that has had a
   // micro-batch in the step contributes.

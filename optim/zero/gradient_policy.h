@@ -122,9 +122,9 @@ struct GradientSums {
 /// their sums, with ordered reduction and without no_sync.
 bool gradients_in_sums(const GradientSums& options);
 
-/// The first micro-step of a step writes gradients directly into the sums, so that a step with one
-/// micro-step needs no memory of its own for gradients. Works only on a single rank, because the
-/// sums of several ranks are sharded.
+/// The first micro-step of a step writes gradients directly into the sums. So a step with one
+/// micro-step needs no other memory for gradients. Works only on a single rank, because the sums of
+/// several ranks are sharded.
 class GradientsInSums : public GradientPolicy {
  public:
   /// `make_later` makes the policy for all micro-steps of a step except the first. It is called

@@ -19,7 +19,7 @@ inline std::string state_path(const std::string& name, const std::string& kind) 
 
 /// A tensor of the state. The list of tensors is the same on every rank and at every stage.
 struct StateTensor {
-  std::string name;  // of a parameter or a batch norm, such as "wte.weight", or "loss_scaler"
+  std::string name;  // a parameter or batch norm, such as "wte.weight"; or "loss_scaler"
   std::string kind;  // "value", "exp_avg", "updates", "running_mean", "scale", ...
   DType dtype = DType::f32;
   Shape shape;
@@ -52,8 +52,9 @@ class StateSource {
   virtual std::vector<int64_t> parameter_events() const { return {}; }
 };
 
-/// The kind of a parameter's values. The values of a trained parameter are f32: the master weights
-/// if the parameter has 16 bits. The values of a frozen parameter have the parameter's dtype.
+/// The kind of a parameter's values. For a trained parameter the values are f32; if the parameter
+/// is f16 or bf16, they are its master weights. For a frozen parameter they have the parameter's
+/// dtype.
 inline constexpr const char* value_kind = "value";
 /// The kind of the tensor that counts a trained parameter's updates: i64 [].
 inline constexpr const char* updates_kind = "updates";

@@ -33,8 +33,9 @@ void check_equal_ranks(const ZeroOptions& options, const dist::World& world);
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
                  const dist::Communicator& communicator);
 
-/// Throws InputError for row-sparse tables with graphs. Throws Error if the rule for tables cannot
-/// update rows, or the rule for dense parameters cannot update ranges.
+/// Throws InputError if the model has a row-sparse table and options.graph is set. Throws Error if
+/// the rule of a trainable table cannot update rows, or if there is a trainable dense parameter and
+/// `rule` cannot update flat ranges.
 void check_tables(const ZeroOptions& options, const UpdateRule& rule,
                   const std::vector<nn::NamedParameter>& parameters);
 

@@ -178,7 +178,7 @@ void BatchStatistics::copy_fixed(const Tensor& to, const Tensor& from) const {
     if (begin == end) return;
     kernels::copy(current_context(to.device()), to.flat(begin, end), from.flat(begin, end));
   };
-  // Norms that follow each other are copied together.
+  // The values of consecutive fixed norms are copied together.
   for (size_t i = 0; i < statistics_.size(); ++i) {
     const int64_t values = 2 * statistics_[i].statistics->mean.elements();
     if (fixed_[i]) {

@@ -22,7 +22,7 @@ class BatchStatistics {
   BatchStatistics(const BatchStatistics&) = delete;
   BatchStatistics& operator=(const BatchStatistics&) = delete;
 
-  /// Statistics to be added, and new memory for the present and the added statistics.
+  /// Statistics to be added, and new memory for all statistics, the earlier ones included.
   struct Addition {
     std::vector<nn::NamedStatistics> statistics;
     Tensor running;
@@ -37,13 +37,13 @@ class BatchStatistics {
 
   const std::vector<nn::NamedStatistics>& all() const { return statistics_; }
 
-  /// Clears this rank's slots for a step of `micro_steps` micro-steps. Asks which statistics are
-  /// fixed in the step (nn::RunningStatistics::fixed). All ranks get the same answers here, also a
-  /// rank that has no data in the step.
+  /// Clears this rank's slots, one for each micro-step. Also asks which statistics are fixed in the
+  /// step (nn::RunningStatistics::fixed). It asks here and not in a forward, because a rank without
+  /// data runs no forward.
   void begin_step(int64_t micro_steps);
   void begin_micro_step();
   /// Throws unless the forward of the current micro-step has observed each batch norm exactly once,
-  /// and those with fixed statistics never.
+  /// or never if the batch norm's statistics are fixed.
   void check_observed() const;
   /// Stores the observed statistics of the current micro-batch in its slot.
   void keep(int64_t micro_step);

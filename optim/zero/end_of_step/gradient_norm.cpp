@@ -33,7 +33,10 @@ GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator,
     add_partition(*part.partition);
   }
   place_segments();
-  dense_blocks_ = blocks_;  // no rows of tables are touched yet, so these are dense blocks only
+  // In a new optimizer, no rows of tables are touched, so blocks_ counts dense blocks only. After
+  // add_param_group, blocks_ also counts the table blocks that the last step touched. This only
+  // makes partial_sums_ larger than needed.
+  dense_blocks_ = blocks_;
   allocate(0);
   copy_segments();
 }
