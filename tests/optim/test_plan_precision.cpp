@@ -21,7 +21,7 @@ int64_t skipped(const Plan& plan, dist::Traffic purpose) {
 // a has 1000 elements (4 blocks of 256), b has 200 (1 block). 1024 bytes hold only 512 elements of
 // 16 bits, so each parameter has its own bucket. The bucket of a has 4 blocks = 1024 elements. The
 // bucket of b is padded to a block per rank, 512 elements. Together the buckets have 1536 elements,
-// and a rank's shards have 768. M = 4 and k = 2, so both ranks send twice.
+// and a rank's shards have 768. M = 4 and k = 2, so both ranks send gradients twice per step.
 PlanInput two_ranks(DType dtype, int stage) {
   return {.parameters = {{"a", 1000, false, -1, dtype}, {"b", 200, false, -1, dtype}},
           .ranks = 2,
@@ -60,7 +60,8 @@ TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
     CHECK(stage2.optimizer_state == stage1.optimizer_state);
     CHECK(stage2.traffic == stage1.traffic);
 
-    // In a micro-step a rank sends its shard of b (256 elements) once, its shard of a (512) twice.
+    // In a micro-step a rank sends its shard of a (512 elements) twice: for forward and for
+    // backward. It sends its shard of b (256) once: b is still gathered when backward begins.
     const Plan stage3 = plan(two_ranks(dtype, 3), 0);
     CHECK(stage3.parts.values == 768 * 2);
     CHECK(stage3.parts.gathered == 1536 * 2);
@@ -146,7 +147,7 @@ TEST_CASE("plan: on a GPU the end of a step has its norm, scalars and their copi
   const Plan host = plan(input, 0);
   input.device = {DeviceType::cuda, 0};
   const Plan device = plan(input, 0);
-  // On a GPU the norms also take a table row of 32 bytes for each of the two parameters, and a
+  // On a GPU the norms also take a table with 32 bytes for each of the two parameters, and a
   // partial sum of 8 bytes. The scalars take 32 bytes. The host holds the flags, and copies of two
   // steps' scalars.
   CHECK(device.parts.norms == host.parts.norms + 2 * 32 + 8);
@@ -170,7 +171,8 @@ TEST_CASE("plan: graphs have memory for their loss; one graph per kind of micro-
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10) == 2);
   CHECK(graph_count({.global = 5, .micro = 1}, 2, 10) == 3);
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 10) == 1);
-  // With no_sync (the last argument), only the last micro-step sends gradients: the local sums.
+  // With no_sync (the last argument), the last micro-step has its own graph, because only this
+  // micro-step sends gradients (the local sums).
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10, true) == 3);
   CHECK(graph_count({.global = 4, .micro = 1}, 2, 10, true) == 2);
   // The run's first micro-step runs without a graph.
@@ -230,8 +232,9 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   CHECK(plan(input, 0).host.communication == 512 * (4 + 4));
 }
 
-// Returns the plan's input for P parameters. Each tensor has a multiple of N x 256 elements, so
-// nothing is padded. The tied tensor has 3/10 of the parameters, the largest other bucket 5/10.
+// Returns the plan's input for P = 10 x tenth parameters. Each tensor has a multiple of N x 256
+// elements, so nothing is padded. The tied tensor has 3/10 of the parameters, and the largest other
+// bucket has 5/10.
 PlanInput paper(int64_t ranks, int stage) {
   const int64_t tenth = ranks * dist::block_elements * 7;
   return {.parameters = {{"tied", 3 * tenth, true, 0, DType::bf16},

@@ -61,7 +61,7 @@ TEST_CASE("dropout state: a step that ends on another thread leaves its state", 
     seen = dropout_state();
   }).join();
   CHECK(seen == of_a);
-  a.begin(of_a);  // b is no longer open
+  a.begin(of_a);  // b is no longer open, so the state is not ambiguous
   CHECK(dropout_state() == of_a);
   a.end_step();
   CHECK(dropout_state() == DropoutState{});

@@ -130,9 +130,8 @@ TEST_CASE("expected counts of rows are close to those of a step") {
   CHECK(traffic[static_cast<size_t>(dist::Traffic::gradients)] == counts.sent * 256);
   CHECK(traffic[static_cast<size_t>(dist::Traffic::rows)] == (counts.sent + counts.asked) * 4);
 
-  // Four ranks share three micro-batches in one micro-step, so rank 3 has none. It repeats another
-  // micro-batch. The rows that it requests for this count in `asked`, but its rows do not count in
-  // `looked_up` and `sent`.
+  // Four ranks share three micro-batches in one micro-step, so rank 3 repeats one of them. Its
+  // `asked` includes rows of the repeated micro-batch, but its `looked_up` and `sent` do not.
   PlanInput fewer = input;
   fewer.batch.global = 300;
   const RowCounts idle = expected_counts(fewer, fewer.parameters[0], 3, 100, {});

@@ -4,7 +4,7 @@
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
-using Catch::Approx;  // version 2 declares this name at global scope, too
+using Catch::Approx;  // as version 2 does, so that tests can write Approx with both versions
 #else
 #include <catch2/catch.hpp>
 

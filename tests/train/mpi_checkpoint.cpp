@@ -1,8 +1,8 @@
 // Tests that a saved and resumed run has the same bits as an uninterrupted run. The run may resume
 // in another layout (number of ranks, ZeRO stage, buckets). The digest of a checkpoint must not
 // depend on the layout of the run that wrote the checkpoint. Also tests checkpoints that are
-// written while steps go on, early signals, a checkpoint of version 0.1.0, refused checkpoints, and
-// failed writes.
+// written while steps go on, signals that come before the run, a checkpoint of version 0.1.0,
+// refused checkpoints, and failed writes.
 #include <signal.h>
 
 #include <filesystem>
@@ -307,7 +307,8 @@ TEST_CASE("a folder of checkpoints that cannot be read is an error on every rank
   CHECK(message_of<InputError>([&] {
           train::find_checkpoint(file, world);
         }).find("file: cannot be read") != std::string::npos);
-  // A rank that is still in find_checkpoint makes another collective call, so this call throws.
+  // All ranks must have left find_checkpoint. If a rank still waited there in a collective, this
+  // barrier would fail, because the ranks' collective calls would differ.
   world.communicator->barrier();
 }
 

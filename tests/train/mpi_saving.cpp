@@ -188,7 +188,7 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
     CHECK(log.find(R"("step":6,"val_loss":1,"best")") == std::string::npos);
   }
   // Interrupts one run before the best evaluation (step 4), and another run after this evaluation.
-  // Neither ends with an evaluation that is not finite, because this would be an error.
+  // The last score of each run is finite, because a run whose last score is NaN or infinite fails.
   for (const int64_t stop : {3, 4}) {
     CAPTURE(stop);
     const SharedFolder cut(world);

@@ -19,7 +19,7 @@ auto handler_of(int signal) {
   return action.sa_handler;
 }
 
-// Sets the default actions that a program starts with, also when it ends.
+// Gives SIGUSR1 and SIGUSR2 their default actions, at construction and again at destruction.
 struct DefaultActions {
   DefaultActions() { set(); }
   ~DefaultActions() { set(); }
@@ -91,7 +91,7 @@ TEST_CASE("without checkpoints, early signals are handled until the program ends
     CHECK(handler_of(SIGTERM) != told);
   }
   CHECK(handler_of(SIGTERM) == told);
-  CHECK(handler_of(SIGUSR1) == SIG_IGN);  // may come while the program reports or saves
+  CHECK(handler_of(SIGUSR1) == SIG_IGN);  // a late SIGUSR1 must not end the program
   const EarlySignals signals(true);
   ::raise(SIGTERM);
   EarlySignals::end();

@@ -47,7 +47,7 @@ TEST_CASE("an operation is not blamed for its inputs, nor for infinities that di
   const auto masked = [&] { return ops::softmax(ops::add(scores, mask), {1}); };
   CHECK(first_non_finite([&] { ops::log(ops::add(ops::sum(masked()), -5.0f)); }) == "log");
   CHECK(first_non_finite([&] { ops::exp(ops::scale(masked(), 1000)); }) == "exp");
-  // Infinities from an operation, from which another one then computes a NaN.
+  // exp computes infinities, and add then computes NaNs from them. The result must name exp.
   CHECK(first_non_finite([&] {
           const Tensor large = ops::exp(ops::scale(masked(), 1000));
           ops::add(large, ops::scale(large, -1));

@@ -52,16 +52,16 @@ MadeFolders::~MadeFolders() {
 }
 
 std::error_code MadeFolders::make(const std::string& folder) {
-  // Tries to make each folder of the path, also those that exist. This attempt may fail even if the
-  // folder exists, for instance at an automount. Each success drops the errors before it, because a
-  // folder that was made or found shows that its parents exist.
+  // Tries to make each folder of the path, also those that exist. For a folder that exists, the
+  // attempt may fail, for instance at an automount. Each success drops the errors before it,
+  // because a folder that was made or found shows that its parents exist.
   std::error_code first, error;
   fs::path path;
   for (const fs::path& part : fs::absolute(folder, error)) {
     path /= part;
     if (fs::create_directory(path, error)) made_.push_back(path);
-    // If a folder has this path, create_directory gives no error. file_exists means that a file or
-    // something else has this path.
+    // If a folder has this path, create_directory gives no error. So file_exists means that
+    // something other than a folder has this path.
     if (error == std::errc::file_exists) error = std::make_error_code(std::errc::not_a_directory);
     if (!error || !first) first = error;
   }
@@ -122,7 +122,7 @@ CheckpointFolder::~CheckpointFolder() {
   try {
     if (removable_ && checkpoint_steps(folder_).empty()) ::unlink(lock_.c_str());
   } catch (const std::exception&) {
-    // The folder cannot be read, so the lock stays.
+    // The folder cannot be read, so the lock file stays: there may be a checkpoint.
   }
   ::close(descriptor_);
 }

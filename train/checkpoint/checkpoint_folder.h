@@ -66,7 +66,8 @@ class CheckpointFolder {
 /// Claims a run's folder of checkpoints: rank 0 gets the claim, other ranks get null. Each rank
 /// gives its own path, because hosts may mount the folder at different paths. Throws InputError on
 /// every rank if the path of a rank leads to another folder. Without this check, the first
-/// checkpoint would fail, perhaps after hours, because this rank's shard is missing. Collective.
+/// checkpoint would fail, perhaps after hours, because rank 0 would not find that rank's shard.
+/// Collective.
 std::unique_ptr<CheckpointFolder> claim_folder(const std::string& folder, const dist::World& world);
 
 }  // namespace tessera::train
