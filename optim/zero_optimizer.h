@@ -206,9 +206,10 @@ class ZeroOptimizer {
                   const std::function<Tensor(const MicroBatch&)>& loss);
 
   /// Sets bits that the current step sends to all ranks, without an additional message. If called
-  /// between two steps, the next step sends the bits. LaunchedStep::notes returns the bits of all
-  /// ranks. Ranks use these bits to agree, between two steps, on an event that only one rank has
-  /// noticed, such as a signal or a finished file.
+  /// between two steps, or after this step's gradient() or gradient_norms(), the next step sends
+  /// the bits. LaunchedStep::notes returns the bits of all ranks. Ranks use these bits to agree,
+  /// between two steps, on an event that only one rank has noticed, such as a signal or a finished
+  /// file.
   void set_notes(uint8_t notes);
 
   /// Returns a parameter's gradient of the step's mean loss, before clipping, in f32 and whole on
@@ -223,7 +224,8 @@ class ZeroOptimizer {
   /// Adds the parameters of another module as a new group with hyper-parameters `group`. Throws
   /// unless called between steps. If the call throws, on one rank or on all, optimizer and module
   /// are as before on every rank. On the CPU, the next step allocates the memory for the new
-  /// gradient sums and, at stages 0 and 1, for the new gradients. Collective.
+  /// gradient sums and, at stages 0 and 1, for the new gradients. So too little memory for them
+  /// shows only in that step. Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
 
   /// Returns which rank owns which elements of which parameter. The result is the same on every
@@ -263,9 +265,10 @@ class ZeroOptimizer {
   /// resumes at stage 3, a rank without data in its first micro-batch follows this order.
   std::vector<int64_t> parameter_events() const;
   /// Restores the state of state_tensors(). The next steps then have the same bits as in the run
-  /// that saved the state. Every rank reads the ranges that it holds. Throws if a step is not
-  /// finished. Exceptions of `source` propagate. After such an exception the optimizer holds a
-  /// mixture of its previous state and the restored one, and the job should end.
+  /// that saved the state, under the conditions in docs/checkpoints.md. Every rank reads the ranges
+  /// that it holds. Throws if a step is not finished. Exceptions of `source` propagate. After such
+  /// an exception the optimizer holds a mixture of its previous state and the restored one, and the
+  /// job should end.
   void restore_state(const StateSource& source);
 
   /// Returns this rank's shards of the parameters' optimizer state, by parameter name.

@@ -2,12 +2,12 @@
 // the gradient sums at their owners.
 //
 // Backward calls two hooks of a parameter's leaf. `gradient_buffer` opens the parameter's bucket
-// and returns the parameter's memory in the bucket. `gradient_complete` marks the parameter as
-// written. A complete bucket is sent after all earlier buckets in the order of collectives, because
-// all ranks must start collectives in the same order. At first this order is the reverse order of
-// registration. After the first micro-step in which rank 0 has data, all ranks adopt the order in
-// which rank 0's backward has completed the buckets, as in PyTorch's DistributedDataParallel (Li et
-// al., "PyTorch Distributed", VLDB 2020, section 4.2.1).
+// and returns the part of the bucket's memory for the parameter's gradient. `gradient_complete`
+// marks this gradient as complete. A complete bucket is sent after all earlier buckets in the order
+// of collectives, because all ranks must start collectives in the same order. At first this order
+// is the reverse order of registration. After the first micro-step in which rank 0 has data, all
+// ranks adopt the order in which rank 0's backward has completed the buckets, as in PyTorch's
+// DistributedDataParallel (Li et al., "PyTorch Distributed", VLDB 2020, section 4.2.1).
 #pragma once
 
 #include <algorithm>
@@ -104,7 +104,7 @@ class Reducer {
     Tensor gradient;            // the bucket's memory, from its opening until it is sent
     std::vector<bool> written;  // per parameter of the bucket: true if its gradient is complete
     int64_t missing = 0;        // parameters still without a complete gradient
-    dist::Work arrived;  // done when the bucket has been added to the sum of this rank's shard
+    dist::Work arrived;  // done when all ranks' gradients are in the sum of this rank's shard
     int64_t turn = 0;    // buckets are sent in ascending order of their turns
   };
   /// The buckets of a partition.

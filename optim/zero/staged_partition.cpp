@@ -89,7 +89,8 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
     Leaf& leaf = partition_.parameters()[i].named.parameter.leaf();
     const int index = static_cast<int>(i);
     const int64_t registration = partition_.parameters()[i].registration;
-    // Uses are noted, so that at stage 3 a rank without data can make the same gathers.
+    // Uses are noted for checkpoints. In a run that resumes at stage 3, a rank that has had no data
+    // yet starts its gathers in the noted order (Reducer::follow_events).
     leaf.about_to_be_used = [this, &log, index, registration] {
       log.note({ParameterEvent::Kind::use, registration});
       parameters_->use(index);

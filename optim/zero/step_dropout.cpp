@@ -21,7 +21,7 @@ namespace {
 // the optimizer, the step's entry stays in the list, but has expired.
 thread_local std::vector<std::weak_ptr<BegunStep>> begun_here;
 
-/// Returns false if the step is not in the list, as when it began on another thread.
+/// Returns false if the step is not in the list, as when its micro-batch began on another thread.
 bool remove(const std::shared_ptr<BegunStep>& step) {
   return std::erase_if(begun_here, [&](const auto& entry) { return entry.lock() == step; }) > 0;
 }

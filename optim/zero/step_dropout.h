@@ -10,7 +10,7 @@
 namespace tessera::optim {
 
 /// Forwards on a thread draw the masks of the micro-batch that is open there. If none is open, they
-/// draw the masks of the one that was finished last, until the step of that micro-batch ends.
+/// draw the masks of the last finished micro-batch whose step has not ended.
 class StepDropout {
  public:
   StepDropout() = default;

@@ -67,7 +67,7 @@ void UpdateOnHost::start(int bucket, const Tensor& sums) {
 
 Tensor UpdateOnHost::take(int bucket) {
   const Slot& slot = this->slot(bucket);
-  // The host waits for this copy only, because the CPU reads the copied sums next.
+  // The CPU reads the copied sums next, so the host waits for their copy, but for no later work.
   if (slot.sums_copied) slot.sums_copied->synchronize();
   return slot.copied_sums;
 }

@@ -1,9 +1,10 @@
 // The place where a rank's update runs and where its master weights and state are stored: the
 // device of the values or, with offload, the host.
 //
-// With offload, the host needs gradient sums from the device, and sends rounded weights back. With
-// a GPU, copies overlap with updates. While the CPU updates a bucket, the copy stream copies the
-// previous bucket's weights to the device and the next bucket's sums to the host:
+// With offload, the host needs gradient sums from the device, and sends back rounded master
+// weights, which are the parameters' new values. With a GPU, copies overlap with updates. While the
+// CPU updates a bucket, the copy stream copies the previous bucket's values to the device and the
+// next bucket's sums to the host. Here the buckets are 5, 4, 3, ...:
 //
 //   copy stream   sums 5 | sums 4    | values 5, sums 3 | values 4, sums 2 | ...
 //   CPU                    update 5  | update 4         | update 3         | ...

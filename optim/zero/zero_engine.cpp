@@ -16,11 +16,11 @@
 namespace tessera::optim {
 namespace {
 
-// Called before the reducer gets the loss. For a loss of another shape or dtype, the error of the
-// reducer would only say that a copy does not fit. For a loss without history, the error would come
-// too late: once the reducer has logged the beginning of backward, the caller can no longer skip()
-// the micro-batch. Returns the loss or, if it is a parameter, a copy, which the reducer can read at
-// stage 3 too.
+// Throws unless the loss is one f32 number with history. Called before the reducer gets the loss.
+// For a loss of another shape or dtype, the reducer's error would only say that a copy does not
+// fit. For a loss without history, the reducer's error would come too late: once the reducer has
+// logged the beginning of backward, the caller can no longer skip() the micro-batch. Returns the
+// loss or, if it is a parameter, a copy, which the reducer can read at stage 3 too.
 Tensor checked_loss(const Tensor& given) {
   TESSERA_CHECK(given.elements() == 1 && given.dtype() == DType::f32,
                 "backward: the loss is {} {}, expected one f32 number", dtype_name(given.dtype()),
@@ -130,12 +130,12 @@ void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
 }
 
 void ZeroEngine::reduce() {
-  // gradient() or gradient_norms() may have reduced this step already. Below, finish() completes
-  // the gradient sums that the norm reads.
+  // gradient() or gradient_norms() may have reduced this step already.
   if (reduced_) return;
   record_.set_notes(std::exchange(notes_, uint8_t{0}));
   record_.exchange();
   statistics_.gather();
+  // The next two calls complete the gradient sums of buckets and of tables, which the norm reads.
   reducer_->finish();
   gather_touched_counts();
   norm_.compute(values_.scalars());

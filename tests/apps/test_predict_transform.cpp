@@ -33,7 +33,7 @@ TEST_CASE("images are prepared for a model as in its evaluation") {
   CHECK_FALSE(predict_transform(model(false), same).resizes);
   CHECK(predict_transform(model(false), other).resizes);
   CHECK(predict_transform(model(false), other).evaluated_share == 1);
-  // Old files do not say how images were prepared.
+  // The model files of earlier versions do not say how images were prepared.
   CHECK_FALSE(predict_transform(model({}), same).resizes);
   CHECK(predict_transform(model({}), other).resizes);
   CHECK(predict_transform(model({}), other).evaluated_share == cut);

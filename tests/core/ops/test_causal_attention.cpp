@@ -203,8 +203,9 @@ TEST_CASE("causal_attention never holds a T x T matrix") {
   attend(qkv, dy, heads);
   const int64_t added = ledger.peak_total() - before;
   CHECK(added < batch * heads * tokens * tokens * 4 / 8);
-  // On the CPU, each thread needs 512 KiB for a tile of 64 x 512 scores, a tile of their gradients,
-  // and the dk and dv of one head. The rest of the bound is for smaller buffers.
+  // On the CPU, each thread needs 128 KiB for a tile of 64 x 512 scores, 128 KiB for the gradients
+  // of these scores, and 256 KiB for the dk and dv of one head. The rest of the bound is for
+  // smaller buffers.
   const int64_t workspace = ledger.peak(Category::workspace);
   CHECK(workspace < thread_count() * (int64_t{512} << 10) + tokens * channels * 4);
 }

@@ -57,8 +57,8 @@ std::vector<Case> make_cases() {
       {{3, 8, 12, 48}, {64, 48, 3, 3}, {.padding = 1}},
       {{129, 1, 1, 32}, {32, 32, 3, 3}, {.padding = 1}},
       {{40, 2, 2, 32}, {32, 32, 3, 3}, {.padding = 1}},
-      // Each of these cases violates one condition of Winograd's algorithm: padding 1, stride 1,
-      // dilation 1, and one group.
+      // Winograd's algorithm needs padding 1, stride 1, dilation 1 and one group. Each of these
+      // cases violates one of these conditions.
       {{3, 9, 10, 32}, {32, 32, 3, 3}},
       {{3, 9, 10, 32}, {32, 32, 3, 3}, {.padding = {1, 2}}},
       {{9, 9, 10, 32}, {32, 32, 3, 3}, {.stride = 2, .padding = 1}},
