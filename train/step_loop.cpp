@@ -1,6 +1,7 @@
 #include "train/step_loop.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -13,6 +14,22 @@
 
 namespace tessera::train {
 namespace {
+
+// Checkpoints and saves of the same step would be folders of the same name, and a checkpoint
+// replaces a folder with its name.
+void check_step_folders(const LoopOptions& options) {
+  if (!options.checkpoints.wanted() || options.weights.every == 0) return;
+  namespace fs = std::filesystem;
+  const auto folder = [](const fs::path& path) {
+    return fs::weakly_canonical(fs::absolute("." / path / "")).string();
+  };
+  const fs::path saves = fs::path(options.weights.path).parent_path();
+  if (folder(saves) != folder(options.checkpoints.folder)) return;
+  fail(
+      "train: {} is to hold checkpoints and the saves of {}, and both are in folders step-...; "
+      "give one of them another folder",
+      options.checkpoints.folder, options.weights.path);
+}
 
 double milliseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::milli>(time).count();
@@ -59,6 +76,7 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
                     ? options.first_step + std::min<int64_t>(2, options.steps_left() - 1)
                     : -1) {
   publish_finished_steps(options.first_step);
+  check_step_folders(options);
   if (options.checkpoints.wanted()) {
     checkpoints_ =
         std::make_unique<RunCheckpoints>(options.checkpoints, world, optimizer, log,

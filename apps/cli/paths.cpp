@@ -169,8 +169,8 @@ std::vector<fs::path> with_parents(const fs::path& path) {
 }
 
 // Refuses --save-every if its saves would be in the folder of --checkpoint, or beside checkpoints
-// of another run. Saves and checkpoints are both in folders named step-..., so the removal of old
-// checkpoints would remove saves too.
+// of another run. Saves and checkpoints are both in folders named step-..., so a checkpoint would
+// replace the save of the same step.
 void check_step_folders(const GivenSaves& saves) {
   if (saves.every == 0 || saves.file.empty()) return;
   const fs::path parent = fs::path(saves.file).parent_path();

@@ -163,6 +163,10 @@ TEST_CASE("a loop without the functions that its options need is refused") {
   const auto open = [&](const std::string& path, int64_t) { return open_weights(path, model); };
   CHECK_THAT(saving({.forward = forward, .open_weights = open}),
              ContainsSubstring("there is no evaluation"));
+  options.weights = {.path = "./folder/w", .every = 1};
+  options.checkpoints.folder = "folder";
+  CHECK_THAT(saving({.forward = forward, .open_weights = open}),
+             ContainsSubstring("give one of them another folder"));
 }
 
 TEST_CASE("weights saved from one optimizer load into another") {
