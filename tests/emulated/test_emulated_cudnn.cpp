@@ -11,7 +11,7 @@ constexpr int channels = 4;
 constexpr int pixels = 2;  // in each row and in each column
 
 struct Memory {
-  static constexpr size_t bytes = size_t{1} << 16;  // more than any tensor and workspace below has
+  static constexpr size_t bytes = size_t{1} << 16;  // enough for every tensor and workspace below
   void* data = nullptr;
 
   Memory() { REQUIRE(cudaMalloc(&data, bytes) == cudaSuccess); }
@@ -22,7 +22,7 @@ struct Memory {
 
 // A convolution with a kernel of 1x1, so x and y have equal sizes.
 struct Convolution {
-  static inline cudnnHandle_t handle = nullptr;  // the emulated cuDNN destroys no handle
+  static inline cudnnHandle_t handle = nullptr;  // never destroyed: cudnnDestroy is not emulated
   cudnnTensorDescriptor_t image = nullptr;  // describes x and y
   cudnnFilterDescriptor_t filter = nullptr;
   cudnnConvolutionDescriptor_t how = nullptr;

@@ -1,4 +1,5 @@
-// Tests that the emulator's settings in environment variables are read strictly.
+// Tests how the emulator reads numbers from environment variables. It must refuse text that is not
+// exactly a number, and numbers out of range. An empty variable counts as unset.
 #include <stdlib.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Tests that host code cannot access device memory, while kernels, copies and the runtime can. Also
-// tests that freed device memory is not used again at once.
+// tests that the next allocation does not reuse memory that has just been freed.
 #include <algorithm>
 #include <cstdlib>
 #include <string>

@@ -163,7 +163,7 @@ TEST_CASE("emulated: pinned memory that changes before its copy is done spoils t
 }
 
 TEST_CASE("emulated: freeing memory before another stream has read it shows") {
-  // The second stream still reads the memory after the first one has freed it.
+  // The first stream frees memory that the second stream still has to read.
   const auto freed_too_early = [](bool with_event) {
     return seeds_deferred_where([&] {
       const Setup s;

@@ -1,4 +1,4 @@
-// Tests how many kernels a GPT's training step launches on the device, and which products it
+// Tests how many kernels a GPT's training step launches on the device, and which matrix products it
 // computes.
 #include <algorithm>
 #include <map>
@@ -26,8 +26,8 @@ struct GptStep {
   int64_t rows() const { return sequences * tokens; }
 };
 
-/// Removes the layers from the paths of forward operations, and adds up the launches of each
-/// operation: "h.1/attn/linear" becomes "linear".
+/// Adds up the launches of each forward operation over all layers: the path "h.1/attn/linear"
+/// becomes "linear". Other paths stay as they are.
 Launches without_layers(const Launches& launches) {
   Launches result;
   for (const auto& [path, count] : launches) {
@@ -60,8 +60,8 @@ Launches launches_of(const GptStep& step, int steps) {
   return launches;
 }
 
-/// Returns the launches of a step. The logits are computed in `chunks` chunks of rows. With many
-/// rows (second_pass) the sum of a bias's gradient takes a second kernel.
+/// Returns the launches of a step. The logits are computed in `chunks` chunks of rows. With more
+/// than 64 rows (second_pass), the gradient of a bias is summed by two kernels instead of one.
 Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
   return {
       {"embedding", 1},
@@ -99,8 +99,8 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
 
 TEST_CASE("a GPT's step makes the launches in this table, and no others") {
   const auto [layers, sequences] = GENERATE(std::pair{1, 1}, std::pair{3, 2}, std::pair{2, 6});
-  // Every parameter takes whole blocks of 256 elements. Otherwise more launches would clear the
-  // padding.
+  // The size of every parameter is a multiple of 256 elements, so no parameter has padding. More
+  // launches would be needed to clear padding.
   const GptStep step{{.layers = layers, .heads = 4, .width = 256, .context = 16, .vocab = 37,
                       .loss_chunk_rows = 16},
                      sequences, 16};

@@ -4,7 +4,7 @@
 // 10 s.
 //
 //   hostile_readers --seed 1 --cases 10000                 every reader, a process for each
-//   hostile_readers --seed 1 --reader idx --case 17        one case, with what happens in it
+//   hostile_readers --seed 1 --reader idx --case 17        one case, its damage and the result
 //
 // Case 0 of each reader is undamaged and must be read.
 #include <signal.h>

@@ -137,8 +137,8 @@ TEST_CASE("on the CPU gradients have memory from backward to the end of the step
     }
     CHECK(run.peak_gradients() == plan.gradients);
     // Each of the six layers has a bucket of the same size. When a step sends its first bucket, no
-    // other bucket may have memory outside of the ring yet. So at most a sixth of the memory that
-    // gradients take there may be allocated.
+    // other bucket may have memory outside of the ring yet. So at most a sixth of the gradients'
+    // memory outside of the ring may be allocated.
     if (on_cpu) CHECK(run.first_gradients() - ring <= (plan.gradients - ring) / layers);
   }
 }

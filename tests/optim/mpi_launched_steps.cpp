@@ -1,6 +1,6 @@
 // Tests launched steps (launch_step), whose results are read later. A run of such steps must have
 // the same bits as a run that waits for each step. If a step's loss is not finite, the weights must
-// be those before that step, even if one more step was launched.
+// stay as they were before this step, even if the next step is already launched.
 #include <cmath>
 
 #include "tests/support/catch.h"

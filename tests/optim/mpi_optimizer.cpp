@@ -232,7 +232,8 @@ TEST_CASE("a group is checked only with the rules that update its parameters") {
   const optim::UpdateRule plain = optim::Sgd{};  // has no state for a group's momentum
   const optim::UpdateRule adamw = optim::AdamW{};
   const dist::World world = lone_world();
-  // Makes an optimizer with a momentum in group 1, for the tables or for the other parameters.
+  // Makes an optimizer whose group 1 has a momentum. If `tables` is true, group 1 has the tables,
+  // otherwise all other parameters.
   const auto make = [&](bool tables, const optim::UpdateRule& rule,
                         const optim::UpdateRule& table_rule) {
     TableModel model(TableRun{});

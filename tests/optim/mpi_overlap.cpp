@@ -164,8 +164,8 @@ TEST_CASE("stage 3: the next block is gathered before the forward of this one en
     CAPTURE(i);
     REQUIRE_FALSE(blocks[i + 1].gathers.empty());
     CHECK(blocks[i + 1].gathers.front().begin_ns < blocks[i].forward.end_ns);
-    // In backward, block i is gathered before the backward of block i + 1 ends. Block 0 is not
-    // gathered again.
+    // In backward, the gather of block i begins before the backward of block i + 1 ends. Block 0 is
+    // not gathered again.
     if (i > 0) CHECK(blocks[i].gathers.back().begin_ns < blocks[i + 1].backward.end_ns);
   }
 }

@@ -1,5 +1,5 @@
-// Tests the arrows in the trace of a step. Each arrow must begin where the gradient of a bucket is
-// ready to be sent, and lead through the exchange that sends the bucket to the bucket's update.
+// Tests the arrows in the trace of a step. Each arrow must begin where a bucket's gradient is ready
+// to be sent, pass through the exchange that sends it, and end at the bucket's update.
 #include <algorithm>
 #include <map>
 #include <string>

@@ -196,7 +196,7 @@ class PartlyFrozen : public nn::Module {
       norm->bias.set_trainable(false);
     }
   }
-  /// If `by_hand` is true, a scaling with the same values takes the place of the third norm.
+  /// If `by_hand` is true, a shift and a scaling compute what the third norm would compute.
   Tensor loss(const MicroBatch& micro, bool by_hand = false) {
     const auto seed = static_cast<uint64_t>(100 * micro.step + micro.index);
     Tensor x = second_(first_(in_(random_tensor({micro.samples, 4}, seed))));

@@ -34,7 +34,7 @@ struct Table {
         p(random_tensor({row_count, columns}, 1)),
         a(random_tensor({row_count, columns}, 2)),
         b(random_tensor({row_count, columns}, 3)) {
-    for (const Tensor& state : {a, b}) {  // second moments and sums are not negative
+    for (const Tensor& state : {a, b}) {  // second moments and sums of squares are not negative
       for (float& x : state.values<float>()) x = std::abs(x);
     }
   }
@@ -54,7 +54,8 @@ RowUpdate row_update(const Table& table, std::span<const Tensor> state, const Te
           .count = static_cast<int64_t>(touched.size())};
 }
 
-// Returns the gradient of all rows. It is zero for rows that are not touched or have slot -1.
+// Returns the gradient of all rows. It is zero for rows that are not touched, and for touched rows
+// without a gradient (slot -1).
 Tensor whole_gradient(const Tensor& gradients, int64_t width) {
   const Tensor whole = Tensor::zeros({row_count, width});
   for (size_t i = 0; i < touched.size(); ++i) {
