@@ -51,7 +51,9 @@ int32_t choose_token(std::span<const float> logits, const SampleOptions& options
     left -= weights[i];
     if (left <= 0) return candidates[i];
   }
-  return candidates[0];  // reached only if rounding has left `left` slightly above 0
+  // Reached only if rounding has left `left` slightly above 0, or if the highest logit is infinite,
+  // which makes `left` NaN.
+  return candidates[0];
 }
 
 void check_prompt(std::span<const int32_t> prompt, const models::GptConfig& config) {

@@ -26,7 +26,8 @@ class NanLogits : public Error {
 };
 
 /// Chooses the next token from its logits (one per token of the vocabulary). The choice depends
-/// only on logits, options and position. Throws NanLogits if a logit is NaN.
+/// only on logits, options and `position`, the number of tokens generated before this one. Throws
+/// NanLogits if a logit is NaN.
 int32_t choose_token(std::span<const float> logits, const SampleOptions& options, int64_t position);
 
 /// Throws InputError for a prompt that is empty or has a token beyond the vocabulary.

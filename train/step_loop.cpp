@@ -39,8 +39,8 @@ double milliseconds(std::chrono::steady_clock::duration time) {
 
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
                 const std::function<std::string()>& finish) {
-  // The first failure, the same on all ranks. There is one exception: if only the trace was not
-  // written (try_to_write_trace), rank 0 has the reason and the other ranks have an empty text.
+  // The first failure. All ranks have the same text, except that only rank 0 learns why the trace
+  // was not written (try_to_write_trace).
   std::string failure;
   try {
     loop.train();
@@ -148,7 +148,8 @@ int64_t StepLoop::run_steps() {
     const bool saves = checkpoints_ && checkpoints_->saves(done, notes);
     const bool saves_weights = saves_ && saves_->due(done, evaluates);
     stopped_ = checkpoints_ && !last && RunCheckpoints::stops(notes);
-    // A GPU's step is logged during the next step, unless the step's result is needed at once.
+    // A step that may still run on the GPU is logged during the next step, unless its result is
+    // needed at once.
     const bool looks = last || evaluates || saves || saves_weights || stopped_;
     if (looks || !running_->launched.deferred()) log_running();
     // evaluate() also saves the weights if they are the best so far.
@@ -236,7 +237,7 @@ StepLine StepLoop::line_of(Running& running) {
   const int64_t step = running.step;
   optim::StepReport report;
   // Determines the end of the step for step_ms. If the result is ready by now, the step counts as
-  // ended with its launch. Otherwise the step ends when get() returns.
+  // ended when launch() returned. Otherwise the step ends when get() returns.
   const bool was_ready = running.launched.ready();
   try {
     report = running.launched.get();

@@ -74,7 +74,8 @@ struct StepWork {
 /// the model is in fp16, whose activations can overflow although weights and data are valid.
 std::string non_finite_evaluation(int64_t done, bool f16);
 
-/// The score of the last evaluation of a run is not finite. All ranks still run.
+/// Thrown on all ranks if the score of the last evaluation of a run is not finite. The ranks can
+/// still use the trained parameters, for example to save the weights.
 class LastEvaluationError : public Error {
  public:
   using Error::Error;

@@ -61,6 +61,7 @@ class WeightSaves {
   /// Saves the weights. Returns the reason of a failure, or an empty text. Every rank gets the same
   /// text. Collective.
   std::string save(const std::string& path, int64_t updates);
+  /// Reports a failed save to the log and the user, and removes the save's folder if it is empty.
   /// Returns the message for failure().
   std::string report_failure(int64_t done, const std::string& path, const std::string& why);
 
@@ -71,8 +72,8 @@ class WeightSaves {
   Open open_;
   std::optional<BestEvaluation> best_;
   int64_t count_ = 0;
-  std::string best_failure_;  // empty: the last save of the best weights succeeded
-  std::string step_failure_;  // empty: the last save of after_step succeeded
+  std::string best_failure_;  // set if the last save by keep_best() has failed, else empty
+  std::string step_failure_;  // set if the last save by after_step() has failed, else empty
 };
 
 }  // namespace tessera::train

@@ -64,9 +64,9 @@ void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                      const std::function<WeightsSink(const std::string&)>& open);
 
 /// Writes every parameter as save_parameters does, but does not throw after a failure, so that the
-/// caller can write other files. Rank 0 then warns with the reason and the place of the weights. On
-/// every rank, returns a short message without the place, or an empty text after success.
-/// Collective.
+/// caller can write other files. After a failure, rank 0 warns with the reason and the place of the
+/// weights, and every rank returns a short message without the place. After success, returns an
+/// empty text. Collective.
 std::string save_or_rescue(const std::string& path, optim::ZeroOptimizer& optimizer,
                            const dist::World& world,
                            const std::function<WeightsSink(const std::string&)>& open);

@@ -19,8 +19,7 @@ class Progress {
   /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. In
   /// piped output, lines should be at most `silence` apart. So a step prints a line if the next
   /// step, taken to be as long as this one, would end `silence` or more after the last line. Lines
-  /// are further apart only if the next step is longer than that, or one step alone is longer than
-  /// `silence`.
+  /// are further apart only if a step is longer than the step before it, or longer than `silence`.
   Progress(int64_t steps, bool shows, std::string unit,
            Clock::duration silence = std::chrono::minutes(1));
 

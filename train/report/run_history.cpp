@@ -18,9 +18,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Computes medians of the times and speeds of all steps. Stores all values: 8 MB per series for a
+// Computes the medians of step_ms and of the speeds. Stores all values: 8 MB per series for a
 // million steps. A thinned series would give another median, because it keeps only the least and
-// the largest values.
+// the largest value of each bin.
 class Medians {
  public:
   void add(const Json& line) {
@@ -128,9 +128,9 @@ class History {
       add_settings(line);
       if (type == "resume" && has_step) {
         result_["resumes"].push_back(line["step"]);
-        // An asynchronous checkpoint is logged after later steps. When the run resumed, the lines
-        // of these steps and the checkpoint's line were removed from the log. The checkpoint is
-        // therefore added here.
+        // The line of an asynchronous checkpoint comes after lines of later steps. A resume
+        // from this checkpoint removes the lines of these steps and all lines after them, including
+        // the checkpoint's own line. The checkpoint is therefore added here.
         Json& saved = result_["checkpoints"];
         if (saved.empty() || saved.back() != line["step"]) saved.push_back(line["step"]);
       }

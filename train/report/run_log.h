@@ -33,7 +33,8 @@ class RunLog {
   ///  - if the file cannot be opened;
   ///  - if it is neither a regular file nor a character device, such as a terminal;
   ///  - if it is the log of another run that still writes to it;
-  ///  - if `finished` is set and the file has a damaged line before valid lines.
+  ///  - if `finished` is set and a valid line follows a damaged line. Lines after the first line of
+  ///    a later step or a summary are not read.
   explicit RunLog(const std::string& path, std::optional<int64_t> finished = std::nullopt);
   ~RunLog();
   RunLog(const RunLog&) = delete;
@@ -51,8 +52,8 @@ class RunLog {
   /// Appends a line. The first call also removes the lines that are not kept, and throws InputError
   /// if this fails. If writing fails, for instance on a full disk, a regular file keeps no part of
   /// the line, and the run continues. Only the first failure prints a warning. Later calls still
-  /// try to write their lines. If the first line of a file could not be written, it is written with
-  /// the next line that can be, because a log without its header cannot be read.
+  /// try to write their lines. If the first line of a file could not be written, later calls try to
+  /// write it before their own line, because a log without its header cannot be read.
   void write(const JsonObject& line);
 
  private:

@@ -21,7 +21,7 @@ struct StepCount {
   int64_t steps = 0;
   int64_t skipped = 0;                                // steps without an update
   std::map<std::string, optim::RowCounts> rows = {};  // row counts of row-sparse tables, by name
-  int64_t saves = 0;  // saves of the weights before the end of the run
+  int64_t saves = 0;  // saves of the weights before the end of the run, including failed saves
   std::optional<TimelineWindow> timeline = std::nullopt;  // the step whose events were recorded
 };
 

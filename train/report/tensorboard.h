@@ -2,8 +2,8 @@
 //
 //   scalars     train/loss, train/grad_norm, ...; speed/step_ms, ...; eval/val_loss, eval/top1, ...
 //   histograms  gradient_norms: the norms of all parameters' gradients
-//               gradient_norms/attn.c_attn.weight, ...: the norms of one kind of parameter, a value
-//               for each layer
+//               gradient_norms/attn.c_attn.weight, ...: the norms of one kind of parameter, one
+//               value per layer
 //   text        run: the settings in the header, and those in each `resume` line
 #pragma once
 
@@ -29,7 +29,7 @@ class TensorBoardWriter {
 
   const std::string& path() const { return file_.path(); }
 
-  /// True once a write has failed, so that events are missing at the end of the file.
+  /// True if a write has failed. After a failure, no later event is written.
   bool failed() const { return file_.failed(); }
 
   /// Sets the time of the lines that are added from now on, in seconds since 1970. If no time is
