@@ -62,8 +62,8 @@ float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange&
   const nn::Evaluating evaluating(model);
   for (int64_t begin = 0; begin < batches; begin += most_at_once) {
     const int64_t end = std::min(batches, begin + most_at_once);
-    // One rank computes the loss of a batch, and the other ranks contribute 0, so the sum over
-    // ranks is exact. Every rank then adds the losses in the order of the batches.
+    // For each batch, one rank contributes the loss and the other ranks contribute 0, so the sum
+    // over ranks is exact. Every rank then adds the losses in the order of the batches.
     std::vector<float> own(static_cast<size_t>(end - begin), 0.0f);
     for (int64_t first = begin; first < end; first += world.size) {
       const NoGrad no_grad;

@@ -38,9 +38,9 @@ std::string describe(const char* operation, std::span<const Tensor> inputs) {
   return operation;
 }
 
-// Where values that are not finite come from. Infinities may be intended, such as those of a mask
-// that softmax turns into zeros. So the search goes on after an infinity, and ends at the first
-// NaN. If the NaN was computed from infinities, the origin of these infinities is the answer.
+// Finds the origin of values that are not finite. Infinities may be intended, such as those of a
+// mask that softmax turns into zeros. So the search goes on after an infinity, and ends at the
+// first NaN. If the NaN was computed from infinities, the origin of these infinities is the answer.
 class Search {
  public:
   void observe(const char* operation, const Tensor& output, std::span<const Tensor> inputs) {
@@ -66,7 +66,8 @@ class Search {
 
   Origin origin_of(const char* operation, const Tensor& output, Values values,
                    std::span<const Tensor> inputs) const {
-    // A segment of recompute() returns the output of its last operation, which is known already.
+    // Some operations, such as reshape, return a view of an input. If this input has infinities,
+    // their origin is known already.
     if (const auto known = infinities_.find(output.storage()); known != infinities_.end()) {
       return known->second;
     }

@@ -43,7 +43,7 @@ class CheckpointReader : public optim::StateSource {
 
  private:
   const optim::StateTensor& tensor(const std::string& path) const;
-  /// Opens a file of the manifest, unless it is open.
+  /// Returns file `index` of the manifest, and opens the file if necessary.
   const InputFile& file(size_t index) const;
   void check_files() const;
   void verify_range(const CheckpointRange& range, std::vector<std::byte>& buffer) const;

@@ -22,7 +22,7 @@ constexpr int64_t piece_elements = int64_t{1} << 18;
 
 /// A tensor of a weights file.
 struct Weight {
-  std::string path;  // in the checkpoint; empty for num_batches_tracked, which is no tensor there
+  std::string path;  // in the checkpoint; empty for num_batches_tracked, which checkpoints lack
   Shape shape;
 };
 using Weights = std::map<std::string, Weight>;  // key: the tensor's name in the file

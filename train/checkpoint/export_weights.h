@@ -1,6 +1,6 @@
 // Writes the weights in a checkpoint as a safetensors file. The file equals the file that the
-// training program would have saved at that step. Only a recommender's file differs: it lacks the
-// ids and histories, because a checkpoint does not have them.
+// training program would have saved at the checkpoint's step. Only a recommender's file differs: it
+// lacks the ids and histories, because a checkpoint does not have them.
 //
 //   const train::CheckpointReader checkpoint("run/step-000000100");
 //   checkpoint.verify();

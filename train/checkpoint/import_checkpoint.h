@@ -26,7 +26,7 @@ struct ImportOptions {
   /// Number of finished steps. nullopt: the count of updates in the file `moments`, where all
   /// parameters must have the same count. If there is no such file, the number is 0.
   std::optional<int64_t> step = std::nullopt;
-  int64_t shard_bytes = int64_t{1} << 28;  // most bytes of tensors in one file, and in memory
+  int64_t shard_bytes = int64_t{1} << 28;  // limit on bytes of tensors per file, and in memory
 };
 
 struct ImportedCheckpoint {
@@ -36,7 +36,8 @@ struct ImportedCheckpoint {
 
 /// Writes the checkpoint into `folder` as a run does: whole and flushed to the disk, or not at all.
 /// Throws InputError
-///  - for files that cannot be imported, naming file and tensor;
+///  - if an input file cannot be imported; the message names the file, and the tensor if one tensor
+///    is the reason;
 ///  - if the folder has a checkpoint of this step or of a later step, because a run would resume
 ///    from that checkpoint;
 ///  - if one of the input files is in the folder;

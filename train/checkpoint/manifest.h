@@ -62,7 +62,7 @@ struct Manifest {
   std::string imported = {};
   /// The table of algorithms that the run used on a GPU (train/tuned_file.h); empty if none.
   std::string tuned = {};
-  std::vector<int64_t> events = {};  // optim::ZeroOptimizer::parameter_events, if known
+  std::vector<int64_t> events = {};  // optim::ZeroOptimizer::parameter_events(); empty: unknown
   std::vector<CheckpointFile> files = {};
   std::vector<optim::StateTensor> tensors = {};
   std::vector<CheckpointRange> ranges = {};  // sorted by tensor, and within a tensor by element

@@ -38,11 +38,11 @@ static_assert(std::atomic<uint8_t>::is_always_lock_free);
 std::atomic<bool> interrupted{false};  // SIGINT has asked for the end of a run
 struct sigaction before_interrupt;     // the previous handler of SIGINT
 std::atomic<bool> hung_up{false};      // SIGHUP has asked for the end of a run
-std::atomic<bool> early{false};        // the handlers were set early; no RunCheckpoints exists yet
+std::atomic<bool> early{false};        // an EarlySignals handles signals; no RunCheckpoints yet
 std::atomic<bool> early_end{false};    // SIGTERM has come while `early` was set
 
 void ask(int signal) {
-  const int error = errno;  // of the call that the signal interrupts
+  const int error = errno;  // restored below, because the interrupted code may read errno
   asked |= signal == SIGUSR1 ? save_note : stop_note;
   if (signal == SIGHUP) hung_up = true;
   if (signal == SIGTERM && early) early_end = true;
@@ -104,7 +104,7 @@ bool was_interrupted() { return interrupted; }
 
 EarlySignals::EarlySignals(bool wanted) : wanted_(wanted) {
   if (!wanted) return;
-  early = true;  // before a handler can read it
+  early = true;  // set before the handlers, because they read it
   early_end = false;
   signals = std::make_unique<Signals>();
 }
@@ -159,10 +159,10 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
   const bool asked_for = (notes & save_note) != 0;
-  // A save signal may have come after this rank sent its notes for this step. If the code below
-  // starts a checkpoint, or warns that a requested one is skipped, that answers the late signal
-  // too, so its save note is cleared. If the code below only skips a scheduled checkpoint, the save
-  // note stays, and is sent with the next step's notes.
+  // This rank's save note is cleared if the code below starts a checkpoint, or warns that a
+  // requested one is skipped. This also answers a save signal that came after this rank sent its
+  // notes for this step. But if the code below only skips a scheduled checkpoint, the note of such
+  // a late signal stays, and is sent with the next step's notes.
   if (phase_ == Phase::idle || asked_for) asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
   if (phase_ != Phase::idle) return skip(done, asked_for);
@@ -180,8 +180,8 @@ void RunCheckpoints::skip(int64_t done, bool asked_for) {
                  .add("skipped", true)
                  .add("writing", writing_.step));
   ++not_written_;
-  // On a slow disk many checkpoints are skipped. Warns only of those that a signal has asked for,
-  // and of the first of all others.
+  // Warns of every skipped checkpoint that a signal has asked for. Warns of only one of the other
+  // skipped checkpoints, because on a slow disk there are many.
   if (!asked_for && std::exchange(warned_, true)) return;
   spdlog::warn(
       "the checkpoint of step {} is skipped, because that of step {} is still being written{}",

@@ -5,7 +5,7 @@
 //   1. While its thread writes, a rank sends a busy note to all ranks in each step
 //      (ZeroOptimizer::set_notes).
 //   2. After the first step without a busy note, all shards have been written. Rank 0's thread then
-//      writes the manifest, and rank 0 is busy meanwhile.
+//      writes the manifest, and rank 0 sends busy notes meanwhile.
 //   3. After the next step without a busy note, every rank learns the result.
 // All ranks see the same notes, so they change phase after the same step. Without `async`, all
 // three phases run between two steps. If the copy is limited (CheckpointOptions::staging), the next
@@ -38,25 +38,28 @@ namespace tessera::train {
 /// too. After the first SIGINT, the next SIGINT ends the process at once.
 bool was_interrupted();
 
-/// Handles signals as RunCheckpoints does, but from the start of a program on, before there is a
-/// RunCheckpoints. The next RunCheckpoints takes over the handlers and the signals that have come,
-/// and its destructor restores the previous handlers. If there is none, because the program fails
-/// or no step is left, the destructor of this object does so. Make it at most once, before the
-/// RunCheckpoints, and destroy it after them.
+/// Handles signals as RunCheckpoints does, but from the start of a program on. The first
+/// RunCheckpoints takes over the handlers and obeys the signals that have come, and its destructor
+/// restores the previous handlers. If a program makes no RunCheckpoints, because it fails or no
+/// step is left, the destructor of EarlySignals restores the previous handlers. A program may make
+/// one EarlySignals, before its first RunCheckpoints, and must destroy it after its last
+/// RunCheckpoints.
 ///
-/// If an exception ends the start after a SIGTERM has come, the destructor raises SIGTERM again.
-/// The reason is that mpirun sends SIGTERM to all ranks when one has failed, and a rank that is
-/// slower to find the same bad input must not report it a second time.
+/// If SIGTERM has come, and an exception ends the program before it makes a RunCheckpoints, the
+/// destructor raises SIGTERM again. SIGTERM then ends the process before it reports the exception.
+/// This matters for bad input that all ranks find: when the first rank fails, mpirun sends SIGTERM
+/// to all ranks, and the slower ranks must not report the same error again.
 class EarlySignals {
  public:
-  /// Does nothing, also when it is destroyed, if `wanted` is false.
+  /// If `wanted` is false, constructor and destructor do nothing.
   explicit EarlySignals(bool wanted);
   ~EarlySignals();
   EarlySignals(const EarlySignals&) = delete;
   EarlySignals& operator=(const EarlySignals&) = delete;
 
-  /// Restores the previous handlers now, as the destructor does. For a program that has found that
-  /// no step is left, so that there will be no RunCheckpoints. Does nothing if none are handled.
+  /// Restores the previous handlers before the destructor does. A program calls this function when
+  /// it finds that no step is left, because it then makes no RunCheckpoints. Does nothing if no
+  /// signals are handled.
   static void end();
 
  private:
@@ -103,12 +106,12 @@ class RunCheckpoints {
   /// Sets the best evaluation that later checkpoints record.
   void set_best(const std::optional<BestEvaluation>& best) { info_.best = best; }
 
-  /// Must be called after each step. If saves() is true, the caller must first get the results of
-  /// all launched steps. If a checkpoint is due while another one is being written, the new one is
-  /// skipped, and the log says so. Warns of each skipped checkpoint that a signal has asked for,
-  /// and of the first one that no signal has asked for. finish() prints the number of skipped
-  /// checkpoints. If a checkpoint cannot be written, the run continues with a warning, and earlier
-  /// checkpoints are kept. Collective.
+  /// Must be called after each step, except the run's last step, for which finish() is enough. If
+  /// saves() is true, the caller must first get the results of all launched steps. If a checkpoint
+  /// is due while another one is being written, the new one is skipped, and the log says so. Warns
+  /// of each skipped checkpoint that a signal has asked for, and of the first one that no signal
+  /// has asked for. finish() prints the number of skipped checkpoints. If a checkpoint cannot be
+  /// written, the run continues with a warning, and earlier checkpoints are kept. Collective.
   void after_step(int64_t done, int64_t skipped, uint8_t notes);
   /// Waits until the thread has read all state that is not in the copy. Returns the time waited in
   /// nanoseconds. If the options limit the copy, this must be called before each change of the
@@ -151,7 +154,7 @@ class RunCheckpoints {
   std::string shard_;                  // shard_text of the shard that the thread wrote
   std::string digest_;                 // rank 0: digest of the manifest that the thread wrote
   std::string why_;                    // why the thread failed; empty if it did not
-  int64_t not_written_ = 0;            // checkpoints that were skipped
+  int64_t not_written_ = 0;            // number of skipped checkpoints
   bool warned_ = false;                // true: has warned of a skipped scheduled checkpoint
   int64_t saved_step_ = -1;            // step of the last whole checkpoint
   std::string failure_;                // why the last checkpoint failed; empty if it did not

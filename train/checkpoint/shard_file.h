@@ -1,5 +1,6 @@
 // A rank's shard of a checkpoint: a safetensors file of state pieces. Each piece is a tensor of one
-// dimension, named after its state tensor and its first element: "wte.weight/exp_avg/131072".
+// dimension. Its name has the path of the state tensor and the index of the piece's first element:
+// "wte.weight/exp_avg/131072".
 #pragma once
 
 #include <functional>

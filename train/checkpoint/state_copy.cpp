@@ -54,7 +54,7 @@ StateCopy::StateCopy(const CheckpointOptions& options, const std::vector<optim::
   room = std::max<int64_t>(0, room - bytes_of(pieces, true));
   for (const size_t i : order) {
     const Tensor& values = pieces[i].values;
-    if (pieces[i].is_copy) continue;  // a copy needs no second copy
+    if (pieces[i].is_copy) continue;  // the optimizer has already copied this piece
     if (!must_be_copied(pieces[i])) {
       if (values.bytes() > room) continue;
       room -= values.bytes();

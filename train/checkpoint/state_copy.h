@@ -33,7 +33,7 @@ class StateCopy {
   std::vector<optim::StatePiece> take(std::vector<optim::StatePiece> pieces) const;
 
  private:
-  std::vector<Tensor> copies_;  // one per piece; undefined if the piece has no memory here
+  std::vector<Tensor> copies_;  // one per piece; undefined for pieces that are not copied
 };
 
 }  // namespace tessera::train

@@ -19,8 +19,8 @@ struct StagesInput {
   /// `stages` determine them.
   optim::PlanInput run;
   std::vector<int> stages;                   // the stages to plan
-  std::optional<int64_t> memory;             // bytes of a rank; set to find the largest model
-  std::optional<optim::MachineRates> rates;  // rates of a rank; set to estimate the step time
+  std::optional<int64_t> memory;             // bytes per rank; needed for StagePlan::largest
+  std::optional<optim::MachineRates> rates;  // rates of a rank; needed for StagePlan::time
 };
 
 /// The largest model that differs from the input's model only in the number of layers. `layers` is

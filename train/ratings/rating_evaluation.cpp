@@ -177,7 +177,7 @@ RankingQuality mean_quality(std::span<const float> numbers) {
 }
 
 /// Returns the place of each item, from 0, when the items with the most training interactions come
-/// first. Of two items with equally many, the item with the lower index comes first.
+/// first. Of two items with equal counts, the item with the lower index comes first.
 std::vector<int64_t> places_by_popularity(const data::Histories& training) {
   std::vector<int64_t> counts(static_cast<size_t>(training.items()), 0);
   for (const int32_t item : training.all()) ++counts[static_cast<size_t>(item)];
@@ -213,8 +213,9 @@ void write_quality(const RankingQuality& quality, float* to) {
 }  // namespace
 
 RankingQuality RankingTask::popularity() const {
-  // All users have the same scores, so the items are sorted once. A pass over all items for each
-  // user, as quality() makes, would take much longer for 25 million ratings.
+  // The baseline ranks the items in the same order for every user, so the items are sorted once. A
+  // pass over all items for each user, as in quality(), would take much longer for 25 million
+  // ratings.
   const std::vector<int64_t> places = places_by_popularity(training_);
   std::vector<float> numbers(users_.size() * ranking_evaluation_counts);
   for (size_t i = 0; i < users_.size(); ++i) {

@@ -67,7 +67,7 @@ class RankingTask {
     int64_t k = 10;
     int64_t sampled = 0;  // number of sampled candidates; 0: all but the user's training items
     uint64_t seed = 0;    // sampled candidates depend on (seed, user, item)
-    std::span<const std::string> user_ids = {};  // the ids that errors name; empty: user numbers
+    std::span<const std::string> user_ids = {};  // names of users in errors; empty: their numbers
   };
   /// `training` and `user_ids` must outlive this object. With sampled candidates, throws InputError
   /// if a user has too few items to sample from, or more than one held-out item.

@@ -36,11 +36,11 @@ class EventFile {
   /// record is when it is written.
   void set_time(double time) { time_ = time; }
 
-  /// True once a write has failed, so that records are missing at the end of the file.
+  /// True if a write has failed. The failed record and all later records are then missing.
   bool failed() const { return descriptor_ < 0; }
 
-  // Each of these functions writes one record at once, so that TensorBoard can follow a run. The
-  // first failed write prints a warning, and later records are not written.
+  // Each of these functions writes one record immediately, so that TensorBoard can follow a run.
+  // The first failed write prints a warning, and later records are not written.
   void scalar(std::string_view tag, int64_t step, double value);
   /// Writes a histogram of the finite values. Writes no record if no value is finite.
   void histogram(std::string_view tag, int64_t step, std::span<const double> values);

@@ -17,7 +17,7 @@ bool is_log(const std::string& path);
 /// Calls `visit` with each line of the log, in order. A last line without a newline is left out.
 /// Throws InputError
 ///  - if the file cannot be read, or if its first line is not a header,
-///  - if a line is not a JSON object with a text "type",
+///  - if a line is not a JSON object with a member "type" that is a string,
 ///  - if a loss, gradient norm or learning rate of a step or evaluation is
 ///    neither a number nor null,
 ///  - if `visit` throws an nlohmann::json::exception.
