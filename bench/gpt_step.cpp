@@ -82,7 +82,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--context", options.context);
   app.add_option("--micro-batches", options.micro_batches,
                  "micro-batches of a step (default: one per rank)");
-  app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps);
   app.add_option("--warmup", options.warmup);
   app.add_option("--threads", options.threads);
   app.add_option("--stage", options.stage);
@@ -102,6 +102,7 @@ Options parse(int argc, char** argv) {
     fmt::print("{}", help);
     std::exit(0);
   }
+  if (options.steps < 1) fail_input("--steps {}, expected at least 1", options.steps);
   return options;
 }
 

@@ -45,7 +45,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--items", options.model.items);
   app.add_option("--factors", options.model.factors);
   app.add_option("--batch", options.batch);
-  app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps);
   app.add_option("--warmup", options.warmup);
   app.add_option("--threads", options.threads);
   app.add_option("--l2", options.l2, "weight of the squares of the rows that are read");
@@ -56,6 +56,7 @@ Options parse(int argc, char** argv) {
     fmt::print("{}", help);
     std::exit(0);
   }
+  if (options.steps < 1) fail_input("--steps {}, expected at least 1", options.steps);
   return options;
 }
 

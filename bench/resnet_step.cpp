@@ -51,7 +51,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--model", options.model);
   app.add_option("--batch", options.batch);
   app.add_option("--size", options.size, "pixels of each side of an image");
-  app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps);
   app.add_option("--warmup", options.warmup);
   app.add_option("--threads", options.threads);
   apps::add_memory_options(app, options.memory);
@@ -63,6 +63,7 @@ Options parse(int argc, char** argv) {
     fmt::print("{}", help);
     std::exit(0);
   }
+  if (options.steps < 1) fail_input("--steps {}, expected at least 1", options.steps);
   return options;
 }
 

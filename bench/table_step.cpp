@@ -55,7 +55,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--width", options.width);
   app.add_option("--batch", options.batch, "lookups of a rank's micro-batch");
   app.add_option("--zipf", options.zipf, "exponent of the Zipf distribution of the rows");
-  app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
+  app.add_option("--steps", options.steps);
   app.add_option("--warmup", options.warmup);
   app.add_option("--stage", options.stage);
   app.add_option("--micro-batches", options.micro_batches,
@@ -68,6 +68,7 @@ Options parse(int argc, char** argv) {
     fmt::print("{}", help);
     std::exit(0);
   }
+  if (options.steps < 1) fail_input("--steps {}, expected at least 1", options.steps);
   return options;
 }
 
