@@ -92,12 +92,13 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
 
 // Chooses the algorithms of matrix products on CUDA. The first of these cases that applies decides:
 //
-//   --tuned                          the table in this file, which the caller has loaded
-//   a checkpoint that a run wrote    the run's table; if it had none, cuBLASLt's first proposals
+//   --tuned                          the table that the caller has loaded from the flag's file
+//   a checkpoint that a run wrote    the run's table; if the run had none, as with --tune off
 //   --tune on                        the algorithms that are the fastest in measurements
 //   --tune off                       cuBLASLt's first proposals
 //
-// A checkpoint's table that cannot be used on this GPU is skipped with a warning.
+// If the table of the checkpoint's run cannot be used on this GPU, prints a warning, and --tune
+// decides.
 void choose_algorithms(const TrainOptions& options, const Resumed& resumed, dist::World& world) {
   if (!options.tuned.empty() || world.communicator->device().is_cpu()) return;
   if (resumed.found() && resumed.manifest().imported.empty()) {
@@ -272,10 +273,10 @@ class Run {
                                  [this](const std::string& path) { return open_weights(path); });
   }
 
-  // Throws, before the run begins, if the weights of --save could not be written, or if they would
-  // replace a config.json that is not a GPT-2's or that other weights in the folder need. With
-  // --save-best, checks the place of the best weights in the same way. There, also throws if the
-  // config.json describes a GPT with other sizes or another epsilon.
+  // Throws, before the run begins, if the weights of --save could not be written. Also throws if
+  // writing them would replace a config.json that does not describe a GPT-2, or one that other
+  // weights in the folder need. Checks the best weights of --save-best in the same way. In their
+  // folder, also refuses a config.json that describes a GPT with other sizes or another epsilon.
   void check_destinations() const {
     if (world_.rank != 0 || options_.save.empty()) return;
     models::check_gpt_destination(options_.save, model_.config());

@@ -16,13 +16,13 @@ data::TokenData open_data(const TrainOptions& options);
 dist::Settings data_settings(const TrainOptions& options, const data::TokenData& data);
 
 /// Returns the settings of the data that a resume compares: the digest of --data, and the part of
-/// --data that is for training (all of --data if --val-data is given, else 90 %). So a run with
-/// --val-data can be resumed with another file as --val-data.
+/// --data that is for training (all of --data if --val-data is given, else 90 %). The file of
+/// --val-data is not compared, so a resume may name another file.
 dist::Settings training_settings(const TrainOptions& options, const data::TokenData& data);
 
-/// Returns a text that says what evaluations measure: the loss on --val-data, with the digest of
-/// this file, or on --data if there is no --val-data. The digest of --data is not in the text,
-/// because a resume compares this digest anyway (training_settings).
+/// Returns a text that says what evaluations measure, such as "the loss with --eval-batches 20 on
+/// --data". If --val-data is given, the digest of this file takes the place of "--data". The text
+/// has no digest of --data, because a resume compares that digest anyway (training_settings).
 std::string measure(const TrainOptions& options, const data::TokenData& data);
 
 /// Returns a warning if evaluations read a text and training reads a .bin file, or the reverse.

@@ -51,8 +51,8 @@ data::RatingData open_data(const RecommenderTrainOptions& options) {
   return data;
 }
 
-// Checks that all ranks have the same data. Must be called before `complete`, which derives the
-// number of steps from the data: ranks with different data could have different numbers of steps.
+// Checks that all ranks have the same data. Must be called before `complete`, which would derive
+// different numbers of steps from different data.
 void check_data(const dist::World& world, const data::RatingData& data) {
   if (world.size == 1) return;  // no other rank to compare with
   dist::check_agreement(

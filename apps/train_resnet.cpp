@@ -91,11 +91,11 @@ models::ImageModel description_of(const ImageTrainOptions& options, const data::
           .class_names = data.class_names};
 }
 
-// Prepares the data for saved weights, if their metadata describe a model. Without --image-size,
-// images of a folder get the size for which the weights were trained. The size comes from the
-// metadata, because the settings of an imported checkpoint do not have it. With --eval-only, also
-// takes the normalisation of the training, and refuses data whose classes have other names. Data
-// with another number of classes or channels are refused later, because the weights do not fit.
+// Prepares the data for saved weights, if the metadata of the weights describe a model. Without
+// --image-size, gives images of a folder the size in the metadata, not the size in the checkpoint's
+// settings, because an imported checkpoint lacks this setting. With --eval-only, also takes the
+// normalisation of the training, and refuses data whose classes have other names. Data with another
+// number of classes or channels are refused later, because the weights do not fit.
 void prepare_data(const ImageTrainOptions& options, const Resumed& resumed, data::ImageData& data) {
   const bool takes_size = options.image_size == 0 && data.transform.resizes;
   if (!options.eval_only && !(resumed.found() && takes_size)) return;
@@ -104,8 +104,8 @@ void prepare_data(const ImageTrainOptions& options, const Resumed& resumed, data
   const models::ImageModel model = models::parse_image_model(saved.path, saved.metadata);
   if (takes_size) data.transform.shape.height = data.transform.shape.width = model.sizes.side;
   if (!options.eval_only) return;
-  // The saved class names were written as metadata, in which invalid UTF-8 is replaced. To compare
-  // equal, the data's class names are converted to metadata and back.
+  // The saved class names were written as metadata, and writing metadata replaces invalid UTF-8. So
+  // the data's class names are converted to metadata and back before they are compared.
   const models::ImageModel own = models::parse_image_model(
       options.data, models::image_metadata(description_of(options, data)));
   if (model.sizes.classes == own.sizes.classes) {

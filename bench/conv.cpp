@@ -5,9 +5,9 @@
 //   bench_conv --tiny                      batches of two images; each time is of a single call
 //
 // Prints one JSON object with a row for each kind of layer. `count` is the number of such layers in
-// the network. Times are medians over samples; a sample is a loop of calls. backward computes the
-// gradients of the weight and of the input; the first layer needs no gradient of its input.
-// gflops_per_s is the rate of forward and backward together.
+// the network. forward_ms and backward_ms are the times of a call, as medians over samples; a
+// sample is a loop of calls. A backward call computes the gradients of the weight and of the input,
+// or in the first layer only that of the weight. gflops_per_s is the rate of both calls together.
 #include <algorithm>
 #include <chrono>
 #include <functional>

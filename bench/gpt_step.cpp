@@ -1,5 +1,5 @@
-// Times GPT training steps as bench/peers/gpt_step.py does: the same sizes, the same batches of a
-// synthetic stream, AdamW with decay on matrices, clipping at 1, no dropout.
+// Measures GPT training steps as bench/peers/gpt_step.py does: the same sizes, the same batches of
+// a synthetic stream, AdamW with decay on matrices, clipping at 1, no dropout.
 //
 //   bench_gpt_step --preset micro --threads 2 --weights init.safetensors
 //   mpirun -n 2 bench_gpt_step --preset micro --stage 3
@@ -13,12 +13,13 @@
 //
 //   - the losses of all steps;
 //   - the median and the least time of a step;
-//   - the median time that a step waits for communication, and that the update at its end takes;
+//   - the median time that a step waits for communication;
+//   - the median time of the update at the end of a step;
 //   - the peaks of the memory on the device (core/memory.h);
 //   - the process's peak memory (VmHWM), at the end and right after the start;
 //   - model_flops: the FLOPs of a step of all ranks, counted as nanoGPT does.
 //
-// Times and the peaks on the device are those of the steps after the warm-up.
+// The warm-up steps do not count for the times and for the peaks on the device.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -50,7 +51,8 @@ using namespace tessera;
 
 struct Options {
   std::string preset = "micro";
-  int64_t layers = 0;  // 0 in layers, heads, width, context or batch: the preset's (see sizes)
+  // In the next five members, 0 means the size of the preset (see sizes).
+  int64_t layers = 0;
   int64_t heads = 0;
   int64_t width = 0;
   int64_t context = 0;
@@ -107,8 +109,8 @@ Options parse(int argc, char** argv) {
 }
 
 // Returns the model's sizes, and sets `batch` to the number of sequences in a micro-batch. As in
-// bench/peers/gpt_step.py, a preset's context is at most 256, and its micro-batch has 12 sequences,
-// or 1 if its full context is longer. Flags override the preset.
+// bench/peers/gpt_step.py, a preset whose context is above 256 runs with a context of 256 and with
+// 1 sequence in a micro-batch. Other presets run with 12 sequences. Flags override these sizes.
 models::GptConfig sizes(const Options& options, int64_t& batch) {
   models::GptConfig config = models::GptConfig::preset(options.preset);
   const bool large = config.context > 256;

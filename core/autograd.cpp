@@ -209,9 +209,9 @@ GradMode::~GradMode() {
 /// before the first node runs, because a parameter's gradient counts as complete as soon as its
 /// number of awaited contributions (Leaf::awaited) falls to zero.
 ///
-/// A nested pass differentiates operations that the backward of a node has run again
-/// (InputGradients::differentiate_through). It visits only the nodes of these operations. It adds
-/// to the outer pass's gradients, so check_gradients_begun is called in place of begin_gradients.
+/// The backward of a node may run operations again (InputGradients::differentiate_through). A
+/// nested pass then visits only the nodes of these operations, and adds to the outer pass's
+/// gradients. Its caller calls check_gradients_begun, because begin_gradients would drop them.
 class BackwardPass {
  public:
   /// Collects the nodes that led to `outputs`, except those with a sequence number below `begin`.
@@ -260,8 +260,8 @@ class BackwardPass {
   }
 
   /// Delivers the gradient of one input to the input's producer or parameter. For a parameter,
-  /// counts one contribution as arrived, and adds `gradient` if it is defined. It is undefined if
-  /// the contribution was written in place, or if the input got none.
+  /// counts one contribution as arrived, and adds `gradient` if it is defined. `gradient` is
+  /// undefined if the contribution was written in place, or if nothing was computed for the input.
   static void deliver(const Node::Edge& edge, Tensor gradient) {
     if (edge.parameter.defined()) {
       Leaf& leaf = *edge.parameter.leaf();

@@ -169,10 +169,9 @@ class InputGradients {
   std::vector<bool> delivered_;
 };
 
-/// Returns the rows of `table` (V, C) at `indices` (i32, any shape), for an operation to read. If
-/// the table is row-sparse, calls Leaf::look_up, and throws what this hook throws. Otherwise
-/// returns the table and the indices themselves. `used` is that of Leaf::look_up; without it, all
-/// indices are looked up.
+/// Returns the rows of `table` (V, C) that an operation reads at `indices` (i32, any shape). If the
+/// table is row-sparse, looks up the first `used` indices (default: all) with Leaf::look_up, and
+/// throws what this hook throws. Otherwise returns the whole table and the indices themselves.
 TableRows rows_of(const Tensor& table, const Tensor& indices);
 TableRows rows_of(const Tensor& table, const Tensor& indices, int64_t used);
 /// Returns the argument for an `InUse`: the table, or nullptr if the table is row-sparse, because

@@ -18,9 +18,9 @@ class AwakeTime {
  public:
   static constexpr std::chrono::milliseconds longest_counted{500};
 
-  /// Counts the time since the last look(), or since the construction, but at most half a second of
-  /// this time. So call look() more often than every half second. A longer time between two calls
-  /// is taken as a stop of this process, for example because the user has stopped the job.
+  /// Counts the time since the last look(), or since the construction if there was none. Counts at
+  /// most half a second, because a longer time is taken as a stop of this process: the user may
+  /// have stopped the job. So call look() more often than every half second.
   void look() {
     const auto now = Clock::now();
     counted_ += std::min<Clock::duration>(now - last_, longest_counted);

@@ -175,9 +175,9 @@ bool Heap::map_elsewhere(int64_t bytes) {
   return add_pages(begin, bytes, begin);
 }
 
-/// Adds pages to the free ranges. Returns false if `begin` is null because mapping has failed. If
-/// the pages do not begin at `wanted`, unmaps them and returns false. This happens on Linux before
-/// 4.17, which ignores MAP_FIXED_NOREPLACE and treats the address as a hint.
+/// Adds mapped pages to the free ranges. Returns false if `begin` is null because mapping has
+/// failed. If the pages do not begin at `wanted`, unmaps them and returns false. Linux before 4.17
+/// may map such pages, because it ignores MAP_FIXED_NOREPLACE and takes the address as a hint.
 bool Heap::add_pages(char* begin, int64_t bytes, const char* wanted) {
   if (begin != wanted) {
     if (begin) unmap_pages(begin, begin + bytes);

@@ -45,8 +45,9 @@ class MemoryLedger {
   int64_t current_total() const;
   /// Peak of the sum over categories, which is at most the sum of the peaks.
   int64_t peak_total() const;
-  /// Counts the memory that a launch of a CUDA graph allocates and frees. Raises each peak to at
-  /// least the current bytes plus the same peak of `passing`, the ledger of the graph's capture.
+  /// Counts the memory that a launch of a CUDA graph allocates and frees again. `passing` is the
+  /// ledger of the graph's capture. The peak of each category becomes at least its current bytes
+  /// plus its peak in `passing`, and the peak of the total likewise.
   void add_passing(const MemoryLedger& passing);
   /// Lowers every peak to the current bytes.
   void reset_peaks();

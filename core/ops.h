@@ -129,13 +129,15 @@ Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positi
 /// the scores tile by tile, with flash attention's recurrence (Dao et al., arXiv:2205.14135).
 Tensor causal_attention(const Tensor& qkv, int64_t heads);
 
-/// Sums bags of rows of table (V, C) -> y (B, C). Bag b has the rows indices[i] for i in
-/// [offsets[b], offsets[b + 1]). y[b] is the f32 sum of these rows, in order of i, times scale[b]
-/// if `scale` is given. The sum of an empty bag is zero. indices are i32 (L), offsets i32 (B + 1).
-/// scale is f32 (B) and has no gradient. indices[i] with i >= offsets[B] are never read, so the
-/// indices of all batches can be padded to the same L. Throws if an index that is read is outside
-/// [0, V), and for offsets that decrease or are outside [0, L]. If the table is row-sparse
-/// (Leaf::look_up in core/autograd.h), also throws unless offsets[0] is 0.
+/// Returns y (B, C). y[b] is the sum of the rows of table (V, C) in bag b, times scale[b] if
+/// `scale` is given. Bag b has the rows table[indices[i]] for i in [offsets[b], offsets[b + 1]).
+/// These rows are added in f32, in order of i. The sum of an empty bag is zero.
+///
+/// indices are i32 (L), offsets i32 (B + 1), scale f32 (B). scale has no gradient. Indices from
+/// indices[offsets[B]] on are never read, so the indices of all batches can be padded to the same
+/// length L. Throws if an index that is read is outside [0, V), if an offset is outside [0, L], or
+/// if offsets decrease. If the table is row-sparse (Leaf::look_up in core/autograd.h), also throws
+/// if offsets[0] is not 0.
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale = {});
 

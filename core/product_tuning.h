@@ -58,16 +58,15 @@ struct MeasuredProduct {
   double first_us = 0;  // time of the heuristic's first proposal
   int proposals = 0;
 };
-/// Times cuBLASLt's proposals for a product, on random values. `fastest` is the first proposal
-/// unless another proposal takes less than 98 % of the first proposal's time. As without tuning,
-/// cuBLASLt is asked only for algorithms that do not split k, or that add the partial sums in f32
-/// and in a fixed order. The host waits for the measurements. Throws if cuBLASLt proposes no
-/// algorithm.
+/// Times cuBLASLt's proposals for a product, on random values. `fastest` is the fastest proposal if
+/// it takes less than 98 % of the first proposal's time, or else the first proposal. As without
+/// tuning, algorithms that split k are proposed only if they add the partial sums in f32 and in a
+/// fixed order. The host waits for the measurements. Throws if cuBLASLt proposes no algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
 /// After this call, each product in `products` uses the algorithm given with it. Every other
-/// product keeps its algorithm or, if it has none, gets the heuristic's first proposal. Throws, and
-/// changes nothing, if an algorithm in `products`
+/// product keeps its algorithm, or gets the heuristic's first proposal when it first needs an
+/// algorithm. Throws, and changes nothing, if an algorithm in `products`
 ///  - is refused by cuBLASLt for the product,
 ///  - splits k, unless it adds the partial sums in f32 and in a fixed order,
 ///  - takes more than 32 MiB of workspace, or

@@ -82,7 +82,8 @@ struct DropoutState {
   uint64_t seed = 0;
   int64_t step = not_set;
   int64_t first_sample = 0;  // row 0 of dropout's input is this sample of the global batch
-  // True while two or more optimizers have open micro-batches on the thread.
+  // True while micro-batches of two or more optimizers are unfinished on the thread. Then dropout
+  // cannot know which optimizer's state to use.
   bool is_ambiguous = false;
 
   bool is_set() const { return step != not_set; }

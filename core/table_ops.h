@@ -22,13 +22,15 @@ struct RowProducts {
 ///   products[b, k] = left[b] . right[b, k] + the biases of both rows
 ///   left[b]        row left.indices[b] of the left table; indices (B)
 ///   right[b, k]    row right.indices[b, k] of the right table; indices (B, K)
-/// If `squares`, also returns the penalty of a factorization: the sum of the squares of all
-/// looked-up rows and biases, each added once per lookup. Each product is summed in f32 and rounded
-/// once. For the penalty, each row's squares are summed in f32, and these sums are added in f64.
-/// Right indices (1, K) are shared by all b, and are allowed only if no gradient is recorded. A
-/// left side without indices has no bias, and its table is not row-sparse (core/autograd.h). Throws
-/// for an index outside [0, V) of its table. On CUDA, the host's next synchronisation with the
-/// device throws instead.
+/// Each product is summed in f32 and rounded once. If `squares`, also returns the penalty of a
+/// factorization: the sum of the squares of all rows and biases that are looked up. A row that is
+/// looked up n times counts n times. The squares of each row are summed in f32, and the rows' sums
+/// are added in f64.
+///
+/// If no gradient is recorded, right.indices may be (1, K), shared by all b. A left side without
+/// indices looks up all rows. It must have no bias, and its table must not be row-sparse
+/// (core/autograd.h). Throws for an index outside [0, V) of its table. On CUDA, the host's next
+/// synchronisation with the device throws instead.
 RowProducts row_products(const Lookup& left, const Lookup& right, bool squares = false);
 
 }  // namespace tessera::ops

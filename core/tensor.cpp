@@ -44,7 +44,8 @@ Device Tensor::device() const {
 void* Tensor::raw() const {
   if (impl().storage == nullptr) {
     const Leaf* const leaf = impl().leaf.get();
-    // An optimizer sets look_up for a row-sparse table, and about_to_be_used for each parameter.
+    // An optimizer sets about_to_be_used for every parameter, and look_up only for row-sparse
+    // tables. So look_up is checked first.
     TESSERA_CHECK(!leaf || !leaf->look_up,
                   "tensor: no rank holds the whole row-sparse table '{}' (ZeRO stage 3); "
                   "ZeroOptimizer::for_each_parameter reads it",

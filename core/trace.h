@@ -18,11 +18,14 @@ namespace tessera::trace {
 enum class Track : uint8_t { compute, waiting, communication, buckets };
 
 /// The stations of a bucket's gradient: complete on this rank (ready), sent (exchange), and used by
-/// the optimizer (update). Arrows in the trace connect the stations. `ready` begins an arrow, and
-/// `exchange` continues the bucket's oldest arrow that has no exchange yet. If a rank adds up the
-/// gradients of several micro-steps and sends only the sum, all gradients before the last
-/// micro-step have the station `none`. Otherwise the exchange would continue the arrow of the first
-/// micro-step instead of the last.
+/// the optimizer (update). Arrows in the trace connect the stations. `ready` begins an arrow.
+/// `exchange` continues the bucket's oldest arrow that has no exchange yet. `update` ends the
+/// arrows of the bucket.
+///
+/// A rank may add up the gradients of several micro-steps and send only the sum. Then only the
+/// gradient of the last micro-step is `ready`, and earlier gradients have the station `none`. If
+/// earlier gradients were `ready`, the exchange would continue the arrow of the first micro-step
+/// instead of the last.
 enum class Station : uint8_t { none, ready, exchange, update };
 
 /// The bucket of an event. Each set of parameters numbers its own buckets.

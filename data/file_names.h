@@ -1,6 +1,5 @@
-// The names by which files in a folder are recognized as data. The functions are inline, so that
-// programs need not link the readers of images and ratings to compare the paths of their outputs
-// with these names.
+// File names by which the readers of images and ratings recognize data in a folder. The functions
+// are inline. So a program can check its output paths for such names without linking the readers.
 #pragma once
 
 #include <algorithm>

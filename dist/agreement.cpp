@@ -96,7 +96,8 @@ void check_agreement(const World& world, const Settings& own) {
   }
   const std::string difference =
       broadcast_text(communicator, world.rank == 0 ? first_difference(of_ranks) : "");
-  // Only lists in different orders have different digests and no difference.
+  // The digests differ, but no setting does. So the ranks have the same settings in different
+  // orders.
   if (difference.empty()) fail_input("the ranks of a job must give settings in the same order");
   fail_input("{}; all ranks of a job must have the same value", difference);
 }

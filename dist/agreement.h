@@ -23,19 +23,20 @@ struct Setting {
 /// The settings, in the order of comparison. Each name occurs once.
 using Settings = std::vector<Setting>;
 
-/// Throws InputError on every rank if the ranks' lists differ; the error names the first
-/// difference. Sends an 8-byte digest to every rank, and the lists themselves only if the digests
-/// differ. All digests have the same size, so ranks can gather them even if their lists differ in
-/// length.
+/// Throws InputError on every rank if the ranks' settings differ. The error names the first
+/// setting that differs, or says that only the order differs. Every rank sends an 8-byte digest of
+/// its settings to every other rank. The settings themselves are gathered only if the digests
+/// differ.
 ///
 /// Collective; does nothing in a job of one rank. Call check_agreement as soon as the settings are
 /// known, and before train::begin_run. begin_run resets the traffic ledger, so a run's traffic does
 /// not include this check.
 void check_agreement(const World& world, const Settings& own);
 
-/// Returns the first difference from rank 0, such as "--seed: rank 0 has 1, ranks 2, 3 have 7";
-/// empty if every setting has the same value on all ranks. Rank 0's settings are compared first, in
-/// their order, and then the settings that only other ranks have.
+/// of_ranks[r] are the settings of rank r. Returns a text about the first setting that differs,
+/// such as "--seed: rank 0 has 1, ranks 2, 3 have 7", or an empty text if all settings have the
+/// same values on all ranks. Rank 0's settings are compared first, in their order, and then the
+/// settings that only other ranks have.
 std::string first_difference(const std::vector<Settings>& of_ranks);
 
 }  // namespace tessera::dist

@@ -17,17 +17,17 @@
 //   all_gather, all_gather_host   (N-1) times its own piece
 //   all_reduce                    (N-1) times the buffer
 //   broadcast                     (N-1) times the buffer if rank == root, else nothing
-//   exchange_v                    the input except for its own piece
+//   exchange_v                    the input without the rank's own piece
 //   all_gather_v                  (N-1) times its own piece
 //   send, send_receive            the outgoing buffer, nothing if it goes to the rank itself
 //   barrier, receive, split       nothing
 //
-// Over MPI, a call sends a header to every other rank, or to each peer of a transfer, before the
-// data. If the headers show that ranks make different calls, the calls throw, and the error names
-// both calls.
+// Over MPI, a call first sends a header to every other rank, or to each peer of a transfer. If the
+// headers show that ranks make different calls, these calls fail, and the error names both calls.
 //
-// After the work of a call has failed, its communicator is unusable: later calls fail too, usually
-// with the same error. A call that throws because of a wrong argument leaves it usable.
+// If the work of a call fails, the communicator becomes unusable: later calls fail too, usually
+// with the same error. A call that throws because of a wrong argument leaves the communicator
+// usable.
 #pragma once
 
 #include <cstdint>
@@ -170,9 +170,10 @@ class Communicator {
   virtual Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) = 0;
 
   /// Sends one buffer and receives another at the same time, for example in each step of a ring.
-  /// (Two ranks must not both call send and then receive: over MPI they would throw, over NCCL they
-  /// may wait for each other.) Each peer must make the matching call, with a buffer of the same
-  /// length and dtype. A rank may be its own peer in both directions.
+  /// Two ranks that send to each other at the same time must use this call. If both called send and
+  /// then receive, the calls would throw over MPI, and could hang over NCCL. Each peer must make
+  /// the matching call, with a buffer of the same length and dtype. A rank may be its own peer in
+  /// both directions.
   virtual Work send_receive(const Transfer& outgoing, const Transfer& incoming, Call call) = 0;
   Work send(const Tensor& buffer, int to, Call call) {
     return send_receive({buffer, to}, {}, call);
@@ -249,10 +250,10 @@ inline constexpr int64_t mpi_header_bytes = 32;
 int64_t mpi_staging_bytes(int64_t ranks);
 /// The staging_bytes() of staged_communicator over mpi_communicator, in a job of `ranks` ranks.
 int64_t staged_staging_bytes(int64_t ranks);
-/// staged_communicator has two host buffers ("mirrors"): one for a call's input or in-place buffer,
-/// and one for a result that is not in place (reduce_scatter's shard, exchange_v's output or a
-/// received buffer). A mirror is allocated at its first use, with at least this size, and grows to
-/// the largest tensor that it has held.
+/// The smallest size of a "mirror", a host buffer of staged_communicator. There are two mirrors:
+/// one for a call's input or in-place buffer, and one for a result that is not in place
+/// (reduce_scatter's shard, exchange_v's output or a received buffer). A mirror is allocated at its
+/// first use, and grows to the largest tensor that it has held.
 inline constexpr int64_t staged_mirror_bytes = int64_t{64} << 10;
 
 struct NcclOptions {

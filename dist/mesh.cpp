@@ -40,7 +40,7 @@ World world_of_group(const World& world, std::shared_ptr<Communicator> communica
 
 Mesh::Mesh(const World& world, std::vector<Axis> axes) : axes_(std::move(axes)) {
   check_axes(axes_, world.size);
-  int stride = world.size;  // in the loop: neighbours along the axis differ by this in rank
+  int stride = world.size;  // in the loop: difference in rank between neighbours along the axis
   for (const auto& [name, size] : axes_) {
     stride /= size;
     if (size == world.size) {  // reuse the job's communicator, which already has its staging

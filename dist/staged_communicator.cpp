@@ -177,10 +177,10 @@ class StagedCommunicator : public Communicator {
   void barrier() override { host_->barrier(); }
 
  private:
-  /// Returns a tensor in a host buffer. Throws in the body of a run(). The body runs on the host
-  /// communicator's thread, so the thread that makes the calls could use the buffer at the same
-  /// time. Also, if the buffer had to grow, the body would wait for itself, because growing waits
-  /// for all earlier calls.
+  /// Returns a tensor in a host buffer. Throws in the body of a run(), for two reasons:
+  ///  - The body runs on the host communicator's thread. Meanwhile, the thread that makes the calls
+  ///    may use the same buffer.
+  ///  - A buffer that has to grow waits for all earlier calls. The body would wait for itself.
   Tensor host_memory(PinnedBuffer& buffer, int64_t elements, DType dtype) {
     TESSERA_CHECK(body_thread_ != std::this_thread::get_id(),
                   "{}: a call inside run() cannot copy GPU memory to the host", name());

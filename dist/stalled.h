@@ -10,8 +10,8 @@
 
 namespace tessera::dist {
 
-/// Thrown by a call that has reached its time limit: --comm-timeout, or a multiple of it in
-/// finish().
+/// Thrown by a call that has reached its time limit. The limit is --comm-timeout; in
+/// dist::finish(), it is a multiple of --comm-timeout.
 class StalledError : public Error {
  public:
   StalledError(const std::string& text, std::vector<int> waited_for)

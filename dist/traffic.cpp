@@ -60,7 +60,7 @@ TrafficLedger::Counts TrafficLedger::of(const std::function<void()>& body) {
   try {
     body();
   } catch (...) {
-    add(before);  // calls that were made before the error count, as they do outside of() too
+    add(before);  // the calls that `body` made before the error stay in the ledger
     throw;
   }
   return exchange_counts(before);

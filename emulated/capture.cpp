@@ -17,11 +17,11 @@ namespace emulated {
 
 namespace {
 
-/// Memory of a graph. It keeps its address until the graph is destroyed.
+/// A block of a graph's memory. Its address stays the same until the graph is destroyed.
 struct Block {
   size_t bytes = 0;
-  /// During the capture, true from the call that allocates the block to the call that frees it. In
-  /// launches, true from the run of the block's allocation node to the run of its free node.
+  /// True while the block is allocated. During the capture, the calls that allocate and free the
+  /// block set this value. In a launch, the nodes recorded by these calls set it.
   bool in_use = false;
 };
 
@@ -48,8 +48,9 @@ struct Nodes {
     }
     return cudaSuccess;
   }
-  /// Returns the kind of a launch of the whole graph. It is a host kind even if nodes use device
-  /// memory: run() makes device memory accessible for each node of kind device or ranks.
+  /// Returns the kind of a launch of the whole graph. This kind does not make device memory
+  /// accessible, because host nodes must not access it. run() makes device memory accessible for
+  /// each node of kind device or ranks.
   Kind kind() const {
     const bool waits = std::any_of(work.begin(), work.end(),
                                    [](const Node& node) { return node.kind == Kind::ranks; });

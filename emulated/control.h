@@ -9,8 +9,8 @@
 
 namespace emulated {
 
-/// Sets the order in which the blocks of a launch run, and in which the threads of a block run
-/// between two barriers:
+/// Sets the seed of two orders: the order in which the blocks of a launch run, and the order in
+/// which the threads of a block run between two barriers.
 ///   0        ascending, the default
 ///   1        descending
 ///   others   shuffled anew for each launch, block and barrier; every run of a program repeats the

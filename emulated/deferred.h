@@ -1,14 +1,18 @@
-// Deferred streams. As on a GPU, work given to a stream is queued and runs later. It runs on a
-// thread of the emulator, at the latest when the host waits for the work or when the work has been
-// queued for a while. Work within a stream runs in order. Events and the null stream's implicit
-// waits order the work of different streams. In all other cases, a seed decides which stream runs
-// next. So code that lacks a synchronisation gives a different result under some seed. Seeds:
+// Deferred streams. As on a GPU, work given to a stream is queued and runs later, in order. It runs
+// on a thread of the emulator, at the latest when the host waits for the work or when the work has
+// been queued for a while.
+//
+// The order between streams is fixed only by events and by the null stream's implicit waits. Where
+// they leave the order open, a seed decides which stream runs next. So code that lacks a
+// synchronisation gives a different result with some seed. Seeds:
 //   0      streams are not deferred: a call does all of its work (the default)
 //   odd    a wait or query of the host runs only the work that it needs
 //   even   a wait or query of the host also runs work of other streams, in a random order
 // The environment variable TESSERA_EMULATED_STREAMS sets the first seed of a process, and
-// set_stream_seed (emulated/control.h) changes the seed. A failure of deferred work is sticky, as
-// in CUDA: all later calls that queue work or wait return the failure.
+// set_stream_seed (emulated/control.h) changes the seed.
+//
+// A failure of deferred work is sticky, as in CUDA: all later calls that queue work or wait return
+// the failure.
 #pragma once
 
 #include <chrono>

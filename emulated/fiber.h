@@ -26,7 +26,7 @@ struct StackRange {
 ///   - The leak sanitizer cannot scan the stacks of a kernel that still runs when the process ends.
 class FiberStacks {
  public:
-  /// Reserves addresses for `count` stacks. A page takes memory only when it is first touched.
+  /// Reserves addresses for `count` stacks. Only memory pages that have been touched take memory.
   explicit FiberStacks(int count);
   ~FiberStacks();
   FiberStacks(const FiberStacks&) = delete;

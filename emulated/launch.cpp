@@ -19,8 +19,8 @@ namespace emulated {
 
 namespace {
 
-// The bytes of dynamic shared memory that a kernel may use, as set by cudaFuncSetAttribute. For a
-// kernel without this setting, static and dynamic shared memory together may take 48 KiB.
+// The limit on each kernel's dynamic shared memory, in bytes: the value that cudaFuncSetAttribute
+// has set, or else 48 KiB minus the kernel's static shared memory.
 class SharedLimits {
  public:
   void set(const void* kernel, size_t bytes) {

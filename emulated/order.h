@@ -25,8 +25,8 @@ class Order {
   void prepare_blocks(uint64_t blocks);
   uint64_t block(uint64_t i) const { return (first_ + i % blocks_ * stride_) % blocks_; }
 
-  /// Fills `order` with the numbers below order.size(), in the seed's order. A shuffled order
-  /// differs at each call.
+  /// Fills `order` with the numbers 0 to order.size() - 1. The seed decides whether they are
+  /// ascending, descending or shuffled. Each call shuffles anew.
   void arrange(std::vector<uint16_t>& order);
 
   /// True if threads that can continue after a wait run before threads that have not begun. A

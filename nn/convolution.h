@@ -29,15 +29,17 @@ class Conv2d : public Module {
   Conv2dOptions options_;
 };
 
-/// Normalises each channel: in training over the micro-batch, or over a larger batch of which the
-/// micro-batch is a part (RunningStatistics::parts); in evaluation with the running statistics.
-/// In training with a ZeroOptimizer, the forward of each micro-batch must use each batch norm
-/// exactly once in training mode, otherwise backward throws. There is one exception: a norm whose
-/// weight and bias are frozen (Parameter::set_trainable) may be in evaluation mode from the
-/// beginning of a step to its end. It may then be used any number of times, and its running
-/// statistics stay as they are. So fine-tuning can keep the statistics of an earlier training. With
-/// ZeroOptions::graph, a frozen norm must keep the mode that it had in the first step: the
-/// captured CUDA graphs repeat this mode.
+/// Normalises each channel. Evaluation uses the running statistics. Training uses the statistics of
+/// the micro-batch, or of a larger batch that contains the micro-batch (RunningStatistics::parts).
+///
+/// Rules for training with a ZeroOptimizer:
+///  - The forward of a micro-batch uses each norm exactly once, in training mode. Otherwise
+///    backward throws.
+///  - A norm with frozen weight and bias (Parameter::set_trainable) may instead be in evaluation
+///    mode during a whole step. Its running statistics then stay the same, and it may be used any
+///    number of times. Fine-tuning can keep the statistics of an earlier training in this way.
+///  - With ZeroOptions::graph, a frozen norm keeps the mode that it had in the first step, because
+///    the captured CUDA graphs repeat this mode.
 class BatchNorm2d : public Module {
  public:
   struct Options {
@@ -47,7 +49,8 @@ class BatchNorm2d : public Module {
   };
   BatchNorm2d(int64_t channels, const Options& options);
   explicit BatchNorm2d(int64_t channels) : BatchNorm2d(channels, Options{}) {}
-  // An optimizer may still hold the statistics, whose function `fixed` uses this object.
+  // The statistics may live longer than this object, because an optimizer may hold them. Their
+  // function `fixed` is removed, because it uses this object.
   ~BatchNorm2d() override { statistics_->fixed = nullptr; }
   Tensor forward(const Tensor& x) override { return forward(x, {}); }  // (..., C) -> (..., C)
   /// Adds `residual`, which has x's shape, to the normalised x. An undefined residual adds nothing.

@@ -90,11 +90,10 @@ class Module {
   /// Registers the running statistics of this module itself. Throws at a second call.
   void add(std::shared_ptr<RunningStatistics> statistics);
   /// Begins a block of the model. A block's parameters are used together, so ZeRO stage 3 gathers
-  /// and frees them together. The block contains all parameters that follow this call in the order
-  /// of registration, up to the next call of begin_block() in any module of the model. In this
-  /// order, all parameters and begin_block() calls of a child stand at the place where the child
-  /// was added, even those that the child adds later. Blocks are numbered from 0 over the whole
-  /// model.
+  /// and frees them together. The block has all parameters that are registered from this call to
+  /// the next call of begin_block() in any module of the model. A child's registrations and calls
+  /// of begin_block() count as made when the child was added, even if the child makes them later.
+  /// Blocks are numbered from 0 over the whole model.
   void begin_block();
 
  private:

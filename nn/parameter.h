@@ -62,8 +62,8 @@ class Parameter {
   const Tensor& tensor() const;
   operator const Tensor&() const { return tensor(); }  // NOLINT: a parameter is used as a tensor
 
-  /// Sets the element type. Throws if `dtype` is not f32, bf16 or f16. Throws if the parameter has
-  /// another type, and already has memory or belongs to an optimizer.
+  /// Sets the element type. Throws if `dtype` is not f32, bf16 or f16. Also throws if this call
+  /// would change the type of a parameter that already has memory or belongs to an optimizer.
   void set_dtype(DType dtype) const;
   /// If `on` is false, the parameter is frozen: it gets no gradient and no update. Throws if the
   /// parameter already belongs to an optimizer.
@@ -85,9 +85,9 @@ class Parameter {
   /// The largest number of distinct rows that a micro-batch looks up; 0 for a dense parameter.
   int64_t distinct_rows() const { return state_->distinct_rows; }
 
-  /// Sets how many operations look up rows of this table in a micro-batch: 0 for a parameter that
-  /// is not a table. At ZeRO stage 3, each of these operations fetches rows of a row-sparse table
-  /// from their owners. Only optim/plan reads the setting.
+  /// Sets how many operations of a micro-batch look up rows of this table; 0 if the parameter is
+  /// not a table. Only optim/plan reads the setting, mainly to predict traffic: at ZeRO stage 3,
+  /// each of these operations fetches rows of a row-sparse table from other ranks.
   void set_lookups(int64_t lookups) const { state_->lookups = lookups; }
   int64_t lookups() const { return state_->lookups; }
 

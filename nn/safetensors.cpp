@@ -31,8 +31,8 @@ constexpr ElementType element_types[] = {
 constexpr JsonLimits header_limits{.bytes = max_header_bytes, .depth = 4};
 
 // Throws if torch.save wrote the file. PyTorch writes a zip of pickles. Files from old versions of
-// PyTorch begin with a pickle (protocol 2 to 5). `begin` holds the file's first 8 bytes. A file is
-// accepted if these bytes are also a valid length of a safetensors header.
+// PyTorch begin with a pickle (protocol 2 to 5). `begin` holds the file's first 8 bytes. In a
+// safetensors file they are the header's length. If this length is valid, the file is accepted.
 void check_no_pickle(const std::string& path, uint64_t begin) {
   const bool zip = (begin & 0xffffffff) == 0x04034b50;  // "PK\3\4"
   const bool pickle =

@@ -205,11 +205,11 @@ class ZeroOptimizer {
   StepReport step(int64_t step, const Batch& batch,
                   const std::function<Tensor(const MicroBatch&)>& loss);
 
-  /// Sets bits that the current step sends to all ranks, without an additional message. If called
-  /// between two steps, or after this step's gradient() or gradient_norms(), the next step sends
-  /// the bits. LaunchedStep::notes returns the bits of all ranks. Ranks use these bits to agree,
-  /// between two steps, on an event that only one rank has noticed, such as a signal or a finished
-  /// file.
+  /// Sets bits that this rank sends to all ranks in the current step, without an additional
+  /// message. Between two steps, and after this step's gradient() or gradient_norms(), sets bits
+  /// for the next step. LaunchedStep::notes returns the bits that any rank has set. With these
+  /// bits, all ranks learn of an event that only one rank has noticed, such as a signal or a
+  /// finished file.
   void set_notes(uint8_t notes);
 
   /// Returns a parameter's gradient of the step's mean loss, before clipping, in f32 and whole on
@@ -222,10 +222,10 @@ class ZeroOptimizer {
   std::map<std::string, float> gradient_norms();
 
   /// Adds the parameters of another module as a new group with hyper-parameters `group`. Throws
-  /// unless called between steps. If the call throws, on one rank or on all, optimizer and module
-  /// are as before on every rank. On the CPU, the next step allocates the memory for the new
-  /// gradient sums and, at stages 0 and 1, for the new gradients. So too little memory for them
-  /// shows only in that step. Collective.
+  /// unless called between steps. If the call throws on any rank, optimizer and module stay
+  /// unchanged on all ranks. On the CPU, the new gradient sums and, at stages 0 and 1, the new
+  /// gradients are allocated only in the next step. If memory is too small for them, that step
+  /// throws. Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
 
   /// Returns which rank owns which elements of which parameter. The result is the same on every
@@ -264,11 +264,11 @@ class ZeroOptimizer {
   /// (optim/zero/step_state.h). The order depends on the model and not on the layout. When a run
   /// resumes at stage 3, a rank without data in its first micro-batch follows this order.
   std::vector<int64_t> parameter_events() const;
-  /// Restores the state of state_tensors(). The next steps then have the same bits as in the run
-  /// that saved the state, under the conditions in docs/checkpoints.md. Every rank reads the ranges
-  /// that it holds. Throws if a step is not finished. Exceptions of `source` propagate. After such
-  /// an exception the optimizer holds a mixture of its previous state and the restored one, and the
-  /// job should end.
+  /// Restores all tensors of state_tensors(). Each rank asks `source` only for the ranges that it
+  /// holds. The next steps have the same bits as in the run that saved the state, under the
+  /// conditions in docs/checkpoints.md. Throws if a step is not finished. Exceptions of `source`
+  /// propagate. After such an exception, the optimizer holds a mixture of old and restored state,
+  /// and the job should end.
   void restore_state(const StateSource& source);
 
   /// Returns this rank's shards of the parameters' optimizer state, by parameter name.

@@ -63,7 +63,8 @@ float evaluate(nn::Module& model, const TokenLoss& loss, const data::TokenRange&
   for (int64_t begin = 0; begin < batches; begin += most_at_once) {
     const int64_t end = std::min(batches, begin + most_at_once);
     // For each batch, one rank contributes the loss and the other ranks contribute 0, so the sum
-    // over ranks is exact. Every rank then adds the losses in the order of the batches.
+    // over ranks is exact. Every rank then adds the losses in the order of the batches, so the
+    // result has the same bits for any number of ranks.
     std::vector<float> own(static_cast<size_t>(end - begin), 0.0f);
     for (int64_t first = begin; first < end; first += world.size) {
       const NoGrad no_grad;

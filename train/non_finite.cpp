@@ -38,9 +38,9 @@ std::string describe(const char* operation, std::span<const Tensor> inputs) {
   return operation;
 }
 
-// Finds the origin of values that are not finite. Infinities may be intended, such as those of a
-// mask that softmax turns into zeros. So the search goes on after an infinity, and ends at the
-// first NaN. If the NaN was computed from infinities, the origin of these infinities is the answer.
+// Finds the origin of values that are not finite. Infinities may be intended: softmax turns the
+// -inf of a mask into 0. So the search goes on after an infinity, and ends at the first NaN. If the
+// NaN was computed from infinities, the origin of these infinities is the answer.
 class Search {
  public:
   void observe(const char* operation, const Tensor& output, std::span<const Tensor> inputs) {

@@ -111,7 +111,8 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
 std::string try_to_write_trace(const RunFiles& files, const dist::World& world,
                                std::string failure) {
   if (files.trace.empty()) return failure;
-  // Only rank 0 writes a file. An error on another rank is a communication error and ends the job.
+  // Only rank 0 writes the file, so only rank 0 can fail to write it. An error on another rank is a
+  // communication error, which must end the job.
   if (world.rank == 0) {
     attempt(failure, [&] { write_trace(files.trace, world); });
   } else {

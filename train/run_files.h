@@ -52,8 +52,9 @@ void attempt(std::string& failure, const std::function<void()>& write);
 /// Collective.
 std::string try_to_write_trace(const RunFiles& files, const dist::World& world,
                                std::string failure);
-/// Does what write_reports does, but returns the first failure on rank 0 instead of throwing it.
-/// Other ranks return `failure` unchanged.
+/// Writes the same files as write_reports, but does not throw. Rank 0 returns the first failure:
+/// `failure`, or the reason if `failure` is empty and a file was not written. Other ranks return
+/// `failure`.
 std::string try_to_write_reports(const RunFiles& files, const dist::World& world,
                                  std::string failure);
 /// Does nothing if `failure` is empty. Otherwise rank 0 throws an error with this text, which ends

@@ -25,8 +25,8 @@ class NanLogits : public Error {
   using Error::Error;
 };
 
-/// Chooses the next token from its logits (one per token of the vocabulary). The choice depends
-/// only on logits, options and `position`, the number of tokens generated before this one. Throws
+/// Chooses the next token. `logits` has one element per token of the vocabulary. `position` is the
+/// number of tokens generated before this one. The choice depends only on the arguments. Throws
 /// NanLogits if a logit is NaN.
 int32_t choose_token(std::span<const float> logits, const SampleOptions& options, int64_t position);
 

@@ -15,8 +15,8 @@
 namespace tessera::train {
 namespace {
 
-// Checkpoints and saves of the same step would be folders of the same name, and a checkpoint
-// replaces a folder with its name.
+// Throws if checkpoints and saves of weights are to be in the same folder. A checkpoint would
+// replace the save of the same step, because both are folders with the name of the step.
 void check_step_folders(const LoopOptions& options) {
   if (!options.checkpoints.wanted() || options.weights.every == 0) return;
   namespace fs = std::filesystem;
@@ -236,8 +236,8 @@ void StepLoop::log_running() {
 StepLine StepLoop::line_of(Running& running) {
   const int64_t step = running.step;
   optim::StepReport report;
-  // Determines the end of the step for step_ms. If the result is ready by now, the step counts as
-  // ended when launch() returned. Otherwise the step ends when get() returns.
+  // step_ms needs the time at which the step ended. If the result is ready already, the step counts
+  // as ended when launch() returned. If it is not ready, the step ends when get() returns.
   const bool was_ready = running.launched.ready();
   try {
     report = running.launched.get();

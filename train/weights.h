@@ -63,10 +63,11 @@ void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                      const dist::World& world,
                      const std::function<WeightsSink(const std::string&)>& open);
 
-/// Writes every parameter as save_parameters does, but does not throw after a failure, so that the
-/// caller can write other files. After a failure, rank 0 warns with the reason and the place of the
-/// weights, and every rank returns a short message without the place. After success, returns an
-/// empty text. Collective.
+/// Writes every parameter as save_parameters does, and tries the same other places, but does not
+/// throw, so that the caller can write other files. Returns an empty text if `path` was written.
+/// Otherwise rank 0 prints a warning with the reason. The warning also names the place of the
+/// weights, or says that they are lost. Every rank then returns a short message without the place.
+/// Collective.
 std::string save_or_rescue(const std::string& path, optim::ZeroOptimizer& optimizer,
                            const dist::World& world,
                            const std::function<WeightsSink(const std::string&)>& open);

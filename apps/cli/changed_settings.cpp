@@ -34,10 +34,10 @@ const std::set<std::string> always_free = {
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
-// Returns true if the tensors of an image model have other shapes for images of another size. The
-// first linear layer of a VGG has weights for each pixel that the pools leave, and each pool halves
-// the side. A ResNet averages over all pixels before its last layer, but the kernel of its first
-// convolution is smaller for small images.
+// Returns true if an image model has tensors of other shapes for images of side `now` than for
+// images of side `before`. In a VGG, the first linear layer has weights for each pixel that remains
+// after the pools, and each pool halves the side. In a ResNet, only the first convolution depends
+// on the side: its kernel is smaller for small images.
 bool depends_on_size(const std::string& model, const std::string& now, const std::string& before) {
   if (model.starts_with("vgg")) {
     const size_t pools = models::VggConfig::preset(model, {}).stages.size();

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 struct Written {
   GivenPath output;  // as the error names it
-  fs::path file;     // a file that would be written; for an output folder, any file in it
+  fs::path file;     // the file to be written; for an output folder, a stand-in for its files
 };
 
 std::vector<Written> written_by(const GivenPaths& paths) {
@@ -52,10 +52,10 @@ std::vector<ReadFolder> folders_read(const std::string& data,
                                      const std::vector<std::string>& class_parents) {
   std::vector<ReadFolder> folders;
   for (const std::string& parent : class_parents) {
-    // In `data` itself, files beside the class folders are accepted, because they are not read. In
-    // a part of the data set, such as val/, files are refused: if val/ does not exist yet, writing
-    // the file would create val/, and the next run would look for validation images there. Parts
-    // that exist follow the same rule.
+    // A file directly in `data` is accepted, because only the folders of `data` are read. A file
+    // directly in a part of the data set, such as val/, is refused. If val/ does not exist yet,
+    // writing the file would create val/, and the next run would look for validation images there.
+    // The rule is the same if val/ exists.
     folders.push_back({future_name(parent), parent == data ? 2 : 1, parent});
     std::error_code error;
     if (!fs::is_directory(parent, error)) continue;

@@ -1,8 +1,8 @@
-// Checks that the outputs of a run leave the class folders of its images as they are. Images are
-// recognized by their content, whatever their names are, and each folder beside the class folders
-// counts as a class. So an output in a class folder could replace an image, and an output in a new
-// folder beside the class folders would make a new class. Either would change the data, so the same
-// command could not resume.
+// Checks that a run writes no output among the images that it reads. All files in a class folder
+// count as images, whatever their names are. All folders beside a class folder count as classes. So
+// an output in a class folder would add or replace an image, and an output in a new folder beside
+// the class folders would add a class. The same command could then not resume, because a resume
+// refuses data that have changed.
 #pragma once
 
 #include <string>
@@ -12,12 +12,15 @@
 
 namespace tessera::apps {
 
-/// Throws InputError, naming the flag, if an output or a save during the run would be in a class
-/// folder, in a new folder that would count as a class, or in a part of the data set, such as
-/// train/. `data` is the path of the images, and `class_parents` is ImageData::class_parents. Two
-/// kinds of files are accepted, because they are not read as images: files directly beside the
-/// class folders of a data set without parts, and files at paths with a name that begins with a
-/// dot.
+/// Throws InputError, naming the flag, if an output or a save during the run would be in or below
+/// one of these folders:
+///
+///   - a class folder;
+///   - a new folder beside the class folders, which would count as a class;
+///   - a part of the data set, such as train/.
+///
+/// Names that begin with a dot are not read, so an output may have such a name or be in a folder of
+/// such a name. `data` is the path of the images, and `class_parents` is ImageData::class_parents.
 void check_outside_classes(const GivenPaths& paths, const std::string& data,
                            const std::vector<std::string>& class_parents);
 

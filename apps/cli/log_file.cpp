@@ -101,8 +101,9 @@ void check_program(const std::string& path, const nlohmann::json& header, const 
   fail_input("{} is the log of {}, expected one of {}; name another log", path, found, *expected);
 }
 
-// Refuses a log with another seed, or with another digest for the checkpoint of this step. If the
-// checkpoint was imported, accepts any log, because no run has made the checkpoint.
+// Refuses the log of a run that did not write the checkpoint. Such a log has another seed than the
+// checkpoint, or has another digest for the checkpoint's step. An imported checkpoint was written
+// by no run, so any log is accepted for it.
 void check_same_run(const std::string& path, const Resumed& resumed) {
   const train::Manifest& manifest = resumed.manifest();
   if (!manifest.imported.empty()) return;

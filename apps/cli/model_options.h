@@ -55,10 +55,9 @@ void add_batch_options(Flags& app, BatchOptions& options, const std::string& gro
 /// global batch. Throws InputError, naming the flags, if the sizes are invalid.
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults);
 /// Returns batch sizes for an evaluation. Global batch and micro-batch get the same size: that of
-/// --micro-batch or its default, but at most `samples`, the number of training samples.
-/// --global-batch has no effect, because an evaluation takes no step: it may exceed `samples`, and
-/// need not be a multiple of the micro-batch. Throws InputError if a given size is not positive, or
-/// if --micro-batch is above 2^30.
+/// --micro-batch or its default, but at most `samples`, the number of training samples. The size of
+/// --global-batch is not used, because an evaluation takes no step. Throws InputError if a given
+/// size is not positive, or if --micro-batch is above 2^30.
 BatchOptions evaluation_batch(const BatchOptions& options, const TrainDefaults& defaults,
                               int64_t samples);
 

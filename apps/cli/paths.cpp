@@ -133,8 +133,9 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
   return files;
 }
 
-// Refuses an output that has the path of a folder of `saves`, such as out/best. An output file with
-// this path would prevent the saves. An output folder with this path would also contain the saves.
+// Refuses an output at the path of a folder in which one of the `saves` would be, such as out/best.
+// If the output is a file, the folder could not be made. If the output is a folder, its files would
+// mix with those of the save.
 void check_folders_of_saves(const std::vector<GivenPath>& outputs,
                             const std::vector<GivenPath>& saves) {
   for (const GivenPath& save : saves) {
@@ -151,7 +152,8 @@ bool is_checkpoint(const fs::path& folder) {
   return train::names_checkpoint(folder.string()) && train::has_manifest(folder.string());
 }
 
-// True if `path` is in a checkpoint, and is its manifest or has the name of a shard (shard_name).
+// True if `path` is the manifest or a shard of a checkpoint. Shards are recognized by their names
+// (shard_name).
 bool is_part_of_checkpoint(const std::string& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return false;
@@ -168,9 +170,9 @@ std::vector<fs::path> with_parents(const fs::path& path) {
   return paths;
 }
 
-// Refuses --save-every if its saves would be in the folder of --checkpoint, or beside checkpoints
-// of another run. Saves and checkpoints are both in folders named step-..., so a checkpoint would
-// replace the save of the same step.
+// Refuses --save-every if its saves would be in the folder of --checkpoint, or beside existing
+// checkpoints. Saves and checkpoints have folders of the same names, step-..., so a save and a
+// checkpoint of the same step would need the same folder.
 void check_step_folders(const GivenSaves& saves) {
   if (saves.every == 0 || saves.file.empty()) return;
   const fs::path parent = fs::path(saves.file).parent_path();

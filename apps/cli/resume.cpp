@@ -348,8 +348,8 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;
   for (const ChangedSetting& changed : changed_settings(run, manifest().run)) {
-    // check() has refused every change of a compared setting that --resume-changed does not name.
-    // So a change that is not named concerns a setting that is not compared, and is ignored.
+    // A change that --resume-changed does not name is ignored, because its setting is not compared.
+    // If the setting were compared, check() would have refused the change.
     const bool named = std::ranges::find(flags_.changed, changed.name) != flags_.changed.end();
     if (!named || !affects_evaluation(changed.name, run)) continue;
     spdlog::info("{}, so earlier evaluations no longer count as the best", difference(changed));

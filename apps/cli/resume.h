@@ -57,21 +57,22 @@ class Resumed {
  public:
   /// Finds the checkpoint to resume from. Collective.
   ///
-  /// Rank 0 claims the folder of --checkpoint, which must be the same for all ranks
-  /// (train::claim_folder). With --eval-only rank 0 does not claim the folder, because another run
-  /// may be training in it.
+  ///   --resume latest   the newest checkpoint in the folder of --checkpoint, if there is one
+  ///   --resume never    no checkpoint
+  ///   --resume DIR      the checkpoint DIR
   ///
-  /// With --resume latest, the run starts from the newest checkpoint in the folder of --checkpoint.
-  /// If there is no checkpoint, the run starts from step 0. But with --eval-only, the constructor
-  /// then throws InputError.
+  /// Without a checkpoint, the run starts from step 0. Except with --eval-only, rank 0 claims the
+  /// folder of --checkpoint (train::claim_folder). An evaluation does not claim the folder, because
+  /// another run may be training in it.
   ///
-  /// With --resume never, the run starts from step 0. With --resume DIR, the run starts from the
-  /// step of the checkpoint DIR. In these two cases, except with --eval-only, throws InputError if
-  /// the folder of --checkpoint has a checkpoint of a later step. Otherwise a later start with
-  /// --resume latest would resume from that checkpoint, not from this run's.
+  /// Throws InputError in these cases:
   ///
-  /// Throws InputError if ranks find different checkpoints, for instance in folders that are not
-  /// shared.
+  ///   - The folder to claim is not the same for all ranks.
+  ///   - Ranks find different checkpoints, for instance in folders that are not shared.
+  ///   - --eval-only is given with --resume latest, and there is no checkpoint.
+  ///   - --resume never or --resume DIR is given without --eval-only, and the folder of
+  ///     --checkpoint has a checkpoint of a later step than the step from which this run starts.
+  ///     A later start with --resume latest would resume from that checkpoint, not from this run's.
   Resumed(const CheckpointFlags& flags, const dist::World& world);
 
   bool found() const { return checkpoint_ != nullptr; }
@@ -126,10 +127,10 @@ class Resumed {
   /// Restores the optimizer's state from the checkpoint, if there is one. Every rank must make this
   /// call.
   void restore(optim::ZeroOptimizer& optimizer) const;
-  /// Returns the log line that begins this part of the run. A new log begins with the header, to
-  /// which the owners of all parameters are added. An existing log continues with a line of type
-  /// "resume", which has the checkpoint's step, path and digest, and all other members of that
-  /// header.
+  /// Returns the log line that begins this part of the run. In a new log, the line is `header`, to
+  /// which the owners of all parameters are added. If a resumed run goes on with an existing log,
+  /// the line has the type "resume", the checkpoint's step, path and digest, and then the other
+  /// members of a new log's first line.
   JsonObject first_line(const train::RunLog& log, JsonObject header,
                         const optim::ZeroOptimizer& optimizer) const;
 

@@ -12,7 +12,9 @@ namespace tessera::apps {
 struct TrainDefaults {
   int64_t steps;
   int64_t global_batch;
-  int64_t micro_batch;  // the same for any number of ranks, because it changes the bits of results
+  // The size of micro-batches changes the bits of results. So that a run has the same bits on any
+  // number of ranks, the default does not depend on this number.
+  int64_t micro_batch;
   float lr;
   float min_lr;
   int64_t warmup;

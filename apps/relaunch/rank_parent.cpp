@@ -78,9 +78,9 @@ class LastResort {
     if (sent_ == SIGTERM && waited_.seconds() > last_patience_s) send(SIGKILL, last_patience_s);
   }
 
-  /// Must be called when the child has ended. If this object sent SIGTERM, waits until all
-  /// processes of the child's group have ended: the child may be a wrapper, and the program that it
-  /// started may still run. Kills processes that still run last_patience_s after SIGUSR2 arrived.
+  /// Must be called when the child has ended. The child may be a wrapper, and the program that the
+  /// wrapper started may still run. So if this object has sent SIGTERM, waits until all processes
+  /// of the child's group have ended. Kills the group `last_patience_s` seconds after SIGUSR2 came.
   void await_group() {
     while (sent_ == SIGTERM && ::kill(-child_, 0) == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -40,35 +40,33 @@ struct Verdict {
   int64_t finished_steps = 0;  // for stalled
 };
 
-/// Judges a job by the first of these cases that applies. F is the rank of the first record that
-/// reports a failure, or a timeout in a collective.
+/// Judges a job by the first of these rules that applies:
 ///
-///   mpirun ended with exit code 0            finished
-///   a signal killed ranks                    the first killed rank is lost
-///   mpirun crashed, and a rank               failed
-///     has bad input
-///   mpirun crashed, and a rank timed out     the ranks it waited for are lost, and the silent
-///     and listed ranks it waited for           ranks on their hosts
-///   mpirun crashed in any other case         crashed
-///   F failed, but not by bad input;          the silent ranks are lost
-///     mpirun hung, and ranks are silent
-///   F failed in any other way                failed
-///   F timed out                              the ranks it waited for are lost, and the silent
-///                                              ranks if mpirun hung; if there are none of
-///                                              either, the stopped ranks of the job are lost;
-///                                              if there are none of these, stalled
-///   ranks are silent                         the silent ranks are lost
-///   none of these                            failed
+///   1. mpirun ended with exit code 0: finished.
+///   2. A signal killed ranks: the first killed rank is lost.
+///   3. mpirun crashed:
+///        - A rank has bad input: failed.
+///        - Ranks are absent: the absent ranks are lost, and the silent ranks on their hosts.
+///        - Otherwise: crashed.
+///   4. A rank reported a failure, or a timeout in a collective. The first such report decides:
+///        - Bad input: failed.
+///        - Another failure: if mpirun hung, and ranks are silent, the silent ranks are lost.
+///          Otherwise: failed.
+///        - A timeout: the absent ranks are lost, and the silent ranks too if mpirun hung. If no
+///          rank is lost so far, the stopped ranks are lost. If no rank was stopped: stalled.
+///   5. Ranks are silent: the silent ranks are lost.
+///   6. Otherwise: failed.
 ///
-/// A rank is silent if it reported nothing after its start, although other ranks did. In the rows
-/// above, the ranks that a rank waited for do not include ranks that timed out too. Of the others,
-/// only the first of these groups that is not empty is lost: the ranks that were stopped; the ranks
-/// that did not wait for other ranks themselves; all of them.
+/// A rank is silent if it reported nothing after its start, although other ranks did.
+///
+/// A rank that timed out lists the ranks for which it waited. Listed ranks that timed out too are
+/// not absent. Of the remaining listed ranks, those that were stopped are absent. If none was
+/// stopped, those that did not wait in a collective are absent. If all waited, all are absent.
 ///
 /// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun breaks the
-/// ranks' connections. So any error that a rank reports then, except for bad input, counts as a
-/// result of the crash. If the launcher is a script around mpirun, the script's exit code hides the
-/// crash.
+/// ranks' connections, so all errors that ranks then report, except for bad input, count as results
+/// of the crash. If the launcher is a script around mpirun, the script's exit code hides a crash of
+/// mpirun, and rule 3 does not apply.
 Verdict judge(const JobEnd& job);
 
 }  // namespace tessera::apps

@@ -228,8 +228,8 @@ class Convolution {
     }
   }
 
-  /// True if each round after the first adds its products to those of the rounds before. A product
-  /// that adds to its destination may need more scratch memory than one that overwrites it.
+  /// True if each round after the first adds its products to those of the earlier rounds. The
+  /// constructor must know this, because a product that is added may need more scratch memory.
   bool accumulates() const {
     return args_.pass == Conv2dPass::weight_gradient && round_ < tiles_;
   }

@@ -1,11 +1,11 @@
 // Winograd's algorithm F(4 x 4, 3 x 3) for 3x3 convolutions of f32 images (Lavin and Gray, "Fast
-// Algorithms for Convolutional Neural Networks", 2015, arXiv:1509.09308). For a tile of 16 pixels,
-// the algorithm needs 36 multiplications per pair of channels, and direct sums need 144.
+// Algorithms for Convolutional Neural Networks", 2015, arXiv:1509.09308). For each tile of 4 x 4
+// pixels of y, and each pair of an input channel and an output channel, the algorithm needs 36
+// multiplications. Direct sums need 144.
 //
-// A tile of 4 x 4 pixels of y depends on 6 x 6 pixels of x, which are the tile and a border of one
-// pixel. Each of the algorithm's transforms multiplies the columns and then the rows of a square of
-// numbers by a constant matrix. With A, B and G for these matrices, d for the pixels of x and g for
-// the weight,
+// A tile of y depends on 6 x 6 pixels of x, which are the tile and a border of one pixel. The
+// algorithm transforms such squares of numbers by the constant matrices A, B and G. With d for the
+// pixels of x and g for the weight,
 //
 //   forward             y  = A^T [sum over channels of (G g G^T) * (B^T d B)] A
 //   gradient of x       the same with dy as d, and with the weight turned by 180 degrees as g
@@ -23,11 +23,14 @@
 
 namespace tessera::cpu::winograd {
 
-/// True if the algorithm can compute the pass and is faster than direct sums: f32, a 3x3 kernel,
-/// stride, padding and dilation of 1, one group, numbers of channels that are multiples of 16, and
-/// at least half as many pixels in all images as the larger number of channels. With fewer pixels,
-/// transforming the weight takes more time than the algorithm saves. The answer is the same on all
-/// processors.
+/// True if the algorithm can compute the pass and is faster than direct sums:
+///
+///   - f32, a 3x3 kernel, one group; stride, padding and dilation are 1;
+///   - both numbers of channels are multiples of 16;
+///   - both numbers of channels are at most twice the number of pixels in all images. With fewer
+///     pixels, transforming the weight takes more time than the algorithm saves.
+///
+/// The answer is the same on all processors.
 bool suits(const onednn::ConvArgs& args);
 
 /// Computes one pass that suits() accepts, with the calling thread's number of threads. The

@@ -249,9 +249,9 @@ void free(int, void* data, void* stream, const MemoryLedger* captured) {
   Capture* const running = running_capture();
   const MemoryLedger* const now = running != nullptr ? running->memory.get() : nullptr;
   if (captured != now) {
-    // Memory that was allocated outside of any capture, but is freed during one, is kept until the
-    // capture ends. If memory outlives the capture that allocated it, the capture fails and its
-    // graph never runs. A later free of this memory therefore has nothing to do.
+    // If the memory was allocated outside of any capture, it is freed when the running capture
+    // ends. Otherwise the memory has outlived the capture that allocated it. A capture whose memory
+    // outlives it fails, and its graph never runs, so there is nothing to free.
     if (captured == nullptr) running->freed.emplace_back(data, stream);
     return;
   }

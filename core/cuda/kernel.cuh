@@ -115,9 +115,8 @@ __device__ inline float block_sum(float value, float* scratch) {
   return total;
 }
 /// Returns the f64 sum over all threads of a one-dimensional block to every thread. A kernel may
-/// call block_sum_once<threads> only once for each value of `threads`, because calls with the same
-/// value use the same shared memory, and no barrier protects one call's reads from the next
-/// call's writes.
+/// call block_sum_once<threads> only once for each value of `threads`. A second call would use the
+/// same shared memory, and could overwrite sums that other threads still read in the first call.
 template <int threads>
 __device__ inline double block_sum_once(double value) {
   static_assert(threads % warp_size == 0);

@@ -1,5 +1,5 @@
 // attention: q (B, T, H, D), k and v (B, S, G, D) -> y (B, T, H, D). For each sequence and head h,
-//   y[t] = sum over s of p[t, s] v[s], where p[t, :] is the softmax of scale q[t] . k[s] over s.
+//   y[t] = sum over s of p[t, s] v[s], with p[t, :] the softmax of scale * (q[t] . k[s]) over s.
 // Head h of q uses head h / (H / G) of k and v. If causal, s runs from 0 to t + S - T only.
 //
 // The CPU kernels are the loops of attention_tiles.h, which causal_attention uses too. The forward

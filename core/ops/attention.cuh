@@ -1,16 +1,14 @@
-// Shared by the CUDA kernels of causal_attention. Locates a head in packed qkv, assigns tiles to
-// thread blocks, and multiplies tiles in shared memory on tensor cores.
-// attention_plain.cuh multiplies tiles without tensor cores: for f32, for heads of a size D other
-// than 64 and 128, at addresses that are not aligned to 16 bytes, and for D = 128 on GPUs with too
-// little shared memory (on_tensor_cores).
+// Shared by the CUDA kernels of causal_attention. Finds a head in packed qkv, assigns tiles to
+// thread blocks, and multiplies tiles in shared memory on tensor cores. For f32, and if
+// on_tensor_cores() returns false, attention_plain.cuh multiplies the tiles without tensor cores.
 //
-// A warp owns 16 M rows of a product (M is 1 or 2) and all columns. So the softmax of a row stays
-// within four lanes, and the result of one product becomes an operand of the next product without
-// leaving registers. core/cuda/mma.cuh says which elements each lane holds.
+// A warp owns 16 * M rows of a product (M is 1 or 2), and all columns of these rows. Four lanes
+// hold a row together (core/cuda/mma.cuh), so the softmax of a row needs only four lanes. The
+// result of one product becomes an operand of the next product without leaving registers.
 //
-// The instructions used exist on every GPU since compute capability 8.0. Hopper's wgmma, with
-// copies by TMA, would be faster: FlashAttention-2, with mma.sync, reaches 35 % of an H100's peak.
-// FlashAttention-3, with wgmma, reaches 75 % (arXiv:2407.08608).
+// The kernels use mma.sync and cp.async, which every GPU since compute capability 8.0 supports.
+// Hopper's wgmma, with copies by TMA, would be faster: on an H100, FlashAttention-2 with mma.sync
+// reaches 35 % of the peak, and FlashAttention-3 with wgmma reaches 75 % (arXiv:2407.08608).
 #pragma once
 
 #include <cmath>
@@ -90,9 +88,10 @@ __device__ Head<T> head_of(T* qkv, const Sizes& s, int pair) {
   return {{q, stride}, {q + s.channels, stride}, {q + 2 * s.channels, stride}};
 }
 
-/// The work of a thread block: a tile of tokens of one head. The thread blocks of a head have
-/// consecutive indices, so they run at about the same time. They loop over the same keys (or
-/// queries), and find these in the cache.
+/// The work of a thread block: a tile of tokens of one head. If these tokens are queries, the block
+/// loops over keys. If they are keys, the block loops over queries. The thread blocks of a head
+/// read the same data at about the same time, because their indices are consecutive. So most reads
+/// hit the cache.
 struct Work {
   int pair;   // index of the pair of a sequence and a head
   int first;  // first token of the tile
@@ -298,11 +297,11 @@ __device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int colu
   });
 }
 
-/// Writes a warp's result (16 M, D) to the tokens from `first` on. Multiplies row
-/// 16 m + 8 half + lane / 4 by factor(m, half). A lane holds its part of a row in pieces of 4
+/// Multiplies row 16 m + 8 half + lane / 4 of a warp's result (16 M, D) by factor(m, half), and
+/// writes the rows to the tokens from `first` on. A lane holds its part of a row in pieces of 4
 /// adjacent bytes, but one store can write 16. So the warp first copies the result to shared
-/// memory, into the rows of `tile` from `row` on, and then stores 16 bytes at a time. No other warp
-/// uses these rows.
+/// memory, into the rows of `tile` from `row` on, which no other warp uses. Then the warp stores 16
+/// bytes at a time.
 template <int D, class T, int M, class Factor>
 __device__ void store_rows(Slice<T> to, int first, int tokens, const float (&c)[M][D / 8][4],
                            const Factor& factor, T* tile, int row) {

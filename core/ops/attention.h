@@ -2,11 +2,12 @@
 // of size D; k and v have G heads, each shared by H / G neighbouring heads of q.
 //
 // Workspace on the CPU: a Scratch for each thread (attention_scratch.h). The CUDA launchers process
-// at most R = min(T, 256) queries of one sequence at a time. Besides the workspace of products
-// (core/product.h), the CUDA launchers need this workspace:
-//   forward    scores (H, R, S) in f32, and again in q's type if it has 16 bits; y (H, R, D) in f32
-//   backward   the (H, R, S) tensors of the forward twice, for the scores and for their gradient;
-//              dq (H, R, D), the sums of dy * y (H, R), dk and dv (G, S, D), all in f32
+// at most R = min(T, 256) queries of one sequence at a time. They need the workspace of products
+// (core/product.h), and these tensors in f32:
+//   forward    scores (H, R, S), rows of y (H, R, D)
+//   backward   scores (H, R, S), their gradient (H, R, S), rows of dq (H, R, D),
+//              sums of dy * y (H, R), dk and dv (G, S, D)
+// If q has a 16-bit dtype, each (H, R, S) tensor is needed a second time, in q's dtype.
 #pragma once
 
 #include <cstdint>

@@ -14,11 +14,11 @@ namespace {
 
 using namespace attention;
 
-/// Tiles of the forward: 128 query rows, 32 per warp. With 32 rows, a warp uses each key and value
-/// that it reads for two groups of 16 rows (M = 2). Shared memory then keeps up with the tensor
-/// cores. A thread block copies 64 keys at a time; a warp processes 32 keys at a time. The warp's
-/// scores and rows of y then fill 96 registers per thread (D = 64) or 160 (D = 128), and no
-/// register is spilled.
+/// Tiles of the forward: 128 query rows, 32 per warp. A warp reads each key and value from shared
+/// memory once for all its rows. With 32 rows (M = 2), it reads half as much per row as with 16
+/// rows, so shared memory keeps up with the tensor cores. A thread block copies 64 keys at a time,
+/// and a warp processes 32 keys at a time. The warp's scores and rows of y then fill 96 registers
+/// per thread (D = 64) or 160 (D = 128), and no register is spilled.
 template <class T, int D>
 struct ForwardShape {
   static constexpr int M = 2;

@@ -149,8 +149,8 @@ ProductArgs keys_product(const Sizes& s, const Block& x, const T* weights, Slice
           .dtype = dtype_of<T>};
 }
 
-/// Returns the largest workspace of any product of the forward or, if `backward`, of the backward.
-/// The result is in floats, rounded up to whole cache lines.
+/// Returns the workspace of the product that needs the most, in floats, rounded up to whole cache
+/// lines. Looks at the products of the backward if `backward` is true, and of the forward if not.
 template <class T>
 int64_t product_floats(const Sizes& s, bool backward) {
   const Slice<const T> q{nullptr, s.q.stride};

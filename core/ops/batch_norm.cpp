@@ -37,8 +37,9 @@ int64_t check_batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bi
   return rows;
 }
 
-/// The statistics that x is normalised with, f32 (C) each, computed from `rows` rows. `rows` is 0
-/// for the statistics given to batch_norm_with, which do not depend on x.
+/// The mean and variance with which x is normalised, f32 (C) each. If they were computed from the
+/// batch, `rows` is the number of rows of the whole batch. If the caller of batch_norm_with gave
+/// them, they do not depend on x, and `rows` is 0.
 struct Statistics {
   Tensor mean, variance;
   int64_t rows = 0;

@@ -14,9 +14,9 @@ namespace tessera::ops {
 
 namespace {
 
-/// Writes the gradient of an input of the given shape. slopes(to) must fill `to`, which has dy's
-/// shape, with dy times the derivative of f. If the input was broadcast, sums these products over
-/// the repeated dimensions.
+/// Writes the gradient of input number `input`, whose shape is `shape`. slopes(to) must fill `to`,
+/// which has dy's shape, with dy times the derivative of y with respect to this input. If the input
+/// was broadcast, its gradient is the sum of these values over the repeated dimensions.
 template <class Slopes>
 void give_gradient(InputGradients& grads, int input, const Shape& shape, const Tensor& dy,
                    const Slopes& slopes) {

@@ -1,8 +1,8 @@
 // Loops over flat data on the CPU, in blocks of 256 elements. A loop computes its elements in SIMD
-// vectors, and the last few one by one if they do not fill a vector. An element that is computed
-// alone may get other bits than in a vector. A block fills whole vectors, and no block is divided
-// between threads. So only the last elements of the data are computed one by one, for any number of
-// threads.
+// vectors. If the last few elements do not fill a vector, they are computed one by one, which may
+// give other bits than a vector would. A block is a whole number of vectors, and each block is
+// computed by one thread. So for any number of threads, only the last elements of the data are
+// computed one by one, and all results have the same bits.
 //
 // Loops over blocks may use `omp simd`, which promises the compiler that elements are independent.
 // The promise holds even if an operation overwrites one of its sources, because iteration i then

@@ -13,9 +13,10 @@ namespace tessera::cpu {
 /// run, in parallel. The elements of a run are neighbours along the walk's last dimension. `a` and
 /// `b` are the offsets of the run's first element in the two tensors.
 ///
-/// Two threads may share a row (the elements along the last dimension). They divide it at a
-/// multiple of block_elements from the row's beginning. So only the last elements of a row can miss
-/// a full SIMD vector, for any number of threads (core/ops/blocks.h says why this matters).
+/// The elements along the last dimension form a row. If threads share a row, they divide it at
+/// multiples of block_elements from its beginning. So for any number of threads, only the last
+/// elements of a row can be computed outside a full SIMD vector (core/ops/blocks.h says why this
+/// matters).
 template <class Body>
 void parallel_runs(const BroadcastWalk& walk, int64_t cost_per_element, Body&& body) {
   const auto last = static_cast<size_t>(walk.rank - 1);

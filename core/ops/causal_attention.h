@@ -18,9 +18,9 @@ TESSERA_KERNEL(attention_backward, const Tensor& dqkv, const Tensor& dy, const T
 
 namespace cpu {
 
-// With these sizes, a tile of scores and a tile of their gradients stay in the L2 cache, and
-// products run near the processor's peak. The number of keys must be a multiple of the number of
-// query rows.
+// With these sizes, a block of scores (query rows x keys) and its gradient stay in the L2 cache,
+// and products run near the processor's peak. attention_block_keys must be a multiple of
+// attention_tile_rows.
 inline constexpr int64_t attention_tile_rows = 64;    // query rows at a time
 inline constexpr int64_t attention_block_keys = 512;  // keys at a time
 

@@ -152,7 +152,7 @@ void compute_pass(const Context& context, const onednn::ConvArgs& args, const Te
 
 /// Computes y from x and weight if `pass` is forward. In the two gradient passes, `y` holds dy, and
 /// the result dx or dweight is written to `x` or `weight`. If this CPU has no fast products in the
-/// dtype, computes with f32 copies.
+/// dtype of y, computes in f32, on converted copies.
 void convolve(const Context& context, Conv2dPass pass, const Conv2dSizes& sizes, const Tensor& x,
               const Tensor& weight, const Tensor& y, const Tensor& bias = {}) {
   const onednn::ConvArgs args{pass, sizes, y.dtype(), bias.defined()};

@@ -4,13 +4,13 @@
 //
 // The random word that decides whether an element is kept is a function of (seed, step, sample,
 // layer, element) alone. Each call of philox(counter, key) draws the words of four elements:
-//   key      is the first two words of philox((step, purpose), seed). So each step of each seed has
-//            its own stream of random numbers, unless two of these 64-bit keys are equal by chance.
-//   counter  is (element / 4, sample, layer low, layer high).
-// Of the four words of the result, the word at index (element % 4) decides whether the element is
-// kept.
-// The counter holds all bits of element / 4, sample and layer. So within a step, each group of four
-// elements has its own counter, provided that no two dropouts have the same `layer`.
+//   key      is the first two words of philox((step, purpose), seed), where `purpose` is a hash of
+//            "dropout". So each step of each seed has its own stream of random numbers, unless two
+//            of these 64-bit keys are equal by chance.
+//   counter  is (element / 4, sample, layer low, layer high), with all bits of these numbers. So
+//            within a step, each group of four elements has its own counter, provided that no two
+//            dropouts have the same `layer`.
+// The result has four words. The word at index (element % 4) decides whether the element is kept.
 #include <cmath>
 
 #include "core/autograd.h"

@@ -56,12 +56,12 @@ struct Scalars {
 //   curved   the slopes depend on the inputs, which backward reads
 //   flat     the slopes are zero, so there is no backward
 //
-// The slope of div with respect to b is not computed as -a / (b * b), because b * b would underflow
-// or overflow for many b.
+// The slope of div with respect to b is computed as -(a / b) / b. The equal form -a / (b * b) is
+// not used, because b * b would underflow or overflow for many b.
 //
-// bce_with_logits of a logit a and a target b in [0, 1] is
-// -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))). The table computes this value in a form in
-// which no exponential overflows.
+// bce_with_logits of a logit a and a target b in [0, 1] is defined as
+//   -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))).
+// This is equal to log(1 + exp(a)) - a * b, which log_one_plus_exp computes without overflow.
 #define TESSERA_BINARY_EXPRESSIONS(X)                                                           \
   X(add,     linear,  a + b,                      1.0f,                   1.0f)                 \
   X(sub,     linear,  a - b,                      1.0f,                   -1.0f)                \

@@ -3,13 +3,14 @@
 // `pre` is the value before the activation. With an activation, `pre` is kept for the backward:
 //   g = dy * activation'(pre),  dW = x^T g,  dbias = sums of g's columns,  dx = g W^T.
 //
-// Backward saves memory in two ways: g overwrites `pre`, and dW is computed before dx. dx does
-// not depend on x. So if x was recomputed for dW, x is freed before dx is allocated.
+// Backward saves memory in two ways. First, g overwrites `pre` if no later backward needs `pre`.
+// Second, dW is computed before dx, because only dW needs x. If x was recomputed for dW, x is then
+// freed before dx is allocated.
 //
-// With GELU, a following linear layer does not keep its input y. Its backward computes y again, as
-// GELU of the rounded `pre` (Kept, core/autograd.h). The result must be exactly the y that the
-// following layer's forward has read. For this reason GELU is a separate kernel on all devices. An
-// epilogue of cuBLASLt would compute GELU of the f32 value before it is rounded to `pre`.
+// With GELU, the next linear layer does not keep its input, which is this layer's y. Instead, the
+// backward of the next layer computes y again, as GELU of `pre` (Kept, core/autograd.h). The result
+// must be exactly the y of the forward. So on all devices GELU is a separate kernel, which reads
+// `pre` after rounding. An epilogue of cuBLASLt would apply GELU to the f32 value before rounding.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/gelu.h"
@@ -37,7 +38,8 @@ void check_linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Wei
                 dtype_name(bias.dtype()), dtype_name(x.dtype()));
 }
 
-/// True if the operation will be recorded. With an activation, its backward then needs `pre`.
+/// True if the operation will be recorded. The backward of a recorded operation with an activation
+/// needs `pre`.
 bool recorded(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   return grad_enabled() && (x.requires_grad() || weight.requires_grad() || bias.requires_grad());
 }

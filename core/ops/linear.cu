@@ -1,10 +1,10 @@
 // The gradient of linear's bias on CUDA. cuBLASLt computes the products and adds the bias.
 //
-// A separate kernel computes the gradient of the bias. An epilogue of the product that computes the
-// weight's gradient could do so too, but this product is not computed if the weight is frozen. The
-// separate kernel gives the same bits whether or not the weight is frozen, adds in a known order
-// and rounds once. The cost is one more read of the gradient of y, which is little compared with
-// the products.
+// A separate kernel computes the gradient of the bias. The product that computes the gradient of
+// the weight could do this too, in an epilogue, but this product is left out if the weight is
+// frozen. With the separate kernel, the gradient of the bias has the same bits whether or not the
+// weight is frozen. The kernel also adds in a known order and rounds once. It costs one more read
+// of the gradient of y, which is little compared with the products.
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"

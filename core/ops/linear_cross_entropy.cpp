@@ -1,22 +1,22 @@
 // linear_cross_entropy: loss [] = cross_entropy(x (R, C) weight (V, C)^T, targets (R)).
 //
-// The logits (R, V) are the largest tensor of a language model. So they are computed for one chunk
-// of rows at a time. Each row is padded to logits_stride(V) elements.
+// The logits (R, V) would be the largest tensor of a language model. So they are computed for one
+// chunk of rows at a time. Each row of logits is padded to logits_stride(V) elements.
 //
-// With bf16 operands on CUDA, logits are bf16. In this case the forward of a recorded loss also
-// computes the gradients. It takes the gradient of the loss as 1, and overwrites each chunk of
-// logits with the gradient of these logits. From this gradient the forward computes the chunk's
-// part of dx and dweight. The backward multiplies dx and dweight by the gradient of the loss.
+// With bf16 operands on CUDA, logits are bf16. If the loss is recorded, the forward also computes
+// the gradients, as if the gradient of the loss were 1. It overwrites each chunk of logits with the
+// gradient of these logits, and computes the chunk's part of dx and dweight from this gradient. The
+// backward only multiplies dx and dweight by the gradient of the loss.
 //
-// On CUDA, if V is not a multiple of 64, the products read a copy of a 16-bit weight. The copy has
-// logits_columns(V) rows: the V rows of the weight, followed by rows of zeros. The logits of the
-// added rows are zero, and the gradients of these logits are zero too.
+// In all other cases, logits are f32, and the backward computes the gradients. If one chunk has all
+// rows, its logits are kept for the backward. Otherwise the backward computes the logits of each
+// chunk again, which costs one more product and saves memory. The products for dx and dweight need
+// the gradient of the logits in the operands' dtype. So an f32 gradient overwrites the logits, and
+// a 16-bit gradient has its own buffer.
 //
-// On the CPU, and for f32 and f16 operands on CUDA, logits are f32. If one chunk has all rows, its
-// logits are kept for the backward. Otherwise the backward recomputes the logits of each chunk,
-// which costs one more product and saves memory. With f32 operands the gradient of the logits
-// overwrites the logits. With 16-bit operands the gradient has its own buffer, because the next
-// products need it in the operands' dtype.
+// With 16-bit operands on CUDA, if V is not a multiple of 64, the products read a copy of the
+// weight with logits_columns(V) rows: the V rows of the weight, and then rows of zeros. The logits
+// of the added rows are zero, and so are the gradients of these logits.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/convert.h"

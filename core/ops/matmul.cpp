@@ -168,8 +168,8 @@ class RepeatedSums {
   Tensor to_;
   bool separate_;
   Tensor sum_;
-  // used_[run.first] becomes true when the gradient of the run's matrices is first written. Later
-  // products are added to this gradient. Elements at other indices have no meaning.
+  // used_[i] is true once a run that begins with matrix i has written its gradient. Later runs that
+  // begin with matrix i have the same matrices, and add to this gradient.
   std::vector<bool> used_;
 };
 

@@ -9,8 +9,8 @@ namespace tessera::ops {
 
 namespace {
 
-/// Returns a walk over the elements of permute(x, dims), in order, for an x of the given shape. The
-/// walk's a_strides are the strides of x, in the order of `dims`.
+/// Returns a walk over the elements of y = permute(x, dims), in y's order, for an x of the given
+/// shape. The walk's a_strides are the strides of x, in the order of `dims`.
 BroadcastWalk permuted_walk(const Shape& shape, const std::vector<int>& dims) {
   std::vector<int64_t> strides(dims.size());
   int64_t step = 1;

@@ -137,12 +137,12 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(dleft + to, sum);
 }
 
-/// Arguments of row_rest_kernel, which computes the parts of the gradients that sum_by_token does
-/// not compute. For each row v of the table, row_rest_kernel adds
-///   - the sum of dy over the places (b, k) that use v to dbias[v];
-///   - 2 * n * dsquares * row to dtable[v], and 2 * n * dsquares * bias to dbias[v], where n is the
-///     number of lookups of v. A left row is looked up once for K places, a right row once for
-///     each place.
+/// Arguments of row_rest_kernel, which runs after sum_by_token. sum_by_token computes the part of
+/// dtable that comes from dy. row_rest_kernel computes the rest, for each row v of the table:
+///   dbias[v]    = sum of dy over the places (b, k) that use v, plus 2 n dsquares bias[v]
+///   dtable[v]  += 2 n dsquares table[v]
+/// n is the number of lookups of v. A lookup in the left table serves K places, and a lookup in the
+/// right table serves one place.
 template <class T>
 struct RowRest {
   T* dtable;              // null if not wanted

@@ -153,7 +153,8 @@ std::string tied_message(const Example& example, const Example& other) {
   const Tensor weight = parameter("weight", example.weight);
   const Tensor first = linear(example.x, weight, {});
   const Tensor second = linear(other.x, weight, {});
-  // Backward visits the second use first, so the second contribution comes from the first use.
+  // Backward visits the uses in reverse: the first contribution to dW comes from `second`, and the
+  // second contribution comes from `first`.
   backward(ops::add(contracted(first, example.dy), contracted(second, other.dy)));
   const Values by_first = example.dweight();
   const Values by_second = other.dweight();

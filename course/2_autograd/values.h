@@ -32,8 +32,9 @@ inline Values scaled(Values values, float factor) {
   return values;
 }
 
-// Returns true if the values are equal except for rounding. The found values are compared with
-// those of a Mistake in this way, because a student's program may round differently.
+// Returns true if the values are equal except for rounding. wrong_values() compares a student's
+// values with the values of a Mistake in this way, because the student's program may round
+// differently.
 inline bool nearly_equal(const Values& a, const Values& b) {
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {

@@ -67,8 +67,9 @@ std::string loss_message(const Trial& trial, const std::vector<std::string>& wro
                     wrong.size(), wrong[0]);
 }
 
-// Returns a message if the traffic differs from that of stage 1. At stage 1, in each micro-step in
-// which a rank contributes, it sends every other rank the gradients of that other rank's shards.
+// Returns a message if the traffic differs from that of stage 1. At stage 1, in each micro-step to
+// which a rank contributes, the rank sends every other rank a part of its gradients: the shards
+// that the other rank owns.
 std::string traffic_message(const Trial& trial, const dist::Communicator& communicator) {
   const int64_t ranks = communicator.size();
   int64_t contributions = 0;
@@ -83,8 +84,8 @@ std::string traffic_message(const Trial& trial, const dist::Communicator& commun
 
 // Returns a message if more than a third of the exchanges do not overlap with backward. An exchange
 // overlaps if a gradient becomes complete between the exchange's start and its wait. In the
-// reference solution one exchange in six does not overlap, because the next layer's weight needs
-// the bucket's memory at once.
+// reference solution one exchange in six does not overlap, because the gradient of the next layer's
+// weight needs the memory of the exchanged bucket at once.
 std::string overlap_message(const Trial& trial) {
   const auto& list = trial.events.list();
   int64_t exchanges = 0;

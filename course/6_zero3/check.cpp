@@ -117,9 +117,9 @@ std::string loss_message(const std::vector<float>& found) {
          "gathered before the update let go?";
 }
 
-// Returns the bytes of parameters that a rank sends in a step. In each micro-step, a unit is
-// gathered twice, for forward and for backward. Two units are gathered only once: the tied unit,
-// and the last block, which is still gathered when backward begins.
+// Returns the bytes of parameters that a rank sends in a step. In each micro-step, most units are
+// gathered twice, once for forward and once for backward. The tied unit and the last block are
+// gathered only once, because they stay gathered from forward to backward.
 int64_t expected_traffic(const Sizes& sizes, int64_t ranks) {
   const int64_t elements = sizes.tied + 2 * sizes.untied - sizes.last;
   return training.batch.micro_steps(ranks) * (ranks - 1) * 4 * elements / ranks;

@@ -66,9 +66,10 @@ class Run {
   Survivor trainer_;
 };
 
-// Trains, and saves after `steps` steps. Returns a message if save() has no barrier after its last
-// rename, which declares the save complete: a rank could then return from save() before the rename.
-// The message depends only on the order of calls, and not on the speed of ranks.
+// Trains `steps` steps, and saves. The last rename of save() declares the save complete. Returns a
+// message if no barrier follows this rename, because another rank could then return from save()
+// before the save is complete. The message depends only on the order of calls, and not on the speed
+// of ranks.
 std::string train_and_save(dist::Communicator& communicator, const fs::path& folder,
                            int64_t steps) {
   Run run(communicator);

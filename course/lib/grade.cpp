@@ -94,7 +94,8 @@ int grade(int argc, char** argv, const std::string& title,
           const std::function<void(Grade&)>& check) {
   return dist::run(argc, argv, [&](dist::World& world) {
     // If a rank is missing in a collective, the collective fails after 30 s, and the error names
-    // the rank. Otherwise course/check would stop the job later, without naming the rank.
+    // the rank. Without this timeout, course/check would stop the job later, and no error would
+    // name the rank.
     world.communicator->set_timeout(30);
     Grade::Predictions predictions;
     for (int i = 1; i < argc; ++i) {

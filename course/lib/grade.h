@@ -8,7 +8,8 @@
 //     });
 //   }
 //
-// Options of the program: --predictions FILE.
+// The program has one option, --predictions FILE. The file has the student's predictions, in lines
+// `key = value`.
 #pragma once
 
 #include <functional>
@@ -34,8 +35,8 @@ class Grade {
   /// `wrong` is this rank's error message, or an empty text. Collective. Ends the check if any rank
   /// has a message.
   void require(const std::string& requirement, const std::string& wrong);
-  /// Requires that the student's prediction `key` equals the value that rank 0 measured. Without a
-  /// file of predictions, only prints this value. Collective.
+  /// Requires that the student's prediction with the name `key` equals rank 0's `measured`. Without
+  /// a file of predictions, only prints `measured`. Collective.
   void predicted(const std::string& key, int64_t measured);
   /// Sets the name of the next test. If an error ends the program, the output names this test.
   void at(const std::string& what) { at_ = what; }

@@ -19,7 +19,7 @@ class Observer::Queue {
   struct Pending {
     std::string name;
     dist::Call call;
-    Tensor watched;  // memory that the call reads; undefined if it is not checked for races
+    Tensor watched;  // the memory that the call reads; undefined: no check for races
     uint64_t digest = 0;
     std::function<dist::Work()> make;
   };
@@ -42,9 +42,9 @@ class Observer::Queue {
     make_until(number);
   }
 
-  // Makes all pending calls, and counts every call as waited for. Observer::split() and barrier()
-  // call this function first. Without the observer, split() and barrier() return only after all
-  // earlier calls are done, so a student may then read the results of these calls without a wait.
+  // Waits for every call that the student has not waited for yet. Observer::split() and barrier()
+  // begin with this wait, because split() and barrier() of every communicator return only after all
+  // earlier calls are done. The student may then read the results without waiting for the calls.
   void wait_for_all() {
     while (!unwaited_.empty()) wait(unwaited_.begin()->first);
     make_until(first_ + std::ssize(pending_) - 1);
@@ -85,7 +85,7 @@ class Observer::Queue {
   Events& events_;
   int64_t first_ = 0;  // number of the first call that is not made yet
   std::deque<Pending> pending_;
-  std::map<int64_t, Started> unwaited_;  // [number]: calls since finish(), not waited for yet
+  std::map<int64_t, Started> unwaited_;  // by number: calls not waited for; cleared by finish()
 };
 
 namespace {

@@ -1,10 +1,11 @@
-// A communicator that records every call, and passes the call to `inner` as late as possible: when
-// the student waits for this call or a later one, or at finish(), split() or barrier(). A missing
-// wait then gives wrong values in every run, and not only in one of a thousand.
+// A communicator that records every call and delays it: the call is passed to the communicator
+// `inner` only when the student waits for this call or a later one, or at finish(), split() or
+// barrier(). So a missing wait gives wrong values in every run, not only in one of a thousand.
 //
-// The observer also detects races. It takes a digest of the memory that a call reads when the
-// student starts the call, and another when the call is passed to `inner`. If the digests differ,
-// the memory was written in between. all_gather_v and run are not checked.
+// The observer also detects races, in which the student writes to memory that a call still reads.
+// The observer computes a digest of this memory twice: when the student starts the call, and when
+// the call is passed to `inner`. If the digests differ, there is a race. all_gather_v and run are
+// not checked.
 #pragma once
 
 #include <deque>
@@ -24,8 +25,8 @@ class Observer : public dist::Communicator {
   Observer(dist::Communicator& inner, Events& events, bool late = true);
   ~Observer() override;
 
-  /// Passes the calls that are still pending to `inner`. Returns the names of the calls since the
-  /// previous finish() for which the student has not waited.
+  /// Passes the pending calls to `inner`. Returns the names of the calls that the student has
+  /// started since the previous finish() and has not waited for.
   std::vector<std::string> finish();
   /// Returns the calls whose input was written after their start and before they were passed to
   /// `inner`, with names such as "all_gather of parameters, bucket 3".

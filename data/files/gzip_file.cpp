@@ -66,9 +66,9 @@ size_t GzipFile::decompress(std::span<uint8_t> out) {
   return done;
 }
 
-/// Returns true if another member follows. Like gzip, ignores zeros after the last member, because
-/// tapes pad files with zeros. If other bytes follow, gzip only warns. This function refuses the
-/// file, because these bytes may be a member whose first bytes are damaged.
+/// Starts the file's next gzip member. Returns false if there is none. Like gzip, ignores zeros
+/// after the last member, because tapes pad files with zeros. Throws InputError if other bytes
+/// follow, because they may be a member whose first bytes are damaged. (gzip itself only warns.)
 bool GzipFile::next_member() {
   const int64_t end = position_ - stream_->avail_in;
   if (has_gzip_magic(file_, end)) {

@@ -35,12 +35,12 @@ class TextLines {
   /// line is valid until the next call. Throws InputError if
   ///   - a line has more than most_line_bytes,
   ///   - a line has a NUL byte,
-  ///   - a line is not UTF-8, with Encoding::utf8,
-  ///   - a line is empty and a line that is not empty follows,
+  ///   - with Encoding::utf8, a line is not UTF-8,
+  ///   - a line is empty, and a later line is not,
   ///   - compressed data is damaged or cut short, or
   ///   - compressed data expands to more than 64 MiB and to more than 100 times its compressed
-  ///     size. No real table expands so much, and the expanded text could exhaust the memory of
-  ///     callers.
+  ///     size. Real data expands at most about ten times, and more text could exhaust the caller's
+  ///     memory.
   /// Throws Error if reading the file fails.
   bool next(std::string_view& line);
 

@@ -26,7 +26,7 @@ class ImageBatches {
 
   virtual int64_t count() const = 0;
   virtual int64_t images_in(int64_t batch) const = 0;
-  /// Returns the number of images in the largest batch of all ranks.
+  /// Returns the number of images in the largest batch, over the batches of all ranks.
   virtual int64_t most_images() const = 0;
   /// Writes image `row` of a batch, and the image's label, to row `row` of `into` in host memory.
   /// Safe to use from any thread.

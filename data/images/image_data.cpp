@@ -154,7 +154,8 @@ constexpr std::array<std::string_view, 2> training_names = {"train", "training"}
 constexpr std::array<std::string_view, 3> validation_names = {"val", "valid", "validation"};
 constexpr std::array<std::string_view, 2> test_names = {"test", "testing"};
 
-// Returns the folders that have one of these names. Upper and lower case are not distinguished.
+// Returns the names of the subfolders of `folder` that are in `names`. The subfolders' names may
+// have capital letters; `names` must be in lower case.
 std::vector<std::string> folders_called(const Folder& folder,
                                         std::span<const std::string_view> names) {
   std::vector<std::string> found;
@@ -164,9 +165,9 @@ std::vector<std::string> folders_called(const Folder& folder,
   return found;
 }
 
-// Returns the path of the only folder in a list, or an empty path if the list is empty. Throws if
-// the list has several folders, because they may hold different images. Several links to the same
-// folder count as one folder.
+// `names` are subfolders of `folder`. Returns the path of the only one, or an empty path if `names`
+// is empty. Throws if there are several, because they may hold different images. Several links to
+// the same folder count as one.
 std::string only_one(const Folder& folder, const std::vector<std::string>& names) {
   if (names.empty()) return "";
   const std::string path = folder.in(names.back());
@@ -219,10 +220,10 @@ bool has_files(const std::string& path) {
   return false;
 }
 
-// Throws if two folders look like parts of a data set, such as training and validation, and not
-// like classes: neither has files of its own, and two or more of their subfolders have the same
-// names. One common name is accepted, because some data sets have a subfolder "images" in every
-// class.
+// Throws if two subfolders of `folder` look like parts of a data set, such as training and
+// validation, and not like classes. They look like parts if neither has files of its own, and two
+// or more names of folders occur in both. One common name is not enough, because some data sets
+// have a folder "images" in every class.
 void refuse_parts(const Folder& folder) {
   std::vector<std::pair<std::string, std::vector<std::string>>> seen;  // path, names of folders
   for (const std::string& name : folder.folders) {

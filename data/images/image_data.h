@@ -5,14 +5,14 @@
 //   train.bin, test.bin                 CIFAR-100, binary (class names from fine_label_names.txt)
 //   {train,t10k}-{images,labels}-...    MNIST or Fashion-MNIST, IDX, compressed or not; if only
 //                                       train or only t10k is there, its last tenth is held out
-//   folders of JPEG or PNG files        one folder for each class, at the path itself, or in a
-//                                       training folder (train/ or training/) and in a validation
-//                                       folder (val/, valid/ or validation/; if none of these
-//                                       exists, test/ or testing/). These names may have capital
-//                                       letters. Without a validation folder, or if the classes
-//                                       are at the path itself, the last tenth of each class is
-//                                       held out
+//   folders of JPEG or PNG files        one folder for each class: all at the path itself, or
+//                                       all in a training folder and again in a validation folder
 //   no path                             pictures that the program draws (drawn_images.h)
+//
+// A training folder is called train/ or training/. A validation folder is called val/, valid/ or
+// validation/. If none of these three exists, test/ or testing/ is the validation folder. All these
+// names may have capital letters. The last tenth of each class is held out if there is no
+// validation folder, or if the class folders are at the path itself.
 #pragma once
 
 #include <cstdint>
@@ -58,11 +58,12 @@ struct ImageData {
 ///  - if the validation folder has other classes than the training folder,
 ///  - if a class folder has no images, or there are too few images to hold out the last tenth,
 ///  - if the training or the validation folder is missing, and two folders at the path look like
-///    parts of a data set: they have no files, but two or more names of subfolders in common,
+///    parts of a data set: neither has files, and two or more names of subfolders occur in both,
 ///  - if a format's files are incomplete, or a file is malformed (JPEG and PNG files are not
 ///    checked here: ImageSet::read throws for them),
 ///  - if image_size is below 0 or above most_image_side (core/image_side.h),
-///  - if image_size differs from the images' size, except for folders, whose images are resized.
+///  - if image_size is not 0 and differs from the images' size. Images of folders may differ,
+///    because they are resized.
 ImageData open_image_data(const ImageDataOptions& options);
 
 }  // namespace tessera::data

@@ -35,8 +35,8 @@ void ImageInput::load(int64_t number) {
     batch_ = queue_.take();
     return;
   }
-  // A batch holds its slot of the queue until it is copied to the GPU. If two batches hold slots,
-  // the host waits until the older batch is copied, and then releases its slot.
+  // A batch holds its slot of the queue until the batch has been copied to the GPU. If two batches
+  // hold slots, the host waits for the copy of the older batch, and releases that batch's slot.
   if (queue_.held() == most_copies) {
     copied_.front().synchronize();
     copied_.pop_front();

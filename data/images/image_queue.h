@@ -26,7 +26,7 @@ struct ImageQueueOptions {
   bool pinned = false;
 };
 
-/// take() and release() must be called from one thread. The queue may be destroyed before all
+/// take() and release() must be called from the same thread. The queue may be destroyed before all
 /// batches are taken and released.
 class ImageQueue {
  public:

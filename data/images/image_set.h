@@ -32,7 +32,7 @@ struct ImageView {
 struct ImageMemory {
   std::vector<uint8_t> file;
   std::vector<uint8_t> pixels;
-  std::vector<uint8_t> rows;     // scratch: the image after resize_image's first pass
+  std::vector<uint8_t> rows;     // scratch of resize_image (image_resize.h)
   std::vector<uint8_t> resized;
 };
 

@@ -6,8 +6,8 @@
 
 namespace tessera::data {
 
-/// Returns the title of each item in UTF-8; the keys are the items' ids. The first line determines
-/// the format. The file may be compressed by gzip.
+/// Returns the title of each item, in UTF-8, by the item's id. The file may be compressed by gzip.
+/// The first line determines the format, whatever the file's name:
 ///
 ///   u.item         MovieLens: ID|TITLE|...
 ///   movies.dat     MovieLens: ID::TITLE::GENRES

@@ -25,7 +25,7 @@ struct RatingBatch {
   Tensor users = {};            // i32 (B)
   Tensor items = {};            // i32 (B, K): the observed item, then drawn ones
   Tensor targets = {};          // f32 (B, K): the rating, or 1 when ranking; 0 for drawn items
-  Tensor history = {};          // i32 (B * longest_history): the items of each user in training
+  Tensor history = {};          // i32 (B * longest_history): training items, user after user
   Tensor history_offsets = {};  // i32 (B + 1): where each user's items begin, then the end
   Tensor history_scale = {};    // f32 (B): 1 / sqrt(items in the history); 0 if it is empty
 };

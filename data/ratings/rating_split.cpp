@@ -55,8 +55,8 @@ Ratings take_marked(Ratings& ratings, const Marks& marks) {
   return taken;
 }
 
-// True if rating b is later than rating a. Rating b must come after rating a in the file: if the
-// times are equal, or if there are no times, b counts as later.
+// Returns true if rating b counts as later than rating a. Rating b must come after rating a in the
+// file. So b counts as later if the times are equal, or if there are no times.
 bool is_later(const Ratings& ratings, uint32_t a, uint32_t b) {
   return ratings.times.empty() || !ratings.is_earlier(b, a);
 }

@@ -13,9 +13,9 @@ struct Ratings {
   std::vector<int32_t> items;
   std::vector<float> values;
   std::vector<double> times;  // in the file's unit, often seconds; empty if the file has none
-  // If the file has the time of rating i as an integer without exponent, this integer is exactly
-  // times[i] + time_rests[i]. A double alone cannot hold every time in nanoseconds since 1970. All
-  // other times have the rest 0. Empty if every rest is 0.
+  // Rounding errors of `times`: a double cannot hold every time in nanoseconds since 1970. If the
+  // file writes the time of rating i as an integer, without point or exponent, this integer is
+  // exactly times[i] + time_rests[i]. For any other time, the rest is 0. Empty if all rests are 0.
   std::vector<int16_t> time_rests = {};
 
   int64_t size() const { return static_cast<int64_t>(users.size()); }

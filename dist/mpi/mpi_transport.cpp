@@ -16,11 +16,13 @@ namespace {
 constexpr int64_t KiB = 1024;
 constexpr int64_t direct_chunk_bytes = 1024 * KiB;
 
-// Staging has two slots for each peer, and one more slot for share(). Each slot has one chunk of
-// 64 KiB to 1 MiB. With up to 65 ranks, all slots together take at most 9 MiB. With more ranks,
-// chunks stay at 64 KiB, so the slots take 128 KiB more for each rank. A chunk is a whole number of
-// blocks of 256 elements, for elements of up to eight bytes. (At 2 ranks, chunks of 512 KiB were
-// 15 % slower than chunks of 1 MiB. Chunks above 1 MiB were no faster.)
+// Returns the size of a staging slot, which holds one chunk. Staging has two slots for each peer,
+// and one more slot for share(). With up to 65 ranks, the slots of all peers take at most 8 MiB.
+// With more ranks they take more, because a slot has at least 64 KiB. A slot has at most 1 MiB: at
+// 2 ranks, larger chunks were no faster, and chunks of 512 KiB were 15 % slower than 1 MiB.
+//
+// A chunk must have whole blocks of 256 elements (Communicator::Receive), so the size is a multiple
+// of 256 elements of 8 bytes, the largest elements.
 int64_t staging_chunk_bytes(int64_t ranks) {
   constexpr int64_t unit = 256 * 8;
   const int64_t share = 8 * 1024 * KiB / (2 * std::max<int64_t>(ranks - 1, 1));

@@ -11,12 +11,12 @@ namespace tessera::dist {
 
 namespace {
 
-// A stream (the chunks of one send or receive) has one slot for each chunk that may be in flight.
-// Each slot of a staged receive needs memory for a chunk, so there are only two. The slots of other
-// streams need no memory, so these streams have many. Between ranks of one host, Open MPI's
-// receiver copies the data itself if the sender has already posted the send. So with many posted
-// sends, the receiver need not wait until the sender's thread runs. With 32 slots instead of 4, an
-// all-gather of 128 MB on 2 ranks was 1.5 times as fast.
+// A stream is the chunks of one send or receive. It has one slot per chunk that may be in flight.
+//  - A staged receive has two slots, because each slot needs memory for a chunk.
+//  - All other streams have many slots, because these slots need no memory. Many posted sends save
+//    time: between ranks of one host, Open MPI's receiver copies the data of a posted send itself,
+//    and need not wait until the sender's thread runs. With 32 slots instead of 4, an all-gather of
+//    128 MB on 2 ranks was 1.5 times as fast.
 constexpr int64_t direct_slots = 32;
 constexpr int64_t staged_slots = 2;
 

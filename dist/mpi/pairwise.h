@@ -46,8 +46,8 @@ class Pairwise {
   void send(int peer, const std::byte* data, int64_t bytes, int64_t chunk);
   /// There must be at most one receive per peer.
   void receive(int peer, std::byte* data, int64_t bytes, int64_t chunk);
-  /// Receives through two slots of `chunk` bytes each. Returns the number of this stream of chunks,
-  /// for await and release.
+  /// Receives through the two slots of `chunk` bytes each that begin at `slots`. Returns the index
+  /// of this stream of chunks, which await and release take.
   int receive_staged(int peer, std::byte* slots, int64_t bytes, int64_t chunk);
 
   /// Posts the first chunks.

@@ -50,8 +50,8 @@ class Communicator {
   /// A token that graphs with captured calls hold. leave() waits until all graphs have released the
   /// token.
   std::shared_ptr<void> captured() const { return captured_; }
-  /// The point behind this communicator's latest deferred call (emulated/deferred.h); null if no
-  /// call was deferred. To be used only on the thread that makes the calls.
+  /// The point (emulated/deferred.h) that is passed when this communicator's latest deferred call
+  /// is done; null if no call was deferred. To be used only on the thread that makes the calls.
   SharedPoint last_call() const { return last_call_; }
   void set_last_call(SharedPoint point) { last_call_ = std::move(point); }
 

@@ -21,7 +21,8 @@ enum class Kind : int32_t {
   goodbye,  // the rank will make no more calls
 };
 
-/// Sent as raw bytes: all ranks run the same program, so they agree on the struct's layout.
+/// One operation of a call. Ranks send operations to each other as raw bytes, because all ranks run
+/// the same program and so agree on the struct's layout.
 struct Operation {
   Kind kind = Kind::goodbye;
   int32_t type = -1;

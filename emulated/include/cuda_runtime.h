@@ -1,11 +1,14 @@
-// CUDA's execution model and runtime on the CPU, for builds without a GPU. This folder comes first
-// on the include path, .cu files are compiled as host C++, and the calls have the real signatures.
+// CUDA's execution model and runtime on the CPU, for builds without a GPU. In these builds, this
+// folder comes first on the include path, and .cu files are compiled as host C++. The calls have
+// the real signatures.
 //
 // A launch runs its blocks one after another on one OS thread: the calling thread or, if streams
 // are deferred (emulated/deferred.h), a thread of the emulator. Each CUDA thread runs until it ends
 // or reaches a barrier or warp operation; then the next thread runs. A kernel is wrong if its
 // result depends on the order of threads between two barriers. To reveal such kernels, tests can
-// change this order (set_order_seed in emulated/control.h). These errors are found in every order:
+// change this order (set_order_seed in emulated/control.h).
+//
+// These errors are found whatever the order of the threads:
 //   - threads wait at a barrier or warp operation that other threads never reach, because the other
 //     threads end or wait elsewhere. The launch returns cudaErrorLaunchFailure, and
 //     cudaGetErrorString says which threads wait where;
@@ -14,16 +17,18 @@
 //   - with the address sanitizer, accesses beyond an allocation or the dynamic shared memory;
 //   - with the undefined behaviour sanitizer, indices beyond a static shared array;
 //   - accesses of the host to device memory: they end the process (emulated/arena.h).
-// If streams are deferred, some orders also reveal work that lacks a needed event or
-// synchronisation.
+// Deferred streams also reveal work that lacks a needed event or synchronisation, with some seeds
+// (emulated/deferred.h).
 //
 // Captures must use cudaStreamCaptureModeThreadLocal. Calls on a captured stream are checked at
-// once. Each launch of the graph then runs the work of these calls, one call after another.
-// Allocations in a capture do not share memory with each other. Fresh memory and dynamic shared
-// memory are filled with 0xFF bytes, which are NaN in every floating-point type.
+// once. Each launch of the graph then runs the work of these calls, one call after another. Each
+// allocation in a capture has its own memory, even after another allocation has been freed.
 //
-// Not covered: concurrency of blocks, and of threads between barriers. A kernel hangs if one of its
-// threads spins until another thread writes. The list at the end of this file names further limits.
+// Fresh memory and dynamic shared memory are filled with 0xFF bytes, which are NaN in every
+// floating-point type.
+//
+// Blocks do not run concurrently, nor do threads between barriers. So a kernel hangs if one of its
+// threads spins until another thread writes. The end of this file lists further limits.
 #pragma once
 
 #include "emulated/kernel_language.h"

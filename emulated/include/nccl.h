@@ -2,16 +2,19 @@
 // header's names, values and signatures. A call outside of a group does all of its work before it
 // returns. The calls of a group do their work in the outermost ncclGroupEnd. If streams are
 // deferred (emulated/deferred.h), the work runs when its stream reaches it, and a failure of the
-// work is an asynchronous error. The following rules are checked. They are rules of NCCL, except
-// where the list says otherwise:
+// work is an asynchronous error. A call on a captured stream becomes part of the graph, and each
+// launch of the graph makes the call. As in NCCL, a sum does not add the ranks' values in rank
+// order.
+//
+// The following rules are checked. They are rules of NCCL, except where the list says otherwise:
 //   - every rank calls the same collectives in the same order, with the same count, dtype,
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;
-//   - two ranks divide the transfers between them into groups in the same way, and have the same
-//     order of these transfers within a group. NCCL is less strict;
+//   - two ranks divide the transfers between them into groups in the same way. Within a group, both
+//     ranks make these transfers in the same order. NCCL is less strict;
 //   - every rank arrives in time. If a rank is late or has ended, the collectives and transfers of
-//     the other ranks fail. Only ncclCommInitRank and ncclCommSplit wait without a time limit.
-//     The time limit is the emulation's own;
+//     the other ranks fail. NCCL has no such time limit. ncclCommInitRank and ncclCommSplit wait
+//     without a limit here too;
 //   - registered memory is deregistered before it is freed;
 //   - buffers are in memory of the communicator's device. Send and receive buffer are either
 //     disjoint or exactly in place;
@@ -20,8 +23,6 @@
 //   - a communicator is not used again after one of its calls has failed. ncclCommGetAsyncError
 //     reports the failure, and all calls return it until ncclCommAbort or ncclCommDestroy. NCCL is
 //     less strict: some calls with wrong arguments leave its communicator usable.
-// As in NCCL, a sum does not add the ranks' values in rank order. A call on a captured stream
-// becomes part of the graph, and each launch of the graph makes the call.
 //
 // Differences and limits:
 //   - several ranks may share one GPU, which NCCL refuses;

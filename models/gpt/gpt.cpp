@@ -33,9 +33,9 @@ nn::TransformerOptions block_options(const GptConfig& config, int64_t index) {
           .dropout = config.dropout,
           .epsilon = config.epsilon,
           .deviation = config.initializer_range,
-          // Each block adds the outputs of two projections to the residual stream. Dividing the
-          // deviation of their weights by sqrt(2 * layers) keeps the stream's variance from growing
-          // with the number of layers.
+          // Each block adds the outputs of two projections to the residual stream, so the stream
+          // adds up 2 * layers outputs. The initial weights of these projections are divided by
+          // sqrt(2 * layers), so that the stream's variance does not depend on the layer count.
           .residual_deviation =
               config.initializer_range / std::sqrt(2.0f * static_cast<float>(config.layers)),
           .index = static_cast<uint64_t>(index)};

@@ -126,7 +126,8 @@ struct Filter {
   int64_t stride = 1;
 };
 
-/// Records a convolution without bias, because a norm follows. Stride 1 keeps the image's size.
+/// Records a convolution. It has no bias, because the batch norm after it has one. With stride 1,
+/// the output image is as large as the input image.
 Value convolution(Tape& tape, const Value& x, const Filter& filter) {
   return tape.conv2d(x, filter.out, filter.kernel,
                      {.stride = filter.stride, .padding = filter.kernel / 2}, false);

@@ -54,9 +54,10 @@ int64_t ImageWorkspace::conv2d(const Conv2dSizes& sizes, bool has_bias, bool wan
   return std::max(forward, kernels::conv2d_backward_workspace(context, sizes, dtype, wanted));
 }
 
-// The update of running statistics, and the averages over the parts of a batch (BatchParts in
-// core/image_ops.h), take 8 bytes per channel. These bytes cannot raise the peak: the kernel for
-// the batch's statistics takes at least as much, and frees it before.
+// Does not count two small workspaces: for the update of the running statistics, and for averages
+// over the parts of a batch (BatchParts in core/image_ops.h). Each has at most 8 bytes per channel.
+// Neither can raise the peak, because the kernel for the batch's statistics has at least as much
+// workspace, and frees it before.
 int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
   const NormWorkspace norm = context.device.is_cpu()
                                  ? cpu_norm(rows, channels)

@@ -62,14 +62,14 @@ struct RecommenderInput {
   bool penalized = false;       // true: Scores includes the values for an L2 penalty
 };
 
+/// The L2 penalty of recommender_loss is proportional to (the sum of the squares of `rows`) +
+/// `squares`.
 struct Scores {
   Tensor scores;  // (B, K): ratings or logits
-  /// The L2 penalty of recommender_loss is proportional to (the sum of the squares of `rows`) +
-  /// `squares`. `squares`, f32 [], is the sum of the squares of all rows and biases that
-  /// ops::row_products reads. `rows` holds the other rows to penalize, which score() has copied out
-  /// of their tables. `squares` is undefined if the input is not penalized, or if the model does
-  /// not call row_products.
+  /// The penalized rows that ops::row_products does not read, copied out of their tables.
   std::vector<Tensor> rows;
+  /// f32 []: the sum of the squares of all rows and biases that ops::row_products reads. Undefined
+  /// if `penalized` is false, or if the model does not call row_products.
   Tensor squares = {};
   bool penalized = false;  // copied from RecommenderInput
 };

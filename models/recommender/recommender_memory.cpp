@@ -46,11 +46,10 @@ class Tape {
     return rows_of_table(table, {micro_.samples, width}, width, {micro_.history_places});
   }
 
-  /// The left side of row_products: all rows of `x`, or rows looked up in a table if `x` is null.
-  /// `entries` is then the table's size.
+  /// The left side of row_products: all rows of `x`, or rows looked up in a table.
   struct Rows {
-    Entries entries = {};
-    const Value* x = nullptr;
+    Entries entries = {};      // the table's size; used only if x is null
+    const Value* x = nullptr;  // null: the rows are looked up in a table
   };
   /// Returns the products (B, K) of the left rows with rows of a table. If `squares` is true, also
   /// returns the sum of the squares of both sides' rows.
@@ -154,11 +153,11 @@ class Tape {
   RecommenderMemory memory() const { return {tape_.peak(), workspace_}; }
 
  private:
-  /// Counts the workspace for row_products' sum of squares. `left_entries` is 0 if the left side is
-  /// not a table. The workspace has
-  ///   - on the CPU, for one side at a time: an fp64 sum for every 64 rows and, if the side is a
-  ///     table, the number of lookups of each row;
-  ///   - on CUDA: an f32 square for each lookup, and the workspace of the squares' sum.
+  /// Counts the workspace for row_products' sum of squares. `entries` is the number of rows of the
+  /// right table, `left_entries` of the left table, or 0 if the left side is not a table.
+  ///   - The CPU handles one side at a time. It holds an fp64 sum for every 64 rows. For a table,
+  ///     it also holds the number of lookups of each row.
+  ///   - CUDA holds an f32 square for each lookup, and the workspace of the kernel that adds them.
   void use_for_squares(int64_t left_entries, int64_t entries, const Shape& indices) {
     if (micro_.device.is_cpu()) {
       const auto sums = [](int64_t rows) { return 8 * pieces(rows, 64); };

@@ -1,8 +1,8 @@
 // block_square_sums: x (n) of any floating-point dtype -> sums (ceil(n / 256)), the fp64 sum of
-// squares of each block of 256 elements. Also turns every -0.0 of x into +0.0, because this is the
-// only pass over a whole gradient between backward and the update. No autograd operation wraps this
-// launcher. The norm of a gradient is the square root of the total of its block sums
-// (step_end.cpp).
+// squares of each block of 256 elements. The norm of a gradient is the square root of the total of
+// its block sums (step_end.cpp). The launcher also replaces each -0.0 in x by +0.0, as
+// square_sums.h explains. It does so here, because no other code passes over the whole gradient
+// between backward and the update. No autograd operation wraps this launcher.
 #include <bit>
 #include <cstdint>
 #include <type_traits>
@@ -14,8 +14,8 @@
 namespace tessera::cpu {
 
 namespace {
-/// Turns every -0.0 of a block into +0.0. Most blocks have no -0.0. They are only read, which is
-/// faster than to write their values again.
+/// Turns every -0.0 of a block into +0.0. Most blocks have no -0.0. Such a block is only read,
+/// because writing its values back would take longer.
 template <class T>
 void replace_negative_zeros(T* x, int64_t count) {
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;

@@ -9,8 +9,9 @@
 namespace tessera {
 
 /// sums[i] = the fp64 sum of squares of block i of x (blocks of 256 elements). sums is in memory of
-/// the context's device. Replaces each -0.0 in x by +0.0, because a gradient that was written
-/// directly into its sum (GradientsInSums) was never added to +0.0, as an ordered reduction does.
+/// the context's device. Also replaces each -0.0 in x by +0.0. An ordered reduction adds gradients
+/// to +0.0, so its sums have no -0.0. But GradientsInSums writes a gradient into the sum without
+/// this addition. The replacement gives both the same bits.
 TESSERA_KERNEL(block_square_sums, std::span<double> sums, const Tensor& x)
 
 }  // namespace tessera

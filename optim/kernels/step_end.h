@@ -11,8 +11,8 @@ namespace tessera {
 
 /// The sums of squares of all blocks (256 elements) of all ranks, and the place of each parameter's
 /// sums. Blocks are numbered from 0 over all parameters, in parameter order. In a row-sparse table,
-/// only the touched blocks are numbered. Their sums are consecutive in `values`, so place() works
-/// for a table if shard_blocks is the largest int64.
+/// only the touched blocks are numbered. Their sums are consecutive in `values`, so the table's
+/// segment describes one shard of unlimited size: its shard_blocks is the largest int64.
 struct BlockSums {
   struct Segment {              // one parameter; all shards of its bucket are equally large
     int64_t begin = 0;          // number of the parameter's first block
@@ -53,9 +53,9 @@ struct StepEnd {
 TESSERA_KERNEL(add_block_sums, StepScalars* scalars, const BlockSums& sums)
 /// Computes the remaining scalars from square_sum and losses. losses is f32 [ranks * micro_steps].
 /// In micro-step j, rank r has micro-batch m = j * ranks + r. The loss of m is
-/// losses[r * micro_steps + j], or 0 if m had no data. scalars->loss adds the losses one by one in
-/// order of m. skip becomes 1 if loss or norm is not finite. With keep_skipping, a skip of 1 stays
-/// 1.
+/// losses[r * micro_steps + j], or 0 if m had no data. The losses are added one by one in order of
+/// m. skip becomes 1 if loss or norm is not finite, or if skip was 1 before and keep_skipping is
+/// true. Otherwise skip becomes 0.
 TESSERA_KERNEL(end_step, StepScalars* scalars, const Tensor& losses, const StepEnd& end)
 
 }  // namespace tessera

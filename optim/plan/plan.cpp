@@ -207,8 +207,8 @@ class Planner {
         CheckedInt(trainable_) * count_bytes + (scaled ? f32_bytes + count_bytes : 0));
   }
 
-  // A save holds one bucket at a time, whole and in f32. Only buckets with sharded weights are
-  // gathered: at stage 3 all buckets, at stages 1 and 2 the buckets of trained parameters.
+  // A save holds one bucket at a time, whole and in f32. It gathers a bucket if each rank holds or
+  // updates only a shard of it: at stage 3 all buckets, at stages 1 and 2 the trained buckets.
   void add_save(const PlanGroup& group) {
     const CheckedInt largest = CheckedInt(largest_bucket(group)) * f32_bytes;
     plan_.parts.saved = std::max(plan_.parts.saved, largest.value());
@@ -359,8 +359,8 @@ class Planner {
     plan_.host.communication = (CheckedInt(p.crossing) + p.fetched + p.mirrors + p.host_rows +
                                 (apart ? p.flags + p.texts : 0))
                                    .value();
-    // A save frees its bucket before the ranks exchange texts about its success. If ranks compute
-    // on the CPU, bucket and texts are both in host memory, so only the larger size is added.
+    // A save frees its last bucket before the ranks exchange texts about the save's success. On the
+    // CPU, bucket and texts are in the same memory, so only the larger of the two sizes is added.
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
                                  p.statistics + p.scalars + p.rows +
                                  (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));

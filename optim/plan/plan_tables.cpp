@@ -207,12 +207,11 @@ std::string dense_table_advice(const PlanInput& input) {
 
 namespace {
 
-/// Returns f(1) + f(2) + ... + f(count) for an f that varies as slowly as a power of its argument.
-/// Adding the terms of 10^8 rows would take seconds, so only the first 2^14 terms are added. The
-/// sum f(a) + ... + f(b) of the other terms is computed by the Euler-Maclaurin formula: the
-/// integral of f from a - 1/2 to b + 1/2, and one correction. The integral is computed by
-/// Gauss-Legendre quadrature with eight points in each interval [x, 1.125 x]. The relative error is
-/// below 1e-12.
+/// Returns f(1) + f(2) + ... + f(count) for an f that varies as slowly as a power of its argument,
+/// with a relative error below 1e-12. Only the first 2^14 terms are added one by one, because 10^8
+/// terms would take seconds. The Euler-Maclaurin formula gives the sum f(a) + ... + f(b) of the
+/// other terms: the integral of f from a - 1/2 to b + 1/2, and one correction. Gauss-Legendre
+/// quadrature gives the integral, with eight points in each interval [x, 1.125 x].
 template <class F>
 double sum_of(int64_t count, const F& f) {
   constexpr int64_t first_terms = int64_t{1} << 14;
@@ -248,7 +247,7 @@ double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distr
   // Returns 1 - (1 - p)^draws, without loss of precision for small p.
   const auto drawn = [draws](double p) { return -std::expm1(draws * std::log1p(-p)); };
   const auto count = static_cast<double>(rows);
-  if (rows == 1) return lookups > 0 ? 1 : 0;  // log1p(-1) is -inf, and 0 * -inf is NaN
+  if (rows == 1) return lookups > 0 ? 1 : 0;  // for 0 draws, drawn(1) would be NaN: 0 * log1p(-1)
   if (distribution.zipf == 0) return count * drawn(1 / count);
   const auto weight = [&](double row) { return std::pow(row, -distribution.zipf); };
   const double weights = sum_of(rows, weight);

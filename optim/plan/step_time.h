@@ -1,8 +1,8 @@
-// Estimates the time of a step with a simple model. Use it to compare settings, and to see how much
-// communication does not overlap with computing. The model leaves out row-sparse tables.
+// Estimates the time of a step with a simple model. The estimate helps to compare settings, and to
+// see how much communication does not overlap with computing. Row-sparse tables are left out.
 //
 // A rank has two time lines: one for computing, and one for communication, called the channel. The
-// channel runs one transfer at a time, in the order of the calls:
+// channel runs one transfer at a time, in the order in which the transfers were started:
 //
 //   compute   update | forward | backward       | wait  |
 //   channel      gathers ...  | exchanges ............. |
@@ -18,9 +18,9 @@
 //    (RingGradients). So the backward of a bucket waits until the bucket two places earlier has
 //    been sent.
 //  - On N ranks a transfer takes latency x (N-1), for one message to each other rank, plus
-//    bytes / bandwidth. Bytes to ranks of the same node are sent at node_bandwidth. The rank that
-//    owns a shard adds the gradients that it receives to its sum at memory_bandwidth. During these
-//    additions the channel is busy.
+//    bytes / bandwidth. Bytes to ranks of the same node are sent at node_bandwidth. The owner of a
+//    shard adds the received gradients to its sum. These additions move bytes at memory_bandwidth,
+//    and the channel is busy during them.
 //  - The update moves its bytes at memory_bandwidth. Stage 0 gathers sums before the update. Stages
 //    1 and 2 gather parameters after the update, and the next forward waits for the parameters.
 //    Stage 3 gathers each block while the previous block is used.

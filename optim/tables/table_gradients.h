@@ -25,8 +25,8 @@ namespace tessera::optim {
 /// thread share ownership of this object.
 class TouchedSums {
  public:
-  /// A contribution has one micro-batch's gradient rows for this owner, at most `asked` rows. A
-  /// step touches at most `capacity` rows of this owner.
+  /// `capacity`: the most rows owned by this rank that a step may touch. `asked`: the most rows of
+  /// a contribution. A contribution has one micro-batch's gradients of rows that this rank owns.
   TouchedSums(const TableInfo& info, dist::Communicator& communicator, int64_t capacity,
               int64_t asked);
 
@@ -90,7 +90,7 @@ class TableGradients {
   bool begun_ = false;  // begin_backward() was called in this micro-step
   // Used only with several ranks:
   std::optional<RowCountsOfRanks> counts_;
-  Tensor outgoing_;       // the gradient rows to send, in ascending order of rows
+  Tensor outgoing_;       // the gradient rows to send, in ascending order of row number
   Tensor incoming_rows_;  // i32
   Tensor incoming_values_;
   dist::Work arrived_;

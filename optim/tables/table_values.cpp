@@ -231,8 +231,8 @@ void TableValues::gather_updated(const Tensor& changed, const std::vector<int64_
   synchronize();  // an earlier gather may still read the buffers
   const RowGather::Gathered all = updated_rows_.gather(changed, RowList{values_, changed}, counts,
                                                        most, dist::Traffic::parameters);
-  // Writes only the rows of other ranks. This rank's rows have their new values already, and may be
-  // read while the communicator runs this.
+  // Writes only the rows of other ranks. This rank's rows already have their new values, and other
+  // code may read them while the communicator writes.
   gathered_ = communicator_.run([table = values_, all] {
     const auto write = [&](int64_t from, int64_t to) {
       kernels::copy_rows(current_context(table.device()), RowList{table, all.rows.flat(from, to)},

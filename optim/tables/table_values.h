@@ -5,9 +5,9 @@
 //   stage 3         a rank has only the rows that it owns; all rows that a micro-batch looks up
 //                   are fetched from their owners
 //
-// In a micro-batch, operations read a copy of the rows that the micro-batch looks up. Rows of this
-// copy are numbered by slot (optim/tables/row_slots.h), in forward, backward and gradient, and at
-// every stage. n is the maximum number of distinct rows that a micro-batch may look up.
+// At every stage, the operations of a micro-batch read a copy of the rows that the micro-batch
+// looks up. A row's place in the copy is called its slot (optim/tables/row_slots.h). The row's
+// gradient has the same slot. n is the most distinct rows that a micro-batch may look up.
 #pragma once
 
 #include <optional>
@@ -94,8 +94,8 @@ class TableValues {
 
   Tensor host_indices(const Tensor& indices, int64_t used) const;
   Tensor slots_of(RowSlots& slots, const Tensor& indices, int64_t used) const;
-  /// The category of temporary lists on the host. On the CPU, operations keep these lists for
-  /// backward. With a GPU, the lists are only copied to the device.
+  /// The category of a lookup's indices and slots on the host. On the CPU, operations keep these
+  /// lists for backward. With a GPU, operations keep copies on the device instead.
   Category host_category() const {
     return communicator_.device().is_cpu() ? Category::activations : Category::workspace;
   }

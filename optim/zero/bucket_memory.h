@@ -35,7 +35,7 @@ class BucketMemory {
   std::vector<int64_t> elements_;
   DType dtype_;
   Tensor flat_;                  // on a GPU: all buckets
-  std::vector<Tensor> buckets_;  // on the CPU, a bucket without memory is undefined
+  std::vector<Tensor> buckets_;  // one per bucket; undefined: the bucket has no memory (CPU only)
 };
 
 }  // namespace tessera::optim

@@ -197,8 +197,8 @@ ReductionPolicy::Sent OrderedReduction::send(int bucket, const Tensor& gradient,
     const Tensor part = sum.flat(begin, end);
     const bool first = begin >= begun;
     begun = std::max(begun, end);
-    // With GradientsInSums, the first gradient was written into the sum. A fold would only turn -0
-    // into +0. The norm's pass over the sums (block_square_sums) does that too.
+    // With GradientsInSums, the first gradient is already in the sum, so it is not folded. A fold
+    // would only turn -0.0 into +0.0, and block_square_sums does so later for the whole sum.
     if (first && part.raw() == chunk.raw()) return;
     kernels::fold(current_context(sum.device()), part, chunk, first);
   };

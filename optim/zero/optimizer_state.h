@@ -52,9 +52,8 @@ class StateSource {
   virtual std::vector<int64_t> parameter_events() const { return {}; }
 };
 
-/// The kind of a parameter's values. For a trained parameter the values are f32; if the parameter
-/// is f16 or bf16, they are its master weights. For a frozen parameter they have the parameter's
-/// dtype.
+/// The kind of a parameter's values: of a trained f32 parameter, its own values; of a trained f16
+/// or bf16 parameter, its f32 master weights; of a frozen parameter, its values in its own dtype.
 inline constexpr const char* value_kind = "value";
 /// The kind of the tensor that counts a trained parameter's updates: i64 [].
 inline constexpr const char* updates_kind = "updates";

@@ -33,9 +33,10 @@ void check_equal_ranks(const ZeroOptions& options, const dist::World& world);
 void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParameter>& parameters,
                  const dist::Communicator& communicator);
 
-/// Throws InputError if the model has a row-sparse table and options.graph is set. Throws Error if
-/// the rule of a trainable table cannot update rows, or if there is a trainable dense parameter and
-/// `rule` cannot update flat ranges.
+/// Throws InputError if options.graph is set and the model has a row-sparse table. Throws Error if
+///   a table is trainable, but its rule cannot update rows (UpdateRule::updates_rows);
+///   a dense parameter is trainable, but `rule` cannot update ranges (UpdateRule::updates_ranges).
+/// The rule of a table is options.table_rule if this is set, and `rule` if not.
 void check_tables(const ZeroOptions& options, const UpdateRule& rule,
                   const std::vector<nn::NamedParameter>& parameters);
 

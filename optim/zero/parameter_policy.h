@@ -106,9 +106,9 @@ class ShardedParameters : public ParameterPolicy {
   /// that running operations read, which must not be released.
   void enter(int unit, const std::vector<int>& kept);
   std::vector<int> being_read() const;
-  /// Returns the unit expected to be read after `unit`, to be gathered ahead. Returns -1 without
-  /// prefetch, for the last unit, and while the next unit is unknown. Within a micro-step, also
-  /// records that `unit` was read.
+  /// Returns the unit to gather ahead: the one that is expected to be read after `unit`. Returns -1
+  /// if prefetch is off, if `unit` is the last one, or if the next unit is unknown. Within a
+  /// micro-step, also records that `unit` was read.
   int successor(int unit);
   void gather(int unit);
   void release(int unit);

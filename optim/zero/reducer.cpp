@@ -177,7 +177,7 @@ void Reducer::run(const std::function<Tensor()>& loss, float scale) {
 }
 
 void Reducer::backward(const Tensor& loss, float scale) {
-  // If a batch norm was used a wrong number of times, this throws before a gradient is sent.
+  // This check comes first, so that it throws before a gradient is sent.
   notes_.statistics.check_observed();
   note_data(loss);
   propagate(loss, scale);
@@ -245,8 +245,8 @@ void Reducer::skip() {
   } else {
     follow_events();
   }
-  // If there was nothing to repeat, the tables' backward has not begun yet and begins here. If it
-  // has begun already, begin_backward() does nothing.
+  // The calls above have begun the backward of the tables, unless there was nothing to repeat. A
+  // second begin_backward() changes nothing.
   for (Table* const table : tables_) table->begin_backward();
   send_rest();
   end_backward();

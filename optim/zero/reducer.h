@@ -1,13 +1,15 @@
-// Reduce, the first phase of a step: computes gradients from a micro-batch's loss, and adds them to
-// the gradient sums at their owners.
+// The first phase of a step: backward computes the gradients of a micro-batch's loss, and the ranks
+// add them to the gradient sums. Each rank owns a shard of the sums.
 //
-// Backward calls two hooks of a parameter's leaf. `gradient_buffer` opens the parameter's bucket
-// and returns the part of the bucket's memory for the parameter's gradient. `gradient_complete`
-// marks this gradient as complete. A complete bucket is sent after all earlier buckets in the order
-// of collectives, because all ranks must start collectives in the same order. At first this order
-// is the reverse order of registration. After the first micro-step in which rank 0 has data, all
-// ranks adopt the order in which rank 0's backward has completed the buckets, as in PyTorch's
-// DistributedDataParallel (Li et al., "PyTorch Distributed", VLDB 2020, section 4.2.1).
+// Backward calls two hooks of a trainable parameter. `gradient_buffer` opens the parameter's
+// bucket, and returns the parameter's place in the memory of the bucket. `gradient_complete` marks
+// the gradient as complete.
+//
+// A bucket is sent when all its gradients are complete and all buckets that come before it have
+// been sent. Buckets have the same order on all ranks, because all ranks must start collectives in
+// the same order. At first it is the reverse order of registration. After the first micro-step in
+// which rank 0 has data, it is the order in which rank 0's backward completed the buckets, as in
+// PyTorch's DistributedDataParallel (Li et al., "PyTorch Distributed", VLDB 2020, section 4.2.1).
 #pragma once
 
 #include <algorithm>

@@ -89,8 +89,9 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
     Leaf& leaf = partition_.parameters()[i].named.parameter.leaf();
     const int index = static_cast<int>(i);
     const int64_t registration = partition_.parameters()[i].registration;
-    // Uses are noted for checkpoints. In a run that resumes at stage 3, a rank that has had no data
-    // yet starts its gathers in the noted order (Reducer::follow_events).
+    // Checkpoints save the log of uses. If a run resumes at stage 3, a rank that has had no data
+    // yet cannot know the order of gathers. So the rank follows the saved log
+    // (Reducer::follow_events).
     leaf.about_to_be_used = [this, &log, index, registration] {
       log.note({ParameterEvent::Kind::use, registration});
       parameters_->use(index);

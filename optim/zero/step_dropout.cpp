@@ -21,7 +21,8 @@ namespace {
 // the optimizer, the step's entry stays in the list, but has expired.
 thread_local std::vector<std::weak_ptr<BegunStep>> begun_here;
 
-/// Returns false if the step is not in the list, as when its micro-batch began on another thread.
+/// Removes the step from this thread's list. Returns false if the step's most recent micro-batch
+/// began on another thread, because the step is then in the list of that thread.
 bool remove(const std::shared_ptr<BegunStep>& step) {
   return std::erase_if(begun_here, [&](const auto& entry) { return entry.lock() == step; }) > 0;
 }

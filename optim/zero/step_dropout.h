@@ -9,8 +9,9 @@
 
 namespace tessera::optim {
 
-/// Forwards on a thread draw the masks of the micro-batch that is open there. If none is open, they
-/// draw the masks of the last finished micro-batch whose step has not ended.
+/// Forwards on a thread draw the masks of the micro-batch that is open on this thread. If none is
+/// open, they draw the masks of the micro-batch that was finished last. Micro-batches of ended
+/// steps do not count.
 class StepDropout {
  public:
   StepDropout() = default;

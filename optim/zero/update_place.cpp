@@ -67,7 +67,7 @@ void UpdateOnHost::start(int bucket, const Tensor& sums) {
 
 Tensor UpdateOnHost::take(int bucket) {
   const Slot& slot = this->slot(bucket);
-  // The CPU reads the copied sums next, so the host waits for their copy, but for no later work.
+  // Waits for the copy of the sums, because the CPU reads them next.
   if (slot.sums_copied) slot.sums_copied->synchronize();
   return slot.copied_sums;
 }

@@ -1,16 +1,16 @@
-// The place where a rank's update runs and where its master weights and state are stored: the
-// device of the values or, with offload, the host.
+// Where a rank updates its parameters, and where it keeps the master weights and the state of the
+// rule: on the ranks' device or, with offload, on the host.
 //
-// With offload, the host needs gradient sums from the device, and sends back rounded master
-// weights, which are the parameters' new values. With a GPU, copies overlap with updates. While the
-// CPU updates a bucket, the copy stream copies the previous bucket's values to the device and the
-// next bucket's sums to the host. Here the buckets are 5, 4, 3, ...:
+// With offload, the device sends gradient sums to the host. The host sends back the new values of
+// the parameters, which are the rounded master weights. With a GPU, these copies overlap with
+// updates. While the CPU updates a bucket, the copy stream copies the values of the previous bucket
+// to the device, and the sums of the next bucket to the host. Here the buckets are 5, 4, 3, ...:
 //
 //   copy stream   sums 5 | sums 4    | values 5, sums 3 | values 4, sums 2 | ...
 //   CPU                    update 5  | update 4         | update 3         | ...
 //
-// If the ranks compute on the second CPU device (core/device.h), each copy is done when its call
-// returns.
+// If the ranks compute on the second CPU device (core/device.h), copies do not overlap with
+// updates: each copy is done when its call returns.
 #pragma once
 
 #include <optional>

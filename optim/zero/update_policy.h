@@ -98,8 +98,8 @@ class ReplicatedUpdate : public UpdatePolicy {
   void gather(int bucket);
   Tensor target(int bucket) const;
 
-  /// The most slots for sums of another dtype than the gradients: one bucket is gathered while
-  /// another one is updated.
+  /// The largest number of slots_. Two are enough, because one bucket is gathered while another one
+  /// is updated.
   static constexpr int slot_count = 2;
 
   dist::Communicator& communicator_;

@@ -16,11 +16,13 @@
 namespace tessera::optim {
 namespace {
 
-// Throws unless the loss is one f32 number with history. Called before the reducer gets the loss.
-// For a loss of another shape or dtype, the reducer's error would only say that a copy does not
-// fit. For a loss without history, the reducer's error would come too late: once the reducer has
-// logged the beginning of backward, the caller can no longer skip() the micro-batch. Returns the
-// loss or, if it is a parameter, a copy, which the reducer can read at stage 3 too.
+// Throws unless the loss is one f32 number with history. Returns the loss or, if it is a parameter,
+// a copy, because at stage 3 the values of a parameter are gathered only for operations.
+//
+// Without this check, the reducer would throw, but its errors are worse. For a wrong shape or
+// dtype, its error only says that a copy does not fit. For a loss without history, its error comes
+// after the beginning of backward is logged, and then the caller can no longer skip() the
+// micro-batch.
 Tensor checked_loss(const Tensor& given) {
   TESSERA_CHECK(given.elements() == 1 && given.dtype() == DType::f32,
                 "backward: the loss is {} {}, expected one f32 number", dtype_name(given.dtype()),
@@ -135,7 +137,8 @@ void ZeroEngine::reduce() {
   record_.set_notes(std::exchange(notes_, uint8_t{0}));
   record_.exchange();
   statistics_.gather();
-  // The next two calls complete the gradient sums of buckets and of tables, which the norm reads.
+  // The norm reads complete gradient sums. finish() completes the sums of buckets, and
+  // gather_touched_counts() those of tables.
   reducer_->finish();
   gather_touched_counts();
   norm_.compute(values_.scalars());

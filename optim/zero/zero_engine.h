@@ -156,9 +156,9 @@ class ZeroEngine {
   /// Throws if the schedule's factor of the current step is not finite, or is negative.
   void check_schedule();
   Launched end_step();
-  /// Frees gradient memory that is not kept from step to step, and starts the fetches of table rows
-  /// that waited for the update (TableValues::prefetch). Called even if the step has updated
-  /// nothing.
+  /// Frees gradient memory that is not kept from step to step. Then starts the fetches of table
+  /// rows that TableValues::prefetch has postponed until after the update. Called even if the step
+  /// has updated nothing.
   void close_step();
   void update_by(const Launched& launched);
   void update_and_gather(const std::vector<bool>& reached, float gradient_scale,

@@ -24,8 +24,8 @@ void add_images(const TemporaryFolder& folder, const std::vector<std::string>& c
   }
 }
 
-// Returns the error that refuses an output in `paths`, or "nothing was thrown". The images of the
-// run are in images/ of `folder`.
+// Checks the outputs in `paths`, for a run whose images are in the subfolder images/ of `folder`.
+// Returns the text of the error, or "nothing was thrown".
 std::string refusal(const TemporaryFolder& folder, const GivenPaths& paths) {
   const std::string data = folder.path("images");
   const data::ImageData opened = data::open_image_data({.path = data});

@@ -33,7 +33,8 @@ TEST_CASE("images are prepared for a model as in its evaluation") {
   CHECK_FALSE(predict_transform(model(false), same).resizes);
   CHECK(predict_transform(model(false), other).resizes);
   CHECK(predict_transform(model(false), other).evaluated_share == 1);
-  // The model files of earlier versions do not say how images were prepared.
+  // Model files of earlier versions do not say if training resized its images. With such a model,
+  // only images of another size are resized, and their edges are cut off as usual.
   CHECK_FALSE(predict_transform(model({}), same).resizes);
   CHECK(predict_transform(model({}), other).resizes);
   CHECK(predict_transform(model({}), other).evaluated_share == cut);

@@ -141,7 +141,7 @@ TEST_CASE("ranks that a stalled collective waits for are lost") {
   // is lost.
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2, {.waits = true}), told(3)})) ==
         std::vector{3});
-  // Rank 2 was stopped, so only rank 2 is lost, although it was waiting and rank 3 was not.
+  // Only the stopped rank 2 is lost. It does not matter that rank 2 waited and rank 3 did not.
   RankRecord stopped = told(2, {.waits = true});
   stopped.stopped = true;
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), stopped, told(3)})) == std::vector{2});
@@ -305,7 +305,8 @@ TEST_CASE("relaunch reads its command line, and refuses invalid flags") {
   CHECK(refusal({"-n", "3", "--", "x", "--config", config.c_str()}).find("--resume never") == 0);
   CHECK(refusal({"-n", "3", "--", "x", ("--config=" + config).c_str()}).find("--resume never") ==
         0);
-  // The file of another program may have very long values, and a `resume` with another meaning.
+  // The program may not be one of Tessera's. So its file may have very long values, and a `resume`
+  // that is neither `never` nor an existing path.
   std::ofstream(config) << "note = " << std::string(300, 'a') << "\nresume = true\n";
   CHECK(parse({"-n", "3", "--", "x", "--config", config.c_str()}).ranks == 3);
   std::ofstream(config) << "resume = never\n";

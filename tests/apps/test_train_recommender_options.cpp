@@ -108,7 +108,8 @@ TEST_CASE("train_recommender: the flags that make tables dense") {
 }
 
 TEST_CASE("the default micro-batch is at most the batch") {
-  // So --batch alone is enough for data with fewer interactions than the default batch.
+  // Data with few interactions need a smaller --batch. They need no --micro-batch, because its
+  // default shrinks with the batch.
   CHECK(parse({"--batch", "64"}, 305).batch.micro == 64);
   CHECK(parse({"--batch", "512"}).batch.micro == 256);
   CHECK_THROWS_WITH(parse({"--batch", "300"}),

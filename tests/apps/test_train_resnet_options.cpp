@@ -96,7 +96,8 @@ TEST_CASE("train_resnet --eval-only takes a batch with which no step could be ta
     arguments.insert(arguments.end(), {"--eval-only", "--init", "model", "--sync-bn"});
     return parse(std::move(arguments), "folder", 40);
   };
-  const ImageTrainOptions usual = evaluated({"--model", "resnet18"});  // default batch: 128
+  // There are 40 images, fewer than the default batch of 128.
+  const ImageTrainOptions usual = evaluated({"--model", "resnet18"});
   CHECK(usual.batch.micro == 40);
   CHECK(usual.eval_every > 0);
   CHECK(evaluated({"--batch", "10", "--micro-batch", "3"}).batch.micro == 3);

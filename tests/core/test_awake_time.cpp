@@ -1,5 +1,5 @@
-// Tests AwakeTime, which measures time for time limits. If the process was stopped for a long time,
-// AwakeTime must count only half a second of it.
+// Tests AwakeTime, the clock of time limits. AwakeTime must count at most half a second of a long
+// pause, because the process may have been stopped during the pause.
 #include "core/awake_time.h"
 
 #include <thread>

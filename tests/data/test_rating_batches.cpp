@@ -156,9 +156,8 @@ TEST_CASE("negatives are items that the user does not have, drawn anew in each e
       equal_seeds += item == other.negative(0, interaction, number) ? 1 : 0;
     }
   }
-  // Each count says how many of the 1015 negatives equal another negative of the same interaction:
-  // that of the next epoch, of the next number, or of another seed. By chance alone about one in
-  // twenty is equal.
+  // 1015 negatives were each compared with the negative of the next epoch, of the next number, and
+  // of another seed. By chance, about one in twenty is equal, so each count should be about 50.
   CHECK(equal_epochs < 150);
   CHECK(equal_numbers < 150);
   CHECK(equal_seeds < 150);

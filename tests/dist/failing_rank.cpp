@@ -2,22 +2,30 @@
 // tests/dist/watchdog.sh:
 //
 //   mpirun -n 3 failing_rank HOW [nccl [graph|host]]
-//     HOW: throw memory input input-one kill segv exit abort hang none return return-all mpi
-//          return-256: all ranks return 256 after the last step
-//          stop stall: rank 1 is stopped, or sleeps for ever; the timeout is 2 s
-//          linger: rank 1 sleeps for ever after the last step; the timeout is 0.2 s
-//          absent: with `nccl`, rank 1 sleeps for ever before the ranks connect over NCCL
-//          suspend: rank 1 sleeps for 2 s, while the test stops all ranks; the timeout is 4 s
-//          other-call: rank 1 makes a different call
-//          handler ignore: rank 1 sends itself SIGTERM, which the program handles or ignores
 //
-// Unless this list says otherwise, one rank does what HOW says, in step 6 of 10. This is rank 1 or,
-// if the job has only one rank, rank 0. If HOW is `input`, all ranks fail in step 6. If HOW is
-// `return-all`, all ranks return 3 after the last step. If HOW is `none`, no rank fails. Each step
-// takes at least 20 ms. With `nccl`, the ranks communicate over NCCL, with a timeout of 1 s unless
-// the list gives another timeout. With `graph`, the all_gather of each step is in a CUDA graph that
-// exists until all steps are done. With `host`, the all_gather of each step gathers a buffer in
-// host memory.
+// There are 10 steps of at least 20 ms. HOW says what rank 1 does in step 6. If the job has only
+// one rank, rank 0 does it.
+//
+//   throw memory input-one kill segv exit abort hang return mpi
+//   stop stall      is stopped, or sleeps for ever; the timeout is 2 s
+//   suspend         sleeps for 2 s, while the test stops all ranks; the timeout is 4 s
+//   other-call      makes a different call than the other ranks
+//   handler ignore  sends itself SIGTERM, which the program handles or ignores
+//
+// With these values of HOW, something else happens:
+//
+//   none            no rank fails
+//   input           all ranks fail in step 6
+//   return-all      all ranks return 3 after the last step
+//   return-256      all ranks return 256 after the last step
+//   linger          rank 1 sleeps for ever after the last step; the timeout is 0.2 s
+//   absent          with `nccl`, rank 1 sleeps for ever before the ranks connect over NCCL
+//
+// With `nccl`, the ranks communicate over NCCL. Their timeout is 1 s if the lists above give none.
+// The third argument changes the all_gather of each step:
+//
+//   graph           it is in a CUDA graph that exists until all steps are done
+//   host            it gathers a buffer in host memory
 #include <signal.h>
 #include <unistd.h>
 

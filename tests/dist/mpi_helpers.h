@@ -86,8 +86,9 @@ std::vector<int64_t> piece_sizes(bool few = many_ranks()) {
   return {0, 1, 3, 255, 256, 1000, chunk / 2, chunk - 1, chunk, chunk + 1, 2 * chunk + chunk / 3};
 }
 
-/// Returns numbers of contributors to test: 1 to `ranks`. If `few` is set, or `piece` is 30,000
-/// elements or more, returns only half of `ranks` (rounded up) and `ranks`.
+/// Returns the numbers of contributors to test with pieces of `piece` elements: all from 1 to
+/// `ranks`. If `few` is set, or `piece` is at least 30,000, returns only `ranks` and half of it,
+/// rounded up.
 inline std::vector<int> contributor_counts(int ranks, int64_t piece, bool few = many_ranks()) {
   std::vector<int> counts;
   for (int n = 1; n <= ranks; ++n) {

@@ -1,5 +1,5 @@
-// Tests how the emulator reads numbers from environment variables. It must refuse text that is not
-// exactly a number, and numbers out of range. An empty variable counts as unset.
+// Tests how the emulator reads numbers from environment variables. It must refuse numbers out of
+// range, and any text besides the number. An empty variable counts as unset.
 #include <stdlib.h>
 
 #include <cstdint>

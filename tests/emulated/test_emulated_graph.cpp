@@ -225,7 +225,7 @@ TEST_CASE("emulated: how a capture begins and ends") {
   s.begin();
   REQUIRE(cudaEventRecord(s.event, s.stream) == cudaSuccess);
   REQUIRE(cudaStreamWaitEvent(s.other, s.event) == cudaSuccess);
-  s.make();  // `other` has joined without work, so `stream` need not wait for it
+  s.make();  // no work was captured on `other`, so `stream` need not wait for it
   CHECK(cudaGraphLaunch(s.exec, s.other) == cudaSuccess);
 }
 

@@ -1,5 +1,5 @@
-// Tests that host code cannot access device memory, while kernels, copies and the runtime can. Also
-// tests that the next allocation does not reuse memory that has just been freed.
+// Tests that host code cannot access device memory, but kernels, copies and the runtime can access
+// it. Also tests that the first allocation after a free does not reuse the freed memory.
 #include <algorithm>
 #include <cstdlib>
 #include <string>

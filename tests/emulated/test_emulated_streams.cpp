@@ -163,7 +163,8 @@ TEST_CASE("emulated: pinned memory that changes before its copy is done spoils t
 }
 
 TEST_CASE("emulated: freeing memory before another stream has read it shows") {
-  // The first stream frees memory that the second stream still has to read.
+  // The second stream reads `block`, and the first stream frees it. With the event, the first
+  // stream frees it after the read.
   const auto freed_too_early = [](bool with_event) {
     return seeds_deferred_where([&] {
       const Setup s;

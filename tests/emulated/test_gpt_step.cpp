@@ -60,8 +60,9 @@ Launches launches_of(const GptStep& step, int steps) {
   return launches;
 }
 
-/// Returns the launches of a step. The logits are computed in `chunks` chunks of rows. With more
-/// than 64 rows (second_pass), the gradient of a bias is summed by two kernels instead of one.
+/// Returns the expected launches of a step that computes the logits in `chunks` chunks of rows.
+/// `second_pass`: true with more than 64 rows, because the gradient of a bias is then summed by two
+/// kernels instead of one.
 Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
   return {
       {"embedding", 1},

@@ -1,12 +1,11 @@
-// Gives damaged files to every reader. The reader must read each file to its last value, or refuse
-// the files with a tessera::Error that says where the fault is (Reader::says_where). Anything else
-// is a failure: another exception, a crash, more memory than the reader may take, or no end within
-// 10 s.
+// Gives damaged files to every reader. The reader must read the files to the last value, or refuse
+// them with a tessera::Error that says where the fault is (Reader::says_where). These are failures:
+// another exception, a crash, more memory than Reader::most_bytes, or no end within 10 s.
 //
 //   hostile_readers --seed 1 --cases 10000                 every reader, a process for each
 //   hostile_readers --seed 1 --reader idx --case 17        one case, its damage and the result
 //
-// Case 0 of each reader is undamaged and must be read.
+// The files of each reader's case 0 are undamaged and must be read.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>

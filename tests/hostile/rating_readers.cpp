@@ -49,8 +49,8 @@ void check_part(const data::RatingData& data, const data::Ratings& part) {
   }
 }
 
-// Reads the ratings with each kind of split. columns.txt needs the option `columns`, which names no
-// column of times, so its ratings cannot be split by time.
+// Reads the ratings with each kind of split. A file columns.txt is read with the option `columns`.
+// This option names no column of times here, so the ratings of columns.txt cannot be split by time.
 void read_ratings(const std::string& folder) {
   const bool named = fs::symlink_status(folder + "/columns.txt").type() != fs::file_type::not_found;
   data::RatingDataOptions options{.path = named ? folder + "/columns.txt" : folder,

@@ -210,12 +210,15 @@ TEST_CASE("workspace of norms over many pixels, derived by hand") {
   const ThreadCountRestorer restore;
   set_thread_count(1);
   check(config, micro);
-  // There are 5 * 128 * 128 = 81,920 pixels of 8 channels. The CPU treats them as 2,560 rows of 256
-  // values, in 32 chunks with 4 floats per column each. On CUDA two threads share a pixel's
-  // channels, so a block of 256 threads handles 128 pixels at a time. All pixels would need 640
-  // blocks, but at most 528 are launched. So each block handles 128 pixels twice, and there are 320
-  // chunks of 256 pixels. The gradient needs two sums per channel for each chunk, and two for the
-  // total.
+  // A norm reads 5 * 128 * 128 = 81,920 pixels of 8 channels.
+  //
+  // On the CPU, 32 pixels form a row of 256 values. The 2,560 rows are divided into 32 chunks. Each
+  // chunk has 4 floats for each column.
+  //
+  // On CUDA, two threads share the channels of a pixel, so a block of 256 threads handles 128
+  // pixels at a time. All pixels at once would need 640 blocks, but at most 528 are launched. So
+  // each block handles 128 pixels twice: there are 320 chunks of 256 pixels. The gradient needs two
+  // sums per channel for each chunk, and two for the total.
   const int64_t bytes = on_cpu() ? 32 * 4 * 256 * 4 : (320 + 1) * 2 * 8 * 4;
   const int64_t workspace = models::image_training_memory(config, micro).workspace.value();
   // On a real GPU, cuDNN's convolutions need more workspace than the norms.

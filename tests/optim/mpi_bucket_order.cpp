@@ -136,9 +136,9 @@ TEST_CASE("on the CPU gradients have memory from backward to the end of the step
       CHECK(run.gradients() == (on_cpu ? ring : plan.gradients));
     }
     CHECK(run.peak_gradients() == plan.gradients);
-    // Each of the six layers has a bucket of the same size. When a step sends its first bucket, no
-    // other bucket may have memory outside of the ring yet. So at most a sixth of the gradients'
-    // memory outside of the ring may be allocated.
+    // The six layers have buckets of the same size. When a step sends its first bucket, no other
+    // bucket may have memory outside of the ring yet. So at most a sixth of the memory outside of
+    // the ring may be allocated.
     if (on_cpu) CHECK(run.first_gradients() - ring <= (plan.gradients - ring) / layers);
   }
 }

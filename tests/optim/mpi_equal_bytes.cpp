@@ -121,9 +121,9 @@ optim::Plan plan_of(const Subject& subject, const dist::World& world, const Run&
                      world.rank);
 }
 
-// Compares a run with its plan. If ranks communicate through host memory (job_is_staged()), the
-// default `world` has a new communicator, because earlier calls may have enlarged the host buffers
-// of job_world()'s communicator.
+// Compares the peaks of memory and the traffic of a run with its plan. The default world is
+// fresh_world(), because earlier calls may have enlarged the host buffers of job_world()'s
+// communicator.
 void check_equal(const Subject& subject, const Run& run, const dist::World& world = fresh_world()) {
   const optim::ZeroOptions& options = run.options;
   CAPTURE(options.stage, options.bucket_bytes, options.overlap, run.micro_batches,

@@ -196,7 +196,7 @@ class PartlyFrozen : public nn::Module {
       norm->bias.set_trainable(false);
     }
   }
-  /// If `by_hand` is true, a shift and a scaling compute what the third norm would compute.
+  /// If `by_hand` is true, a shift and a scaling replace the third norm, and compute the same.
   Tensor loss(const MicroBatch& micro, bool by_hand = false) {
     const auto seed = static_cast<uint64_t>(100 * micro.step + micro.index);
     Tensor x = second_(first_(in_(random_tensor({micro.samples, 4}, seed))));

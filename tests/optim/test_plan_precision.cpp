@@ -21,7 +21,8 @@ int64_t skipped(const Plan& plan, dist::Traffic purpose) {
 // a has 1000 elements (4 blocks of 256), b has 200 (1 block). 1024 bytes hold only 512 elements of
 // 16 bits, so each parameter has its own bucket. The bucket of a has 4 blocks = 1024 elements. The
 // bucket of b is padded to a block per rank, 512 elements. Together the buckets have 1536 elements,
-// and a rank's shards have 768. M = 4 and k = 2, so both ranks send gradients twice per step.
+// and a rank's shards have 768. Each rank has 2 of the step's 4 micro-batches, so it sends
+// gradients twice per step.
 PlanInput two_ranks(DType dtype, int stage) {
   return {.parameters = {{"a", 1000, false, -1, dtype}, {"b", 200, false, -1, dtype}},
           .ranks = 2,
@@ -147,9 +148,9 @@ TEST_CASE("plan: on a GPU the end of a step has its norm, scalars and their copi
   const Plan host = plan(input, 0);
   input.device = {DeviceType::cuda, 0};
   const Plan device = plan(input, 0);
-  // On a GPU the norms also take a table with 32 bytes for each of the two parameters, and a
-  // partial sum of 8 bytes. The scalars take 32 bytes. The host holds the flags, and copies of two
-  // steps' scalars.
+  // On a GPU the norms also take 32 bytes (BlockSums::Segment) for each of the two parameters, and
+  // 8 bytes for a partial sum. The scalars take 32 bytes. The flags are on the host, and so are
+  // copies of the scalars of two steps.
   CHECK(device.parts.norms == host.parts.norms + 2 * 32 + 8);
   CHECK(device.communication == host.communication + 2 * 32 + 8 + 32 - host.parts.flags);
   CHECK(device.host.communication == host.parts.flags + 2 * 32);
@@ -171,8 +172,8 @@ TEST_CASE("plan: graphs have memory for their loss; one graph per kind of micro-
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10) == 2);
   CHECK(graph_count({.global = 5, .micro = 1}, 2, 10) == 3);
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 10) == 1);
-  // With no_sync (the last argument), the last micro-step has its own graph, because only this
-  // micro-step sends gradients (the local sums).
+  // With no_sync (the last argument), only the last micro-step sends gradients. So it has a graph
+  // of its own.
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 10, true) == 3);
   CHECK(graph_count({.global = 4, .micro = 1}, 2, 10, true) == 2);
   // The run's first micro-step runs without a graph.
@@ -232,9 +233,9 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   CHECK(plan(input, 0).host.communication == 512 * (4 + 4));
 }
 
-// Returns the plan's input for P = 10 x tenth parameters. Each tensor has a multiple of N x 256
-// elements, so nothing is padded. The tied tensor has 3/10 of the parameters, and the largest other
-// bucket has 5/10.
+// Returns the plan's input for P = 10 * tenth parameters on N = `ranks` ranks. The size of each
+// tensor is a multiple of N * 256 elements, so nothing is padded. The tied tensor has 3/10 of the
+// parameters. The largest tensor has 5/10.
 PlanInput paper(int64_t ranks, int stage) {
   const int64_t tenth = ranks * dist::block_elements * 7;
   return {.parameters = {{"tied", 3 * tenth, true, 0, DType::bf16},

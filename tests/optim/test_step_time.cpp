@@ -119,7 +119,7 @@ TEST_CASE("step time: a tied parameter counts as the head, and its gradient is r
   const StepTime time = step_time(input, {.flops = 12}, slow);
   CHECK(time.compute == Approx(12));
   CHECK(time.total() == Approx(16 + end(2)));
-  // Recomputing repeats everything but the head, so the given 4 operations are all for w.
+  // The head is not recomputed, so the 4 recomputed operations are all for w.
   CHECK(step_time(input, {.flops = 12, .recomputed_flops = 4}, slow).compute == Approx(16));
 }
 

@@ -4,7 +4,7 @@
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
-using Catch::Approx;  // as version 2 does, so that tests can write Approx with both versions
+using Catch::Approx;  // version 2 declares a global Approx, which some tests use
 #else
 #include <catch2/catch.hpp>
 

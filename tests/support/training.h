@@ -55,9 +55,9 @@ std::shared_ptr<dist::Communicator> job_communicator();
 bool job_is_staged();
 /// Returns the world of this MPI job.
 dist::World job_world();
-/// If the job is staged, returns a world with a new communicator, whose host buffers have their
-/// initial size. Earlier calls may have enlarged the buffers of job_world()'s communicator. If the
-/// job is not staged, returns job_world().
+/// Returns job_world() or, if the job is staged, a world with a new communicator. The host buffers
+/// of a new communicator have their initial size. Earlier calls may have enlarged those of
+/// job_world()'s communicator.
 dist::World fresh_world();
 
 }  // namespace tessera::test

@@ -138,9 +138,9 @@ inline GradientCheck check_module_gradient(const nn::Module& module, const Tenso
   }
   const auto result = check_gradient(
       [&](const std::vector<Tensor>& in) {
-        // This works only with f32: the inputs then share the parameters' memory, so the module
-        // sees the elements that check_gradient changes. The parameters get the inputs' leaves,
-        // because check_gradient reads the gradients from these leaves.
+        // check_gradient reads the gradients from the leaves of `in`, so the parameters get these
+        // leaves. options.dtype must be f32. With f32, check_gradient changes elements in the
+        // memory of the parameters, so the module sees the changes.
         for (size_t i = 0; i < parameters.size(); ++i) parameters[i].set_leaf(in[i + 1].leaf());
         return forward(in[0]);
       },

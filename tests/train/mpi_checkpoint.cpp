@@ -1,8 +1,8 @@
-// Tests that a saved and resumed run has the same bits as an uninterrupted run. The run may resume
-// in another layout (number of ranks, ZeRO stage, buckets). The digest of a checkpoint must not
-// depend on the layout of the run that wrote the checkpoint. Also tests checkpoints that are
-// written while steps go on, signals that come before the run, a checkpoint of version 0.1.0,
-// refused checkpoints, and failed writes.
+// Tests that a saved and resumed run computes the same bits as an uninterrupted run, even if it
+// resumes in another layout (number of ranks, ZeRO stage, buckets). The digest of a checkpoint must
+// not depend on the layout of the run that wrote the checkpoint. Further tests: checkpoints that
+// are written while steps go on, signals that come before the first step, a checkpoint of version
+// 0.1.0, refused checkpoints, and failed writes.
 #include <signal.h>
 
 #include <filesystem>
@@ -307,8 +307,8 @@ TEST_CASE("a folder of checkpoints that cannot be read is an error on every rank
   CHECK(message_of<InputError>([&] {
           train::find_checkpoint(file, world);
         }).find("file: cannot be read") != std::string::npos);
-  // All ranks must have left find_checkpoint. If a rank still waited there in a collective, this
-  // barrier would fail, because the ranks' collective calls would differ.
+  // Checks that no rank still waits in a collective of find_checkpoint. If a rank did, this barrier
+  // would throw, because the communicator detects that ranks make different calls.
   world.communicator->barrier();
 }
 

@@ -187,8 +187,9 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
     CHECK(log.find(R"("step":2,"val_loss":1,"best")") == std::string::npos);
     CHECK(log.find(R"("step":6,"val_loss":1,"best")") == std::string::npos);
   }
-  // Interrupts one run before the best evaluation (step 4), and another run after this evaluation.
-  // The last score of each run is finite, because a run whose last score is NaN or infinite fails.
+  // Interrupts one run after step 3, before the best evaluation, and another run after step 4, the
+  // best evaluation. Steps 2 and 5 cannot be used: their scores are NaN and infinite, and a run
+  // whose last score is not finite fails.
   for (const int64_t stop : {3, 4}) {
     CAPTURE(stop);
     const SharedFolder cut(world);

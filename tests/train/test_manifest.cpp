@@ -64,8 +64,8 @@ TEST_CASE("a manifest may have the best evaluation so far, and an invalid one is
   manifest.best = {.step = 30, .value = 0.1, .tie = 2.0f / 3};
   const Manifest after = train::parse_manifest("m.json", manifest_text(manifest));
   CHECK(after.best == manifest.best);
-  // An empty `evaluated` is not written. So the manifest above was read without this member. Older
-  // manifests do not have the member, and must still be read.
+  // Older manifests lack the member `evaluated`, and must still be read. The manifest above lacks
+  // this member too, because an empty `evaluated` is not written.
   CHECK(manifest_text(manifest).find("\"evaluated\"") == std::string::npos);
   manifest.best->evaluated = "ndcg@10 among all 1682 items";
   CHECK(train::parse_manifest("m.json", manifest_text(manifest)).best == manifest.best);

@@ -95,10 +95,9 @@ Verified verify_together(const std::string& path, const dist::World& world,
   return {.why = damage};
 }
 
-// Returns the steps of a folder's checkpoints, newest first, as rank 0 lists them. Verifying is
-// collective, so all ranks must try the same checkpoints in the same order. If rank 0 cannot read
-// the folder, it broadcasts the error instead, and all ranks throw. Otherwise the other ranks would
-// wait in the broadcast forever. Collective.
+// Returns the steps of a folder's checkpoints, newest first. Rank 0 lists the folder and broadcasts
+// the steps: all ranks need the same list, because they verify each checkpoint together. If rank 0
+// cannot read the folder, all ranks throw rank 0's error. Collective.
 std::vector<int64_t> steps_together(const std::string& folder, const dist::World& world) {
   std::string names;
   try {
@@ -271,9 +270,8 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) 
     // --save-every writes weights to folders with such names too. Only checkpoints have a manifest.
     if (!has_manifest(old.string())) continue;
     if (step <= newest && kept++ < keep) continue;
-    // `old` may have replaced an earlier checkpoint of its step. If removing the replaced folder
-    // failed then, the replaced folder must be removed before `old`. Otherwise
-    // remove_partial_checkpoints would later give the replaced folder the name of `old`.
+    // commit_checkpoint may have failed to remove the folder that `old` replaced. The replaced
+    // folder is removed first: without `old`, remove_partial_checkpoints would restore it.
     fs::remove_all(old.string() + replaced_end);
     // Renames the folder before removing it. A folder whose removal is interrupted is then not
     // mistaken for a checkpoint.

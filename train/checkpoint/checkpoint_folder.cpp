@@ -52,9 +52,9 @@ MadeFolders::~MadeFolders() {
 }
 
 std::error_code MadeFolders::make(const std::string& folder) {
-  // Tries to make each folder of the path, also those that exist. For a folder that exists, the
-  // attempt may fail, for instance at an automount. Each success drops the errors before it,
-  // because a folder that was made or found shows that its parents exist.
+  // Tries to make each folder of the path, from the topmost down. The attempt may fail although the
+  // folder exists, for instance at an automount. So when a folder is made or found, the errors of
+  // its parents are dropped, because its parents must exist.
   std::error_code first, error;
   fs::path path;
   for (const fs::path& part : fs::absolute(folder, error)) {

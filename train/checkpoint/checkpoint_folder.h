@@ -65,9 +65,9 @@ class CheckpointFolder {
 
 /// Claims a run's folder of checkpoints: rank 0 gets the claim, other ranks get null. Each rank
 /// gives its own path, because hosts may mount the folder at different paths. Throws InputError on
-/// every rank if the path of a rank leads to another folder. Without this check, the first
-/// checkpoint would fail, perhaps after hours, because rank 0 would not find that rank's shard.
-/// Collective.
+/// every rank if a rank's path leads to another folder than rank 0's path. Without this error,
+/// the first checkpoint would fail, perhaps after hours, because rank 0 would not find that rank's
+/// shard. On rank 0, also throws as the constructor of CheckpointFolder does. Collective.
 std::unique_ptr<CheckpointFolder> claim_folder(const std::string& folder, const dist::World& world);
 
 }  // namespace tessera::train

@@ -22,7 +22,8 @@ constexpr int64_t piece_elements = int64_t{1} << 18;
 
 /// A tensor of a weights file.
 struct Weight {
-  std::string path;  // in the checkpoint; empty for num_batches_tracked, which checkpoints lack
+  /// StateTensor::path(). Empty for num_batches_tracked, which is not a tensor of the checkpoint.
+  std::string path;
   Shape shape;
 };
 using Weights = std::map<std::string, Weight>;  // key: the tensor's name in the file

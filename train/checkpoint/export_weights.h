@@ -6,10 +6,12 @@
 //   checkpoint.verify();
 //   train::export_weights(checkpoint, "model.safetensors");
 //
-// The manifest describes the model (Manifest::weights). The file of a GPT has the tensor names of
-// Hugging Face's transformers, and a config.json is written beside it. The file of an image
-// classifier has torchvision's names and a description of the model. Other models keep their
-// parameters' names. Weights and running statistics are F32, and numbers of batches are I64.
+// The manifest describes the model (Manifest::weights). The names of tensors depend on the model:
+//   GPT                the names of Hugging Face's transformers
+//   image classifier   torchvision's names
+//   other models       the names of the model's parameters
+// A GPT also gets a config.json beside the file. For other models, the file's metadata repeat the
+// manifest's description. Weights and running statistics are F32, and num_batches_tracked is I64.
 // Tensors are read and written in pieces, so that a large tensor is never in memory as a whole.
 #pragma once
 

@@ -26,7 +26,7 @@ struct ImportOptions {
   /// Number of finished steps. nullopt: the count of updates in the file `moments`, where all
   /// parameters must have the same count. If there is no such file, the number is 0.
   std::optional<int64_t> step = std::nullopt;
-  int64_t shard_bytes = int64_t{1} << 28;  // limit on bytes of tensors per file, and in memory
+  int64_t shard_bytes = int64_t{1} << 28;  // most bytes of tensors in a file, and in memory
 };
 
 struct ImportedCheckpoint {

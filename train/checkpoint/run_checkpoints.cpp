@@ -104,7 +104,7 @@ bool was_interrupted() { return interrupted; }
 
 EarlySignals::EarlySignals(bool wanted) : wanted_(wanted) {
   if (!wanted) return;
-  early = true;  // set before the handlers, because they read it
+  early = true;  // set before the handlers are installed, because they read it
   early_end = false;
   signals = std::make_unique<Signals>();
 }
@@ -159,10 +159,10 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
   const bool asked_for = (notes & save_note) != 0;
-  // This rank's save note is cleared if the code below starts a checkpoint, or warns that a
-  // requested one is skipped. This also answers a save signal that came after this rank sent its
-  // notes for this step. But if the code below only skips a scheduled checkpoint, the note of such
-  // a late signal stays, and is sent with the next step's notes.
+  // Clears this rank's save note if the code below answers it: by starting a checkpoint, or by
+  // warning that a requested checkpoint is skipped. Both also answer a late signal, which came
+  // after this rank sent its notes for this step. Skipping a scheduled checkpoint does not answer a
+  // late signal, so the signal's note stays and is sent in the next step.
   if (phase_ == Phase::idle || asked_for) asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
   if (phase_ != Phase::idle) return skip(done, asked_for);
@@ -180,8 +180,8 @@ void RunCheckpoints::skip(int64_t done, bool asked_for) {
                  .add("skipped", true)
                  .add("writing", writing_.step));
   ++not_written_;
-  // Warns of every skipped checkpoint that a signal has asked for. Warns of only one of the other
-  // skipped checkpoints, because on a slow disk there are many.
+  // Warns of every skipped checkpoint that a signal has asked for. Warns of only the first skipped
+  // scheduled checkpoint, because on a slow disk many are skipped.
   if (!asked_for && std::exchange(warned_, true)) return;
   spdlog::warn(
       "the checkpoint of step {} is skipped, because that of step {} is still being written{}",

@@ -1,15 +1,14 @@
 // Writes checkpoints during a run, at intervals (CheckpointOptions::every) and on a signal.
 //
-// With `async`, a thread on each rank writes the rank's shard from a copy of the rank's state, so
-// steps do not wait for the disk. (A limited copy is an exception, see below.) The phases are:
-//   1. While its thread writes, a rank sends a busy note to all ranks in each step
-//      (ZeroOptimizer::set_notes).
+// With CheckpointOptions::async, steps go on while a checkpoint is written from a copy of the
+// state. In each step, a rank whose thread is writing sends a busy note, a bit that every rank sees
+// (ZeroOptimizer::set_notes). So all ranks change phase after the same step:
+//   1. Each rank's thread writes the rank's shard.
 //   2. After the first step without a busy note, all shards have been written. Rank 0's thread then
-//      writes the manifest, and rank 0 sends busy notes meanwhile.
+//      writes the manifest.
 //   3. After the next step without a busy note, every rank learns the result.
-// All ranks see the same notes, so they change phase after the same step. Without `async`, all
-// three phases run between two steps. If the copy is limited (CheckpointOptions::staging), the next
-// update waits until the thread has read the state that is not in the copy.
+// If CheckpointOptions::staging limits the copy, the next update waits until the thread has read
+// the state that is not in the copy. Without `async`, all three phases run between two steps.
 //
 //   SIGUSR1                            save after the current step, and continue the run
 //   SIGUSR2, SIGTERM, SIGHUP, SIGINT   save after the current step, and end the run
@@ -38,17 +37,17 @@ namespace tessera::train {
 /// too. After the first SIGINT, the next SIGINT ends the process at once.
 bool was_interrupted();
 
-/// Handles signals as RunCheckpoints does, but from the start of a program on. The first
-/// RunCheckpoints takes over the handlers and obeys the signals that have come, and its destructor
-/// restores the previous handlers. If a program makes no RunCheckpoints, because it fails or no
-/// step is left, the destructor of EarlySignals restores the previous handlers. A program may make
-/// one EarlySignals, before its first RunCheckpoints, and must destroy it after its last
-/// RunCheckpoints.
+/// Handles signals as RunCheckpoints does, from the start of a program until the first
+/// RunCheckpoints is made. The first RunCheckpoints takes over the handlers, obeys the signals that
+/// have come, and restores the previous handlers when it is destroyed. If the program makes no
+/// RunCheckpoints, because it fails or no step is left, the destructor of EarlySignals restores the
+/// previous handlers. A program may have one EarlySignals. It must be made before the first
+/// RunCheckpoints and destroyed after the last one.
 ///
-/// If SIGTERM has come, and an exception ends the program before it makes a RunCheckpoints, the
-/// destructor raises SIGTERM again. SIGTERM then ends the process before it reports the exception.
-/// This matters for bad input that all ranks find: when the first rank fails, mpirun sends SIGTERM
-/// to all ranks, and the slower ranks must not report the same error again.
+/// The destructor raises SIGTERM again if a SIGTERM has come and an exception ends the program
+/// before a RunCheckpoints is made. The process then ends without reporting the exception. This is
+/// for bad input that makes every rank fail: when the first rank fails, mpirun sends SIGTERM to all
+/// ranks, and the slower ranks must not report the same error again.
 class EarlySignals {
  public:
   /// If `wanted` is false, constructor and destructor do nothing.
@@ -57,9 +56,9 @@ class EarlySignals {
   EarlySignals(const EarlySignals&) = delete;
   EarlySignals& operator=(const EarlySignals&) = delete;
 
-  /// Restores the previous handlers before the destructor does. A program calls this function when
-  /// it finds that no step is left, because it then makes no RunCheckpoints. Does nothing if no
-  /// signals are handled.
+  /// Restores the previous handlers at once. A program calls this function when it finds that no
+  /// step is left, because no RunCheckpoints will then obey a signal. Does nothing if no signals
+  /// are handled.
   static void end();
 
  private:
@@ -106,12 +105,15 @@ class RunCheckpoints {
   /// Sets the best evaluation that later checkpoints record.
   void set_best(const std::optional<BestEvaluation>& best) { info_.best = best; }
 
-  /// Must be called after each step, except the run's last step, for which finish() is enough. If
-  /// saves() is true, the caller must first get the results of all launched steps. If a checkpoint
-  /// is due while another one is being written, the new one is skipped, and the log says so. Warns
-  /// of each skipped checkpoint that a signal has asked for, and of the first one that no signal
-  /// has asked for. finish() prints the number of skipped checkpoints. If a checkpoint cannot be
-  /// written, the run continues with a warning, and earlier checkpoints are kept. Collective.
+  /// Continues a checkpoint that is being written. Then starts a new checkpoint if one is due. Must
+  /// be called after each step; after the run's last step, finish() is enough. If saves() is true,
+  /// the caller must first get the results of all launched steps.
+  ///
+  /// If a checkpoint is due while another one is being written, the due checkpoint is skipped. The
+  /// log has a line for each skipped checkpoint, and finish() prints their number. Warns of each
+  /// skipped checkpoint that a signal has asked for, and of the first skipped checkpoint that was
+  /// due by the interval. If a checkpoint cannot be written, warns and keeps earlier checkpoints.
+  /// Collective.
   void after_step(int64_t done, int64_t skipped, uint8_t notes);
   /// Waits until the thread has read all state that is not in the copy. Returns the time waited in
   /// nanoseconds. If the options limit the copy, this must be called before each change of the

@@ -1,6 +1,6 @@
-// A rank's shard of a checkpoint: a safetensors file of state pieces. Each piece is a tensor of one
-// dimension. Its name has the path of the state tensor and the index of the piece's first element:
-// "wte.weight/exp_avg/131072".
+// A rank's shard of a checkpoint: a safetensors file with the rank's pieces of the state tensors
+// (optim::StatePiece). In the file, each piece is a one-dimensional tensor. Its name is the path of
+// the state tensor and the index of the piece's first element: "wte.weight/exp_avg/131072".
 #pragma once
 
 #include <functional>

@@ -176,8 +176,8 @@ RankingQuality mean_quality(std::span<const float> numbers) {
   return {.hit_rate = mean(0), .ndcg = mean(1), .recall = mean(2), .mrr = mean(3)};
 }
 
-/// Returns the place of each item, from 0, when the items with the most training interactions come
-/// first. Of two items with equal counts, the item with the lower index comes first.
+/// Ranks the items by their count of training interactions, the largest count first. Of two items
+/// with equal counts, the item with the lower index comes first. Returns each item's place, from 0.
 std::vector<int64_t> places_by_popularity(const data::Histories& training) {
   std::vector<int64_t> counts(static_cast<size_t>(training.items()), 0);
   for (const int32_t item : training.all()) ++counts[static_cast<size_t>(item)];

@@ -168,8 +168,8 @@ void Progress::step(const StepLine& step) {
   const int64_t done = step_number(step.step);
   const bool tenth = step.step == 0 || done * 10 / steps_ != step.step * 10 / steps_;
   const Clock::time_point now = Clock::now();
-  // A line is due if the next step, taken to be as long as this one, would end `silence_` or more
-  // after the last line.
+  // A line is due if the time since the last line would reach `silence_` by the end of the next
+  // step. The next step is assumed to take as long as this one.
   const bool due = now - last_line_ + (now - std::exchange(last_step_, now)) >= silence_;
   if (!terminal_ && !tenth && !due && !step.skipped) return;
   last_line_ = now;
@@ -213,8 +213,8 @@ void Progress::rewrite_line(const StepLine& step, const std::string& left) {
   if (room < 0) after.resize(static_cast<size_t>(std::max<int64_t>(0, std::ssize(after) + room)));
   const std::string line = fmt::format("\r{}{}{}{}{}\x1b[K", before, colored ? "\x1b[36m" : "",
                                        filled, colored ? "\x1b[0m" : "", after);
-  // Not fmt::print, which throws if the terminal is gone. The run must go on, at least until it has
-  // saved a checkpoint.
+  // std::fputs is used because fmt::print throws if the terminal is gone. The run must go on, at
+  // least until it has saved a checkpoint.
   std::fputs(line.c_str(), stderr);
   std::fflush(stderr);
   line_open_ = true;

@@ -17,9 +17,10 @@ class Progress {
   using Clock = std::chrono::steady_clock;
 
   /// `shows` is true on the one rank that prints. Speed is in `unit` ("tokens") per second. In
-  /// piped output, lines should be at most `silence` apart. So a step prints a line if the next
-  /// step, taken to be as long as this one, would end `silence` or more after the last line. Lines
-  /// are further apart only if a step is longer than the step before it, or longer than `silence`.
+  /// piped output, lines should be at most `silence` apart. So a step prints a line if the time
+  /// since the last line would reach `silence` by the end of the next step. The next step is
+  /// assumed to take as long as this one. Lines are further apart only if a step takes longer than
+  /// the step before it, or longer than `silence`.
   Progress(int64_t steps, bool shows, std::string unit,
            Clock::duration silence = std::chrono::minutes(1));
 

@@ -128,9 +128,9 @@ class History {
       add_settings(line);
       if (type == "resume" && has_step) {
         result_["resumes"].push_back(line["step"]);
-        // The line of an asynchronous checkpoint comes after lines of later steps. A resume
-        // from this checkpoint removes the lines of these steps and all lines after them, including
-        // the checkpoint's own line. The checkpoint is therefore added here.
+        // The line of an asynchronous checkpoint comes after lines of later steps. A run that
+        // resumes from the checkpoint removes all lines from the first later step on, including the
+        // checkpoint's line. So the resume line adds the checkpoint.
         Json& saved = result_["checkpoints"];
         if (saved.empty() || saved.back() != line["step"]) saved.push_back(line["step"]);
       }

@@ -62,10 +62,10 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
   }
 }
 
-// Sets `bytes_` to the size of the lines to keep. Reads up to the first line that is a summary or
-// is of a step after `finished`, else to the end, and keeps the lines before it. Invalid lines at
-// the end are not kept, because a crash may leave them. Throws if a valid line follows an invalid
-// line in the part that is read.
+// Sets `bytes_` to the size of the lines to keep. These are the lines before the first line that is
+// a summary or has a step above `finished`. Later lines are not read. Invalid lines at the end of
+// the log are not kept, because a crash may leave them. Throws if a valid line follows an invalid
+// line.
 void RunLog::find_kept_lines(int64_t finished) {
   std::ifstream file(path_, std::ios::binary);
   int64_t number = 0;

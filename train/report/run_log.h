@@ -26,15 +26,15 @@ namespace tessera::train {
 class RunLog {
  public:
   /// Opens the log. With an empty path, nothing is written. If `finished` is set, continues the log
-  /// after that many steps: removes lines of later steps and of a summary, because they will be
-  /// written again. If `finished` is not set, replaces an older file. Nothing is removed before the
-  /// first write(), so that a run which is refused before it begins keeps the older log. Throws
-  /// InputError
+  /// after that many steps: removes the first line of a later step or of a summary, and all lines
+  /// after it, because the run will write them again. If `finished` is not set, replaces an older
+  /// file. Nothing is removed before the first write(): if a run is refused before it begins, the
+  /// older log stays. Throws InputError
   ///  - if the file cannot be opened;
   ///  - if it is neither a regular file nor a character device, such as a terminal;
   ///  - if it is the log of another run that still writes to it;
-  ///  - if `finished` is set and a valid line follows a damaged line. Lines after the first line of
-  ///    a later step or a summary are not read.
+  ///  - if `finished` is set and a valid line follows a damaged line. Lines after the first line to
+  ///    be removed are not read.
   explicit RunLog(const std::string& path, std::optional<int64_t> finished = std::nullopt);
   ~RunLog();
   RunLog(const RunLog&) = delete;

@@ -2,8 +2,8 @@
 //
 //   scalars     train/loss, train/grad_norm, ...; speed/step_ms, ...; eval/val_loss, eval/top1, ...
 //   histograms  gradient_norms: the norms of all parameters' gradients
-//               gradient_norms/attn.c_attn.weight, ...: the norms of one kind of parameter, one
-//               value per layer
+//               gradient_norms/attn.c_attn.weight, ...: the gradient norms of one kind of
+//               parameter, one value per layer
 //   text        run: the settings in the header, and those in each `resume` line
 #pragma once
 

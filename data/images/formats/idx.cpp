@@ -69,8 +69,8 @@ IdxImages open_idx(const std::string& images_path, const std::string& labels_pat
     fail_input("{}: has {} labels for the {} images of {}", labels_path, label_count, count,
                images_path);
   }
-  // count has 32 bits, height and width have 16 each, so the product fits uint64_t. As int64_t, a
-  // product of 2^63 or more is negative.
+  // count has 32 bits, height and width have 16 each, so the product fits in uint64_t. If the
+  // product is 2^63 or more, the conversion to int64_t makes it negative.
   const int64_t bytes = static_cast<int64_t>(static_cast<uint64_t>(count) *
                                              static_cast<uint64_t>(shape.elements()));
   if (bytes < 0) fail_input("{}: its header says 2^63 bytes or more", images_path);

@@ -20,7 +20,8 @@ struct IdxImages {
 
 /// Reads images and their labels. Throws InputError
 ///  - if a file cannot be opened, is not IDX or does not match its header,
-///  - if the files differ in their number of entries, or have none,
+///  - if an image's height or width is 0 or above 65535,
+///  - if the two files have different numbers of entries, or no entries,
 ///  - if a label is not below idx_classes.
 IdxImages open_idx(const std::string& images_path, const std::string& labels_path);
 

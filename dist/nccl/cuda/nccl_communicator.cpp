@@ -104,9 +104,8 @@ void NcclCommunicator::launch_unless_failed(Flights& flights, Flight& flight,
   try {
     if (!failure_) launch_it();
   } catch (...) {
-    // With failure_ set, nothing more is launched. Work that this call has already put on the
-    // stream may use the call's buffers. So the flight keeps these buffers until the communicator
-    // is destroyed.
+    // Once failure_ is set, later calls launch nothing. The failed call may already have launched
+    // work that uses its buffers, so its flight keeps them until the communicator is destroyed.
     failure_ = std::current_exception();
   }
   flights.launched(flight, failure_);

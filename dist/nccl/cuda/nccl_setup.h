@@ -1,5 +1,5 @@
-// Creates the parts of a communicator over NCCL: NCCL's own communicator, and a stream. Also asks
-// NCCL whether its communicator has failed.
+// Creates the two parts of an NcclCommunicator: NCCL's own communicator (ncclComm_t) and a stream.
+// Also asks NCCL whether an ncclComm_t has failed.
 #pragma once
 
 #include <cuda_runtime.h>

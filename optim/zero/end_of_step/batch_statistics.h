@@ -22,7 +22,7 @@ class BatchStatistics {
   BatchStatistics(const BatchStatistics&) = delete;
   BatchStatistics& operator=(const BatchStatistics&) = delete;
 
-  /// Statistics to be added, and new memory for all statistics, the earlier ones included.
+  /// The statistics to add, and new memory for them and for all statistics added before.
   struct Addition {
     std::vector<nn::NamedStatistics> statistics;
     Tensor running;
@@ -37,13 +37,13 @@ class BatchStatistics {
 
   const std::vector<nn::NamedStatistics>& all() const { return statistics_; }
 
-  /// Clears this rank's slots, one for each micro-step. Also asks which statistics are fixed in the
-  /// step (nn::RunningStatistics::fixed). It asks here and not in a forward, because a rank without
-  /// data runs no forward.
+  /// Clears this rank's slots, one for each micro-step. Also finds out which statistics are fixed
+  /// in the step (nn::RunningStatistics::fixed). A forward could not find this out on every rank,
+  /// because a rank without data runs no forward.
   void begin_step(int64_t micro_steps);
   void begin_micro_step();
-  /// Throws unless the forward of the current micro-step has observed each batch norm exactly once,
-  /// or never if the batch norm's statistics are fixed.
+  /// Throws if the forward of the current micro-step has observed fixed statistics. Also throws if
+  /// it has observed a batch norm's changing statistics zero times, or more than once.
   void check_observed() const;
   /// Stores the observed statistics of the current micro-batch in its slot.
   void keep(int64_t micro_step);

@@ -34,8 +34,8 @@ GradientNorm::GradientNorm(std::shared_ptr<dist::Communicator> communicator,
   }
   place_segments();
   // In a new optimizer, no rows of tables are touched, so blocks_ counts dense blocks only. After
-  // add_param_group, blocks_ also counts the table blocks that the last step touched. This only
-  // makes partial_sums_ larger than needed.
+  // add_param_group, blocks_ also counts the table blocks that the last step touched. The larger
+  // count does no harm: it only makes partial_sums_ larger than needed.
   dense_blocks_ = blocks_;
   allocate(0);
   copy_segments();

@@ -253,7 +253,8 @@ TEST_CASE("binary operations have the same bits for every number of threads", "[
 }
 
 TEST_CASE("rows that threads divide keep their bits", "[elementwise]") {
-  // Each number of threads divides other rows of 1,003 elements.
+  // A row has 1,003 elements. Which rows are divided between two threads depends on the number of
+  // threads.
   const Tensor a = random_tensor({131, 1003}, 1, -3, 3), b = random_tensor({1003}, 2, 0, 1);
   REQUIRE(same_bits_for_any_threads([&] {
     const Tensor left = as_parameter(a), right = as_parameter(b);

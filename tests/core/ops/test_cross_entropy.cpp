@@ -48,10 +48,11 @@ TEST_CASE("cross_entropy's gradient can have another dtype than the logits") {
 }
 
 TEST_CASE("cross_entropy neither reads nor writes the padding behind a row") {
-  // Each pair is a vocabulary and the stride of the logits. In the forward on CUDA, a warp reads a
-  // row of at most 1024 elements, and a block reads a longer row. Threads load vectors of several
-  // elements. Some rows consist of whole vectors, some end inside a vector, and odd strides allow
-  // no vectors.
+  // Each pair is the size of a vocabulary and the stride of the logits. The pairs differ in how the
+  // forward on CUDA reads a row:
+  //   A warp reads a row of at most 1024 elements, and a block reads a longer row.
+  //   Threads load vectors of several elements. A row may end inside a vector.
+  //   If the stride is odd, threads load single elements.
   using Widths = std::pair<int64_t, int64_t>;
   const auto [vocabulary, stride] =
       GENERATE(Widths{65, 128}, Widths{61, 64}, Widths{7, 9}, Widths{1, 64}, Widths{1025, 1088},

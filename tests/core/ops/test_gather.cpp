@@ -43,11 +43,10 @@ Case any_case() {
                   Case{{0, 3}, 1, 2}, Case{{3, 0}, 0, 2});
 }
 
-/// `index` picks a tensor y of shape c.picked() from a tensor x of shape c.shape. Calls
-/// body(element, chosen) for each element of y: `element` is its flat index in y, and `chosen` is
-/// the flat index of the picked element in x. `index` has the shape of y, as for gather, or one
-/// dimension, as for index_select. In the second case, it picks the same places of dimension c.dim
-/// for all other coordinates.
+/// Calls body(element, chosen) for each element of y, the result of gather or index_select.
+/// `element` is the element's flat index in y. `chosen` is the flat index in x of the element that
+/// `index` picks for it. x has the shape c.shape, and y has the shape c.picked(). `index` has the
+/// shape of y for gather, and one dimension for index_select.
 template <class Body>
 void each_picked(const Case& c, const Tensor& index, const Body& body) {
   const bool shared = index.rank() == 1 && c.shape.rank() > 1;
@@ -84,8 +83,8 @@ TEST_CASE("gather and index_select pick elements, and their gradients add up", "
   CHECK(relative_error(x.leaf()->gradient, dx) < tolerance(dtype));
 }
 
-// For rows of at most 2^20 elements each, embedding_backward computes the gradient. Longer rows
-// could exceed the CUDA grid of embedding_backward, so scatter_lines adds up their gradient.
+// embedding_backward adds up the gradients of picked rows of at most 2^20 elements. Longer rows
+// could exceed its CUDA grid, so scatter_lines adds up their gradients.
 TEST_CASE("the gradients of picked rows of more than a million elements add up", "[gather][cpu]") {
   constexpr int64_t columns = (int64_t{1} << 20) + 1;
   const Tensor x = as_parameter(Tensor::zeros({2, columns}));

@@ -42,9 +42,9 @@ void check_against_reference(DType dtype, float loss_scale, int64_t rows, int64_
   for (const double logit : logits) largest = std::max(largest, std::fabs(logit));
   const double logit_error = rounded ? largest / 256 : 0;
   CHECK(std::fabs(loss.item() - expected.loss) <= 1e-5 * expected.loss + 1e-6 + logit_error);
-  // The gradients of x and the weight are products of the rounded gradient of the logits, and are
-  // rounded again themselves. If logits are bf16, x's gradient is rounded a third time, when the
-  // backward multiplies it by the loss's gradient.
+  // The gradients of x and of the weight are products with the gradient of the logits. This factor
+  // is rounded, and each product is rounded again. With bf16 logits, x's gradient is rounded a
+  // third time, when the backward multiplies it by the gradient of the loss.
   const double bound = tolerance(dtype, rounded ? 3 : 2, 5e-5) + logit_error;
   CHECK(relative_error(x.leaf()->gradient, product(expected.dlogits, values_of(weight), rows,
                                                    channels, vocabulary)) < bound);
@@ -79,7 +79,8 @@ TEST_CASE("linear_cross_entropy with a loss scale keeps gradients that f16 would
   const Values exact = product(expected.dlogits, values_of(x), vocabulary, channels, rows, true);
   const auto error = [&](const Values& values) {
     double largest = 0, difference = 0;
-    // All targets are token 0, so its row of the weight has a far larger gradient. Skips this row.
+    // Skips row 0 of the weight's gradient. All targets are token 0, so this row has far larger
+    // gradients than the others.
     for (size_t i = static_cast<size_t>(channels); i < values.size(); ++i) {
       largest = std::max(largest, std::fabs(exact[i]));
       difference = std::max(difference, std::fabs(values[i] - exact[i]));
@@ -188,8 +189,8 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = random_indices({rows}, 3, vocabulary);
   const int64_t gradients = (rows + vocabulary) * channels * dtype_size(dtype);
-  // With 16-bit types, the peak includes an f32 sum of the weight's gradient. It also includes the
-  // gradient of the logits, unless this gradient overwrites the logits.
+  // In bf16, the peak also includes an f32 sum of the weight's gradient. If the forward computes no
+  // gradients, the peak also includes a buffer for the gradient of the logits.
   const int64_t extra = dtype == DType::f32           ? 0
                         : gradient_in_forward(dtype) ? vocabulary * channels * 4
                                                      : elements * 2 + vocabulary * channels * 4;

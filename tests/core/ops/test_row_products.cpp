@@ -156,8 +156,8 @@ TEST_CASE("row_products: infinite values do not spoil gradients that do not depe
   const Tensor right_indices = Tensor::from<int32_t>({2, 1}, std::vector<int32_t>{1, 0});
   for (const bool squares : {false, true}) {
     CAPTURE(squares);
-    // If the loss contains the squares, the gradient of a looked-up bias depends on the bias
-    // itself. In this case the biases of rows 0 and 1, which are looked up, are finite.
+    // With the squares in the loss, the gradient of a looked-up bias depends on the bias itself. So
+    // the biases of rows 0 and 1, which are looked up, are finite in this case.
     const float looked_up = squares ? 1 : infinity;
     const std::vector<float> biases{looked_up, looked_up, infinity};
     const Tensor left = leaf(Tensor::from({3, 1}, biases));
@@ -171,8 +171,9 @@ TEST_CASE("row_products: infinite values do not spoil gradients that do not depe
       CHECK(doubles(gradient_of(bias)) == std::vector<double>{expected, expected, 0});
     }
   }
-  // Here the left side has no indices. The loss multiplies the squares by 0, so the infinite rows
-  // must not make their gradient NaN.
+  // Here the left table has no indices, and all its rows are infinite. The squares have the factor
+  // 0 in the loss. Backward must not multiply this 0 by the infinite rows, because the product
+  // would be NaN.
   const Tensor rows = leaf(Tensor::full({2, 4}, infinity));
   const auto y = ops::row_products({rows}, {ones, right_indices}, true);
   backward(ops::sum(y.products) + 0.0f * y.squares);
