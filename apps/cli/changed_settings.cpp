@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <set>
+#include <utility>
 
 #include "core/error.h"
 #include "models/image/resnet.h"
@@ -36,12 +37,17 @@ bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullp
 
 // Returns true if an image model has tensors of other shapes for images of side `now` than for
 // images of side `before`. In a VGG, the first linear layer has weights for each pixel that remains
-// after the pools, and each pool halves the side. In a ResNet, only the first convolution depends
-// on the side: its kernel is smaller for small images.
+// after the pools, each of which halves the side, and the hidden layers are narrower for small
+// images. In a ResNet, only the first convolution depends on the side: its kernel is smaller for
+// small images.
 bool depends_on_size(const std::string& model, const std::string& now, const std::string& before) {
   if (model.starts_with("vgg")) {
-    const size_t pools = models::VggConfig::preset(model, {}).stages.size();
-    return std::atoll(now.c_str()) >> pools != std::atoll(before.c_str()) >> pools;
+    const auto shape = [&](const std::string& text) {
+      const int64_t side = std::atoll(text.c_str());
+      const auto config = models::VggConfig::preset(model, {.side = side});
+      return std::pair(side >> config.stages.size(), config.hidden);
+    };
+    return shape(now) != shape(before);
   }
   const auto small_images = [&](const std::string& side) {
     return models::ResNetConfig::preset(model, {.side = std::atoll(side.c_str())}).small_images;

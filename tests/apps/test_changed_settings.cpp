@@ -87,6 +87,7 @@ TEST_CASE("the tensors of a checkpoint depend on the model and on the optimizer'
   CHECK_FALSE(is_fixed("model.dropout", "0.5", "0"));
   CHECK(is_fixed("model.epsilon", "not set", "0.01"));
   CHECK(is_fixed("model.image_size", "64", "32", {{"model.name", "vgg11"}}));
+  CHECK(is_fixed("model.image_size", "65", "64", {{"model.name", "vgg11"}}));
   CHECK_FALSE(is_fixed("model.image_size", "230", "224", {{"model.name", "vgg11"}}));
   CHECK_FALSE(is_fixed("model.image_size", "64", "32", {{"model.name", "resnet18"}}));
   CHECK_FALSE(is_fixed("model.image_size", "224", "96", {{"model.name", "resnet18"}}));
