@@ -9,7 +9,7 @@ namespace tessera::apps {
 struct ReportOptions {
   std::vector<std::string> logs;
   std::vector<std::string> names;  // as many as logs, or none
-  std::string out;                 // empty: no page, only CSV or TensorBoard's events
+  std::string out;                 // path of the HTML page; empty: no page is written
   std::string csv;
   std::string tensorboard;
 };

@@ -60,8 +60,8 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
       .add("context", options.model.context)
       .add("vocab", options.model.vocab)
       .add("dropout", options.model.dropout);
-  // The epsilon of another program's weights may differ from Tessera's default. The header lists
-  // such an epsilon, so that a resume compares it.
+  // Weights of another program may come with another epsilon of the layer norms than Tessera's.
+  // Checkpoints record the members of the header, so a resume with a different epsilon is refused.
   const float epsilon = options.model.epsilon;
   if (epsilon != models::GptConfig().epsilon) model.add("epsilon", epsilon);
   model.add("parameters", parameter_count);

@@ -87,7 +87,7 @@ class Parameter {
 
   /// Sets how many operations of a micro-batch look up rows of this table; 0 if the parameter is
   /// not a table. Only optim/plan reads the setting, mainly to predict traffic: at ZeRO stage 3,
-  /// each of these operations fetches rows of a row-sparse table from other ranks.
+  /// each of these operations fetches rows of a row-sparse table from their owners.
   void set_lookups(int64_t lookups) const { state_->lookups = lookups; }
   int64_t lookups() const { return state_->lookups; }
 

@@ -66,7 +66,8 @@ struct StepWork {
   /// run. `bits` has further settings that change the bits of results.
   dist::Settings run = {};
   dist::Settings bits = {};
-  /// Metadata of a file of the model's weights. Checkpoints record the metadata for export_weights.
+  /// The metadata that any file of the model's weights gets. The loop only passes them on to the
+  /// checkpoints, from which export_weights makes such files.
   std::map<std::string, std::string> weights = {};
 };
 
@@ -98,8 +99,8 @@ class StepLoop {
   /// job, for example if a function of StepWork throws, or if a loss or gradient is not finite and
   /// losses are not scaled.
   void train();
-  /// Returns the counts since first_step: logged steps, skipped steps (they are logged too), saves,
-  /// and rows of row-sparse tables.
+  /// Returns what was counted since first_step: logged steps, among them the skipped ones; saves;
+  /// and how many rows of row-sparse tables were looked up, sent and updated.
   const StepCount& count() const { return count_; }
   /// Returns an error message if a save of weights has failed and no later save has made up for it
   /// (WeightSaves::failure), else an empty text. The same on every rank.

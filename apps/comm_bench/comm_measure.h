@@ -36,9 +36,10 @@ class CommMeasurement {
   CommMeasurement(dist::Communicator& communicator, const CommPlan& plan);
 
   /// Measures a collective on buffers of `bytes` bytes, at most the plan's max_bytes. `bytes` must
-  /// be a multiple of the number of ranks times the size of an element. Pieces are equal, except
-  /// that exchange_v and all_gather_v use unequal ones with three or more ranks and at least two
-  /// elements per rank. A barrier and a split cannot be measured. all_reduce needs f32.
+  /// be a multiple of the number of ranks times the size of an element. A buffer of N * n elements
+  /// has N pieces, one for each rank. The pieces have n elements each, except that exchange_v and
+  /// all_gather_v use pieces of different sizes if N is at least 3 and n at least 2. A barrier and
+  /// a split cannot be measured. all_reduce needs f32.
   /// send_receive sends the buffer to the next rank of a ring. Collective; all ranks get the same
   /// result.
   CommResult measure(dist::Collective collective, int64_t bytes);

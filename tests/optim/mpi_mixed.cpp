@@ -85,7 +85,8 @@ TEST_CASE("frozen parameters have neither gradients nor state") {
 }
 
 TEST_CASE("stage 3: a frozen block is gathered for both forward and backward") {
-  // Backward passes through the frozen layer 1 to the trained layer 0, so it reads layer 1, too.
+  // The gradient of the trained layer 0 is computed through the frozen layer 1, so backward reads
+  // the weight of layer 1 too.
   const auto run = [](const dist::World& world, int stage) {
     LayeredModel model;
     freeze(model, "1.");

@@ -17,10 +17,10 @@
 namespace tessera::train {
 
 struct ImportedTensor {
-  optim::StateTensor of;  // F32, or I64 [] for a count
+  optim::StateTensor of;  // of dtype F32; or a scalar of dtype I64, a number of updates
   /// For F32: reads elements [begin, begin + out.size()). The function keeps its file open.
   std::function<void(int64_t begin, std::span<float> out)> read = nullptr;
-  int64_t count = 0;  // for I64: the value
+  int64_t count = 0;  // for I64: the number of updates
 };
 
 /// The contents of a weights file.
@@ -42,8 +42,8 @@ struct ImportedWeights {
 ///  - any file of F32, F16 and BF16 tensors. Its tensors become parameters of the same names,
 ///    except running statistics, which are recognised by their names.
 /// Throws an InputError that names the file if it cannot be imported, and the tensor if one tensor
-/// is the reason. Running means and variances are checked later, when ImportedTensor::read reads
-/// them.
+/// is the reason. Whether the elements of running means and variances are valid is checked later,
+/// when ImportedTensor::read reads them.
 ImportedWeights open_imported_weights(const std::string& path);
 
 /// The state that an optimizer keeps for the parameters.
