@@ -51,7 +51,7 @@ using namespace tessera;
 
 struct Options {
   std::string preset = "micro";
-  // In the next five members, 0 means the size of the preset (see sizes).
+  // In the next five members, 0 means the default size (see sizes).
   int64_t layers = 0;
   int64_t heads = 0;
   int64_t width = 0;

@@ -210,8 +210,8 @@ GradMode::~GradMode() {
 /// number of awaited contributions (Leaf::awaited) falls to zero.
 ///
 /// The backward of a node may run operations again (InputGradients::differentiate_through). A
-/// nested pass then visits only the nodes of these operations, and adds to the outer pass's
-/// gradients. Its caller calls check_gradients_begun, because begin_gradients would drop them.
+/// nested pass then visits only the nodes of these operations. It adds to the gradients of the
+/// outer pass, so check_gradients_begun replaces begin_gradients, which would drop these gradients.
 class BackwardPass {
  public:
   /// Collects the nodes that led to `outputs`, except those with a sequence number below `begin`.

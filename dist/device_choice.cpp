@@ -22,8 +22,8 @@ constexpr int most_threads = 4096;  // per rank
 
 // Parses OMP_NUM_THREADS: a number of threads, or a list with a number for each level of nested
 // parallelism. Returns the first number, or 0 if the text is invalid. The caller refuses invalid
-// text. libgomp would ignore it and use all cores, and the bits of a run's results depend on the
-// number of threads.
+// text, because libgomp would ignore this text and use all cores. The number of threads affects the
+// bits of a run's results.
 int64_t first_of_list(const std::string& text) {
   std::istringstream list(text);
   int64_t first = 0;

@@ -40,8 +40,9 @@ World world_of_group(const World& world, std::shared_ptr<Communicator> communica
 
 Mesh::Mesh(const World& world, std::vector<Axis> axes) : axes_(std::move(axes)) {
   check_axes(axes_, world.size);
-  int stride = world.size;  // in the loop: difference in rank between neighbours along the axis
+  int stride = world.size;
   for (const auto& [name, size] : axes_) {
+    // `stride` becomes the difference in rank between neighbours along this axis.
     stride /= size;
     if (size == world.size) {  // reuse the job's communicator, which already has its staging
       groups_.push_back(world);

@@ -84,9 +84,9 @@ FiberStacks::~FiberStacks() {
 char* FiberStacks::open(int number) {
   if (number >= count_) throw std::bad_alloc();
   // When an exception is thrown, the address sanitizer unpoisons the memory from the running frame
-  // up to the upper end of all stacks. If this memory has more than 64 MiB, it stays poisoned, and
-  // the sanitizer may later report errors that do not exist. To keep this memory small, the stacks
-  // are used from the upper end down: stack 0, which is used first, is the uppermost.
+  // up to the upper end of all stacks, but only if this memory has at most 64 MiB. If the memory
+  // stays poisoned, the sanitizer may later report errors that do not exist. To keep this memory
+  // small, the stacks are used from the upper end down: stack 0, used first, is the uppermost.
   const auto place = static_cast<size_t>(count_ - 1 - number);
   char* const low = mapping_ + place * (guard_bytes_ + stack_bytes_) + guard_bytes_;
   if (mprotect(low, stack_bytes_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();

@@ -36,10 +36,10 @@ const std::set<std::string> always_free = {
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
 // Returns true if an image model has tensors of other shapes for images of side `now` than for
-// images of side `before`. In a VGG, the first linear layer has weights for each pixel that remains
-// after the pools, each of which halves the side, and the hidden layers are narrower for small
-// images. In a ResNet, only the first convolution depends on the side: its kernel is smaller for
-// small images.
+// images of side `before`. In a VGG, each pool halves the side, and the first linear layer has
+// weights for each remaining pixel. The hidden layers of a VGG are also narrower for small images.
+// In a ResNet, only the first convolution depends on the side: its kernel is smaller for small
+// images.
 bool depends_on_size(const std::string& model, const std::string& now, const std::string& before) {
   if (model.starts_with("vgg")) {
     const auto shape = [&](const std::string& text) {

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 struct Written {
   GivenPath output;  // as the error names it
-  fs::path file;     // the file to be written; for an output folder, a stand-in for its files
+  fs::path file;     // the file to be written; if the output is a folder, a made-up file in it
 };
 
 std::vector<Written> written_by(const GivenPaths& paths) {

@@ -106,11 +106,11 @@ struct RunFlags {
 /// and "Checkpoints".
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
 
-/// Fills in the seed and the path of the log (imply_log in log_file.h). fill_run does this too. But
-/// data may depend on the seed, so a program that reads its data before fill_run must call this
-/// function before it reads them. Throws InputError if the seed is negative, if --checkpoint names
-/// a single checkpoint instead of a folder of checkpoints, or if --init names a checkpoint instead
-/// of weights (check_not_a_checkpoint).
+/// Fills in the seed and the path of the log (imply_log in log_file.h). fill_run does this too. A
+/// program that reads its data before fill_run must first call this function, because data may
+/// depend on the seed. Throws InputError if the seed is negative, if --checkpoint names a single
+/// checkpoint instead of a folder of checkpoints, or if --init names a checkpoint instead of
+/// weights (check_not_a_checkpoint).
 void fill_before_data(const GivenRun& given, RunOptions& options);
 
 /// Completes `options` from the given flags and from `defaults`. The defaults must be those for the

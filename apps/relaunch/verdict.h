@@ -57,7 +57,8 @@ struct Verdict {
 ///   5. Ranks are silent: the silent ranks are lost.
 ///   6. Otherwise: failed.
 ///
-/// A rank is silent if it reported nothing after its start, although other ranks did.
+/// A rank is silent if it reported nothing after its start, although other ranks did. A rank is
+/// stopped if a signal such as SIGSTOP had stopped its program when mpirun ended the rank.
 ///
 /// A rank that timed out lists the ranks for which it waited. Listed ranks that timed out too are
 /// not absent. Of the remaining listed ranks, those that were stopped are absent. If none was

@@ -250,8 +250,9 @@ void free(int, void* data, void* stream, const MemoryLedger* captured) {
   const MemoryLedger* const now = running != nullptr ? running->memory.get() : nullptr;
   if (captured != now) {
     // If the memory was allocated outside of any capture, it is freed when the running capture
-    // ends. Otherwise the memory has outlived the capture that allocated it. A capture whose memory
-    // outlives it fails, and its graph never runs, so there is nothing to free.
+    // ends. Otherwise the memory was allocated in a capture that has ended without freeing it.
+    // Graph's constructor throws for such a capture. So the graph never runs, and there is nothing
+    // to free.
     if (captured == nullptr) running->freed.emplace_back(data, stream);
     return;
   }

@@ -1,5 +1,5 @@
 // Shared by the CUDA kernels of causal_attention. Finds a head in packed qkv, assigns tiles to
-// thread blocks, and multiplies tiles in shared memory on tensor cores. For f32, and if
+// thread blocks, and multiplies tiles in shared memory on tensor cores. If the type is f32, or if
 // on_tensor_cores() returns false, attention_plain.cuh multiplies the tiles without tensor cores.
 //
 // A warp owns 16 * M rows of a product (M is 1 or 2), and all columns of these rows. Four lanes
@@ -297,11 +297,11 @@ __device__ void hide_earlier_queries(float (&scores)[M][N][4], int row, int colu
   });
 }
 
-/// Multiplies row 16 m + 8 half + lane / 4 of a warp's result (16 M, D) by factor(m, half), and
-/// writes the rows to the tokens from `first` on. A lane holds its part of a row in pieces of 4
-/// adjacent bytes, but one store can write 16. So the warp first copies the result to shared
-/// memory, into the rows of `tile` from `row` on, which no other warp uses. Then the warp stores 16
-/// bytes at a time.
+/// Multiplies each row of a warp's result (16 M, D) by a factor, and writes the rows to the tokens
+/// from `first` on. The factor of row 16 m + 8 half + lane / 4 is factor(m, half). A lane holds its
+/// part of a row in pieces of 4 adjacent bytes, but one store can write 16. So the warp first
+/// copies the result to shared memory, into the rows of `tile` from `row` on, and then stores 16
+/// bytes at a time. No other warp may use these rows of `tile`.
 template <int D, class T, int M, class Factor>
 __device__ void store_rows(Slice<T> to, int first, int tokens, const float (&c)[M][D / 8][4],
                            const Factor& factor, T* tile, int row) {

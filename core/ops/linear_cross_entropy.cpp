@@ -8,11 +8,11 @@
 // gradient of these logits, and computes the chunk's part of dx and dweight from this gradient. The
 // backward only multiplies dx and dweight by the gradient of the loss.
 //
-// In all other cases, logits are f32, and the backward computes the gradients. If one chunk has all
-// rows, its logits are kept for the backward. Otherwise the backward computes the logits of each
-// chunk again, which costs one more product and saves memory. The products for dx and dweight need
-// the gradient of the logits in the operands' dtype. So an f32 gradient overwrites the logits, and
-// a 16-bit gradient has its own buffer.
+// With other operands, or on the CPU, logits are f32, and the backward computes the gradients. If
+// one chunk has all rows, its logits are kept for the backward. Otherwise the backward computes the
+// logits of each chunk again, which costs one more product and saves memory. The products for dx
+// and dweight need the gradient of the logits in the operands' dtype. So an f32 gradient overwrites
+// the logits, and a 16-bit gradient has its own buffer.
 //
 // With 16-bit operands on CUDA, if V is not a multiple of 64, the products read a copy of the
 // weight with logits_columns(V) rows: the V rows of the weight, and then rows of zeros. The logits

@@ -45,8 +45,8 @@ std::string sum_message(const SumReport& report, int64_t ranks, const Batch& bat
       "expected",
       report.wrong.size(), report.wrong[0], report.ratio);
   const auto n = static_cast<double>(ranks);
-  // A wrong program may divide by M, the number of micro-batches in a step. It may take M from this
-  // step's batch, or from `training`, where M is 7.
+  // A wrong program may divide by the number of micro-batches in this step. Or it may always divide
+  // by 7, the number in `training`.
   int64_t divisor = 0;
   for (const int64_t m : {batch.micro_batches(), training.batch.micro_batches()}) {
     if (near(report.ratio, 1 / static_cast<double>(m))) divisor = m;

@@ -83,9 +83,9 @@ std::string traffic_message(const Trial& trial, const dist::Communicator& commun
 }
 
 // Returns a message if more than a third of the exchanges do not overlap with backward. An exchange
-// overlaps if a gradient becomes complete between the exchange's start and its wait. In the
-// reference solution one exchange in six does not overlap, because the gradient of the next layer's
-// weight needs the memory of the exchanged bucket at once.
+// overlaps if a gradient becomes complete between the exchange's start and its wait. Even in the
+// reference solution, one exchange in six does not overlap, because the next gradient needs the
+// memory of the exchanged bucket at once.
 std::string overlap_message(const Trial& trial) {
   const auto& list = trial.events.list();
   int64_t exchanges = 0;

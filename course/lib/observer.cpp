@@ -85,7 +85,7 @@ class Observer::Queue {
   Events& events_;
   int64_t first_ = 0;  // number of the first call that is not made yet
   std::deque<Pending> pending_;
-  std::map<int64_t, Started> unwaited_;  // by number: calls not waited for; cleared by finish()
+  std::map<int64_t, Started> unwaited_;  // calls not waited for, by their number
 };
 
 namespace {

@@ -39,8 +39,8 @@ class TextLines {
   ///   - a line is empty, and a later line is not,
   ///   - compressed data is damaged or cut short, or
   ///   - compressed data expands to more than 64 MiB and to more than 100 times its compressed
-  ///     size. Real data expands at most about ten times, and more text could exhaust the caller's
-  ///     memory.
+  ///     size, because such data could exhaust the caller's memory. Real data expands at most about
+  ///     ten times.
   /// Throws Error if reading the file fails.
   bool next(std::string_view& line);
 

@@ -56,7 +56,7 @@ Ratings take_marked(Ratings& ratings, const Marks& marks) {
 }
 
 // Returns true if rating b counts as later than rating a. Rating b must come after rating a in the
-// file. So b counts as later if the times are equal, or if there are no times.
+// file. If times are equal or absent, the order in the file decides, so the result is true.
 bool is_later(const Ratings& ratings, uint32_t a, uint32_t b) {
   return ratings.times.empty() || !ratings.is_earlier(b, a);
 }

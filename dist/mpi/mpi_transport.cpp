@@ -17,12 +17,12 @@ constexpr int64_t KiB = 1024;
 constexpr int64_t direct_chunk_bytes = 1024 * KiB;
 
 // Returns the size of a staging slot, which holds one chunk. Staging has two slots for each peer,
-// and one more slot for share(). With up to 65 ranks, the slots of all peers take at most 8 MiB.
-// With more ranks they take more, because a slot has at least 64 KiB. A slot has at most 1 MiB: at
-// 2 ranks, larger chunks were no faster, and chunks of 512 KiB were 15 % slower than 1 MiB.
-//
-// A chunk must have whole blocks of 256 elements (Communicator::Receive), so the size is a multiple
-// of 256 elements of 8 bytes, the largest elements.
+// and one more slot for MpiTransport::share().
+//  - A slot has 64 KiB to 1 MiB. Within these bounds, the slots of all peers take about 8 MiB.
+//  - At 2 ranks, chunks of 512 KiB were 15 % slower than chunks of 1 MiB, and chunks of more than
+//    1 MiB were no faster.
+//  - A chunk must have whole blocks of 256 elements (Communicator::Receive). The largest elements
+//    have 8 bytes, so the size is a multiple of 256 * 8 bytes.
 int64_t staging_chunk_bytes(int64_t ranks) {
   constexpr int64_t unit = 256 * 8;
   const int64_t share = 8 * 1024 * KiB / (2 * std::max<int64_t>(ranks - 1, 1));

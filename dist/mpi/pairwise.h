@@ -46,8 +46,8 @@ class Pairwise {
   void send(int peer, const std::byte* data, int64_t bytes, int64_t chunk);
   /// There must be at most one receive per peer.
   void receive(int peer, std::byte* data, int64_t bytes, int64_t chunk);
-  /// Receives through the two slots of `chunk` bytes each that begin at `slots`. Returns the index
-  /// of this stream of chunks, which await and release take.
+  /// Receives chunks into two slots of `chunk` bytes each, the first at `slots`. Returns the
+  /// stream's index, for await() and release().
   int receive_staged(int peer, std::byte* slots, int64_t bytes, int64_t chunk);
 
   /// Posts the first chunks.

@@ -85,9 +85,9 @@ std::string_view without_gpt_prefix(std::string_view name);
 bool has_gpt_tensors(const nn::SafetensorsReader& file);
 
 /// Throws InputError if config.json beside `path` describes a GPT whose sizes or epsilon differ
-/// from the model's. The check makes crashes harmless: GptWriter replaces config.json before the
-/// weights, so a crash in between leaves the new config.json beside the earlier weights. The two
-/// fit each other if sizes and epsilon are equal.
+/// from the model's. GptWriter replaces config.json first, and then the weights at `path`. A crash
+/// in between leaves the new config.json beside the old weights. This check ensures that the new
+/// config.json fits the old weights too.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
 /// Throws InputError if

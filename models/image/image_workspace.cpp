@@ -54,10 +54,10 @@ int64_t ImageWorkspace::conv2d(const Conv2dSizes& sizes, bool has_bias, bool wan
   return std::max(forward, kernels::conv2d_backward_workspace(context, sizes, dtype, wanted));
 }
 
-// Does not count two small workspaces: for the update of the running statistics, and for averages
-// over the parts of a batch (BatchParts in core/image_ops.h). Each has at most 8 bytes per channel.
-// Neither can raise the peak, because the kernel for the batch's statistics has at least as much
-// workspace, and frees it before.
+// Two small workspaces are not counted: one for the update of the running statistics, and one for
+// averages over the parts of a batch (BatchParts in core/image_ops.h). Each has at most 8 bytes per
+// channel. Neither raises the peak, because the kernel that computes the batch's statistics runs
+// earlier, with at least as much workspace, and has freed its workspace by then.
 int64_t ImageWorkspace::batch_norm(int64_t rows, int64_t channels) const {
   const NormWorkspace norm = context.device.is_cpu()
                                  ? cpu_norm(rows, channels)

@@ -154,7 +154,8 @@ class Tape {
 
  private:
   /// Counts the workspace for row_products' sum of squares. `entries` is the number of rows of the
-  /// right table, `left_entries` of the left table, or 0 if the left side is not a table.
+  /// right table. `left_entries` is the number of rows of the left table, or 0 if the left side is
+  /// not a table.
   ///   - The CPU handles one side at a time. It holds an fp64 sum for every 64 rows. For a table,
   ///     it also holds the number of lookups of each row.
   ///   - CUDA holds an f32 square for each lookup, and the workspace of the kernel that adds them.

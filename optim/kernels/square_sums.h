@@ -9,9 +9,12 @@
 namespace tessera {
 
 /// sums[i] = the fp64 sum of squares of block i of x (blocks of 256 elements). sums is in memory of
-/// the context's device. Also replaces each -0.0 in x by +0.0. An ordered reduction adds gradients
-/// to +0.0, so its sums have no -0.0. But GradientsInSums writes a gradient into the sum without
-/// this addition. The replacement gives both the same bits.
+/// the context's device.
+///
+/// Also replaces each -0.0 in x by +0.0, so that gradient sums have the same bits with and without
+/// GradientsInSums. Without GradientsInSums, an ordered reduction adds gradients to +0.0, so its
+/// sums have no -0.0. With GradientsInSums, a step's first gradient is written directly into the
+/// sum, and may contain -0.0.
 TESSERA_KERNEL(block_square_sums, std::span<double> sums, const Tensor& x)
 
 }  // namespace tessera

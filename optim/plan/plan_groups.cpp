@@ -55,10 +55,11 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
     //  - blocks whose values backward does not read, such as frozen blocks at the beginning, or a
     //    block that has only an embedding table.
     blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
-    // One operation of forward reads a layer's weight and bias. So if blocks[0] is the bias and
-    // blocks[1] is the weight of one layer, blocks[1] too is still gathered when backward begins.
-    // The plan assumes such a pair if both are single buckets outside of the model's blocks
-    // (Module::begin_block), and backward does not read blocks[0], as it reads no bias.
+    // If blocks[0] is the bias and blocks[1] is the weight of one layer, blocks[1] too is still
+    // gathered when backward begins, because one operation of forward reads both. The plan assumes
+    // such a pair under two conditions:
+    //  - Each of the two is a single bucket outside of the model's blocks (Module::begin_block).
+    //  - Backward does not read the values of blocks[0]. This holds for every bias.
     const auto is_alone = [&](const PlanBlock& block) {
       return buckets[static_cast<size_t>(block.first_bucket)].block < 0;
     };

@@ -207,11 +207,11 @@ std::string dense_table_advice(const PlanInput& input) {
 
 namespace {
 
-/// Returns f(1) + f(2) + ... + f(count) for an f that varies as slowly as a power of its argument,
-/// with a relative error below 1e-12. Only the first 2^14 terms are added one by one, because 10^8
-/// terms would take seconds. The Euler-Maclaurin formula gives the sum f(a) + ... + f(b) of the
-/// other terms: the integral of f from a - 1/2 to b + 1/2, and one correction. Gauss-Legendre
-/// quadrature gives the integral, with eight points in each interval [x, 1.125 x].
+/// Returns f(1) + f(2) + ... + f(count) with a relative error below 1e-12. f must vary slowly, as
+/// a power x^-s does. Only the first 2^14 terms are added one by one, because 10^8 terms would take
+/// seconds. The sum of the other terms, f(a) + ... + f(b), is the integral of f from a - 1/2 to
+/// b + 1/2, plus one correction (Euler-Maclaurin formula). The integral is computed by
+/// Gauss-Legendre quadrature, with eight points in each interval [x, 1.125 x].
 template <class F>
 double sum_of(int64_t count, const F& f) {
   constexpr int64_t first_terms = int64_t{1} << 14;

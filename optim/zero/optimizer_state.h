@@ -52,8 +52,8 @@ class StateSource {
   virtual std::vector<int64_t> parameter_events() const { return {}; }
 };
 
-/// The kind of a parameter's values: of a trained f32 parameter, its own values; of a trained f16
-/// or bf16 parameter, its f32 master weights; of a frozen parameter, its values in its own dtype.
+/// The kind of the tensor that holds a parameter's values. For a trained f16 or bf16 parameter, the
+/// tensor holds the f32 master weights. For all other parameters, it holds the values themselves.
 inline constexpr const char* value_kind = "value";
 /// The kind of the tensor that counts a trained parameter's updates: i64 [].
 inline constexpr const char* updates_kind = "updates";

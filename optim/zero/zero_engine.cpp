@@ -16,13 +16,14 @@
 namespace tessera::optim {
 namespace {
 
-// Throws unless the loss is one f32 number with history. Returns the loss or, if it is a parameter,
-// a copy, because at stage 3 the values of a parameter are gathered only for operations.
+// Throws unless the loss is one f32 number with history. Returns the loss or, if the loss is itself
+// a parameter, a copy. The reducer needs the copy at stage 3: it reads the loss outside of
+// operations, but the values of a parameter are gathered only for operations.
 //
-// Without this check, the reducer would throw, but its errors are worse. For a wrong shape or
-// dtype, its error only says that a copy does not fit. For a loss without history, its error comes
-// after the beginning of backward is logged, and then the caller can no longer skip() the
-// micro-batch.
+// Without this check, the reducer would throw later, with worse errors. For a wrong shape or dtype,
+// its error would only say that a copy does not fit. For a loss without history, its error would
+// come after the reducer has logged the beginning of backward. The caller could then no longer
+// skip() the micro-batch.
 Tensor checked_loss(const Tensor& given) {
   TESSERA_CHECK(given.elements() == 1 && given.dtype() == DType::f32,
                 "backward: the loss is {} {}, expected one f32 number", dtype_name(given.dtype()),

@@ -7,6 +7,7 @@
 // one rank, rank 0 does it.
 //
 //   throw memory input-one kill segv exit abort hang return mpi
+//                   fails in the way that the name says
 //   stop stall      is stopped, or sleeps for ever; the timeout is 2 s
 //   suspend         sleeps for 2 s, while the test stops all ranks; the timeout is 4 s
 //   other-call      makes a different call than the other ranks

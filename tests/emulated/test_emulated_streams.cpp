@@ -163,8 +163,8 @@ TEST_CASE("emulated: pinned memory that changes before its copy is done spoils t
 }
 
 TEST_CASE("emulated: freeing memory before another stream has read it shows") {
-  // The second stream reads `block`, and the first stream frees it. With the event, the first
-  // stream frees it after the read.
+  // The second stream reads `block`, and the first stream frees it. If `with_event` is true, the
+  // first stream waits for the read before it frees `block`.
   const auto freed_too_early = [](bool with_event) {
     return seeds_deferred_where([&] {
       const Setup s;

@@ -190,8 +190,8 @@ std::pair<DType, DType> generated_dtypes() {
 // because Adam's updates hardly depend on the magnitude of the gradients.
 void check_close(const TrainingResult& result, const Variant& variant) {
   const TrainingResult& expected = reference(variant.dtype, variant.grad_shard);
-  // `result` may have added gradients in another order than the reference. The results then differ
-  // in rounding, and bf16 sums are rounded more coarsely than f32 sums.
+  // The run may have added gradients in another order than the reference run, so rounding may
+  // differ. bf16 sums get a larger tolerance, because they are rounded more coarsely than f32 sums.
   const double tolerance = variant.grad_shard == DType::f32 ? 1e-3 : 1e-2;
   const float loss = expected.losses.at(result.losses.size() - 1);
   CHECK(result.losses.back() == Catch::Approx(loss).epsilon(tolerance));

@@ -233,7 +233,7 @@ TEST_CASE("a group is checked only with the rules that update its parameters") {
   const optim::UpdateRule adamw = optim::AdamW{};
   const dist::World world = lone_world();
   // Makes an optimizer with a momentum in group 1. If `tables` is true, group 1 consists of the
-  // tables. If `tables` is false, group 1 consists of all other parameters.
+  // row-sparse tables. If `tables` is false, group 1 consists of all other parameters.
   const auto make = [&](bool tables, const optim::UpdateRule& rule,
                         const optim::UpdateRule& table_rule) {
     TableModel model(TableRun{});

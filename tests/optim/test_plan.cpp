@@ -145,7 +145,7 @@ TEST_CASE("plan: headers take 32 bytes per call and peer") {
   CHECK(calls(2) == 2 + 1 + 3 + 1);
   input.sync_batch_norm = true;
   CHECK(calls(2) == 2 + 1 + 3 + 2 * 3);  // 3 calls for each of the 2 batch norms
-  input.fixed_statistics = 8;            // 8 of the 20 belong to a third norm and are not sent
+  input.fixed_statistics = 8;            // a third norm has fixed statistics, which are not sent
   CHECK(sent(plan(input, 0), dist::Traffic::statistics) == (20 - 8) * 2 * 4 * (input.ranks - 1));
   input.header_bytes = 0;  // as over NCCL
   CHECK(calls(2) == 0);

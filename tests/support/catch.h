@@ -4,7 +4,7 @@
 
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
-using Catch::Approx;  // version 2 declares a global Approx, which some tests use
+using Catch::Approx;  // some tests use a global Approx, which only version 2 declares
 #else
 #include <catch2/catch.hpp>
 

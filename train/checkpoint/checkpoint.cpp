@@ -271,7 +271,8 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) 
     if (!has_manifest(old.string())) continue;
     if (step <= newest && kept++ < keep) continue;
     // commit_checkpoint may have failed to remove the folder that `old` replaced. The replaced
-    // folder is removed first: without `old`, remove_partial_checkpoints would restore it.
+    // folder must be removed before `old`, because remove_partial_checkpoints would restore the
+    // replaced folder if `old` were missing.
     fs::remove_all(old.string() + replaced_end);
     // Renames the folder before removing it. A folder whose removal is interrupted is then not
     // mistaken for a checkpoint.

@@ -53,8 +53,8 @@ MadeFolders::~MadeFolders() {
 
 std::error_code MadeFolders::make(const std::string& folder) {
   // Tries to make each folder of the path, from the topmost down. The attempt may fail although the
-  // folder exists, for instance at an automount. So when a folder is made or found, the errors of
-  // its parents are dropped, because its parents must exist.
+  // folder exists, for instance at an automount. But if a folder is made or found, all its parents
+  // exist, so the errors of its parents are dropped.
   std::error_code first, error;
   fs::path path;
   for (const fs::path& part : fs::absolute(folder, error)) {

@@ -26,7 +26,8 @@ struct ImportOptions {
   /// Number of finished steps. nullopt: the count of updates in the file `moments`, where all
   /// parameters must have the same count. If there is no such file, the number is 0.
   std::optional<int64_t> step = std::nullopt;
-  int64_t shard_bytes = int64_t{1} << 28;  // most bytes of tensors in a file, and in memory
+  /// Maximum bytes of the tensors in one file. Only one file's tensors are in memory at a time.
+  int64_t shard_bytes = int64_t{1} << 28;
 };
 
 struct ImportedCheckpoint {

@@ -159,10 +159,10 @@ void RunCheckpoints::after_step(int64_t done, int64_t skipped, uint8_t notes) {
   if (phase_ != Phase::idle && (notes & busy_note) == 0) advance();
   if (!saves(done, notes)) return;
   const bool asked_for = (notes & save_note) != 0;
-  // Clears this rank's save note if the code below answers it: by starting a checkpoint, or by
-  // warning that a requested checkpoint is skipped. Both also answer a late signal, which came
-  // after this rank sent its notes for this step. Skipping a scheduled checkpoint does not answer a
-  // late signal, so the signal's note stays and is sent in the next step.
+  // Clears this rank's save note if a checkpoint starts below, or if a requested checkpoint is
+  // skipped with a warning. If only a scheduled checkpoint is skipped, the save note of a late
+  // signal stays and is sent in the next step. A signal is late if it came after this rank had sent
+  // its notes for this step.
   if (phase_ == Phase::idle || asked_for) asked &= static_cast<uint8_t>(~save_note);
   // There is one copy and one thread, so only one checkpoint is written at a time.
   if (phase_ != Phase::idle) return skip(done, asked_for);

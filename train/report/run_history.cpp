@@ -128,9 +128,10 @@ class History {
       add_settings(line);
       if (type == "resume" && has_step) {
         result_["resumes"].push_back(line["step"]);
-        // The line of an asynchronous checkpoint comes after lines of later steps. A run that
-        // resumes from the checkpoint removes all lines from the first later step on, including the
-        // checkpoint's line. So the resume line adds the checkpoint.
+        // The log may lack the line of the checkpoint from which the run has resumed. The line of
+        // an asynchronous checkpoint comes after lines of later steps. The resumed run removes the
+        // first line of a later step and all lines after it. So the resume line adds the
+        // checkpoint.
         Json& saved = result_["checkpoints"];
         if (saved.empty() || saved.back() != line["step"]) saved.push_back(line["step"]);
       }

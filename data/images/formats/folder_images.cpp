@@ -14,9 +14,9 @@ namespace fs = std::filesystem;
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-// Returns true if `path` is the same folder as one of the folders above it, as a link to ".." is.
-// The folders above /a/b/c are /a/b, /a and /, even if /a/b is a link to another place. They
-// include all folders through which the search has come, so a cycle of several links is found too.
+// Returns true if the link `path` leads to a folder above it, as a link to ".." does. The folders
+// above /a/b/c are /a/b, /a and /, even if /a/b is a link too. The search has come through these
+// folders, so a cycle of several links is found too.
 bool leads_above(const fs::path& path) {
   std::error_code error;  // ignored: a folder that cannot be examined is not the same
   fs::path above = fs::absolute(path);

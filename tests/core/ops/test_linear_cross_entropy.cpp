@@ -42,9 +42,9 @@ void check_against_reference(DType dtype, float loss_scale, int64_t rows, int64_
   for (const double logit : logits) largest = std::max(largest, std::fabs(logit));
   const double logit_error = rounded ? largest / 256 : 0;
   CHECK(std::fabs(loss.item() - expected.loss) <= 1e-5 * expected.loss + 1e-6 + logit_error);
-  // The gradients of x and of the weight are products with the gradient of the logits. This factor
-  // is rounded, and each product is rounded again. With bf16 logits, x's gradient is rounded a
-  // third time, when the backward multiplies it by the gradient of the loss.
+  // The gradient of the logits is rounded. The gradients of x and of the weight are products with
+  // it, and are rounded too. With bf16 logits, x's gradient is rounded a third time, when the
+  // backward multiplies it by the gradient of the loss.
   const double bound = tolerance(dtype, rounded ? 3 : 2, 5e-5) + logit_error;
   CHECK(relative_error(x.leaf()->gradient, product(expected.dlogits, values_of(weight), rows,
                                                    channels, vocabulary)) < bound);
@@ -189,8 +189,9 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = random_indices({rows}, 3, vocabulary);
   const int64_t gradients = (rows + vocabulary) * channels * dtype_size(dtype);
-  // In bf16, the peak also includes an f32 sum of the weight's gradient. If the forward computes no
-  // gradients, the peak also includes a buffer for the gradient of the logits.
+  // In f32, nothing is added, because the gradient of the logits overwrites the logits. In bf16,
+  // the peak also includes an f32 sum of the weight's gradient. If the backward computes the bf16
+  // gradients, a separate buffer for the gradient of the logits is added too.
   const int64_t extra = dtype == DType::f32           ? 0
                         : gradient_in_forward(dtype) ? vocabulary * channels * 4
                                                      : elements * 2 + vocabulary * channels * 4;

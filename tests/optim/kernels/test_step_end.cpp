@@ -17,9 +17,9 @@ namespace {
 double block_sum(int64_t number) { return 1 + std::abs(std::sin(static_cast<double>(number))); }
 
 /// Returns the sum that add_block_sums computes if block i has the sum block_sum(i). `parameters`
-/// holds the number of blocks of each parameter. Each bucket holds `per_bucket` parameters. It is
-/// divided into `ranks` equal shards of whole blocks. The shards are rounded up, so the last ones
-/// may be partly or wholly empty.
+/// holds the number of blocks of each parameter. Each bucket holds `per_bucket` parameters, and is
+/// divided into `ranks` equal shards of whole blocks. A shard's size is rounded up, so the last
+/// shards may be partly or wholly empty.
 double square_sum(const std::vector<int64_t>& parameters, int64_t ranks, size_t per_bucket) {
   std::vector<BlockSums::Segment> segments;
   int64_t blocks = 0;
