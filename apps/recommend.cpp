@@ -33,9 +33,9 @@ int32_t number_of(const std::vector<std::string>& ids, const std::string& id,
   return static_cast<int32_t>(found - ids.begin());
 }
 
-/// Returns the numbers of the options.top items with the highest scores, the highest score first.
-/// Unless options.all is set, leaves out the items in the user's history. Among items with equal
-/// scores, the lower number comes first.
+/// Returns the options.top items with the highest scores, the highest score first. Items are given
+/// by their indices in `scores`. Among items with equal scores, the lower index comes first. Unless
+/// options.all is set, leaves out the items in the user's history.
 std::vector<int32_t> best_items(std::span<const float> scores, const data::Histories& histories,
                                 int32_t user, const RecommendOptions& options) {
   std::vector<int32_t> items;

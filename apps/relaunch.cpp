@@ -33,8 +33,9 @@ std::string own_path() {
   return path;
 }
 
-// Says when a rank was lost. The number of steps of the run is not known here, and a rank may be
-// lost after the last step. So the text names the last finished step, not the next one.
+// Says when a rank was lost. The text names the last finished step. It does not name the next step,
+// because the rank may be lost after the run's last step. This program does not know the number of
+// steps.
 std::string when(int64_t finished_steps) {
   return finished_steps == 0 ? "before it finished a step"
                              : fmt::format("after step {}", finished_steps);
@@ -133,8 +134,8 @@ class Relaunch {
   std::vector<Host> hosts_;
   SignalQueue signals_{{SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2}};
   Asked asked_;
-  // Rank, number of finished steps, and signal of each loss so far. Rank -1 stands for a stall that
-  // no rank is known to have caused.
+  // For each lost rank so far: the rank, the number of its finished steps, and the signal that
+  // killed it, or 0. Rank -1 stands for a stall that no rank is known to have caused.
   std::set<std::tuple<int, int64_t, int>> seen_;
   bool comes_again_ = false;
 };

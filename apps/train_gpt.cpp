@@ -93,7 +93,7 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
 // Chooses the algorithms of matrix products on CUDA. The first of these cases that applies decides:
 //
 //   --tuned                          the table that the caller has loaded from the flag's file
-//   a checkpoint that a run wrote    the run's table; if the run had none, as with --tune off
+//   a checkpoint that a run wrote    the run's table, else cuBLASLt's first proposals
 //   --tune on                        the algorithms that are the fastest in measurements
 //   --tune off                       cuBLASLt's first proposals
 //

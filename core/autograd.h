@@ -23,8 +23,9 @@
 //    element: either by a kernel that can add in place (accumulating_destination), or after the
 //    contribution has been computed completely in scratch memory;
 //  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history (no
-//    pointer to the node that made it). So the tensor's memory is freed as soon as backward has
-//    visited the closure's node, and long graphs are released without recursion.
+//    pointer to the node that made it). So a closure keeps no node alive, and long graphs are
+//    released without recursion. Backward drops a node's closure right after it has visited the
+//    node, which frees the memory of the saved tensors.
 //
 // A parameter may have no memory between its uses (in ZeRO stage 3): memory is guaranteed only
 // while an `InUse` of the parameter lives. So an operation and its closure each make an `InUse`
@@ -250,9 +251,9 @@ class GradMode {
   bool before_;
   InputCollector* collector_before_;
 };
-/// Turns recording off on this thread while the object lives. Also pauses the InputCollector with
-/// which recompute() finds a segment's parameters: operations under NoGrad are never
-/// differentiated, so they contribute to no parameter's gradient.
+/// Turns recording off on this thread while the object lives. Also pauses an InputCollector that
+/// already exists, such as the one with which recompute() finds a segment's parameters. If the
+/// segment runs operations under a NoGrad of its own, they contribute to no parameter's gradient.
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };

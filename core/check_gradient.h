@@ -37,7 +37,7 @@ struct GradientCheck {
 std::ostream& operator<<(std::ostream& out, const GradientCheck& check);
 
 struct GradientCheckOptions {
-  float step = 0.03125f;  // the error of the differences is about step^4 + 1e-7 / step
+  float step = 0.03125f;  // finite differences have an error of about step^4 + 1e-7 / step
   double tolerance = 1e-3;
   DType dtype = DType::f32;
   /// The number of roundings to a 16-bit `dtype` between input and gradient. Each of them widens

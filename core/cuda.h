@@ -112,9 +112,9 @@ void copy_and_wait(int index, void* to, const void* from, int64_t bytes);
 void synchronize(int index);
 
 /// A CUDA graph. The constructor captures the work that a body puts on the current stream, and
-/// launch() submits all of this work in one call. The host then pays for one launch, not for each
-/// launch of a step (docs/cuda.md). During the capture the body runs once on the host, and none of
-/// its work runs on the device.
+/// launch() submits all of this work in one call. So the host pays for one launch of the graph, and
+/// not for a launch of each kernel (docs/cuda.md). During the capture the body runs once on the
+/// host, and none of its work runs on the device.
 ///
 ///   step();                              // once without a graph: libraries make their handles
 ///   cuda::Graph graph(0, step);          // captured, and checked
@@ -141,9 +141,9 @@ class Graph {
 
   /// Launches the graph on the current stream. Launches run one after the other. Raises the peaks
   /// of the device's memory ledger as the body's allocations would. If the body has a dropout,
-  /// throws unless the current stream is the stream of the capture. The reason is that a launch
-  /// replaces the dropout state in device memory. On a single stream, it does this only after all
-  /// earlier launches have read their state.
+  /// throws unless the current stream is the stream of the capture. The reason is that all launches
+  /// write their dropout state to the same device memory. On one stream, each write comes after all
+  /// earlier launches, so each launch reads its own state.
   void launch();
 
  private:

@@ -26,7 +26,7 @@ struct MicroBatch {
   int64_t step = 0;
   int64_t index = 0;         // m, in [0, M)
   int64_t micro_step = 0;    // j
-  int64_t first_sample = 0;  // index in the global batch of this micro-batch's first sample
+  int64_t first_sample = 0;  // index of this micro-batch's first sample in the global batch
   int64_t samples = 0;
   float share = 1;           // fraction of the step's samples; scales the loss and the gradient
   /// False if no micro-batch is left for this rank, which happens only in the last micro-step. The

@@ -171,9 +171,10 @@ struct AttentionOptions {
   float scale = 0;  // factor of the scores; 0 means 1 / sqrt(D)
 };
 /// q (B, T, H, D), k and v (B, S, G, D) -> (B, T, H, D): softmax(scale q k^T) v for each head. H is
-/// a multiple of G, and head h of q uses head h / (H / G) of k and v. If causal, query t sees the
-/// keys up to t + S - T. For backward the operation keeps the inputs, the result and an f32 tensor
-/// (B, H, T), but no (T, S) scores. core/ops/attention.h says how much workspace it takes.
+/// a multiple of G, and head h of q uses head h / (H / G) of k and v. If causal, query t sees keys
+/// 0 to t + S - T, and S must be at least T. For backward the operation keeps the inputs, the
+/// result and an f32 tensor (B, H, T), but no (T, S) scores. core/ops/attention.h says how much
+/// workspace it takes.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOptions options = {});
 
 /// Zeroes each element with a probability of `probability`, which is in [0, 1), and scales all
@@ -238,8 +239,8 @@ inline Tensor operator-(const Tensor& x, float number) { return ops::add(x, -num
 inline Tensor operator-(float number, const Tensor& x) { return ops::add(ops::neg(x), number); }
 inline Tensor operator*(const Tensor& x, float factor) { return ops::scale(x, factor); }
 inline Tensor operator*(float factor, const Tensor& x) { return ops::scale(x, factor); }
-/// Multiplies x by the rounded reciprocal of the divisor, which can differ from a division in the
-/// last bits.
+/// Multiplies x by the rounded reciprocal of the divisor. The last bits of the result can differ
+/// from those of a division.
 inline Tensor operator/(const Tensor& x, float divisor) { return ops::scale(x, 1 / divisor); }
 inline Tensor operator/(float number, const Tensor& x) {
   return ops::scale(ops::reciprocal(x), number);

@@ -59,9 +59,9 @@ struct MeasuredProduct {
   int proposals = 0;
 };
 /// Times cuBLASLt's proposals for a product, on random values. `fastest` is the fastest proposal if
-/// it takes less than 98 % of the first proposal's time, or else the first proposal. As without
-/// tuning, algorithms that split k are proposed only if they add the partial sums in f32 and in a
-/// fixed order. The host waits for the measurements. Throws if cuBLASLt proposes no algorithm.
+/// it takes less than 98 % of the first proposal's time, or else the first proposal. If a proposal
+/// splits k, it adds the partial sums in f32 and in a fixed order, because cuBLASLt is told to use
+/// only this way. The host waits for the measurements. Throws if cuBLASLt proposes no algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
 /// After this call, each product in `products` uses the algorithm given with it. Every other

@@ -65,8 +65,8 @@ class RandomStream {
 };
 
 /// Returns the image of `index` under a permutation of [0, count). Seed, purpose and `which` select
-/// the permutation. Feistel rounds permute the numbers below the smallest power of four that is at
-/// least `count`. The rounds are repeated until the result is below `count`, so no table is needed
+/// the permutation. Feistel rounds permute [0, P), where P is the smallest power of four with
+/// P >= count. The rounds are repeated until the result is below `count`, so no table is needed
 /// (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). Throws unless
 /// index < count <= 2^62.
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,

@@ -47,8 +47,8 @@ void LayerSpans::change_to(const Layer* layer) {
 }
 
 // Returns a time that is at least 2 ns after the last tick, so that no two spans begin or end at
-// the same time. Perfetto rounds times to nanoseconds, and drops a span that overlaps another span
-// after the rounding.
+// the same time. Perfetto rounds times to nanoseconds, and drops a span that partly overlaps
+// another span after the rounding.
 int64_t LayerSpans::tick() {
   constexpr int64_t apart_ns = 2;
   return last_ns_ = std::max(now_ns(), last_ns_ + apart_ns);

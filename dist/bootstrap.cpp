@@ -55,8 +55,8 @@ struct Launched {
   std::string size;
 };
 
-// The variables are ordered from the innermost launcher outwards. If mpirun starts the ranks within
-// a Slurm allocation, Slurm's variables describe mpirun's daemons.
+// Slurm's variable is read last: if mpirun starts the ranks within a Slurm allocation, Slurm's
+// variable counts mpirun's daemons.
 Launched launched() {
   for (const char* variable :
        {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {

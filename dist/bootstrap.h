@@ -58,8 +58,8 @@ void finish(World& world);
 
 /// Calls init, body and finish. Returns the body's result, which is the process's exit code. Shells
 /// see only the low 8 bits of a code, so a failure whose low 8 bits are 0, such as 256, becomes 1.
-/// If the code is not 0 and other ranks still go on 5 s later, the job ends on all ranks with this
-/// code.
+/// If the code is not 0, and the body of another rank does not return within 5 s, the job ends on
+/// all ranks with this code.
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
 /// Prints `text`, with rank and step, and ends the job on all ranks. Meant for threads whose

@@ -70,7 +70,9 @@ class Work {
 struct Call {
   Traffic purpose = Traffic::other;
   int64_t bucket = -1;
-  int64_t group = 0;  // the bucket's set of parameters; each set numbers its own buckets
+  /// Identifies the set of parameters that the bucket belongs to; not a group of ranks. Each set
+  /// numbers its own buckets from 0.
+  int64_t group = 0;
 
   std::string text() const;  // "gradients, bucket 3", with " of group 7" if the group is not 0
   /// Returns the bucket in the form that the trace records.
@@ -185,10 +187,11 @@ class Communicator {
   /// Runs `body` in order with the communicator's calls. So `body` can use the result of an earlier
   /// collective, and the caller need not wait for this collective. Sends nothing, and the ledger
   /// does not count run() itself. `body` may make calls, but must not wait for them. Over MPI,
-  /// `body` runs on the communication thread, and the calls that it makes run after it returns. A
-  /// wait for an unfinished call on this thread, in `body` or in a Receive function, throws, and
-  /// the communicator is unusable afterwards. With staged_communicator, a call that `body` makes
-  /// with a buffer in GPU memory throws.
+  /// `body` runs on the communication thread, and the calls that it makes run after it returns.
+  /// The communication thread cannot wait for itself: if `body` or a Receive function waits for an
+  /// unfinished call of this communicator, the wait throws, and the communicator is unusable
+  /// afterwards. With staged_communicator, a call that `body` makes with a buffer in GPU memory
+  /// throws.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called barrier() and earlier calls are done.

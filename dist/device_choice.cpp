@@ -22,8 +22,8 @@ constexpr int most_threads = 4096;  // per rank
 
 // Parses OMP_NUM_THREADS: a number of threads, or a list with a number for each level of nested
 // parallelism. Returns the first number, or 0 if the text is invalid. The caller refuses invalid
-// text, because libgomp would ignore this text and use all cores. The number of threads affects the
-// bits of a run's results.
+// text, because libgomp would ignore the text and use all cores, and the number of threads affects
+// the bits of a run's results.
 int64_t first_of_list(const std::string& text) {
   std::istringstream list(text);
   int64_t first = 0;
@@ -139,7 +139,8 @@ int threads_per_rank(int asked, int ranks_on_this_host) {
   if (asked > 0) return asked;
   if (const char* const variable = std::getenv("OMP_NUM_THREADS")) {
     const int64_t threads = first_of_list(variable);
-    // libgomp keeps a team's data on the stack, and many more threads would overflow the stack.
+    // libgomp keeps a team's data on the stack. A team of many more threads than most_threads would
+    // overflow the stack.
     if (threads < 1 || threads > most_threads) {
       fail_input("OMP_NUM_THREADS is '{}', expected a whole number from 1 to {}", variable,
                  most_threads);

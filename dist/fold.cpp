@@ -1,6 +1,6 @@
-// fold: accumulator (n) = (first ? +0.0 : accumulator) + contribution (n). An ordered reduction is
-// a sequence of these additions. fold adds in f32; a bf16 accumulator is rounded after every
-// contribution. There is no autograd operation for this kernel.
+// fold: accumulator = (first ? +0.0 : accumulator) + contribution, where both tensors have equally
+// many elements. An ordered reduction is a sequence of these additions. fold adds in f32; a bf16
+// accumulator is rounded after every contribution. There is no autograd operation for this kernel.
 #include "core/ops/blocks.h"
 #include "dist/fold.h"
 

@@ -29,9 +29,9 @@ class Mesh {
     int size = 1;
   };
 
-  /// Splits world.communicator once for each axis that is shorter than the whole job. Collective.
-  /// Throws if a name is empty or occurs twice, if a size is less than 1, or if the product of the
-  /// sizes is not the number of ranks.
+  /// Splits world.communicator once for each axis whose size is less than the number of ranks.
+  /// Collective. Throws if a name is empty or occurs twice, if a size is less than 1, or if the
+  /// product of the sizes is not the number of ranks.
   Mesh(const World& world, std::vector<Axis> axes);
 
   /// Returns the group of the ranks that differ from this rank only along `axis`, in the order of

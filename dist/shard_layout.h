@@ -14,9 +14,9 @@
 //  - A bucket closes at a parameter boundary. A parameter larger than a bucket gets its own bucket.
 //  - A shared (tied) parameter gets a bucket of its own. Its gradient is complete only late in
 //    backward. In a common bucket, the other gradients would have to wait for this gradient.
-//  - A bucket closes where the next parameter is in another model block (LayoutParameter::block). A
-//    model block is a part of the model, such as a layer, and not a block of 256 elements. So the
-//    parameters of one layer can be gathered without those of its neighbours.
+//  - A bucket closes where the next parameter is in another model block (LayoutParameter::block),
+//    so that the parameters of one model block can be gathered without those of its neighbours. A
+//    model block is a part of the model, such as a layer, and not a block of 256 elements.
 #pragma once
 
 #include <cstdint>

@@ -162,8 +162,8 @@ class StagedCommunicator : public Communicator {
   }
 
   Work run(std::function<void()> body) override {
-    // The body's stream waits for the kernels that the caller has launched so far, because they may
-    // write the buffers.
+    // The body's stream waits for the kernels that the caller has launched so far, because `body`
+    // may use the same memory as these kernels.
     auto here = [this, launched = cuda::Event(device_.index), body = std::move(body)] {
       const cuda::StreamScope scope(device_.index, stream_);
       launched.wait();
@@ -219,7 +219,7 @@ class StagedCommunicator : public Communicator {
   void* stream_;
   Tensor chunk_;  // on the GPU, as large as a chunk of the host communicator's staging
   PinnedBuffer mirror_;
-  PinnedBuffer second_;  // the result of a call whose input and output differ
+  PinnedBuffer second_;  // the mirror for results that are not in place
   const std::function<void()> wait_for_calls_ = [this] { run([] {}).wait(); };
 };
 

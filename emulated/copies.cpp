@@ -57,7 +57,7 @@ cudaError_t copy(const char* call, void* to, const void* from, size_t bytes, cud
     const auto error = check_not_captured(stream, "a copy of pageable memory");
     if (error != cudaSuccess) return error;
   }
-  // CUDA promises for pageable memory: when the call returns, the source has been read, and the
+  // CUDA promises: when the call returns, a pageable source has been read, and a pageable
   // destination has been written.
   const bool waits = !block_around(to);
   if (streams_are_deferred() && !block_around(from) && !waits) {

@@ -83,7 +83,10 @@ void set(cudnnTensorStruct* desc, cudnnTensorFormat_t format, cudnnDataType_t ty
 }
 
 int64_t out_pixels(int64_t pixels, int64_t kernel, int64_t pad, int64_t stride, int64_t dilation) {
-  return (pixels + 2 * pad - (dilation * (kernel - 1) + 1)) / stride + 1;
+  const int64_t places = pixels + 2 * pad - (dilation * (kernel - 1) + 1);
+  demand(places >= 0, "{} pixels, padded by {}, are less than a kernel of {} with dilation {}",
+         pixels, pad, kernel, dilation);
+  return places / stride + 1;
 }
 
 Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
@@ -102,8 +105,8 @@ Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilter
   return p;
 }
 
-/// Each pass has two deterministic algorithms for kernels of at most 31 rows. general_algorithm
-/// supports all convolutions with these kernels, usual_algorithm only most of them.
+/// Each pass has two deterministic algorithms for filters of at most 31 rows. general_algorithm
+/// supports all convolutions with these filters, usual_algorithm only most of them.
 constexpr int usual_algorithm = 1;
 int general_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
 
@@ -128,7 +131,7 @@ void check_algorithm(const Problem& p, int algorithm) {
   }
 }
 
-/// Returns an invented size: 0 for 1x1 kernels in forward, otherwise a size that depends on pass,
+/// Returns an invented size: 0 for 1x1 filters in forward, otherwise a size that depends on pass,
 /// number of channels and algorithm.
 size_t workspace_bytes(const Problem& p, int algorithm) {
   if (p.w.h * p.w.w == 1 && p.pass == Pass::forward) return 0;

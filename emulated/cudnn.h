@@ -43,8 +43,8 @@ struct Addresses {
   void* result;
 };
 
-/// Computes result = alpha * sum + beta * result, where `sum` is the result of the convolution
-/// pass. The old result is not read if beta is 0.
+/// Computes the output of problem.pass: y, the gradient of x or the gradient of w. Then computes
+/// result = alpha * output + beta * result. The old result is not read if beta is 0.
 void compute(const Problem& problem, const Addresses& at, float alpha, float beta);
 
 }  // namespace emulated::cudnn

@@ -81,7 +81,7 @@ class Device {
       queue->steps.clear();
       queue->listed = false;
     }
-    hint_ = {};  // its stream may be destroyed before the next step
+    hint_ = {};  // its queue may be destroyed before pick() reads hint_ next
     patience_ = patience;
     seed_ = seed;
     random_ = seed;
@@ -206,9 +206,10 @@ class Device {
     for (const Goal& obstacle : before) add_needed(obstacle, needed);
   }
 
-  /// Chooses at random among the queues whose first step can run now and is either due (see
-  /// patience_) or needed by a host thread. With an even seed, if at least one such step is needed,
-  /// chooses among all queues whose first step can run now. Returns nullptr if there is no choice.
+  /// Picks a queue at random. The candidates are the queues whose first step can run now and is
+  /// either due (see patience_) or needed by a host thread. If the seed is even and a host thread
+  /// needs one of these steps, all queues whose first step can run now are candidates. Returns
+  /// nullptr if there is no candidate.
   Queue* pick() {
     // Sorted by step number, so that equal calls under the same seed lead to equal choices.
     std::map<uint64_t, Queue*> choices;

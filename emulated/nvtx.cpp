@@ -67,6 +67,7 @@ using namespace emulated;
 nvtxDomainHandle_t nvtxDomainCreateA(const char* name) {
   // Domains are never destroyed. The list keeps them reachable for leak checkers.
   static auto& domains = *new std::deque<nvtxDomainRegistration_st>;
+  const std::scoped_lock lock(mutex);
   return &domains.emplace_back(nvtxDomainRegistration_st{name});
 }
 

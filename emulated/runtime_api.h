@@ -52,9 +52,9 @@ cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();
 
 // Devices. By default there is one device with three multiprocessors. The environment variables
-// TESSERA_EMULATED_DEVICES and TESSERA_EMULATED_MULTIPROCESSORS change these numbers. Device 0 of
-// the process is the host's device number TESSERA_EMULATED_FIRST_DEVICE (default 0), as if
-// CUDA_VISIBLE_DEVICES hid the devices before it.
+// TESSERA_EMULATED_DEVICES and TESSERA_EMULATED_MULTIPROCESSORS change these numbers.
+// TESSERA_EMULATED_FIRST_DEVICE (default 0) is the number that device 0 of the process has on the
+// machine, as if CUDA_VISIBLE_DEVICES hid the machine's devices with lower numbers.
 
 struct cudaUUID_t {
   char bytes[16];

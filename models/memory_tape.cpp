@@ -60,8 +60,8 @@ void MemoryTape::backward() {
         given.push_back(operation.in_place ? operation.kept[0] : block(input.bytes));
       }
     }
-    // As in autograd, kept tensors and output gradients are freed before deliver() adds the inputs'
-    // new gradients to their earlier gradients, because an addition may take memory.
+    // deliver() may take memory, to add a new gradient to an earlier one. The kept tensors and the
+    // output gradients are freed before that, because autograd frees them before such an addition.
     operation.kept.clear();
     outputs.clear();
     for (size_t i = 0; i < given.size(); ++i) deliver(operation.inputs[i], std::move(given[i]));

@@ -26,8 +26,9 @@ constexpr ElementType element_types[] = {
     {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
 };
 
-// The header is an object of objects that hold lists: three levels. With a fourth level allowed, a
-// list within a list reaches parse_entry, whose error names the tensor.
+// The header is an object of objects that hold lists: three levels. A fourth level is allowed so
+// that the parser accepts a list within a list. parse_entry then refuses this list, and the error
+// names the tensor.
 constexpr JsonLimits header_limits{.bytes = max_header_bytes, .depth = 4};
 
 // Throws if torch.save wrote the file. PyTorch writes a zip of pickles. Files from old versions of

@@ -58,9 +58,9 @@ TransformerBlock::TransformerBlock(const TransformerOptions& options)
   add("mlp_dropout", mlp_dropout_);
 }
 
-// The stream's tensors, x, h and attended are moved into the statement that reads them last. They
-// are freed when this statement ends, unless backward keeps them. So they take no memory while the
-// MLP runs, and the MLP is the part of the block that needs the most memory.
+// The variables stream, x, h and attended are moved into the statements that read them last. Their
+// tensors are freed when these statements end, unless backward keeps the tensors. So the tensors
+// take no memory while the MLP runs. The MLP is the part of the block that needs the most memory.
 ResidualStream TransformerBlock::forward(ResidualStream stream) {
   const trace::LayerScope scope(name());
   auto [x, h] = normalize(ln_1_, std::exchange(stream, {}));

@@ -148,9 +148,9 @@ class ZeroOptimizer {
     Batch batch_;
     int64_t micro_steps_;
   };
-  /// Returns the micro-batches of a step, counted from 0. Throws if the previous step is not
-  /// finished, if `step` is negative, or if the batch is invalid or does not fit the options.
-  /// Always throws with options.graph: call micro_steps() instead.
+  /// Returns this rank's micro-batches of a step. Steps are counted from 0. Throws if the previous
+  /// step is not finished, if `step` is negative, or if the batch is invalid or does not fit the
+  /// options. Always throws with options.graph: call micro_steps() instead.
   MicroBatches micro_batches(int64_t step, const Batch& batch);
 
   /// Runs all micro-steps of a step. `load` writes a micro-batch's values to the memory that `loss`
@@ -261,8 +261,9 @@ class ZeroOptimizer {
   std::vector<StatePiece> own_state_pieces() const;
   /// Returns the order in which the last micro-batch with data used parameters and completed their
   /// gradients. Each number is 4 x registration index + ParameterEvent::Kind
-  /// (optim/zero/step_state.h). The order depends on the model and not on the layout. When a run
-  /// resumes at stage 3, a rank without data in its first micro-batch follows this order.
+  /// (optim/zero/step_state.h). The order is the same for any number of ranks, any stage and any
+  /// bucket size. When a run resumes at stage 3, a rank without data in its first micro-batch
+  /// follows this order.
   std::vector<int64_t> parameter_events() const;
   /// Restores all tensors of state_tensors(). Each rank asks `source` only for the ranges that it
   /// holds. The next steps have the same bits as in the run that saved the state, under the

@@ -190,8 +190,8 @@ ordered_json folder_json(const std::vector<Listed>& list) {
   return {{"checkpoints", json}};
 }
 
-// The table says "complete", not "whole" as `checkpoint verify` does. Tensors are not read here, so
-// changed elements of tensors are not noticed.
+// Prints "complete" where `checkpoint verify` prints "whole". The words differ because tensors are
+// not read here: an element that was changed is not noticed.
 void print_folder(const std::string& folder, const std::vector<Listed>& list) {
   std::vector<std::vector<std::string>> rows{{"step", "files", "digest", "bytes", "layout"}};
   for (const Listed& one : list) {

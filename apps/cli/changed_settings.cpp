@@ -111,7 +111,8 @@ bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   if (name == "model.image_size") {
     return depends_on_size(setting_value(run, "model.name"), now, before);
   }
-  // The rows of a recommender's tables belong to the users and items with these ids.
+  // The setting "ids" is a digest of the ids of a recommender's users and items. Each row of the
+  // recommender's tables belongs to one user or item.
   if (name.starts_with("model.") || name == "ids") return true;
   // Adam and AdamW have the same state.
   if (name == "optimizer") return !(now.starts_with("adam") && before.starts_with("adam"));

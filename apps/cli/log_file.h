@@ -11,16 +11,17 @@ namespace tessera::apps {
 /// used in the same way.
 void imply_log(RunOptions& options);
 
-/// Checks a file that exists at the path of the log and is not empty. Throws InputError in these
-/// cases:
+/// Checks the file at the path of the log, if there is a file that is not empty. Throws InputError
+/// in these cases:
 ///
-///   - imply_log chose the path, and the file is not the log of an earlier run of this --report,
-///     that is, its header does not name a report with the same file name. Without --report, the
-///     header and --csv are compared in the same way;
-///   - the run resumes from a checkpoint, and the file is not the log of the run that wrote it: the
-///     log names another program or model, another seed for the last steps before the checkpoint,
-///     or another digest for the checkpoint of this step. A log without this seed or digest is
-///     accepted. If the checkpoint was imported, any log of the same model is accepted.
+///   - imply_log chose the path, but the file is not a log for this --report. The header of such a
+///     log names a report with the same file name. If --report is not given, the header must name a
+///     table with the same file name as --csv;
+///   - the run resumes from a checkpoint, but the file is not the log of the run that wrote the
+///     checkpoint: the file has no header, or names another program or model, another seed for the
+///     last steps before the checkpoint, or another digest of the checkpoint. A log without this
+///     seed or digest is accepted. If the checkpoint was imported, any log of the same model is
+///     accepted.
 void check_log_file(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

@@ -33,9 +33,9 @@ const std::set<std::string> not_of_the_run = {
     "type",   "program", "version",  "data",       "device_name",  "communicator",
     "preset", "format",  "protocol", "popularity", "tuned_digest", "instructions"};
 
-// True for settings that the weights of a checkpoint depend on. With --eval-only, check() compares
-// these settings and all settings for which must_agree() is true, but no others. must_agree() also
-// covers the optimizer's state, which --eval-only restores together with the weights.
+// True for settings that check() compares even if --eval-only is given. With --eval-only, check()
+// compares other settings only if must_agree() is true for them. For instance, SGD must have
+// momentum in both runs or in neither, because --eval-only restores the optimizer's state too.
 bool shapes_weights(const std::string& name) {
   if (name == "model.dropout") return false;  // evaluations are without dropout
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
@@ -292,7 +292,8 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
   }
 }
 
-// Warns of changes in `bits`. For an imported checkpoint, says instead what the import determines.
+// Warns of changes in `bits`. For an imported checkpoint, instead prints the names of the settings
+// that the import recorded.
 void Resumed::announce_differences(const dist::Settings& bits) const {
   if (!found()) return;
   const train::Manifest& manifest = checkpoint_->manifest();

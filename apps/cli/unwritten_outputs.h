@@ -19,7 +19,7 @@ std::vector<std::string> output_flags(const RunOptions& options);
 
 /// Warns that --plan writes nothing for the given flags that ask for output files, including
 /// --checkpoint. If --offload is given but the run would compute on a CPU, also prints that
-/// --offload has no effect, as the run itself would.
+/// --offload has no effect. The run itself would print the same.
 void warn_of_plan(const RunOptions& options);
 
 /// The part of a training command that is left to do.
@@ -41,8 +41,9 @@ enum class Left {
 Left left_to_do(const RunOptions& options, const Resumed& resumed,
                 const std::vector<std::string>& others = {});
 
-/// Ends a run that had only --save left, on every rank. `failure` is the result of save_or_rescue.
-/// If it is empty, prints which checkpoint the weights are from. Otherwise throws (throw_failure).
+/// Ends a run that had only --save left. Every rank must make this call. `failure` is the result of
+/// save_or_rescue. If `failure` is empty, prints which checkpoint the weights are from. Otherwise
+/// ends the job with the error `failure` (throw_failure).
 void end_save(const std::string& failure, const RunOptions& options, const Resumed& resumed,
               const dist::World& world);
 

@@ -1,6 +1,6 @@
 // Runs a program's main function with the conventions that all programs share. On bad input, the
-// program prints one line and ends with exit code 2. Any other failure, such as output that cannot
-// be written, gives exit code 1.
+// program prints one line and ends with exit code 2. Any other failure, such as a full disk, gives
+// exit code 1.
 #pragma once
 
 #include <cstdint>

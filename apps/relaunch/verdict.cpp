@@ -62,7 +62,7 @@ std::string own_failure(const RankRecord& record) {
 // these groups that is not empty:
 //
 //   ranks that were stopped
-//   ranks that did not wait for other ranks themselves
+//   ranks that did not wait in a collective
 //   all remaining ranks
 std::vector<LostRank> absent_ranks(const JobEnd& job, const RankRecord& stalled) {
   std::array<std::vector<LostRank>, 3> groups;  // stopped, not waiting, all
@@ -108,8 +108,8 @@ std::vector<LostRank> silent_ranks(const JobEnd& job) {
   return silent;
 }
 
-// Returns the silent ranks on the hosts of `absent`. After a crash of mpirun, ranks on healthy
-// hosts are silent too, because their reports go through mpirun.
+// Returns the silent ranks on the hosts of `absent`. Silent ranks on other hosts are left out. They
+// may be healthy, because their reports go through mpirun, and mpirun has crashed.
 std::vector<LostRank> silent_beside(const JobEnd& job, const std::vector<LostRank>& absent) {
   std::set<std::string> hosts;
   for (const LostRank& rank : absent) {

@@ -40,7 +40,8 @@ struct Verdict {
   int64_t finished_steps = 0;  // for stalled
 };
 
-/// Judges a job by the first of these rules that applies:
+/// Judges a job by the first of these rules that applies. Absent, silent and stopped ranks are
+/// defined below the rules.
 ///
 ///   1. mpirun ended with exit code 0: finished.
 ///   2. A signal killed ranks: the first killed rank is lost.

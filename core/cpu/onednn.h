@@ -20,9 +20,9 @@ void multiply(const ProductArgs& args, const GemmOptions& options);
 int64_t scratchpad_bytes(const ProductArgs& args, int threads);
 
 /// Each thread keeps its most recently used primitives: at most most_primitives for products, and
-/// as many again for convolutions. A primitive takes up to 100 KiB. A step of GPT-2 over 1,024
-/// tokens has 65 products, and a step of ResNet-50 has 68 convolutions. oneDNN itself keeps 1,024
-/// primitives per process.
+/// at most most_primitives for convolutions. A primitive takes up to 100 KiB. The limit leaves room
+/// for all primitives of a training step: a step of GPT-2 over 1,024 tokens has 65 products, and a
+/// step of ResNet-50 has 68 convolutions.
 inline constexpr int64_t most_primitives = 512;
 /// The number of product primitives that the calling thread keeps.
 int64_t kept_products();

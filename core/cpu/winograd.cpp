@@ -157,8 +157,8 @@ class Convolution {
     y_ = {static_cast<float*>(memory.y), s.height, s.width, s.out_channels};
     tiles_ = s.images * x_.tiles_per_image();
     // A round has as many tiles as fit in 4 MiB, so that the transformed tiles stay in the second
-    // and third level of the cache. But a round has at least 64 tiles: tiles are the rows of the
-    // matrices, and products of fewer rows would be slower.
+    // and third level of the cache. If fewer than 64 tiles fit, a round still has up to 64, because
+    // tiles are the rows of the matrices, and products of fewer rows would be slower.
     constexpr int64_t cached_elements = 1 << 20, least_tiles = 64;
     const int64_t fitting = cached_elements / (positions * (s.channels + s.out_channels));
     round_ = std::min(tiles_, std::max(fitting, least_tiles));

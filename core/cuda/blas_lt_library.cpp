@@ -91,9 +91,9 @@ ConstMatrix matrix_of(const ProductShape::Matrix& x) {
           x.batch_stride};
 }
 
-/// Throws if the algorithm needs a, b or c to be aligned to more bytes than the shape states. Our b
-/// is the first operand of cuBLASLt, its A. cuBLASLt itself checks the alignment only when it gets
-/// the addresses, in the middle of a run.
+/// Throws if the algorithm needs a, b or c to be aligned to more bytes than the shape states.
+/// cuBLASLt itself checks the alignment only when it gets the addresses, in the middle of a run.
+/// cuBLASLt's A is our b, its B is our a, and its C and D are both our c.
 void check_alignments(const ProductShape& shape, const cublasLtMatmulAlgo_t& algorithm) {
   const struct {
     const char* name;

@@ -25,9 +25,9 @@ void check_cublas(cublasStatus_t status, const char* call);
 // b, and its second operand is a. Its m is the n of ProductArgs, and its n is the m of ProductArgs.
 // It adds the bias to each column of c^T, which is a row of c.
 //
-// cuBLASLt also sees a row-major operand (column_stride 1) as its transpose, which the product
-// needs; `transpose` is then false. It sees a column-major operand (row_stride 1) as it is, and
-// must transpose it; `transpose` is then true.
+// The product needs both operands transposed. cuBLASLt sees a row-major operand (column_stride 1)
+// as already transposed, so `transpose` is false. cuBLASLt sees a column-major operand
+// (row_stride 1) as it is, so cuBLASLt must transpose this operand, and `transpose` is true.
 struct Operand {
   int64_t rows = 0;
   int64_t columns = 0;

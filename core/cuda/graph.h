@@ -20,7 +20,7 @@ struct Capture {
   std::vector<std::pair<void*, void*>> freed;
   DropoutState dropout = dropout_state();
   std::shared_ptr<Storage> draws;  // a DropoutDraws on the device
-  int64_t samples = 0;             // the most rows of a dropout's input in the body; 0: no dropout
+  int64_t samples = 0;             // the largest number of rows of a dropout's input; 0: no dropout
 };
 
 /// Returns the calling thread's running capture, or nullptr if there is none.

@@ -9,8 +9,8 @@
 //   c[0] = c(g, 2q)   c[1] = c(g, 2q + 1)   c[2] = c(g + 8, 2q)   c[3] = c(g + 8, 2q + 1)
 // Each a[i] and b[i] holds two values. The low half is the value named above. The high half is that
 // value's neighbour along the summed dimension: a(g, 2q + 1) in a[0], b(2q + 1, g) in b[0]. So two
-// results c0 and c1, which are the left and the right half of a (16, 16) matrix, can be rounded and
-// packed to make this matrix operand a of another product:
+// results c0 and c1 can be rounded and packed as the operand `a` of another product. c0 is the left
+// half of this (16, 16) operand, and c1 is the right half:
 //   a[0] = pack(c0[0], c0[1])  a[1] = pack(c0[2], c0[3])  a[2] = pack(c1[0], c1[1])  ...
 #pragma once
 

@@ -4,9 +4,9 @@
 // keys that no query of the tile sees are left out.
 //
 // The backward sums dk and dv of a sequence in f32, over all tiles and over the heads of q that
-// share a head of k and v. The last tile is processed first, because its queries see all keys, also
-// if causal. So the first term of every sum comes from the last tile. The first term overwrites the
-// memory, and all other terms are added.
+// share a head of k and v. The last tile is processed first, because its last query sees all keys,
+// even if causal. So the first term of every sum comes from the last tile. The first term
+// overwrites the memory, and all other terms are added.
 #include "core/ops/attention.h"
 
 #include <algorithm>

@@ -52,10 +52,11 @@ __device__ float combine_row(float value, const Combine& combine) {
   return combine(value, __shfl_xor_sync(whole_warp, value, 2));
 }
 
-/// Raises a row's maximum if a score of the row is larger. Rescales the sums and outputs that were
-/// accumulated with the old maxima. Every row sees the first key, so each maximum is finite. After
-/// a few keys, maxima seldom rise. If no maximum of the warp rises, all factors would be exactly 1.
-/// The warp then skips the multiplications, which does not change the bits.
+/// Raises a row's maximum if a score of the row is larger. Multiplies the row's sum and outputs so
+/// far by exp(scale * (old maximum - new maximum)). If scores are finite, this factor is never NaN:
+/// every row sees the first key, so the new maximum is finite. After a few keys, maxima seldom
+/// rise. If no maximum of the warp rises, all factors would be exactly 1. The warp then skips the
+/// multiplications, which does not change the bits.
 template <int M, int N, int O>
 __device__ void raise_maxima(RunningRows<M>& running, float (&out)[M][O][4],
                              const float (&scores)[M][N][4], float scale_log2) {

@@ -5,8 +5,9 @@
 //   const int64_t floats = attention::Scratch<T>::floats(s, backward);  // for each thread
 //   const attention::Scratch<T> scratch(memory, s, backward);
 //
-// The scratch includes the workspace of the thread's products, so that products allocate nothing.
-// The memory of all threads therefore does not depend on how many multiply at the same time.
+// The scratch includes the workspace of the thread's products, so products allocate nothing. If
+// products allocated their workspace, the peak memory would depend on how many threads multiply at
+// the same time.
 #pragma once
 
 #include <algorithm>

@@ -62,9 +62,9 @@ struct PixelRange {
   int64_t row, row_end, column, column_end, width;
 };
 
-/// Sums `count` consecutive channels over the range's pixels, row by row, and writes factor * sum
-/// to `to` (count). A pixel has `channels` channels. `from` points to the first summed channel of
-/// the image's first pixel.
+/// For each of `count` consecutive channels, adds up the values of the range's pixels, row by row,
+/// and writes factor * sum to `to` (count). A pixel has `channels` channels. `from` points to the
+/// first of the `count` channels in the image's first pixel.
 template <class T>
 void write_sum(T* to, const T* from, PixelRange range, int64_t channels, int64_t count,
                float factor) {

@@ -7,7 +7,7 @@
 namespace tessera {
 
 /// y = f(a, b), where f is the expression that `which` names, and y has the shape that a and b are
-/// broadcast to. y may be an input that has y's shape.
+/// broadcast to. y may be the same tensor as an input of y's shape.
 TESSERA_KERNEL(binary, const Tensor& y, const Tensor& a, const Tensor& b, Binary which)
 /// dx = dy * df/da if `input` is 0, or dy * df/db if `input` is 1. dx and dy have the shape that a
 /// and b are broadcast to. Only for curved expressions (core/ops/expressions.h). Throws for linear

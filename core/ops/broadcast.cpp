@@ -1,6 +1,6 @@
-// Broadcasting: shapes, walks (BroadcastWalk), and two CPU kernels. sum_to sums a tensor over the
-// dimensions along which broadcasting would repeat the result. copy_walk copies elements, times a
-// factor, in the order of a walk.
+// Broadcasting: shapes, walks (BroadcastWalk), and two CPU kernels. sum_to sums x over the
+// dimensions that are 1 or missing in y. copy_walk copies elements, times a factor, in the order of
+// a walk.
 #include "core/ops/broadcast.h"
 
 #include <algorithm>

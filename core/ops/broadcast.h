@@ -16,9 +16,9 @@ Shape broadcast_shape(const char* name, const Shape& a, const Shape& b);
 
 /// A walk over all elements of a shape, in order, with the strides of two tensors a and b that are
 /// broadcast to the shape. Neighbouring dimensions are merged if the strides of both tensors allow
-/// this. permute.cpp makes walks of another kind, with dimensions that are permuted and not merged.
-/// Their a_strides are the strides of x in the new order. Their b_strides have no meaning, because
-/// copy_walk uses only a_strides.
+/// this. permute.cpp makes another kind of walk, over a permuted copy of a tensor x. There the
+/// dimensions are not merged. a_strides are the strides of x, in the order of the copy's
+/// dimensions. b_strides have no meaning, because copy_walk uses only a_strides.
 struct BroadcastWalk {
   int rank = 0;  // at least 1 in every result of broadcast_walk
   std::array<int64_t, Shape::max_rank> sizes{};

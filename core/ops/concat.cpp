@@ -51,7 +51,6 @@ void copy_part(const Along& at, const Tensor& whole, const Tensor& part, int64_t
 }
 
 void check_parts(std::span<const Tensor> parts, int dim) {
-  TESSERA_CHECK(!parts.empty(), "concat: no tensors are given");
   const Shape& first = parts[0].shape();
   for (const Tensor& part : parts) {
     TESSERA_CHECK(part.dtype() == parts[0].dtype(), "concat: a tensor has dtype {}, expected {}",
@@ -68,7 +67,8 @@ void check_parts(std::span<const Tensor> parts, int dim) {
 }  // namespace
 
 Tensor concat(const std::vector<Tensor>& parts, int dim) {
-  const Shape first = parts.empty() ? Shape{1} : parts[0].shape();
+  TESSERA_CHECK(!parts.empty(), "concat: no tensors are given");
+  const Shape first = parts[0].shape();
   const Along at = along("concat", first, dim);
   check_parts(parts, at.dim);
   const trace::Scope scope("concat");

@@ -158,7 +158,7 @@ struct Backward {
 struct GradientRow {
   float logsumexp;
   float factor;
-  bool zero;  // true: the gradient is 0, even where `factor` times the slope is NaN
+  bool zero;  // if true, the gradient is 0, even if logits or dloss are NaN or infinite
   int64_t target;
   int64_t columns;
 };

@@ -7,9 +7,9 @@
 //   key      is the first two words of philox((step, purpose), seed), where `purpose` is a hash of
 //            "dropout". So each step of each seed has its own stream of random numbers, unless two
 //            of these 64-bit keys are equal by chance.
-//   counter  is (element / 4, sample, layer low, layer high), with all bits of these numbers. So
-//            within a step, each group of four elements has its own counter, provided that no two
-//            dropouts have the same `layer`.
+//   counter  is (element / 4, sample, layer low, layer high). Every number fits without loss.
+//            So within a step, each group of four elements has its own counter, provided that no
+//            two dropouts have the same `layer`.
 // The result has four words. The word at index (element % 4) decides whether the element is kept.
 #include <cmath>
 

@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(threads) embedding_kernel(Lookup<T> args, Faul
   }
 }
 
-/// A warp sums columns of one position. In the grid, blockIdx.x selects positions and blockIdx.y
-/// selects columns.
+/// A warp computes 32 * n columns of one row of dpositions. In the grid, blockIdx.x selects
+/// positions and blockIdx.y selects columns.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     position_backward_kernel(T* dpositions, const T* dy, int64_t positions, int64_t channels,

@@ -263,10 +263,10 @@ __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args
   *to = rounded<T>(args.accumulate ? float(*to) + sum : sum);
 }
 
-/// A warp sums columns of one token. If the token is frequent, the warp's whole block sums them. In
-/// the grid, blockIdx.x selects tokens and blockIdx.y selects columns. The launch bounds ask for
-/// two blocks on a multiprocessor, which have enough loads in flight. If the bounds asked for more
-/// blocks, the compiler would spill loaded rows.
+/// A warp computes 32 * n columns of one token's row of dtable. If the token is frequent, the
+/// warp's whole block computes these columns. In the grid, blockIdx.x selects tokens and blockIdx.y
+/// selects columns. The launch bounds ask for two blocks on a multiprocessor, which have enough
+/// loads in flight. If the bounds asked for more blocks, the compiler would spill loaded rows.
 template <class T, bool weighted, int n, bool aligned>
 __global__ void __launch_bounds__(threads, 2)
     embedding_backward_kernel(TableGradient<T, weighted> args) {

@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(threads) check_bags_kernel(Positions positions
   }
 }
 
-/// A warp sums 32 * n columns of one bag. In the grid, blockIdx.x selects bags and blockIdx.y
-/// selects columns.
+/// A warp computes 32 * n columns of one row of y. In the grid, blockIdx.x selects bags and
+/// blockIdx.y selects columns.
 template <class T, int n, bool aligned>
 __global__ void __launch_bounds__(threads)
     embedding_bag_kernel(T* y, const T* table, const float* scale, Positions positions,

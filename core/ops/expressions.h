@@ -99,8 +99,9 @@ TESSERA_BOTH inline float silu_slope(float x) {
   return s * (1 + x * (1 - s));
 }
 
-/// Returns log(1 + exp(x)) - less. The rounding error of 1 + exp(-|x|) is corrected as in Kahan's
-/// log1p, so that small results are accurate too.
+/// Returns log(1 + exp(x)) - less. Computes max(x, 0) - less + log(1 + exp(-|x|)), because exp(x)
+/// could overflow. The rounding error of 1 + exp(-|x|) is corrected as in Kahan's log1p, so that
+/// small results are accurate.
 template <class M>
 TESSERA_BOTH inline float log_one_plus_exp(float x, float less) {
   const float small = M::exp(x < 0 ? x : -x);

@@ -39,8 +39,8 @@ namespace {
 
 constexpr int warps = norm_threads / warp_size;
 
-// In norm_backward_kernel, a block sums a chunk. There are at most two blocks for each of an H200's
-// 132 multiprocessors. All blocks then run at the same time, and norm_finish_kernel reads little.
+// In norm_backward_kernel, a block sums a chunk. There are at most two chunks for each of an H200's
+// 132 multiprocessors, so norm_finish_kernel reads little.
 constexpr int64_t max_chunks = 264;
 
 struct RowChunks {

@@ -60,9 +60,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
   const auto [layout, activation] = options;
   const int64_t out = weight.size(layout == WeightLayout::in_out ? 1 : 0);
   const Shape shape = x.shape().with_last(out);
-  // `pre` is allocated before y, because y is freed earlier. If both need new pages of the heap
-  // (core/heap.h), y's pages are the newest, and the heap adds its next pages directly beside y's.
-  // So once y is freed, y's pages and the next pages together can hold a larger block.
+  // `pre` is allocated before y, because y is freed first. If both need new pages of the heap
+  // (core/heap.h), y gets the newest pages. The heap adds its next pages directly beside the newest
+  // pages. So once y is freed, y's pages and the next pages together can hold a larger block.
   Tensor pre;
   if (activation != Activation::none && recorded(x, weight, bias)) {
     pre = Tensor::empty(shape, x.dtype(), x.device());

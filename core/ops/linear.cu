@@ -4,7 +4,7 @@
 // the weight could do this too, in an epilogue, but this product is left out if the weight is
 // frozen. With the separate kernel, the gradient of the bias has the same bits whether or not the
 // weight is frozen. The kernel also adds in a known order and rounds once. It costs one more read
-// of the gradient of y, which is little compared with the products.
+// of g (linear.h), which is little compared with the products.
 #include <algorithm>
 
 #include "core/cuda/kernel.cuh"

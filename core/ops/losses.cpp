@@ -44,8 +44,8 @@ Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim, float epsilo
                 epsilon);
   const Tensor x = convert(a, DType::f32);
   const Tensor y = convert(b, DType::f32);
-  // The vectors are divided by their lengths before they are multiplied, so that the products of
-  // their elements do not overflow.
+  // Each vector is divided by its length before the multiplication. If a squared length overflows,
+  // the vector becomes zeros, and the result is 0. Multiplying first could give NaN.
   const auto unit = [&](const Tensor& v) {
     return v * rsqrt(clamp(sum(square(v), {from_last}, true), smallest, infinity));
   };

@@ -1,8 +1,8 @@
 // residual_layer_norm: x, residual (..., C), weight (C), bias (C)
 //   -> sum (..., C) = x + residual,  normalized (..., C) = layer_norm(sum)
 // in one pass over memory. With 16-bit types the norm is computed from the rounded sum, as stored.
-// x and residual have equal gradients: the gradient of layer_norm's input plus the gradient of the
-// output `sum`.
+// x and residual have the same gradient. It is the gradient of the output `sum`, plus the gradient
+// that the backward of layer_norm computes for layer_norm's input.
 #include <array>
 
 #include "core/autograd.h"

@@ -82,8 +82,9 @@ void check(const RowProductInputs& in) {
 }
 
 /// Returns the lookup for the kernels. For a row-sparse table (core/autograd.h), the lookup has the
-/// rows that rows_of fetched, and indices into these rows. For other tables, the lookup is `at`. A
-/// table and its bias share one tensor of indices, so both must be fetched in the same order.
+/// rows that rows_of fetched, and indices into these rows. For other tables, the lookup is `at`.
+/// Throws if the rows of a table and of its bias were fetched in different orders, because the
+/// kernels use the same indices for the table and the bias.
 Lookup read_rows(const char* side, const Lookup& at) {
   const bool sparse = read_whole(at.table) == nullptr;
   const bool sparse_bias = at.bias.defined() && read_whole(at.bias) == nullptr;

@@ -26,7 +26,7 @@ template <class T>
 struct Rows {
   const T* table;
   const T* bias;           // null if there is none
-  const int32_t* indices;  // null if place b looks up row b
+  const int32_t* indices;  // null: row b of the results uses row b of `table`
   int64_t count;           // rows of the table
 
   explicit Rows(const ops::Lookup& at)
@@ -36,8 +36,8 @@ struct Rows {
         count(at.table.size(0)) {}
 
   __device__ bool known(int64_t index) const { return index >= 0 && index < count; }
-  /// Returns the index at a place. If the index is out of range, returns 0, and reports the index
-  /// to `fault` if `fault` is not null.
+  /// Returns indices[place], or `place` if `indices` is null. If the index is out of range, returns
+  /// 0, and reports the index to `fault` if `fault` is not null.
   __device__ int64_t index(int64_t place, Fault* fault = nullptr) const {
     if (indices == nullptr) return place;
     const int32_t index = indices[place];

@@ -21,8 +21,8 @@ struct RowProductInputs {
 /// biases, each added once per lookup. `squares` may be undefined. Workspace, only if `squares` is
 /// defined:
 ///   CPU    at most 4 V + 8 ceil(V / 64) bytes, with V of the larger table
-///   CUDA   4 bytes per lookup, plus the workspace of `sum` for as many elements as lookups.
-///          There are B + B K lookups, or B + K if right indices are shared.
+///   CUDA   4 bytes per lookup, plus the workspace that kernels::sum needs for a tensor with one
+///          element per lookup. There are B + B K lookups, or B + K if right indices are shared.
 TESSERA_KERNEL(row_products_forward, const Tensor& products, const Tensor& squares,
                const RowProductInputs& in)
 

@@ -1,5 +1,5 @@
-// The kernel launchers that only cross_entropy with class weights or an ignored target uses. The
-// other launchers of this operation are in cross_entropy.h. There are R rows of logits; V is the
+// The kernel launchers that cross_entropy uses only if it has class weights or an ignored target.
+// The other launchers of cross_entropy are in cross_entropy.h. There are R rows of logits; V is the
 // number of classes.
 #pragma once
 

@@ -63,7 +63,7 @@ bool has_gzip_magic(const InputFile& file, int64_t position) {
 
 bool has_name(const std::string& path) {
   struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0;
+  return ::lstat(path.c_str(), &status) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 }  // namespace tessera

@@ -41,9 +41,10 @@ class InputFile {
 /// (RFC 1952).
 bool has_gzip_magic(const InputFile& file, int64_t position);
 
-/// True if `path` names a directory entry, even an unreadable file or a broken link. A caller uses
-/// this function to open an optional file only if it exists. If the entry cannot be read, the
-/// caller then gets an error, instead of treating the file as missing.
+/// True if `path` names a directory entry, even an unreadable file or a broken link, or if this
+/// cannot be found out, for example without permission to search the folder. A caller uses this
+/// function to open an optional file only if it exists. If the file cannot be read, the caller then
+/// gets an error, instead of treating the file as missing.
 bool has_name(const std::string& path);
 
 }  // namespace tessera

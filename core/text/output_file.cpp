@@ -25,6 +25,7 @@ namespace {
 // file is not followed: the rename replaces this link. Refuses folders, devices and write-protected
 // files, which a rename must not replace.
 std::string destination(const std::string& path) {
+  if (path.empty()) fail_input("an output has an empty path");
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) return path;

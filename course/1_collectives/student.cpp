@@ -13,8 +13,8 @@ namespace course {
 // Before wait() returns, the outgoing buffer must not change, and the incoming buffer must not be
 // read.
 
-// N - 1 rounds. In each round, send the piece to which you added values in the previous round. Add
-// the piece that arrives to your copy of that piece. With which piece must rank r begin, so that
+// N - 1 rounds. In each round, send the piece to which you added values in the previous round. When
+// piece p arrives, add it to piece p of your buffer. With which piece must rank r begin, so that
 // piece r arrives last?
 void ring_reduce_scatter(dist::Communicator&, const Tensor&) {
   todo("lesson 1: ring_reduce_scatter");

@@ -262,19 +262,20 @@ void check_announcements(Grade& grade, const Example& example) {
   if (wrong.empty()) wrong = wrong_values("db", bias.gradient(), example.dbias(), Example::out);
   grade.require("backward announces what it reads, and not the bias", wrong);
 
-  // This layer is the first of a network: its input is data, so dx is not wanted.
-  error = error_of([&] { y = linear(example.x, weight.tensor, bias.tensor); });
-  events.clear();
-  error = error_of([&] { backward(contracted(y, example.dy)); });
+  const auto not_announced = [&](const Tensor& input, const Tensor& w, const std::string& layer,
+                                 const std::string& not_read) -> std::string {
+    error = error_of([&] { y = linear(input, w, bias.tensor); });
+    if (!error.empty()) return fmt::format("the forward of {} fails with: {}", layer, error);
+    events.clear();
+    error = error_of([&] { backward(contracted(y, example.dy)); });
+    return announcements("backward of " + layer, events, error, {}, not_read);
+  };
+  // The input of a network's first layer is data, so dx is not wanted.
   grade.require("backward does not announce the weight if dx is not wanted",
-                announcements("backward of a first layer", events, error, {}, "weight"));
-
+                not_announced(example.x, weight.tensor, "a first layer", "weight"));
   const Tensor frozen = parameter("weight", example.weight, false);
-  error = error_of([&] { y = linear(x.tensor, frozen, bias.tensor); });
-  events.clear();
-  error = error_of([&] { backward(contracted(y, example.dy)); });
   grade.require("backward does not announce x if dW is not wanted",
-                announcements("backward of a layer with a frozen weight", events, error, {}, "x"));
+                not_announced(x.tensor, frozen, "a layer with a frozen weight", "x"));
 }
 
 // Compares the gradients that the hook saw with the gradients of `reference`, the same network with

@@ -65,7 +65,7 @@ struct Example {
     }
     return wrong.dx();
   }
-  /// Returns dW, summed over rows [first, end) of x and dy only.
+  /// Returns the part of dW that comes from rows [first, end) of x and dy.
   Values dweight(int64_t first = 0, int64_t end = rows) const {
     Values result;
     for (int64_t i = 0; i < in; ++i) {
@@ -93,7 +93,7 @@ struct Example {
 
 /// A parameter as in lesson 6: it has memory only between about_to_be_used and no_longer_used. A
 /// use allocates new memory unless another use is in progress. When the last use ends, this memory
-/// is filled with NaN, so that a later read of it shows. The memory for the gradient is filled with
+/// is filled with NaN, so that a later read gives NaN. The memory for the gradient is filled with
 /// NaN at first. The parameter adds "use" and "done" to `events`.
 class Lent {
  public:

@@ -37,14 +37,14 @@ void bias_gradient(const Tensor&, const Tensor&) { todo("lesson 2: bias_gradient
 //   3. return record(operation, y, {x, weight, bias}, closure). The closure gets dy, the gradient
 //      of y, and `grads`. For each input i whose gradient is wanted (grads.wanted(i)), the closure
 //      overwrites grads.destination(i) with this gradient. The closure captures saved(x) and
-//      saved(weight). The closure announces x or weight only if it reads this tensor's values.
+//      saved(weight). Of x and weight, the closure announces only those whose values it reads.
 //      Which values do dx, dW and db need?
 // The closure runs long after this function has returned, so capture copies, not references ([&]).
 Tensor linear(const Tensor&, const Tensor&, const Tensor&) { todo("lesson 2: linear"); }
 
 // model.named_parameters() lists each parameter once; named.parameter.leaf() has the hooks that
-// autograd calls (struct Leaf in core/autograd.h). linear.h calls the second argument `call`. Your
-// hook must capture copies of the name and of `call`.
+// autograd calls (struct Leaf in core/autograd.h). In linear.h, the second argument has the name
+// `call`. Your hook must capture copies of the parameter's name and of `call`.
 void on_complete(nn::Module&, std::function<void(const std::string& name)>) {
   todo("lesson 2: on_complete");
 }

@@ -22,8 +22,8 @@ Training even_training(int64_t ranks) {
   return even;
 }
 
-// In this run `late` is false: each call is complete when it returns, so a race cannot make the
-// sums wrong. A later requirement reports races.
+// Trains with late = false: each call is complete when it returns, so a race cannot make the sums
+// wrong. A later requirement reports races.
 SumReport sums_of_first_step(Grade& grade, const Training& of) {
   const Gradients expected = reference_gradients(of);
   Training once = of;
@@ -46,7 +46,7 @@ std::string sum_message(const SumReport& report, int64_t ranks, const Batch& bat
       report.wrong.size(), report.wrong[0], report.ratio);
   const auto n = static_cast<double>(ranks);
   // A wrong program may divide by the number of micro-batches in this step. Or it may always divide
-  // by 7, the number in `training`.
+  // by 7, the number of micro-batches in `training`.
   int64_t divisor = 0;
   for (const int64_t m : {batch.micro_batches(), training.batch.micro_batches()}) {
     if (near(report.ratio, 1 / static_cast<double>(m))) divisor = m;

@@ -46,7 +46,7 @@ void DataParallel::set_hooks() {
 }
 
 // Returns the memory of a bucket's gradient, a part of gradients_. The exchange that send() started
-// in the previous micro-step may still read this memory; sent_ has its Work.
+// in the previous micro-step may still read this memory. The exchange's Work is sent_[bucket].
 Tensor DataParallel::open(int) { todo("lesson 3: DataParallel::open"); }
 
 // Called when the gradient of a parameter is complete. layout_.slot(parameter).bucket is the

@@ -144,10 +144,10 @@ class Passes {
  public:
   Passes(const Trial& trial, const std::vector<Unit>& units) : trial_(trial), units_(units) {}
 
-  /// Returns a message if a block is not gathered ahead. A pass, which is a forward or a backward,
-  /// gathers each block before it uses the block, unless the block is still gathered from the
-  /// previous pass. The gather must start at the pass's first use of the unit before the block.
-  /// Nothing may wait for the gather before the pass first uses the block.
+  /// Returns a message if a block is not gathered ahead. Let B be a block, and A the unit that a
+  /// pass (a forward or a backward) uses just before B. The gather of B must start at the first use
+  /// of A in this pass. Nothing may wait for the gather before the first use of B. If B is still
+  /// gathered from the previous pass, no gather is needed.
   std::string message() const {
     const auto& list = trial_.events.list();
     int current = -1;

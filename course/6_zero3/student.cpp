@@ -68,15 +68,16 @@ void Zero3::gather(int) { todo("lesson 6: Zero3::gather"); }
 // must count as not gathered (see Unit::works).
 void Zero3::release(int) { todo("lesson 6: Zero3::release"); }
 
-// Written already: releases every unit. Resets last_, so that the next use counts as the use of a
-// new unit.
+// Written already: releases every unit. Resets last_, because the unit that was read last must be
+// gathered again before its next use.
 void Zero3::release_all() {
   for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) release(unit);
   last_ = -1;
 }
 
-// Written already: selects backward's own order. Resetting last_ makes the first use in backward
-// count as the use of a new unit.
+// Written already: selects backward's own order. Backward first reads the unit that forward read
+// last. Without the reset of last_, `use` would not call `following` for this unit, and backward's
+// order would miss the unit.
 void Zero3::begin_backward() {
   order_ = &backward_;
   last_ = -1;

@@ -129,7 +129,8 @@ std::string resume_message(dist::Communicator& communicator, const fs::path& fol
   return text;
 }
 
-// Adds the likely causes to a message of resume_message, if a resume without a crash misses a file.
+// Adds the likely causes if `wrong`, a message of resume_message, says that a file is missing.
+// After a crash, explanation() names the causes instead.
 std::string with_causes(const std::string& wrong) {
   if (wrong.find("there is no file step") == std::string::npos) return wrong;
   return wrong +

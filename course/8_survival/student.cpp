@@ -19,8 +19,8 @@ namespace {
 
 // 1. Each rank writes a file (a Writer collects the file's bytes). The file begins with the number
 //    of updates. An entry follows for each parameter of which the rank owns elements: the
-//    parameter's index p, the range layout_.owned(p, rank), and part(tensor, p) of each tensor of
-//    shards(), which are the values of the elements in this range.
+//    parameter's index p, the begin and the end of the range layout_.owned(p, rank), and
+//    part(tensor, p) for each tensor of shards().
 // 2. When all ranks have written their files (disk.barrier), rank 0 declares the save complete. A
 //    crash must leave either the declaration of the previous save or the declaration of this save.
 // 3. Then rank 0 may remove the files of older saves.

@@ -1,4 +1,4 @@
-// The events of a step, in order. Checks grade this order, and never durations.
+// The events of a step, in order. The check of a lesson grades this order, and never a duration.
 #pragma once
 
 #include <cstdint>

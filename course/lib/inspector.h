@@ -23,8 +23,10 @@ class Inspector {
   DataParallel& trainer_;
 };
 
-/// Measures, by category, how many more bytes of host memory are in use than when this object was
-/// made: now, and at the peak since then. The constructor resets the ledger's peaks.
+/// Compares the host memory in use with the host memory that was in use when this object was made.
+/// current() returns how many more bytes of a category are in use now. peak() returns how many more
+/// bytes were in use at the peak since this object was made. The constructor resets the ledger's
+/// peaks.
 class MemoryUse {
  public:
   MemoryUse() {

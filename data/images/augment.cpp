@@ -132,7 +132,7 @@ void ImageTransform::place_as(const std::vector<T>& table, const ImageView& imag
                               const Augmentation& at, T* out) const {
   const auto [height, width, channels] = image.shape;
   // Columns [begin, end) of the result come from the image, in order or mirrored. All other columns
-  // are 0. If the shift is at least as large as the image, begin == end, and all columns are 0.
+  // are 0. If at.left shifts the whole image out of the result, begin == end.
   const int64_t begin = std::clamp<int64_t>(at.mirrored ? at.left : -at.left, 0, width);
   const int64_t end =
       std::max(begin, width - std::max<int64_t>(0, at.mirrored ? -at.left : at.left));

@@ -32,8 +32,8 @@ struct ImageTransformOptions {
   bool augments = true;         // false: training prepares images as evaluation does
   uint64_t seed = 0;
   DType dtype = DType::f32;
-  /// If images are resized: the height and width of the box that evaluation uses, divided by those
-  /// of the largest box in the image with the input's aspect ratio.
+  /// If images are resized, evaluation uses a box with the input's aspect ratio. The box is
+  /// evaluated_share times as high and as wide as the largest such box in the image.
   double evaluated_share = 224.0 / 256;
 };
 

@@ -8,9 +8,9 @@
 namespace tessera::data {
 
 /// Returns a digest (core/digest.h) of the class names and of the two parts, training and
-/// validation. A part contributes all its labels and 64 evenly spaced images, or all its images if
-/// it has fewer than 64 or `whole` is true. Images from files are digested as decoded pixels.
-/// Throws InputError for an image that cannot be read.
+/// validation. All labels of a part are digested, but only 64 evenly spaced images. If the part has
+/// fewer than 64 images, or if `whole` is true, all its images are digested. Images from files are
+/// digested as decoded pixels. Throws InputError for an image that cannot be read.
 uint64_t digest_of_images(const ImageData& data, bool whole = false);
 
 }  // namespace tessera::data

@@ -68,7 +68,7 @@ PlantedRatings::PlantedRatings(const DrawnRatingOptions& options) : options_(opt
   // With more than half of all pairs, it would be slow to draw items that a user has not rated yet.
   // The number must not exceed UINT32_MAX either, because rating_split.cpp uses 32-bit indices.
   check("number", options.ratings,
-        std::min<int64_t>(options.users * options.items / 2, UINT32_MAX));
+        std::clamp<int64_t>(options.users * options.items / 2, 1, UINT32_MAX));
   if (!(options.noise >= 0.0 && options.noise <= most_noise)) {
     fail_input("noise of drawn ratings is {}, expected 0 to {}", options.noise, most_noise);
   }

@@ -16,8 +16,9 @@
 // rating if there are enough ratings. Then the n users are put in a random order, and the user at
 // place r = 0, 1, 2, ... gets a share of the other ratings in proportion to 1 / (r + 1 + n / 20).
 // A user rates at most three quarters of all items, but may always rate one item. Ratings beyond
-// this limit go to other users. The items are put in a random order too. A user's items are drawn
-// without repetition, with probabilities that depend on the place in the same way.
+// this limit go to other users. The m items are also put in a random order. A user's items are
+// drawn without repetition. In each draw, the probability of the item at place r is in proportion
+// to 1 / (r + 1 + m / 20).
 //
 // Every number depends only on the options and on its user, item or pair. All numbers are computed
 // in integers or by correctly rounded operations. So every machine draws the same ratings.

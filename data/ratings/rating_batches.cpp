@@ -95,7 +95,7 @@ int64_t RatingBatches::index_of(int64_t step, int64_t sample) const {
 int32_t RatingBatches::negative(int64_t epoch, int64_t interaction, int64_t number) const {
   constexpr auto purpose = static_cast<uint32_t>(stable_hash("negative item"));
   const auto sample = static_cast<uint64_t>(interaction);
-  // Epochs and numbers are cut to 32 bits, so draws repeat from epoch or number 2^32 on.
+  // `epoch` and `number` are cut to 32 bits, so epochs e and e + 2^32 draw the same items.
   const PhiloxCounter words =
       philox({static_cast<uint32_t>(sample), static_cast<uint32_t>(sample >> 32) ^ purpose,
               static_cast<uint32_t>(epoch), static_cast<uint32_t>(number)},

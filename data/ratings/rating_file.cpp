@@ -131,7 +131,8 @@ std::string file_in(const std::string& folder) {
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string file = entry->path().filename();
-    if (names_rating_file(file)) found.push_back(file);
+    std::error_code ignored;
+    if (names_rating_file(file) && !entry->is_directory(ignored)) found.push_back(file);
   }
   if (error) fail_input("{}: cannot be read: {}", folder, error.message());
   std::sort(found.begin(), found.end());

@@ -15,7 +15,8 @@ struct Ratings {
   std::vector<double> times;  // in the file's unit, often seconds; empty if the file has none
   // Rounding errors of `times`: a double cannot hold every time in nanoseconds since 1970. If the
   // file writes the time of rating i as an integer, without point or exponent, this integer is
-  // exactly times[i] + time_rests[i]. For any other time, the rest is 0. Empty if all rests are 0.
+  // exactly times[i] + time_rests[i]. For any other time, the rest is 0. Empty if the rests of
+  // all times in the file are 0.
   std::vector<int16_t> time_rests = {};
 
   int64_t size() const { return static_cast<int64_t>(users.size()); }

@@ -65,7 +65,8 @@ class MpiTransport {
   /// this rank included. `arrived` may overwrite bytes [begin, begin + bytes) of `data`.
   int64_t share(const std::byte* data, int64_t bytes, const Arrived& arrived);
 
-  /// Returns a tensor view of a chunk in staging, which `arrived` got from another rank.
+  /// `data` is a chunk that `arrived` got from another rank. Returns the chunk as a tensor: a view
+  /// of staging.
   Tensor staged(const std::byte* data, int64_t bytes, DType dtype) const;
 
   /// Sends piece r of `input`, which has send_bytes[r] bytes, to rank r. `output` receives a piece

@@ -7,9 +7,9 @@ namespace tessera::dist {
 
 // Staging has one chunk for each rank. A transfer runs in rounds. A round fills the chunks of all
 // ranks by one launch of NCCL, and then launches a kernel for each contribution. These launches
-// take some tens of microseconds, in which NVLink moves about 8 MiB, so smaller chunks cost speed.
-// The options may set the size of a chunk. By default it is 8 MiB, or less if all chunks together
-// would exceed 64 MiB, but at least 1 MiB.
+// take some tens of microseconds. In this time NVLink moves about 8 MiB. So smaller chunks cost
+// speed, because NVLink then waits for the launches. The options may set the size of a chunk. By
+// default it is 8 MiB, or less if all chunks together would exceed 64 MiB, but at least 1 MiB.
 int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options) {
   constexpr int64_t unit = 256 * 8;
   constexpr int64_t MiB = 1024 * 1024;

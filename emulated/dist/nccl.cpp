@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,8 +111,8 @@ void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t strea
   const auto work = [communicator, calls = std::move(calls), graph] {
     const ncclResult_t result = guarded([&] { communicator->run(calls); });
     // If a call has failed, Communicator::run has recorded this in the communicator. If streams are
-    // deferred, the stream goes on after the failure, as on a GPU. Otherwise the launch of the
-    // graph returns the failure.
+    // deferred, the stream goes on after the failure, as on a GPU. If streams are not deferred,
+    // this work belongs to a graph, and the launch of the graph returns the failure.
     if (result == ncclSuccess || streams_are_deferred()) return cudaSuccess;
     return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));
   };
@@ -125,12 +126,26 @@ void run_group(std::vector<GroupedCall> calls) {
     const Shared communicator = calls.front().communicator;
     const cudaStream_t stream = calls.front().stream;
     std::vector<Call> own;
+    std::set<cudaStream_t> others;
     std::erase_if(calls, [&](const GroupedCall& grouped) {
       if (grouped.communicator != communicator) return false;
       own.push_back(grouped.call);
+      if (grouped.stream != stream) others.insert(grouped.stream);
       return true;
     });
+    // As in NCCL, the calls begin when all their streams have reached them, and later work of each
+    // of these streams waits until the calls are done.
+    for (const cudaStream_t other : others) {
+      if (captured(stream) || captured(other)) {
+        throw Failure(ncclInvalidUsage,
+                      "a group with calls of one communicator on several streams is not emulated "
+                      "while a stream is captured");
+      }
+      if (streams_are_deferred()) (void)defer_behind(stream, point_behind(other));
+    }
     run(communicator, std::move(own), stream);
+    if (!streams_are_deferred()) continue;
+    for (const cudaStream_t other : others) (void)defer_behind(other, communicator->last_call());
   }
 }
 

@@ -8,7 +8,7 @@
 //
 // These demands of the library's documentation are checked:
 //   - descriptors were set, and their shapes and dtypes fit each other;
-//   - the workspace has at least the size that the calls ...WorkspaceSize return.
+//   - the workspace has at least the size that cudnnGetConvolution...WorkspaceSize returns.
 // The emulation is stricter than the library:
 //   - images and filters must have their channels last;
 //   - addresses must be multiples of 16 bytes;

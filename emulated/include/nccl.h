@@ -11,7 +11,7 @@
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;
 //   - two ranks divide the transfers between them into groups in the same way. Within a group, both
-//     ranks make these transfers in the same order. NCCL is less strict;
+//     ranks make the transfers of one direction in the same order. NCCL is less strict;
 //   - every rank arrives in time. If a rank is late or has ended, the collectives and transfers of
 //     the other ranks fail. NCCL has no such time limit. ncclCommInitRank and ncclCommSplit wait
 //     without a limit here too;

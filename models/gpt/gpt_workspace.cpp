@@ -211,7 +211,7 @@ class Workspace {
     const bool several = s_.chunk < s_.n;
     int64_t held = s_.padded_weight + (s_.keeps_logits ? 0 : s_.logits);
     if (!wide) held += s_.chunk * s_.stride * s_.element;      // the gradient of the logits
-    if (!wide && several) held += 4 * s_.config.vocab * c_;    // the sum over chunks, in f32
+    if (!wide && several) held += 4 * s_.config.vocab * c_;    // the weight's gradient, in f32
     use(held + std::max(head_gradients(), s_.keeps_logits ? 0 : head_logits()));
   }
 

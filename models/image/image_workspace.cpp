@@ -8,8 +8,9 @@
 namespace tessera::models {
 namespace {
 
-/// Workspace bytes of batch norm's four kernels. While the kernels `sums` and `backward` run, the
-/// operation also holds sums per channel. NormWorkspace does not count these sums.
+/// Workspace bytes that each of batch norm's four kernels allocates. The results of the kernel
+/// `sums`, two f32 per channel, are workspace too. ImageWorkspace::batch_norm counts these
+/// results.
 struct NormWorkspace {
   int64_t statistics, forward, sums, backward;
 };

@@ -20,7 +20,8 @@ struct ImageWorkspace {
   int64_t conv2d(const Conv2dSizes& sizes, bool has_bias, bool wants_dx) const;
   int64_t batch_norm(int64_t rows, int64_t channels) const;
   int64_t linear(int64_t rows, int64_t in, int64_t out) const;
-  /// With smoothed labels, the gradient of 16-bit logits is summed in f32. This sum is workspace.
+  /// If `smoothed` is true, the gradient of the logits is a sum of two terms. For 16-bit logits,
+  /// this sum is computed in f32, in workspace.
   int64_t cross_entropy(int64_t rows, int64_t classes, bool smoothed) const;
 };
 

@@ -169,11 +169,13 @@ class Tape {
       use(4 * lookups + mean_workspace(lookups));
     }
   }
-  /// Counts the workspace for row_products' gradient, which sorts the places (b, k) by table row.
-  /// The workspace has an offset for each table row, and for each place
-  ///   - on the CPU, the row number of the other side and a weight;
-  ///   - on CUDA, the place's number, a weight if weights are converted to f32, and the left side's
-  ///     row number if `repeated` is true, because each left row then has several places.
+  /// Counts the workspace for the gradient of one side of row_products. This side has `rows` rows.
+  /// The places (b, k) are sorted by their row on this side. The workspace has rows + 1 offsets,
+  /// and for each place
+  ///   - on the CPU, the place's row on the other side, and the gradient of the place's product;
+  ///   - on CUDA, the place's number; if the dtype is not f32, the gradient of the place's product
+  ///     in f32; and if `repeated` is true, the place's row in the left table.
+  /// `repeated` is true if the left side is a table, and several places share one lookup in it.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
     if (micro_.device.is_cpu()) {
       use(4 * (rows + 1) + 8 * places);

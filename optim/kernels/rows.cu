@@ -67,9 +67,9 @@ struct Touched {
   int64_t width;
 };
 
-// Half a warp sums a block, in the order of block_square_sums: lane l adds the squares of elements
-// l, l + 16, ... of the block in ascending order, and then the lanes are added pairwise. Only the
-// elements of touched rows are read, because all others are zero.
+// Half a warp adds the squares of one block of elements, in the order of block_square_sums: lane l
+// adds the squares of elements l, l + 16, ... of the block in ascending order, and then the lanes
+// are added pairwise. Only the elements of touched rows are read, because all others are zero.
 __global__ void __launch_bounds__(threads) touched_kernel(double* squares, Touched touched) {
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const int64_t j = int64_t{blockIdx.x} * groups + threadIdx.x / lanes;

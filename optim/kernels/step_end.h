@@ -11,8 +11,9 @@ namespace tessera {
 
 /// The sums of squares of all blocks (256 elements) of all ranks, and the place of each parameter's
 /// sums. Blocks are numbered from 0 over all parameters, in parameter order. In a row-sparse table,
-/// only the touched blocks are numbered. Their sums are consecutive in `values`, so the table's
-/// segment describes one shard of unlimited size: its shard_blocks is the largest int64.
+/// only the touched blocks are numbered. The sums of a table are consecutive in `values`, so the
+/// table's segment describes one endless shard: shard_first is the index in `values` of the table's
+/// first sum, and shard_blocks is the largest int64.
 struct BlockSums {
   struct Segment {              // one parameter; all shards of its bucket are equally large
     int64_t begin = 0;          // number of the parameter's first block

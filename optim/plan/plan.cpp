@@ -18,7 +18,7 @@ constexpr int64_t f64_bytes = 8;
 constexpr int64_t update_slots = 2;
 constexpr int64_t crossing_slots = 2;  // for offload from a GPU
 // The next four constants are used only with a GPU, for the norm and the scalars of a step.
-constexpr int64_t segment_bytes = 32;  // entry of a parameter in the table of block sums
+constexpr int64_t segment_bytes = 32;  // a BlockSums::Segment (step_end.h), one per parameter
 constexpr int64_t blocks_a_partial_sum = 1024;
 constexpr int64_t scalars_bytes = 32;  // one f64, five 32-bit words, 4 bytes of padding
 constexpr int64_t fetched_slots = 2;

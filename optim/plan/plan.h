@@ -92,8 +92,8 @@ struct Plan {
   /// Returns memory() plus activations and workspace, as far as they are known. If both are known,
   /// this is an upper bound, because the categories need not peak at the same time.
   int64_t peak() const { return memory() + activations.value_or(0) + workspace.value_or(0); }
-  /// Bytes that the whole run sends for rows of row-sparse tables, from the numbers of rows that
-  /// the run has counted. plan() leaves them 0.
+  /// Bytes that the whole run sends for rows of row-sparse tables. tables_traffic() computes these
+  /// bytes from the rows that the run has counted. plan() leaves them 0.
   std::array<int64_t, dist::traffic_count> counted_traffic{};
   /// Returns the sum of `traffic`.
   int64_t sent() const;
@@ -104,11 +104,11 @@ struct Plan {
 Plan plan(const PlanInput& input, int64_t rank);
 
 /// Returns the number of graphs that a rank captures in `steps` steps: one for each kind of
-/// micro-step. The run's first micro-step has no graph, so it does not count (docs/cuda.md). Two
-/// micro-steps are of different kinds if
-///   - only one of them is the first of a step;
-///   - they differ in the number of contributing ranks;
-///   - with no_sync, only one of them is the last of a step.
+/// micro-step that occurs after the run's first micro-step. The run's first micro-step has no graph
+/// (docs/cuda.md). Micro-steps are of the same kind if they agree in
+///   - whether the micro-step is the first of a step;
+///   - the number of contributing ranks;
+///   - with no_sync, whether the micro-step is the last of a step.
 int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sync = false);
 
 }  // namespace tessera::optim

@@ -22,11 +22,13 @@ struct PlanParameter {
   DType dtype = DType::f32;
   bool trainable = true;
   nn::BackwardReads backward_reads = nn::BackwardReads::always;
-  // The next two members describe a row-sparse table [rows, elements / rows]. For a dense
+  // `rows` and `distinct` describe a row-sparse table [rows, elements / rows]. For a dense
   // parameter, both are 0.
   int64_t rows = 0;
   int64_t distinct = 0;     // the largest number of different rows that a micro-batch looks up
-  int64_t lookups = 0;      // operations of a micro-batch that look up rows; 0: not a table
+  // How many operations of a micro-batch look up rows of this table, which may be dense or
+  // row-sparse. 0: the parameter is not a table.
+  int64_t lookups = 0;
 
   bool row_sparse() const { return distinct > 0; }
   int64_t width() const { return elements / rows; }

@@ -76,10 +76,10 @@ class Gathering {
   explicit Gathering(const std::vector<BlockCost>& blocks)
       : blocks_(blocks), there_(blocks.size(), absent) {}
 
-  /// Gathers `block` if it is absent, and waits until it is gathered. Does nothing else if `block`
-  /// is the current block. Otherwise releases the current block unless it is tied, makes `block`
-  /// the current block, and starts to gather the next block. Forward goes from higher to lower
-  /// block indices, backward from lower to higher indices.
+  /// Gathers `block` if it is absent, and waits until it is gathered. If `block` is not the current
+  /// block, also releases the current block (a tied block stays gathered), makes `block` the
+  /// current block, and starts to gather the next block. Forward goes from higher to lower block
+  /// indices, backward from lower to higher indices.
   void enter(Clock& clock, size_t block, bool forward) {
     gather(clock, block);
     clock.wait(there_[block]);
@@ -138,10 +138,10 @@ class Step {
   }
 
  private:
-  // Returns the time from which a bucket's gradient can be written to its memory. The caller sets
-  // it to the time at which the exchange of this gradient ends. Usually each bucket has memory of
-  // its own. At stages 2 and 3, the buckets of a group that are not tied use the two slots of the
-  // group's ring in turn, and each call takes the next slot.
+  // Returns a reference to the time at which the memory for a bucket's gradient is free. After the
+  // caller has started the exchange of this gradient, the caller sets the time to the end of the
+  // exchange. Usually each bucket has its own memory. At stages 2 and 3, the untied buckets of a
+  // group use the two slots of the group's ring in turn, and each call takes the next slot.
   double& place(size_t index) {
     const BucketCost& bucket = costs_.buckets[index];
     if (input_.stage < 2 || bucket.tied) return reduced_[index];

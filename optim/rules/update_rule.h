@@ -36,8 +36,9 @@ struct UpdateRanges {
   Tensor parameters;
   Tensor gradients;
   std::span<const Tensor> state;  // one tensor per name in state_names(), in this order
-  /// Scalars that the host does not know yet when it launches an update on a GPU, or null. A rule
-  /// passes the scalars to its launcher, or applies them as optim/kernels/update.h says.
+  /// The step's scalars in GPU memory, if the host launches the update before it knows the scalars.
+  /// Otherwise null. A rule passes the pointer to its launcher, or applies the scalars as
+  /// optim/kernels/update.h says.
   const StepScalars* scalars = nullptr;
 };
 

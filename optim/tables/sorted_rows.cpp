@@ -47,8 +47,8 @@ void SortedRows::sort(std::span<const int32_t> rows, int64_t first_slot,
 }
 
 // Sorts few keys by comparison, and many keys with a radix sort on digits of 11 bits, the lowest
-// digit first (Knuth, TAOCP vol. 3, 5.2.5, algorithm R). Only the rows, the upper 32 bits of the
-// keys, are sorted by digits: all rows differ, so slots do not affect the order.
+// digit first (Knuth, TAOCP vol. 3, 5.2.5, algorithm R). The digits are those of the row, the upper
+// 32 bits of a key. The slot (the lower 32 bits) does not matter, because all rows differ.
 void SortedRows::sort_keys() {
   auto* from = keys_.data<int64_t>();
   if (std::is_sorted(from, from + count_)) return;

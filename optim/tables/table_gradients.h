@@ -70,8 +70,8 @@ class TableGradients {
   // After close():
   const SortedRows& touched() const { return sorted_; }
   const Tensor& sums() const { return touched_->sums(); }
-  /// The counts of rows looked up, sent and touched, and of touched blocks, since the optimizer was
-  /// made. The other counts stay 0.
+  /// Totals since the optimizer was made: `looked_up`, `sent`, `touched` and `blocks`. The other
+  /// members of RowCounts stay 0.
   const RowCounts& counts() const { return total_; }
   /// The blocks of 256 elements with touched rows, for the norm.
   const TouchedBlocks& blocks() const { return blocks_; }
@@ -84,7 +84,7 @@ class TableGradients {
   dist::Communicator& communicator_;
   Tensor gradient_;        // [n, C], in the table's dtype
   SortedRows sent_;        // the rows that the micro-batch sends
-  int64_t looked_up_ = 0;  // number of rows that the micro-batch has looked up or prefetched
+  int64_t looked_up_ = 0;  // number of rows looked up by the micro-batch or prefetched for it
   bool contributes_ = false;
   bool opened_ = false;
   bool begun_ = false;  // begin_backward() was called in this micro-step

@@ -61,7 +61,7 @@ inline std::vector<int64_t> TableInfo::owned_elements(int64_t columns) const {
   return counts;
 }
 
-/// Converts numbers of rows to numbers of elements, for rows of `columns` elements.
+/// Converts counts of rows to counts of elements. A row has `columns` elements.
 std::vector<int64_t> in_elements(std::vector<int64_t> rows, int64_t columns);
 
 /// Copies a list of rows to `device`. The memory is counted as workspace.

@@ -25,7 +25,8 @@ class BucketMemory {
   Tensor take(int bucket);
   /// Returns the memory of a bucket for which take() was called. Throws for other buckets.
   const Tensor& of(int bucket) const;
-  /// All buckets in order, in as few tensors as possible. Throws if a bucket has no memory.
+  /// All buckets in order: on a GPU as one tensor, on the CPU as one tensor per bucket. Throws if a
+  /// bucket has no memory.
   std::vector<Tensor> all() const;
   /// On the CPU, frees the memory of all buckets, each when the last view of it is gone.
   void free();

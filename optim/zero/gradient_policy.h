@@ -4,8 +4,9 @@
 // The reducer (optim/zero/reducer.h) opens a bucket when the first gradient of its parameters is
 // written. The reducer sends the bucket when all gradients of this bucket, and of all buckets
 // before it in the order of collectives, are complete. To send, the reducer calls
-// ReductionPolicy::send(), which returns the work `left`. When this work is done, the bucket's
-// memory may be reused. The reducer tells the GradientPolicy so by passing `left` to sent().
+// ReductionPolicy::send(), which returns the work `left`. The reducer passes `left` to
+// GradientPolicy::sent() at once. The GradientPolicy waits for `left` before it reuses the bucket's
+// memory, because the reduction may still read this memory until `left` is done.
 #pragma once
 
 #include <array>
@@ -64,10 +65,11 @@ class FullGradients : public GradientPolicy {
 ///   | bucket 6 -->   |                          after bucket 4 has been sent
 ///
 /// A tied parameter is registered under several names. Its bucket is opened first and completed
-/// last, so the bucket has memory outside the ring. Any other bucket gets a slot outside the ring
-/// only if the buckets that are still filling leave no free memory in the ring. This can happen in
-/// the first micro-step if the model does not complete its buckets in reverse order of
-/// registration. Afterwards the ring follows the order of the model.
+/// last. The bucket has memory outside the ring, because in the ring it would occupy one end during
+/// all of backward. Any other bucket gets a slot outside the ring only if the buckets that are
+/// still filling leave no free memory in the ring. This can happen in the first micro-step if the
+/// model does not complete its buckets in reverse order of registration. Afterwards the ring
+/// follows the order of the model.
 class RingGradients : public GradientPolicy {
  public:
   RingGradients(const Partition& partition, dist::Communicator& communicator);
@@ -148,7 +150,8 @@ class GradientsInSums : public GradientPolicy {
   bool first_ = true;       // true during the first micro-step of a step
 };
 
-/// Adds a complete bucket to the gradient sums of its owners.
+/// Sends a bucket's complete gradient to the owners of the bucket's shards, which add the gradient
+/// to their sums.
 class ReductionPolicy {
  public:
   struct Sent {

@@ -1,11 +1,10 @@
 // The options of a ZeroOptimizer.
 //
-// All ranks must give equal options, and models with the same parameters in the same order. This
-// includes the seed: a rank draws its share of the initial weights and the dropout masks of its
-// micro-batches from the one seed, so there is no seed per rank. The library does not compare the
-// options. Ranks with different options may train a mixed model without an error, or wait for each
-// other for ever. A program whose options come from outside compares them first, with
-// dist::check_agreement (dist/agreement.h).
+// All ranks must give equal options, and models with the same parameters in the same order. The
+// seed must be equal too, because all ranks draw initial weights and dropout masks from one seed.
+// The library does not compare the options. If the options of two ranks differ, training may give a
+// wrong model without an error, or the ranks may wait for each other for ever. A program whose
+// options come from outside compares them first, with dist::check_agreement (dist/agreement.h).
 #pragma once
 
 #include <cstdint>

@@ -108,8 +108,8 @@ void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
 
 int ShardedParameters::successor(int unit) {
   if (phase_ == Phase::evaluation) {
-    // An evaluation is expected to follow the order of the training forward, which reads each
-    // untied unit once.
+    // An evaluation is expected to read units in the order of the training forward. A tied unit may
+    // be in this order several times, so it does not tell which unit comes next.
     const auto& units = forward_.units;
     const auto at = std::find(units.begin(), units.end(), unit);
     const bool known = !units_[static_cast<size_t>(unit)].tied && at != units.end();
@@ -173,8 +173,8 @@ void ShardedParameters::begin_forward() {
 void ShardedParameters::begin_backward() {
   phase_ = Phase::backward;
   backward_.next = 0;
-  // Backward's first read may be of the unit that forward read last. With last_ = -1, this read
-  // enters the unit too, so that backward's order begins with that unit.
+  // Backward may begin with the unit that forward entered last. Because last_ is -1, backward
+  // enters this unit again, and so the order in backward_ begins with this unit.
   last_ = -1;
 }
 

@@ -245,8 +245,8 @@ void Reducer::skip() {
   } else {
     follow_events();
   }
-  // If there was nothing to repeat, the calls above have not begun the backward of the tables, so
-  // it begins here. Otherwise it has begun already, and this second call changes nothing.
+  // The backward of the tables has begun above only if there was a micro-step to repeat. In that
+  // case, this second call changes nothing.
   for (Table* const table : tables_) table->begin_backward();
   send_rest();
   end_backward();

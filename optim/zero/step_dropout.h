@@ -11,7 +11,8 @@ namespace tessera::optim {
 
 /// Forwards on a thread draw the masks of the micro-batch that is open on this thread. If none is
 /// open, they draw the masks of the micro-batch that was finished last. Micro-batches of ended
-/// steps do not count.
+/// steps do not count. This holds only if the thread that began a micro-batch also finishes it and
+/// ends its step: calls on other threads do not change the dropout_state() of the first thread.
 class StepDropout {
  public:
   StepDropout() = default;

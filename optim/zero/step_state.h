@@ -95,8 +95,8 @@ class MicroStepLog {
   void note(const ParameterEvent& event) {
     if (notes_) running_events_.push_back(event);
   }
-  /// Returns the events of the last micro-step with data. If no micro-step has had data since
-  /// set_events(), which takes the events of a checkpoint, returns the checkpoint's events.
+  /// Returns the events of the last micro-step with data. After set_events(), returns the given
+  /// events (those of a checkpoint) until a micro-step has data.
   const std::vector<ParameterEvent>& events() const {
     return running_events_.empty() ? last_events_ : running_events_;
   }

@@ -36,8 +36,8 @@ class UpdatePlace {
   /// True if the copy of a bucket's sums may start while the previous bucket is being updated.
   virtual bool ahead() const = 0;
   /// Starts to copy a bucket's sums to device(), after earlier work of the calling thread's stream.
-  /// Buckets are started and taken in the same order. Their numbers rise or fall by one, so that
-  /// successive buckets use the slots of UpdateOnHost in turn.
+  /// Callers start all buckets in ascending or in descending order, and take them in the same
+  /// order. So two successive buckets use different slots if UpdateOnHost has two slots.
   virtual void start(int bucket, const Tensor& sums) = 0;
   /// Waits for the copy that start(bucket) has begun, and returns the sums on device().
   virtual Tensor take(int bucket) = 0;

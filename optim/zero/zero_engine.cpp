@@ -16,9 +16,9 @@
 namespace tessera::optim {
 namespace {
 
-// Throws unless the loss is one f32 number with history. Returns the loss or, if the loss is itself
-// a parameter, a copy. The reducer needs the copy at stage 3: it reads the loss outside of
-// operations, but the values of a parameter are gathered only for operations.
+// Throws unless the loss is one f32 number with history. Returns the loss. If the loss is itself a
+// parameter, returns a copy, because the reducer reads the loss outside of operations, and at stage
+// 3 a parameter has values only while operations use the parameter.
 //
 // Without this check, the reducer would throw later, with worse errors. For a wrong shape or dtype,
 // its error would only say that a copy does not fit. For a loss without history, its error would
@@ -170,9 +170,9 @@ float ZeroEngine::data_correction() const {
 
 float ZeroEngine::gradient_factor() const { return data_correction() / loss_scale(); }
 
-// On GPUs, the update is launched before the host knows the step's loss and norm, with two
-// exceptions: with loss scaling the host sets the next scale, and with offload the host runs the
-// update.
+// On GPUs, the host launches the update before it knows the step's loss and norm, except with loss
+// scaling and with offload. With loss scaling, the host needs both values to set the scale of the
+// next step. With offload, the host needs both values to run the update itself.
 bool ZeroEngine::deferred() const {
   return !communicator_->device().is_cpu() && !scaler_ && options_.offload == Offload::none;
 }
@@ -256,8 +256,8 @@ ZeroEngine::Launched ZeroEngine::end_step() {
 // Waits on the host for the step's loss and norm, then runs or skips the update.
 void ZeroEngine::update_by(const Launched& launched) {
   const StepScalars values = launched.values.get();
-  // A step without data has zero gradients, which never overflow. So the loss scaler must not count
-  // it as a step without overflow.
+  // A step without data has zero gradients, which cannot overflow at any scale. So such a step says
+  // nothing about the scale, and the loss scaler does not count it.
   const bool without_data = batches_with_data() == 0;
   if (scaler_ && (values.skip || !without_data)) {
     scaler_->step(values.skip, state_.step(), values.loss);

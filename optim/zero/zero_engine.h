@@ -44,7 +44,8 @@ class ZeroEngine {
 
   /// Begins a micro-step; the first one of a step begins the step.
   void begin(int64_t step, const MicroStep& micro_step);
-  /// Throws unless a micro-step has begun and has not ended; `call` is what the caller wanted.
+  /// Throws unless a micro-step has begun and has not ended. `call` is the name of the calling
+  /// function, for the error message.
   void check_open(const char* call) const;
   // A micro-step ends with one of the next three calls.
   /// Runs backward of the micro-step's loss, after the caller has run forward.
@@ -55,8 +56,8 @@ class ZeroEngine {
   /// the run's first micro-step and in the first one after each add() (optim/zero/graphs.h).
   void run_micro_step(const std::function<Tensor()>& loss);
 
-  /// Ends the step, and returns the launch's number for ready() and result(). Throws if the number
-  /// of launched steps that still wait for a call of result() is already StepValues::slots.
+  /// Ends the step, and returns the number of this launch for ready() and result(). Throws if
+  /// StepValues::slots launched steps already wait for a call of result().
   int64_t launch();
   bool ready(int64_t number) const;
   StepReport result(int64_t number);
@@ -185,7 +186,7 @@ class ZeroEngine {
   std::vector<std::unique_ptr<StagedPartition>> frozen_;
   std::vector<std::unique_ptr<Table>> tables_;
   dist::HostBuffer touched_counts_;  // i64 [ranks * trainable tables * 2]: touched rows, blocks
-  std::vector<GradientNorm::Part> norm_parts_;  // in the order in which the norm adds their sums
+  std::vector<GradientNorm::Part> norm_parts_;  // the norm adds their squares in this order
   std::unique_ptr<Reducer> reducer_;  // destroyed before the partitions that it works on
   GradientNorm norm_;
 

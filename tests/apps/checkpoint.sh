@@ -123,6 +123,9 @@ expect "give --checkpoint 'else where', or --resume 'else where/step-000000012'\
   "${run[@]}" --checkpoint 'else where/step-000000012'
 expect 'not-yet/step-000000040 has the name of a single checkpoint' "$train_gpt" "${run[@]}" \
   --checkpoint not-yet/step-000000040
+cp -r $one renamed
+expect 'renamed is a checkpoint whose folder was renamed; give --checkpoint another folder' \
+  "$train_gpt" "${run[@]}" --checkpoint renamed
 ln -s $one link
 expect 'link is the checkpoint .*, which would be damaged' "$train_gpt" "${run[@]}" \
   --checkpoint link

@@ -1,8 +1,8 @@
 // Ranks compare their flags, because they can be started with different ones (dist/agreement.h). A
 // flag that is not compared could make ranks train inconsistently. So this test goes through every
-// flag in the help of train_gpt, train_resnet, train_recommender and comm_bench. Ranks must compare
-// the flag's value, with two exceptions: for a flag in `paths`, ranks compare only whether the flag
-// is given, and flags in `each_its_own` are not compared.
+// flag in the help of train_gpt, train_resnet, train_recommender and comm_bench. --config is left
+// out. Ranks must compare the flag's value, with two exceptions: for a flag in `paths`, ranks
+// compare only whether the flag is given, and flags in `each_its_own` are not compared.
 #include <map>
 #include <regex>
 #include <set>

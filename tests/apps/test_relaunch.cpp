@@ -148,8 +148,8 @@ TEST_CASE("ranks that a stalled collective waits for are lost") {
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2), told(3)})) == std::vector{2, 3});
   // Rank 2 has stalled while it waited for rank 3, so only rank 3 is lost.
   CHECK(lost_in(of_four({exited(0, 1, stalled({2, 3})), told(2, stalled({3}))})) == std::vector{3});
-  // Before MPI has started, a stalled rank does not know which ranks it waits for. So the stopped
-  // rank is lost.
+  // Rank 0 stalled before MPI had started, so it does not know which ranks it waits for. In this
+  // case, stopped ranks are lost: here rank 2.
   CHECK(lost_in(of_four({exited(0, 1, stalled({})), told(1), stopped})) == std::vector{2});
   // If no rank of the job is named as absent, and none is stopped, no rank is lost: the job counts
   // as stalled.

@@ -128,8 +128,9 @@ TEST_CASE("a step reuses the memory of the step before, without fresh pages", "[
 TEST_CASE("growing leaves no gaps between blocks", "[heap][cpu]") {
   Blocks blocks(4096);
   const int64_t first = 64 * mebibyte;
-  // grow() maps new pages below the newest pages. A first block of 64 MiB does not fit into a gap
-  // between other mappings. So it lies below these mappings, and the addresses below it are free.
+  // grow() maps new pages below the newest pages, if the addresses there are free. A first block of
+  // 64 MiB is too large for the gaps between other mappings. So the system maps the block below
+  // these mappings, and the addresses below the block are free.
   blocks.take(first);
   const int64_t largest = 3 * mebibyte + 4096;
   for (int layer = 0; layer < 12; ++layer) {

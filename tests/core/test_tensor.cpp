@@ -168,8 +168,7 @@ TEST_CASE("a tensor without memory has a shape, and reading it is an error") {
   CHECK_THROWS_WITH(x.raw(), ContainsSubstring("shape [2, 2] has no memory yet"));
   CHECK_THROWS_WITH(x.values<float>(), ContainsSubstring("materialize"));
 
-  // While a parameter belongs to an optimizer, its hook about_to_be_used is set. The error then has
-  // another message.
+  // The error message depends on which hooks an optimizer has set.
   Tensor parameter = Tensor::unallocated({}, DType::f32);
   parameter.set_leaf(std::make_shared<Leaf>());
   parameter.leaf()->name = "w";

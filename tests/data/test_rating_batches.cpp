@@ -156,8 +156,9 @@ TEST_CASE("negatives are items that the user does not have, drawn anew in each e
       equal_seeds += item == other.negative(0, interaction, number) ? 1 : 0;
     }
   }
-  // 1015 negatives were each compared with the negative of the next epoch, of the next number, and
-  // of another seed. By chance, about one in twenty is equal, so each count should be about 50.
+  // Each of the 1015 negatives was compared with three others: one of the next epoch, one with the
+  // next `number`, and one with another seed. By chance, about one pair in twenty is equal, so each
+  // count should be about 50.
   CHECK(equal_epochs < 150);
   CHECK(equal_numbers < 150);
   CHECK(equal_seeds < 150);

@@ -128,7 +128,10 @@ TEST_CASE("a folder must have exactly one file of ratings") {
   CHECK_THAT(message(), EndsWith("ml.inter: is empty"));
   fs::remove(folder.path("ml.inter"));
   fs::create_directory(folder.path("u.data"));
-  CHECK_THAT(message(), EndsWith("u.data: is not a regular file"));
+  CHECK_THAT(message(), ContainsSubstring("has no ratings in a known format"));
+  folder.file("ratings.csv", "");
+  CHECK_THAT(message(), EndsWith("ratings.csv: is empty"));
+  fs::remove(folder.path("ratings.csv"));
   fs::remove(folder.path("u.data"));
   REQUIRE(::mkfifo(folder.path("u.data").c_str(), 0600) == 0);
   CHECK_THAT(message(), EndsWith("u.data: is not a regular file"));

@@ -90,7 +90,8 @@ TEST_CASE("a call that nobody waits for holds its buffers until it is done, and 
   const int64_t elements = job().size() * 1000;
   const Tensor first = Tensor::zeros({elements});
   const Tensor second = Tensor::zeros({elements});
-  // Passes views: a view that a call still holds makes the storage's use count greater than one.
+  // Passes views, because each view has its own pointer to the storage. So the storage's use count
+  // is greater than one while a call holds a view.
   job().all_gather(first.flat(0, elements), {});
   const Work work = job().all_gather(second.flat(0, elements), {});
   CHECK(second.storage().use_count() > 1);

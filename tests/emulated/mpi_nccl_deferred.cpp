@@ -108,6 +108,30 @@ TEST_CASE("the calls of a communicator keep their order across streams") {
   }
 }
 
+TEST_CASE("a group's calls wait for all their streams, and these streams wait for the calls") {
+  const World world;
+  if (world.size == 1) return;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const StreamSeed streams(seed);
+    const Comm comm;
+    const Floats buffer(6);
+    const Stream one, other;
+    // `other` writes element 1 before the group sends it, and reads element 2 after the group has
+    // received it, although element 2 is received on stream `one`.
+    REQUIRE(cudaMemcpyAsync(buffer.at(1), buffer.at(5), 4, cudaMemcpyDefault, other) ==
+            cudaSuccess);
+    CHECK(ncclGroupStart() == ncclSuccess);
+    CHECK(ncclRecv(buffer.at(2), 1, ncclFloat32, world.before(), comm, one) == ncclSuccess);
+    CHECK(ncclSend(buffer.at(1), 1, ncclFloat32, world.after(), comm, other) == ncclSuccess);
+    CHECK(ncclGroupEnd() == ncclSuccess);
+    REQUIRE(cudaMemcpyAsync(buffer.at(3), buffer.at(2), 4, cudaMemcpyDefault, other) ==
+            cudaSuccess);
+    CHECK(cudaStreamSynchronize(other) == cudaSuccess);
+    CHECK(buffer[3] == 5);
+    meet();
+  }
+}
+
 TEST_CASE("a deferred call that fails makes its communicator fail, but not its stream") {
   const World world;
   if (world.size == 1) return;

@@ -1,4 +1,5 @@
-// Tests that the emulated cuDNN refuses a result that shares memory with an operand.
+// Tests that the emulated cuDNN refuses a result that shares memory with an operand, and a kernel
+// that is larger than the padded image.
 #include <cudnn.h>
 
 #include <string>
@@ -87,6 +88,32 @@ TEST_CASE("a convolution's result may not begin where an operand begins") {
   char message[100];
   cudnnGetLastErrorString(message, sizeof(message));
   CHECK(message == std::string("the result overlaps an operand"));
+}
+
+TEST_CASE("a kernel that is larger than the padded image is refused") {
+  const Convolution convolution;
+  const Memory x, w, y;
+  REQUIRE(cudnnSetFilter4dDescriptor(convolution.filter, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC,
+                                     channels, channels, pixels + 1,
+                                     pixels + 1) == CUDNN_STATUS_SUCCESS);
+  // The stride is 2, so that a division that rounds towards 0 would find one pixel.
+  REQUIRE(cudnnSetConvolution2dDescriptor(convolution.how, 0, 0, 2, 2, 1, 1,
+                                          CUDNN_CROSS_CORRELATION,
+                                          CUDNN_DATA_FLOAT) == CUDNN_STATUS_SUCCESS);
+  cudnnTensorDescriptor_t pixel = nullptr;
+  REQUIRE(cudnnCreateTensorDescriptor(&pixel) == CUDNN_STATUS_SUCCESS);
+  REQUIRE(cudnnSetTensor4dDescriptor(pixel, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, 1, channels, 1,
+                                     1) == CUDNN_STATUS_SUCCESS);
+  CHECK(cudnnConvolutionForward(Convolution::handle, &Convolution::one, convolution.image, x.data,
+                                convolution.filter, w.data, convolution.how,
+                                CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
+                                convolution.workspace.data, Memory::bytes, &Convolution::zero,
+                                pixel, y.data) == CUDNN_STATUS_BAD_PARAM);
+  char message[200];
+  cudnnGetLastErrorString(message, sizeof(message));
+  CHECK(message ==
+        std::string("2 pixels, padded by 0, are less than a kernel of 3 with dilation 1"));
+  (void)cudnnDestroyTensorDescriptor(pixel);
 }
 
 }  // namespace

@@ -137,8 +137,8 @@ TEST_CASE("emulated: the host finds old values if it does not wait, and new ones
           while (cudaEventQuery(s.event) == cudaErrorNotReady) {
           }
         }) == 0);
-  // The host waits for the second stream, but not for the first. Under odd seeds, only work that
-  // the host waits for runs, so the copy on the first stream has not run.
+  // The host waits for the second stream, but not for the first. Under odd seeds, this wait runs no
+  // work of the first stream, so the copy on the first stream has not run.
   CHECK(too_early([](const Setup& s) {
           s.set(3, 1, s.second);
           CHECK(cudaStreamSynchronize(s.second) == cudaSuccess);

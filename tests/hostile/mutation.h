@@ -33,8 +33,9 @@ class Random {
   uint64_t state_;
 };
 
-/// The format of a file. Some kinds of damage keep the format's lengths and checksums valid. A
-/// reader that checks lengths and checksums first then still reaches the damaged contents.
+/// The format of a file. A reader may refuse a wrong length or checksum before it reads the
+/// contents. To get damaged contents read, some kinds of damage keep the format's lengths and
+/// checksums valid.
 enum class Form { plain, text, safetensors, png, gzip };
 
 /// The kinds of entries that may be at a file's path.

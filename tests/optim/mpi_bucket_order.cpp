@@ -62,7 +62,8 @@ class Run {
     noting_->at_first = [this] { first_gradients_ = gradients(); };
   }
 
-  /// Runs a step of two micro-steps. Returns the buckets that the second micro-step sent, in order.
+  /// Runs a step. With job_world() the step has two micro-steps. Returns the buckets that the
+  /// second micro-step sent, in order.
   std::vector<NotingCommunicator::Bucket> step(int64_t number) {
     noting_->sent.clear();
     memory_.reset_peaks();
@@ -114,7 +115,7 @@ TEST_CASE("buckets are sent in the order in which rank 0 completes them") {
       std::vector<NotingCommunicator::Bucket> expected;
       for (int b = layers - 1; b >= 0; --b) expected.emplace_back(0, b);
       CHECK(run.step(step) == expected);
-      // In step 0 buckets may take slots outside of the ring, which the plan does not count.
+      // In step 0 buckets may also take slots outside of the ring. The plan counts only the ring.
       if (step > 0) CHECK(run.peak_gradients() == run.plan(world, options).gradients);
     }
   }
@@ -136,9 +137,10 @@ TEST_CASE("on the CPU gradients have memory from backward to the end of the step
       CHECK(run.gradients() == (on_cpu ? ring : plan.gradients));
     }
     CHECK(run.peak_gradients() == plan.gradients);
-    // The six layers have buckets of the same size. When a step sends its first bucket, no other
-    // bucket may have memory outside of the ring yet. So at most a sixth of the memory outside of
-    // the ring may be allocated.
+    // Besides the ring, each bucket takes memory for its sums and, at stages 0 and 1, for its
+    // gradients. When a step sends its first bucket, no other bucket may have this memory yet. The
+    // six buckets have the same size, so at most a sixth of all memory besides the ring may be
+    // allocated.
     if (on_cpu) CHECK(run.first_gradients() - ring <= (plan.gradients - ring) / layers);
   }
 }

@@ -134,8 +134,8 @@ TEST_CASE("launched steps as graphs: equal bits, traffic and memory") {
   for (const int stage : {1, 3}) {
     check_variant({.stage = stage, .micro_batches = 2 * n, .dtype = DType::bf16, .overlap = false},
                   world);
-    // In the last micro-step only rank 0 has a micro-batch. The other ranks compute the same
-    // micro-batch, and its loss and gradients must not be added a second time.
+    // In the last micro-step only rank 0 has a micro-batch. The other ranks repeat the micro-batch
+    // of rank 0. The losses and gradients of these repeats must not be added.
     check_variant({.stage = stage, .micro_batches = 2 * n + 1, .recompute = true}, world);
   }
   check_variant({.stage = 0, .micro_batches = 3 * n, .no_sync = true}, world);

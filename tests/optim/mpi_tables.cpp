@@ -268,7 +268,7 @@ Tensor loss_after_evaluation(TableModel& model, const MicroBatch& micro) {
 
 TEST_CASE("row-sparse tables: a run is resumed in any layout, also by ranks without data") {
   for (const bool rowwise : {false, true}) {
-    // 16-bit tables have master weights, which are saved in place of their values.
+    // For a 16-bit table, the saved state has f32 master weights in place of the 16-bit values.
     const TableRun run{.dtype = rowwise ? DType::bf16 : DType::f32};
     ZeroOptions options{.clip = 0.5f};
     if (rowwise) options.table_rule = optim::RowwiseAdagrad{.learning_rate = 5e-2f};

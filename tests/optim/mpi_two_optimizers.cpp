@@ -1,5 +1,6 @@
-// Tests two optimizers in one program whose micro-batches interleave. Each run must give the bits
-// that it gives alone, and dropout must never draw the masks of the other run.
+// Tests two optimizers in one program, with interleaved micro-batches. Each optimizer's run must
+// give the same bits as without the other optimizer. Dropout must never draw the masks of the other
+// run.
 #include "core/recompute.h"
 #include "nn/layers.h"
 #include "tests/support/catch.h"

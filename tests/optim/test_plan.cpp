@@ -243,8 +243,8 @@ TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads 
     return sent(plan(input, 0), dist::Traffic::parameters);
   };
   // The frozen w1 and w2 form one group of parameters, the trainable w0 another. Forward leaves the
-  // last block of each group gathered: w2 and w0. Backward passes through w2 and w1 to w0, so it
-  // gathers w1 again.
+  // last block of each group gathered: w2 and w0. To compute the gradient of w0, backward reads w2
+  // and w1. Of these two only w1 must be gathered again.
   CHECK(freeze({false, true, true}) == (1 + 2 + 1) * 1024);
   // w0 and w1 are frozen. Backward ends at w2, so neither is gathered again.
   CHECK(freeze({true, true, false}) == (1 + 1 + 1) * 1024);
@@ -268,9 +268,10 @@ TEST_CASE("plan: the staging of a transport can be given") {
 }
 
 TEST_CASE("plan: ranks that save exchange texts, for which a save frees its bucket") {
-  // For each rank, the buffer for texts holds a piece of the rank's text and 8 bytes for the text's
-  // length. A piece has 1 MiB / N, but at least 4 KiB and at most 64 KiB. The parameter has 157
-  // blocks, padded to 158: 40,448 elements.
+  // While the ranks save, they exchange texts, such as error messages, in pieces. For each rank,
+  // the buffer for texts holds a piece of the rank's text and 8 bytes for the text's length. A
+  // piece has 1 MiB / N, but at least 4 KiB and at most 64 KiB. The parameter has 157 blocks,
+  // padded to 158: 40,448 elements.
   PlanInput input{.parameters = {{"w", 40'000}}, .ranks = 2, .stage = 2};
   const int64_t without = plan(input, 0).communication;
   input.checkpoints = true;

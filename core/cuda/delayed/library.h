@@ -1,9 +1,10 @@
 // A shared library that is loaded at the first call of one of its functions. If the library is
 // missing, a program still starts, and only calls into the library fail. Each function of the
-// library that Tessera uses gets a wrapper of the same name. So callers include the library's own
-// header and call the function as if the library were linked:
+// library that Tessera uses gets a wrapper of the same name:
 //
 //   int library_version() TESSERA_DELAYED(library, library_version, ())
+//
+// So callers include the library's own header, and call the function as if the library were linked.
 #pragma once
 
 #include <dlfcn.h>

@@ -14,11 +14,12 @@ namespace fs = std::filesystem;
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-// Returns true if the link `path` leads to a folder above it, as a link to ".." does. The folders
-// above /a/b/c are /a/b, /a and /, even if /a/b is a link too. The search has come through these
-// folders, so a cycle of several links is found too.
+// Returns true if the link `path` leads to a folder above the link, as a link to ".." does. The
+// folders above /a/b/c are /a/b, /a and /, even if /a/b is itself a link. If several links form a
+// cycle, files_in() follows them until one of them leads to a folder above it. So such a cycle is
+// found.
 bool leads_above(const fs::path& path) {
-  std::error_code error;  // ignored: a folder that cannot be examined is not the same
+  std::error_code error;  // ignored: equivalent() is false if a folder cannot be examined
   fs::path above = fs::absolute(path);
   while (above.has_relative_path()) {
     above = above.parent_path();

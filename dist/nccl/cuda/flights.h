@@ -39,7 +39,8 @@ class Flights {
 
   /// Makes the current stream wait for the call's work; neither the host nor another stream waits.
   /// Rethrows the call's error. Releases the buffers of this call and of earlier calls. The buffers
-  /// were allocated on the current stream, so they return to its pool in stream order.
+  /// were allocated on the current stream. So their memory is freed in the order of this stream,
+  /// after the work of these calls.
   void wait(Flight& flight);
   void wait_for_all();
   bool done(const Flight& flight) const;

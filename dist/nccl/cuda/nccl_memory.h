@@ -16,10 +16,11 @@ class NcclMemory {
   /// `comm` is NCCL's communicator, on GPU `device`.
   NcclMemory(int device, ncclComm_t comm);
 
-  /// Allocates memory for long-lived buffers: an allocation takes milliseconds and whole pages of
-  /// the GPU (2 MiB). Before memory is freed, the host synchronizes with the device, because
-  /// streams may still use the memory. Throws if there is not enough memory. For 0 bytes, and in
-  /// tests that ask for memory that the host can access, tessera::allocate allocates instead.
+  /// Allocates memory for long-lived buffers: an allocation lasts milliseconds, and occupies whole
+  /// pages of GPU memory (2 MiB each). Before memory is freed, the host synchronizes with the
+  /// device, because streams may still use the memory. Throws if there is not enough memory. For 0
+  /// bytes, and in tests that ask for memory that the host can access, tessera::allocate allocates
+  /// instead.
   std::shared_ptr<Storage> allocate(int64_t bytes, Category category);
 
   /// To be called before the communicator is destroyed. The memory stays valid, but is not

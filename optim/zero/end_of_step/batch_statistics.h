@@ -37,13 +37,13 @@ class BatchStatistics {
 
   const std::vector<nn::NamedStatistics>& all() const { return statistics_; }
 
-  /// Clears this rank's slots, one for each micro-step. Also finds out which statistics are fixed
-  /// in the step (nn::RunningStatistics::fixed). A forward could not find this out on every rank,
-  /// because a rank without data runs no forward.
+  /// Clears this rank's slots. A slot stores the statistics of one micro-step. Also finds out which
+  /// statistics are fixed in the step (nn::RunningStatistics::fixed). A forward could not find this
+  /// out on every rank, because a rank without data runs no forward.
   void begin_step(int64_t micro_steps);
   void begin_micro_step();
-  /// Throws if the forward of the current micro-step has observed fixed statistics. Also throws if
-  /// it has observed a batch norm's changing statistics zero times, or more than once.
+  /// Throws if the forward of the current micro-step has observed a batch norm's statistics a wrong
+  /// number of times. The right number is 0 for fixed statistics, and 1 for all other statistics.
   void check_observed() const;
   /// Stores the observed statistics of the current micro-batch in its slot.
   void keep(int64_t micro_step);

@@ -161,9 +161,10 @@ TEST_CASE("batch_norm of values far from zero", "[batch_norm]") {
 TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   const Form form = forms();
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes()))};
-  // Magnitudes are below sqrt(6) for the normalized values of 6 rows, and at most 0.3 for weights
-  // and residuals. So a bias of magnitude 1.5 or more keeps all results away from zero, where relu
-  // has its kink.
+  // Normalized values of 6 rows have magnitudes below sqrt(6). Weights and residuals have
+  // magnitudes of at most 0.3. So without the bias, all results have magnitudes below
+  // 0.3 * sqrt(6) + 0.3 = 1.04. A bias of magnitude 1.5 or more keeps the results away from zero,
+  // where relu has its kink.
   const int64_t channels = GENERATE(1, 3);
   const Shape shape{2, 1, 3, channels};
   Tensor bias = random_tensor({channels}, 3, 1.5f, 2);
@@ -184,12 +185,14 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
   REQUIRE(check_gradient(operation, inputs, options));
 }
 
-/// Imitates two ranks that each compute one part of a batch, without threads. In each round, part 0
-/// runs, then part 1. A run calls the sum function three times, as calls 0 to 2. Call k adds the
-/// values that this run and the other part's latest run have passed to call k. What a run passes to
-/// call k depends on the sums that its earlier calls have returned. So in round 1, both parts pass
-/// correct values to call 0; in round 2 also to call 1, and in round 3 also to call 2. In round 4,
-/// all sums of both parts are correct.
+/// Imitates two ranks on one thread. Each rank computes one part of a batch. In each round, part 0
+/// runs, then part 1. A run calls the sum function three times: calls 0, 1 and 2. Call k adds this
+/// run's values and the values that the latest run of the other part gave to call k.
+///
+/// The values for call 0 depend on no sum, so they are always correct. The values for calls 1 and 2
+/// depend on the sums of earlier calls. In the first round, part 0 gets wrong sums, because part 1
+/// has not run yet. Each later round makes the sums of at least one more call correct for both
+/// parts. So in the fourth round, all sums are correct.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {

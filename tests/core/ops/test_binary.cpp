@@ -59,8 +59,8 @@ const std::vector<Shapes>& shapes() {
   return list;
 }
 
-// Broadcasting copies one element of a tensor of shape `of` to element `index` of a tensor of shape
-// `y`. Returns the index of the copied element.
+// A tensor of shape `of` is broadcast to shape `y`. Returns the index of the tensor's element that
+// is copied to element `index` of the result.
 size_t place(const Shape& y, const Shape& of, int64_t index) {
   int64_t result = 0, step = 1;
   for (int dim = 1; dim <= of.rank(); ++dim) {

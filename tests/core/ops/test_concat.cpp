@@ -58,7 +58,7 @@ TEST_CASE("concat takes parameters that are gathered only while in use", "[conca
 
 TEST_CASE("concat and split refuse invalid arguments", "[concat]") {
   const Tensor a = random_tensor({2, 3}, 1);
-  REQUIRE_THROWS_WITH(ops::concat({}, 0), "concat: no tensors are given");
+  REQUIRE_THROWS_WITH(ops::concat({}, 1), "concat: no tensors are given");
   REQUIRE_THROWS_WITH(ops::concat({a}, 2), "concat: there is no dimension 2 in shape [2, 3]");
   REQUIRE_THROWS_WITH(ops::concat({a, random_tensor({3, 2}, 1)}, 0),
                       "concat: a tensor has shape [3, 2], expected that of the first, [2, 3], "

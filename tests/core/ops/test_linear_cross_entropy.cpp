@@ -189,9 +189,10 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const Tensor weight = as_parameter(random_tensor_of(dtype, {vocabulary, channels}, 2));
   const Tensor targets = random_indices({rows}, 3, vocabulary);
   const int64_t gradients = (rows + vocabulary) * channels * dtype_size(dtype);
-  // In f32, nothing is added, because the gradient of the logits overwrites the logits. In bf16,
-  // the peak also includes an f32 sum of the weight's gradient. If the backward computes the bf16
-  // gradients, a separate buffer for the gradient of the logits is added too.
+  // `extra` is for large buffers besides the logits and the gradients of x and the weight. In f32
+  // it is 0, because the gradient of the logits overwrites the logits. In bf16, the weight's
+  // gradient is summed in an f32 buffer. If the backward computes the bf16 gradients, the gradient
+  // of the logits has its own buffer.
   const int64_t extra = dtype == DType::f32           ? 0
                         : gradient_in_forward(dtype) ? vocabulary * channels * 4
                                                      : elements * 2 + vocabulary * channels * 4;

@@ -1,7 +1,7 @@
-// Tests the kernels for listed rows of a table. One kind updates the listed rows, another kind sums
-// their squares. The results must have the same bits as those of the kernels for a whole range, and
-// rows that are not listed must not change. Compares Adagrad and its row-wise form with formulas in
-// float64. Also tests fold_rows.
+// Tests the kernels for listed rows of a table. Some kernels update the listed rows. Another kernel
+// sums the squares of these rows' gradients. The results must have the same bits as those of the
+// kernels for a whole range, and rows that are not listed must not change. Compares Adagrad and its
+// row-wise form with formulas in float64. Also tests fold_rows.
 #include <cmath>
 
 #include "optim/kernels/rows.h"

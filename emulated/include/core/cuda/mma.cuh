@@ -12,6 +12,7 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -96,16 +97,17 @@ struct Copy {
 struct Copies {
   std::deque<std::vector<Copy>> groups;
   const void* shared = nullptr;  // the shared memory of the block that made the copies
-  unsigned block = 0;            // that block's blockIdx.x
+  std::array<unsigned, 3> block = {};  // that block's blockIdx
 
   static Copies& of_this_thread() {
     static thread_local std::vector<Copies> threads(1024);
     Copies& result = threads[threadIdx.x];
     const void* const shared = ::emulated::dynamic_shared_memory();
-    if (result.groups.empty() || result.shared != shared || result.block != blockIdx.x) {
+    const std::array<unsigned, 3> block = {blockIdx.x, blockIdx.y, blockIdx.z};
+    if (result.groups.empty() || result.shared != shared || result.block != block) {
       result.groups.assign(1, {});
       result.shared = shared;
-      result.block = blockIdx.x;
+      result.block = block;
     }
     return result;
   }
