@@ -42,8 +42,7 @@ class Benchmark {
   Benchmark(dist::World& world, int64_t payload_bytes)
       : world_(world), piece_(payload_bytes / 4 / world.size / 256 * 256) {
     TESSERA_CHECK(piece_ <= std::numeric_limits<int>::max(),
-                  "a rank's piece has {} floats, expected at most 2^31 - 1 (MPI)",
-                  piece_);
+                  "a rank's piece has {} floats, expected at most 2^31 - 1 (MPI)", piece_);
     const int64_t elements = piece_ * world.size;
     const auto buffer = [&](int64_t n) {
       Tensor x = Tensor::unallocated({n}, DType::f32);

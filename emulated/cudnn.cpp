@@ -83,10 +83,9 @@ void set(cudnnTensorStruct* desc, cudnnTensorFormat_t format, cudnnDataType_t ty
 }
 
 int64_t out_pixels(int64_t pixels, int64_t kernel, int64_t pad, int64_t stride, int64_t dilation) {
-  const int64_t places = pixels + 2 * pad - (dilation * (kernel - 1) + 1);
-  demand(places >= 0, "{} pixels, padded by {}, are less than a kernel of {} with dilation {}",
-         pixels, pad, kernel, dilation);
-  return places / stride + 1;
+  const int64_t rest = pixels + 2 * pad - (dilation * (kernel - 1) + 1);
+  demand(rest >= 0, "the kernel is larger than the padded image");
+  return rest / stride + 1;
 }
 
 Problem problem_of(Pass pass, const cudnnTensorDescriptor_t x, const cudnnFilterDescriptor_t w,
@@ -113,8 +112,7 @@ int general_algorithm(Pass pass) { return pass == Pass::forward ? 0 : 5; }
 bool has_algorithm(const Problem& p, int algorithm) {
   if (p.w.h > 31) return false;
   const cudnnConvolutionStruct& c = p.convolution;
-  const bool unusual =
-      p.x.c == 3 || c.groups > 1 || c.dilation_h > 1 || c.dilation_w > 1;
+  const bool unusual = p.x.c == 3 || c.groups > 1 || c.dilation_h > 1 || c.dilation_w > 1;
   return (algorithm == usual_algorithm && !unusual) || algorithm == general_algorithm(p.pass);
 }
 
@@ -125,10 +123,9 @@ void check_algorithm(const Problem& p, int algorithm) {
          "f32 with math type {} would be multiplied in TF32", math);
   demand(p.pass == Pass::forward || algorithm != 0,
          "the algorithm's order of addition may differ from run to run");
-  if (!has_algorithm(p, algorithm)) {
-    throw Refusal{CUDNN_STATUS_NOT_SUPPORTED,
-                  fmt::format("algorithm {} is not for this convolution", algorithm)};
-  }
+  if (has_algorithm(p, algorithm)) return;
+  throw Refusal{CUDNN_STATUS_NOT_SUPPORTED,
+                fmt::format("algorithm {} is not for this convolution", algorithm)};
 }
 
 /// Returns an invented size: 0 for 1x1 filters in forward, otherwise a size that depends on pass,

@@ -99,7 +99,7 @@ class Search {
   // of the first infinity in the data.
   Origin first_;
   // Maps a storage to the origin of its infinities. A weak pointer does not keep the memory alive.
-  // In owner order, it never equals a pointer to a later storage, even one at the same address.
+  // std::owner_less distinguishes two storages that had the same address one after the other.
   std::map<std::weak_ptr<Storage>, Origin, std::owner_less<>> infinities_;
 };
 

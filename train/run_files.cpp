@@ -17,6 +17,7 @@
 #include "core/text/output_file.h"
 #include "core/trace.h"
 #include "dist/stalled.h"
+#include "train/checkpoint/path_within.h"
 #include "train/report/csv.h"
 #include "train/report/rank_clock.h"
 #include "train/report/report_page.h"
@@ -52,7 +53,7 @@ void check_files(const RunFiles& files) {
     if (path->empty()) continue;
     if (path != &files.log) check_writable(*path);
     for (const std::string* other : all) {
-      if (other != path && *other == *path) {
+      if (other != path && !other->empty() && is_same_path(*other, *path)) {
         fail_input("{} is given for two files of the run, expected different paths", *path);
       }
     }

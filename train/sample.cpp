@@ -51,8 +51,8 @@ int32_t choose_token(std::span<const float> logits, const SampleOptions& options
     left -= weights[i];
     if (left <= 0) return candidates[i];
   }
-  // Reached only if rounding has left `left` slightly above 0, or if the highest logit is infinite,
-  // which makes `left` NaN.
+  // Reached only in two cases. Rounding errors can make `left` end slightly above 0. If the highest
+  // logit is infinite, `left` is NaN.
   return candidates[0];
 }
 

@@ -39,8 +39,9 @@ void check_prompt(std::span<const int32_t> prompt, const models::GptConfig& conf
 void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions& options,
             const std::function<void(int32_t)>& emit);
 
-/// Returns the token that serves as the prompt if the user gives none: a line end if `bytes` is
-/// true, end-of-text for GPT-2's vocabulary, or token 0 if the vocabulary has neither.
+/// Returns the token that serves as the prompt if the user gives none. If `bytes` is true, this
+/// token is the line end. If `bytes` is false, this token is GPT-2's end-of-text. If the model's
+/// vocabulary lacks the token, returns token 0.
 int32_t default_prompt(const models::GptConfig& config, bool bytes);
 
 /// Returns the text of a new token. If `bytes` is true, the text is the byte with the token's

@@ -10,6 +10,7 @@
 #include "core/run_status.h"
 #include "core/text/step_number.h"
 #include "core/trace.h"
+#include "train/checkpoint/path_within.h"
 #include "train/non_finite.h"
 
 namespace tessera::train {
@@ -19,12 +20,8 @@ namespace {
 // replace the save of the same step, because both are folders with the name of the step.
 void check_step_folders(const LoopOptions& options) {
   if (!options.checkpoints.wanted() || options.weights.every == 0) return;
-  namespace fs = std::filesystem;
-  const auto folder = [](const fs::path& path) {
-    return fs::weakly_canonical(fs::absolute("." / path / "")).string();
-  };
-  const fs::path saves = fs::path(options.weights.path).parent_path();
-  if (folder(saves) != folder(options.checkpoints.folder)) return;
+  const std::string saves = std::filesystem::path(options.weights.path).parent_path().string();
+  if (!is_same_path(saves.empty() ? "." : saves, options.checkpoints.folder)) return;
   fail(
       "train: {} is to hold checkpoints and the saves of {}, and both are in folders step-...; "
       "give one of them another folder",
@@ -182,7 +179,8 @@ void StepLoop::evaluate(int64_t done) {
   log_.write(evaluation.line);
   progress_.evaluation(done, evaluation.text);
   if (evaluation.finite()) return;
-  // After the last step, train() throws an error with this message instead of a warning.
+  // The score is not finite. After the last step, train() throws an error for this reason. After an
+  // earlier step, the run continues with a warning.
   last_score_finite_ = done < options_.steps;
   if (last_score_finite_) {
     spdlog::warn("{}", non_finite_evaluation(done, optimizer_.scales_losses()));

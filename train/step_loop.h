@@ -66,8 +66,9 @@ struct StepWork {
   /// run. `bits` has further settings that change the bits of results.
   dist::Settings run = {};
   dist::Settings bits = {};
-  /// The metadata that any file of the model's weights gets. The loop only passes them on to the
-  /// checkpoints, from which export_weights makes such files.
+  /// The metadata for files of the model's weights. The loop only stores the metadata in
+  /// checkpoints. When export_weights makes a weights file from a checkpoint, it adds the metadata
+  /// to the file.
   std::map<std::string, std::string> weights = {};
 };
 

@@ -54,7 +54,7 @@ TEST_CASE("the settings ab = c and a = bc are different") {
 
 TEST_CASE("ranks that give settings in different orders are told so") {
   if (job().size() == 1) return;
-  const Settings own = job().rank() == 0 ? Settings{{"a", "1"}, {"b", "2"}}
-                                         : Settings{{"b", "2"}, {"a", "1"}};
+  const Settings own =
+      job().rank() == 0 ? Settings{{"a", "1"}, {"b", "2"}} : Settings{{"b", "2"}, {"a", "1"}};
   CHECK(refusal(own) == "the ranks of a job must give settings in the same order");
 }

@@ -111,8 +111,7 @@ TEST_CASE("a kernel that is larger than the padded image is refused") {
                                 pixel, y.data) == CUDNN_STATUS_BAD_PARAM);
   char message[200];
   cudnnGetLastErrorString(message, sizeof(message));
-  CHECK(message ==
-        std::string("2 pixels, padded by 0, are less than a kernel of 3 with dilation 1"));
+  CHECK(message == std::string("the kernel is larger than the padded image"));
   (void)cudnnDestroyTensorDescriptor(pixel);
 }
 

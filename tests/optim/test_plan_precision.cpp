@@ -1,6 +1,5 @@
 // Compares the plan of 16-bit parameters with numbers derived by hand, and with the formulas of the
-// ZeRO paper. N is the number of ranks, M the number of micro-batches of a step, k the number of
-// its micro-steps.
+// ZeRO paper. N is the number of ranks.
 #include "dist/communicator.h"
 #include "dist/shard_layout.h"
 #include "optim/plan/plan.h"

@@ -97,9 +97,10 @@ TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 does not") {
   // Backward ends at 32 1/3; exchanges 31-41, 41-51, 51-61.
   const StepTime stage1 = step_time(buckets(3, 1), work, rates);
   CHECK(stage1.total() == Approx(61 + 10 * end(3)));
-  // Stage 2: the third bucket's gradient needs the slot of the first bucket, which is free at 41,
-  // so the third backward is 41-41 2/3. The third exchange begins after the second in any case, at
-  // 51.
+  // Stage 2: there are two slots for gradients. Buckets are counted in the order of backward. The
+  // third bucket needs the slot of the first bucket, which is free after the first exchange, at 41.
+  // So the third backward runs from 41 to 41 2/3. The third exchange is not delayed, because it
+  // begins only after the second exchange, at 51.
   const StepTime stage2 = step_time(buckets(3, 2), work, rates);
   CHECK(stage2.total() == Approx(61 + 10 * end(3)));
   // With four buckets a backward takes 1/2, forward ends at 40 1/4, and exchanges begin at 40 3/4.

@@ -12,7 +12,8 @@ void use_test_device();
 /// True if the tests run on the CPU.
 bool on_cpu();
 
-/// True if the tests run on a GPU, and not on the emulated device.
+/// True if the tests run on a GPU. False on the CPU, and on the device that the preset `emulated`
+/// emulates on the CPU (docs/cuda.md).
 bool on_real_gpu();
 
 }  // namespace tessera::test

@@ -1,5 +1,5 @@
 // Runs the test cases that a command line selects, as Catch::Session does. A pattern that matches
-// no case is a failure. Otherwise a renamed case would silently drop out of a selection. If
+// no case is a failure, so that a renamed case cannot silently drop out of a selection. If
 // TESSERA_UNMATCHED_PATTERNS is in the environment, patterns without a match are allowed.
 #pragma once
 

@@ -17,8 +17,8 @@ namespace tessera::test {
 /// Returns the context of the device that the test runs on.
 inline Context test_context() { return current_context(default_device()); }
 
-/// Returns random f32 values between `low` and `high`. Besides these bounds, a value depends only
-/// on the seed and on its index.
+/// Returns random f32 values between `low` and `high`. A value depends only on these bounds, on the
+/// seed, and on the value's index.
 inline Tensor random_tensor(const Shape& shape, uint64_t seed, float low = -1, float high = 1) {
   Tensor result = Tensor::empty(shape);
   uint32_t element = 0;

@@ -9,6 +9,7 @@
 #include "tests/support/stored_images.h"
 #include "tests/support/tensors.h"
 #include "tests/support/training.h"
+#include "train/images/image_report.h"
 
 namespace tessera::train {
 namespace {
@@ -72,6 +73,26 @@ TEST_CASE("an evaluation of images equals a plain loop over the images") {
   CHECK(result.top1 == static_cast<float>(static_cast<double>(first) / 22));
   CHECK(result.top5 == static_cast<float>(static_cast<double>(among_five) / 22));
   CHECK_FALSE(task.model->training());  // the mode before the evaluation
+}
+
+TEST_CASE("predictions are logged only if all scores are finite") {
+  const test::SmallImageTask task = test::small_image_task();
+  RunLog log("");
+  std::vector<std::string> lines;
+  log.follow([&lines](const std::string& line) { lines.push_back(line); });
+  const std::vector<std::string> names = {"a", "b", "c", "d", "e", "f", "g"};
+  const auto predict = [&] {
+    log_predictions(*task.model, task.set, task.transform, names, {.batch = 6}, test::lone_world(),
+                    log);
+  };
+  predict();
+  REQUIRE(lines.size() == 2);
+  CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring("confusion"));
+  for (const nn::NamedParameter& named : task.model->named_parameters()) {
+    named.parameter.tensor().copy_from(Tensor::full(named.parameter.shape(), NAN));
+  }
+  predict();
+  CHECK(lines.size() == 2);
 }
 
 }  // namespace

@@ -41,6 +41,8 @@ TEST_CASE("a path is found to be within a folder, however written, existing or n
   CHECK(is_path_within(here + "/new/file", "new"));
   CHECK(is_path_within("new", here + "/new"));
   CHECK(!is_path_within("newer", here + "/new"));
+  CHECK(train::is_same_path("new", here + "/./new"));
+  CHECK(!train::is_same_path("new/file", "new"));
   fs::create_directory_symlink(here + "/there", here + "/link");
   CHECK(is_path_within("link/file", "there"));
   fs::create_symlink("self", "self");

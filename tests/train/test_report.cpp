@@ -1,5 +1,5 @@
-// Tests the code that makes reports from a log: thinned series, the history of a run, the table,
-// the page, and TensorBoard's files.
+// Tests the code that makes reports from a log: thinned series, the history of a run, the CSV
+// table, the HTML page, and TensorBoard's files.
 #include <unistd.h>
 
 #include <cmath>

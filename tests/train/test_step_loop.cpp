@@ -205,6 +205,7 @@ TEST_CASE("a run that could not write its files does not begin, and keeps the ol
   const std::string nowhere = folder.path("no/file");
   CHECK_THROWS_AS(begin_run({.log = log, .save = nowhere}, world), InputError);
   CHECK_THROWS_AS(begin_run({.log = log, .trace = nowhere}, world), InputError);
+  CHECK_THROWS_AS(begin_run({.log = log, .csv = folder.path("./run.jsonl")}, world), InputError);
   // No folder of events can be made below a file.
   CHECK_THAT(test::message_of<InputError>(
                  [&] { begin_run({.log = log, .tensorboard = log + "/events"}, world); }),

@@ -82,9 +82,9 @@ void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// Writes the manifest, and gives the checkpoint its final name.
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
 /// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes all other checkpoints.
-/// `newest` is the step of the checkpoint written last. Checkpoints of later steps are not whole,
-/// because the run would have resumed from them otherwise. If they stayed, each later run would try
-/// them first. The caller must be the folder's only writer.
+/// `newest` is the step of the checkpoint written last. Checkpoints of later steps are not whole:
+/// the run passed over them when it resumed. If they stayed, each later run would try them first.
+/// The caller must be the folder's only writer.
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep);
 /// Removes all checkpoints with a temporary name. A checkpoint whose replacement was interrupted
 /// gets its final name back instead. No writer of the folder may be running.
@@ -93,11 +93,13 @@ void remove_partial_checkpoints(const std::string& folder);
 /// Opens the newest whole checkpoint of a folder. Returns null if the folder has no checkpoint.
 /// Every rank reads its share of the bytes and compares digests. Warns of checkpoints that are not
 /// whole. Checkpoints that a run removes meanwhile are left out. Throws InputError if there are
-/// checkpoints, but none is whole. Collective.
+/// checkpoints, but none is whole, or if the folder cannot be read. Throws Error if a checkpoint is
+/// there but cannot be read. Collective.
 std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
                                                   const dist::World& world);
 /// Opens the checkpoint in exactly this folder, and verifies it as find_checkpoint does. Throws
-/// InputError if the checkpoint is not whole. Collective.
+/// InputError if the checkpoint is not whole, and Error if it is there but cannot be read.
+/// Collective.
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path,
                                                   const dist::World& world);
 /// Restores the optimizer's state from a checkpoint. Throws InputError, before anything is changed,

@@ -79,8 +79,14 @@ CheckpointFolder::CheckpointFolder(const std::string& folder)
   }
   // The folder has no other writer now, so any partial folders and marks are left over from earlier
   // writers.
-  remove_partial_checkpoints(folder);
-  remove_marks(folder);
+  try {
+    remove_partial_checkpoints(folder);
+    remove_marks(folder);
+  } catch (const fs::filesystem_error& error) {
+    ::close(descriptor_);  // gives up the claim, because no destructor runs
+    fail_input("{}: left over by an earlier run, and cannot be removed: {}", error.path1().string(),
+               error.code().message());
+  }
 }
 
 bool CheckpointFolder::claim() {

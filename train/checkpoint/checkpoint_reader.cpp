@@ -107,8 +107,8 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
   double before = 0;
   std::vector<std::byte> buffer;
   for (const CheckpointRange* range : ranges) {
-    // A range belongs to the part in which it begins. The last part also has the ranges that begin
-    // at its end or after it. Such ranges are empty, or begin there only because `end` is rounded.
+    // A range belongs to the part in which it begins. The last part also has all ranges that begin
+    // at `end` or later: empty ranges, and ranges that begin there only because `end` is rounded.
     const bool is_own = before >= begin && (before < end || part + 1 == parts);
     before += static_cast<double>(bytes_of(*range));
     if (is_own) verify_range(*range, buffer);

@@ -53,9 +53,10 @@ struct Manifest {
   CheckpointLayout layout = {};
   dist::Settings run = {};   // settings that define the run; a resume changes one only on request
   dist::Settings bits = {};  // may change when the run resumes, but then the results' bits change
-  /// The metadata for a file of the weights: what the training program writes when it saves such a
-  /// file, and what export_weights writes. Empty if the writer of the checkpoint gave none. In an
-  /// imported checkpoint it may also have imported_batches_key, which export_weights leaves out.
+  /// The metadata that the training program and export_weights save with the weights: for a GPT in
+  /// config.json, and for other models in the file of the weights. Empty if the writer of the
+  /// checkpoint gave none. In an imported checkpoint, the metadata may also have
+  /// imported_batches_key, which export_weights leaves out.
   std::map<std::string, std::string> weights = {};
   /// The name of the file from which the weights were imported; empty if a run wrote the
   /// checkpoint. In an imported checkpoint, `run` has only the settings that follow from this file.

@@ -1,4 +1,4 @@
-// Checks whether a path is inside a folder. An import of weights refuses input files in the folder
+// Compares paths whose links are resolved. An import of weights refuses input files in the folder
 // that it writes to. An export refuses an output inside the checkpoint that it reads.
 #pragma once
 
@@ -23,6 +23,11 @@ inline bool is_path_within(const std::string& path, const std::string& folder) {
   if (error) return false;
   const std::filesystem::path relative = whole.lexically_relative(other);
   return !relative.empty() && *relative.begin() != "..";
+}
+
+/// True if both paths lead to the same file or folder, as far as this can be resolved.
+inline bool is_same_path(const std::string& a, const std::string& b) {
+  return is_path_within(a, b) && is_path_within(b, a);
 }
 
 }  // namespace tessera::train

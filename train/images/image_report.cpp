@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
 #include "core/ops.h"
 #include "train/images/evaluation_pass.h"
@@ -151,6 +152,14 @@ void log_predictions(nn::Module& model, const std::shared_ptr<const data::ImageS
   std::vector<Prediction> predictions;
   for (size_t i = 0; i < static_cast<size_t>(set->size()); ++i) {
     predictions.push_back({static_cast<int32_t>(results[2 * i]), results[2 * i + 1]});
+  }
+  const auto is_finite = [](const Prediction& one) { return std::isfinite(one.probability); };
+  const auto invalid = std::ssize(predictions) - std::ranges::count_if(predictions, is_finite);
+  if (invalid > 0) {
+    spdlog::warn(
+        "the report shows no predictions, because the scores of {} of {} images are not finite",
+        invalid, predictions.size());
+    return;
   }
   log.write(confusion_line(*set, predictions, class_names));
   log.write(mistakes_line(*set, predictions, class_names));

@@ -96,8 +96,8 @@ class ImageRun {
 
   /// Returns the sizes of the batches that this rank evaluates: the size of a micro-batch, and the
   /// size of the evaluation's last batch, which may be smaller. A size is left out if this rank has
-  /// no such batch. If the last round has fewer batches than ranks, the remaining ranks repeat the
-  /// last batch.
+  /// no such batch. A rank without a batch for its last forward pass repeats the evaluation's last
+  /// batch.
   std::vector<int64_t> evaluated_sizes() const {
     if (run_.loop.eval_every == 0) return {};
     const int64_t micro = run_.loop.batch.micro;

@@ -63,7 +63,7 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
   if (ratings.evaluation && run.loop.eval_every > 0) {
     // The training batch stays in memory during an evaluation; its bytes are added below. The
     // evaluation frees its own batch (`input` bytes) before it allocates the results. So the peak
-    // has either that batch or the results, never both.
+    // has either the evaluation's batch or the results, never both.
     const models::RecommenderMemory other = evaluation_memory(
         ratings, dtype, device, run.zero.stage == 3 && place.ranks > 1);
     const int64_t input = ratings.evaluation->input_bytes();

@@ -21,7 +21,8 @@ struct PlannedRatings {
   /// The sizes of the evaluation; nullopt if there is none.
   std::optional<RatingEvaluationSizes> evaluation = std::nullopt;
   int64_t evaluation_results = 0;  // number of f32 values that the ranks sum in an evaluation
-  /// Bytes that rank 0 writes in each save during the run, besides the weights.
+  /// Bytes of the copy of ids and histories that rank 0 makes in memory for each save during the
+  /// run.
   int64_t saved_bytes = 0;
 };
 

@@ -14,8 +14,8 @@
 
 namespace tessera::train {
 
-/// The sizes of an evaluation on any number of ranks. Every forward pass has the same sizes: the
-/// last batch is filled up with copies of its last sample.
+/// The sizes of an evaluation, which do not depend on the number of ranks. Every forward pass has
+/// the same sizes, because the last batch is filled up with copies of its last sample.
 struct RatingEvaluationSizes {
   int64_t samples = 1;          // interactions or users per batch
   int64_t items = 1;            // items scored in one forward pass for each sample
@@ -26,8 +26,8 @@ struct RatingEvaluationSizes {
   data::RatingBatchSizes batch() const {
     return {.samples = samples, .items = 1, .longest_history = longest_history};
   }
-  /// Returns the bytes of the input: the batch and, with shared_items, the numbers of the shared
-  /// items.
+  /// Returns the bytes of the input: the batch, and with shared_items an index for each shared
+  /// item.
   int64_t input_bytes() const { return batch().bytes() + (shared_items ? 4 * items : 0); }
 };
 
@@ -100,7 +100,7 @@ class RankingTask {
 RatingEvaluationSizes ranking_evaluation_sizes(const models::RecommenderConfig& config,
                                                const data::Histories& histories, int64_t users);
 
-/// Returns the mean quality over the task's users, which is NaN if a score is not finite. The
+/// Returns the mean quality over the task's users. The mean is NaN if a score is not finite. The
 /// batches of users are divided among the ranks as in evaluate_ratings. Collective.
 RankingQuality evaluate_ranking(models::Recommender& model, const RankingTask& task,
                                 const dist::World& world);

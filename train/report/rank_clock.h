@@ -12,8 +12,9 @@ namespace tessera::train {
 /// Compares this rank's clock with rank 0's at the start of a run. Collective.
 void begin_rank_clock(const dist::World& world);
 
-/// Compares the clocks again, and converts the times of `events` to rank 0's clock. Returns rank
-/// 0's time at the start of the run, which is equal on all ranks. Collective.
+/// Compares the clocks again, because clocks of different hosts drift apart. Converts the times of
+/// `events` to rank 0's clock. Returns when begin_rank_clock was called, on rank 0's clock. If it
+/// was not called, returns the time of this call. All ranks get the same time. Collective.
 int64_t to_clock_of_rank_0(std::vector<trace::Event>& events, const dist::World& world);
 
 }  // namespace tessera::train

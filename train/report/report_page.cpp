@@ -21,7 +21,7 @@ constexpr std::string_view page_begin =
     "<meta name=\"generator\" content=\"Tessera report\">\n";
 
 // In a <script> element, "</script" would end the data, and "<!--" would begin a comment. Therefore
-// '<' is escaped. JSON has this character only in strings.
+// '<' is escaped. The result is valid JSON, because JSON has '<' only in strings.
 std::string for_script(const nlohmann::ordered_json& data) {
   std::string text;
   using Json = nlohmann::ordered_json;

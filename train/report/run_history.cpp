@@ -128,10 +128,9 @@ class History {
       add_settings(line);
       if (type == "resume" && has_step) {
         result_["resumes"].push_back(line["step"]);
-        // The log may lack the line of the checkpoint from which the run has resumed. The line of
-        // an asynchronous checkpoint comes after lines of later steps. The resumed run removes the
-        // first line of a later step and all lines after it. So the resume line adds the
-        // checkpoint.
+        // Adds the checkpoint from which the run has resumed, because the log may lack the
+        // checkpoint's line. An asynchronous checkpoint is logged after later steps, and the
+        // resumed run has removed all lines from the first later step on.
         Json& saved = result_["checkpoints"];
         if (saved.empty() || saved.back() != line["step"]) saved.push_back(line["step"]);
       }

@@ -9,7 +9,7 @@ namespace tessera::train {
 
 /// Reads a log into one object, for the report's page:
 ///
-///   header        the settings, without the layout; a resume replaces settings that it logs
+///   header        the settings without the layout; settings in `resume` lines replace the header's
 ///   layout        the owners of all parameters, as logged last
 ///   steps         {count, series: {name: [[step, value], ...]}, medians: {name: value}}; there are
 ///                 medians of step_ms and of the speeds

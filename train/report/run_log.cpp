@@ -87,7 +87,8 @@ void RunLog::find_kept_lines(int64_t finished) {
     const auto step = json.find("step");
     if (step != json.end()) {
       if (!step->is_number_integer() || step->get<int64_t>() > finished) break;
-      // The line of an asynchronous checkpoint comes after lines of later steps.
+      // A line may have a lower step than the line before it, because an asynchronous checkpoint
+      // is logged after later steps.
       last_step = std::max(last_step, step->get<int64_t>());
     }
     bytes_ += std::ssize(line) + 1;
@@ -130,9 +131,9 @@ void RunLog::write(const JsonObject& line) {
   bytes_ += std::ssize(text);
 }
 
-// Removes the part of the line that was written, because this part would make the next line
-// invalid, too. A terminal or another character device cannot be truncated, so the part remains
-// there. Warns only once.
+// Removes the part of the line that was written, because the next line would be appended to this
+// part and would then be invalid. A terminal or another character device cannot be truncated, so
+// the part remains there. Warns only once.
 void RunLog::lose_line(int error) {
   if (::ftruncate(descriptor_, bytes_) == 0) ::lseek(descriptor_, bytes_, SEEK_SET);
   if (std::exchange(warned_, true)) return;

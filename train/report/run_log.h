@@ -64,7 +64,7 @@ class RunLog {
   std::string path_;
   int descriptor_ = -1;
   int64_t bytes_ = 0;      // size of all kept and written lines
-  bool must_cut_ = false;  // true: the file may have more than `bytes_`, which write() removes
+  bool must_cut_ = false;  // true: the file may be longer than `bytes_`; write() truncates it
   bool warned_ = false;
   std::string unwritten_header_;  // the file's first line, if writing it failed; else empty
   std::vector<std::function<void(const std::string&)>> followers_;

@@ -60,7 +60,7 @@ void TensorBoardWriter::add(const Json& json) {
       const char* group = type == "eval" ? "eval" : is_speed(name) ? "speed" : "train";
       file_.scalar(fmt::format("{}/{}", group, name), step, value.get<double>());
     }
-  } else if (type == "norms") {
+  } else if (type == "norms" && json.contains("norms")) {
     std::vector<double> all;
     std::map<std::string, std::vector<double>> kinds;
     for (const auto& [name, value] : json["norms"].items()) {
