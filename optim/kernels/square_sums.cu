@@ -2,6 +2,8 @@
 // bits. Half a warp sums a block of 256 elements. Lane l adds the squares of elements l, l + 16 and
 // so on. Then the lanes are added pairwise. Products are exact in fp64, so fusing a product into an
 // addition changes no bit.
+#include <cmath>
+
 #include "core/cuda/kernel.cuh"
 #include "optim/kernels/square_sums.h"
 
@@ -27,7 +29,7 @@ __global__ void __launch_bounds__(threads)
   }
   for (int i = 0; i < block_elements / lanes; ++i) {
     const int64_t at = first + i * lanes;
-    if (value[i] == 0.0f && signbit(value[i]) && at < elements) x[at] = T(0.0f);
+    if (value[i] == 0.0f && std::signbit(value[i]) && at < elements) x[at] = T(0.0f);
   }
   double sum = 0;
   for (const float v : value) sum += double(v) * double(v);
