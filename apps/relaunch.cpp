@@ -33,9 +33,8 @@ std::string own_path() {
   return path;
 }
 
-// Says when a rank was lost. The text names the last finished step. It does not name the next step,
-// because the rank may be lost after the run's last step. This program does not know the number of
-// steps.
+// Says when a rank was lost. The text names the last finished step instead of the next step,
+// because a rank can be lost after the run's last step.
 std::string when(int64_t finished_steps) {
   return finished_steps == 0 ? "before it finished a step"
                              : fmt::format("after step {}", finished_steps);

@@ -92,13 +92,13 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
 
 // Chooses the algorithms of matrix products on CUDA. The first of these cases that applies decides:
 //
-//   --tuned                          the table that the caller has loaded from the flag's file
-//   a checkpoint that a run wrote    the run's table, else cuBLASLt's first proposals
-//   --tune on                        the algorithms that are the fastest in measurements
-//   --tune off                       cuBLASLt's first proposals
+//   --tuned FILE       the table in FILE, which the caller has loaded
+//   resume of a run    the table of that run. If the run had none, cuBLASLt's first proposals. If
+//                      the table cannot be used on this GPU, prints a warning, and --tune decides
+//   --tune on          the algorithms that are the fastest in measurements
+//   --tune off         cuBLASLt's first proposals
 //
-// If the table of the checkpoint's run cannot be used on this GPU, prints a warning, and --tune
-// decides.
+// For an imported checkpoint, --tune decides, because no run wrote the checkpoint.
 void choose_algorithms(const TrainOptions& options, const Resumed& resumed, dist::World& world) {
   if (!options.tuned.empty() || world.communicator->device().is_cpu()) return;
   if (resumed.found() && resumed.manifest().imported.empty()) {

@@ -224,7 +224,8 @@ TrainDefaults defaults_for(const RecommenderTrainOptions& options) {
 }
 
 // If no ratings are held out, refuses the flags that need an evaluation. Must be called before
-// fill_run. For --save-best, fill_run would propose --eval-every, which needs held-out ratings too.
+// fill_run, because fill_run would refuse --save-best with bad advice: to give --eval-every, which
+// needs held-out ratings too.
 void check_held_out(const RecommenderCommandLine& line) {
   if (line.options.split != "none") return;
   const char* const flag = line.given.eval_every.value_or(0) > 0 ? "--eval-every"

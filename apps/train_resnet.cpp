@@ -92,10 +92,9 @@ models::ImageModel description_of(const ImageTrainOptions& options, const data::
 }
 
 // Prepares the data for saved weights, if the metadata of the weights describe a model. Without
-// --image-size, images of a folder are resized to the size in the metadata. (The settings of an
-// imported checkpoint lack the size.) With --eval-only, also takes the normalisation of the
-// training, and refuses data whose classes have other names. Data with another number of classes or
-// channels are refused later: the weights do not fit.
+// --image-size, images of a folder are resized to the size in the metadata. With --eval-only,
+// images are also normalised as in the training, and data with other class names are refused. Data
+// with another number of classes or channels are refused later, because the weights do not fit.
 void prepare_data(const ImageTrainOptions& options, const Resumed& resumed, data::ImageData& data) {
   const bool takes_size = options.image_size == 0 && data.transform.resizes;
   if (!options.eval_only && !(resumed.found() && takes_size)) return;

@@ -11,21 +11,22 @@
 //     });
 //   }
 //
-// Accumulation rules, for every operation:
-//  - a kernel overwrites the memory that InputGradients::destination returns; if a tensor has
-//    several uses, autograd adds up the gradients of its uses;
-//  - a gradient given to InputGradients::pass may share memory with other tensors: autograd adds to
-//    the gradient in place only if no other tensor uses that memory;
-//  - the first contribution to a parameter's gradient is written straight into the buffer that the
-//    parameter's Leaf provides; if the parameter is a row-sparse table (see Leaf::look_up), the
-//    buffer begins as zeros, and the contribution is added;
-//  - each later contribution of the same backward is added to the gradient with one addition per
-//    element: either by a kernel that can add in place (accumulating_destination), or after the
-//    contribution has been computed completely in scratch memory;
-//  - a closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history (no
+// The gradient of a tensor is the sum of contributions, one for each use of the tensor. These rules
+// hold for every operation:
+//  - A kernel overwrites the memory that InputGradients::destination returns. Autograd adds up the
+//    contributions.
+//  - A gradient given to InputGradients::pass may share memory with other tensors. Autograd adds to
+//    the gradient in place only if no other tensor uses this memory.
+//  - The first contribution to a parameter's gradient is written straight into the buffer that the
+//    parameter's Leaf provides. The buffer of a row-sparse table (see Leaf::look_up) begins as
+//    zeros, and the first contribution is added to the zeros.
+//  - Each later contribution of the same backward is added to the buffer with one addition per
+//    element. Either the kernel adds in place (accumulating_destination), or the kernel computes
+//    the complete contribution in scratch memory, and autograd then adds it.
+//  - A closure captures `saved(x)` or a `Kept`, never x itself. A saved tensor has no history (no
 //    pointer to the node that made it). So a closure keeps no node alive, and long graphs are
-//    released without recursion. Backward drops a node's closure right after it has visited the
-//    node, which frees the memory of the saved tensors.
+//    released without recursion. A backward drops a node's closure right after its visit to the
+//    node. This frees the memory of the saved tensors.
 //
 // A parameter may have no memory between its uses (in ZeRO stage 3): memory is guaranteed only
 // while an `InUse` of the parameter lives. So an operation and its closure each make an `InUse`
@@ -251,9 +252,10 @@ class GradMode {
   bool before_;
   InputCollector* collector_before_;
 };
-/// Turns recording off on this thread while the object lives. Also pauses an InputCollector that
-/// already exists, such as the one with which recompute() finds a segment's parameters. If the
-/// segment runs operations under a NoGrad of its own, they contribute to no parameter's gradient.
+/// Turns recording off on this thread while the object lives. Also pauses an existing
+/// InputCollector. For instance, recompute() collects the parameters of a segment that need a
+/// gradient. Operations under a NoGrad in the segment contribute to no gradient, so their inputs
+/// must not be collected.
 struct NoGrad : GradMode {
   NoGrad() : GradMode(false) {}
 };

@@ -25,8 +25,8 @@ class DropoutAsOf {
 
 thread_local bool is_repeated = false;
 
-/// While the object lives, segment_is_repeated() returns true, also in segments that the repeated
-/// segment calls. The destructor restores the earlier value.
+/// Exists while backward runs a segment again. Meanwhile segment_is_repeated() returns true, also
+/// in segments nested in this segment. The destructor restores the earlier value.
 class Repeating {
  public:
   Repeating() : before_(std::exchange(is_repeated, true)) {}

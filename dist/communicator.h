@@ -186,12 +186,13 @@ class Communicator {
 
   /// Runs `body` in order with the communicator's calls. So `body` can use the result of an earlier
   /// collective, and the caller need not wait for this collective. Sends nothing, and the ledger
-  /// does not count run() itself. `body` may make calls, but must not wait for them. Over MPI,
-  /// `body` runs on the communication thread, and the calls that it makes run after it returns.
-  /// The communication thread cannot wait for itself: if `body` or a Receive function waits for an
-  /// unfinished call of this communicator, the wait throws, and the communicator is unusable
-  /// afterwards. With staged_communicator, a call that `body` makes with a buffer in GPU memory
-  /// throws.
+  /// does not count run() itself.
+  ///  - `body` may make calls, but must not wait for them.
+  ///  - Over MPI, `body` runs on the communication thread. Calls that `body` makes run after `body`
+  ///    has returned. If `body` or a Receive function waits for an unfinished call of this
+  ///    communicator, the wait throws, because the communication thread cannot wait for itself. The
+  ///    communicator is unusable afterwards.
+  ///  - With staged_communicator, a call that `body` makes with a buffer in GPU memory throws.
   virtual Work run(std::function<void()> body) = 0;
 
   /// Returns when every rank has called barrier() and earlier calls are done.

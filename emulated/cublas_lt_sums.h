@@ -15,7 +15,8 @@ constexpr int64_t tile_columns = 4;
 constexpr int64_t most_terms = 4096;  // per part
 using Tile = float[tile_columns][tile_rows];
 
-/// A submatrix of a packed matrix. Its columns are `stride` elements apart.
+/// A submatrix of a matrix that is stored column after column, without gaps. The columns of the
+/// submatrix begin `stride` elements apart.
 struct Packed {
   const float* data;
   int64_t stride;

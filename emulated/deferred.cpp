@@ -81,7 +81,7 @@ class Device {
       queue->steps.clear();
       queue->listed = false;
     }
-    hint_ = {};  // its queue may be destroyed before pick() reads hint_ next
+    hint_ = {};  // because the queue in the old hint_ may be destroyed before the next pick()
     patience_ = patience;
     seed_ = seed;
     random_ = seed;
@@ -206,10 +206,11 @@ class Device {
     for (const Goal& obstacle : before) add_needed(obstacle, needed);
   }
 
-  /// Picks a queue at random. The candidates are the queues whose first step can run now and is
-  /// either due (see patience_) or needed by a host thread. If the seed is even and a host thread
-  /// needs one of these steps, all queues whose first step can run now are candidates. Returns
-  /// nullptr if there is no candidate.
+  /// Picks a candidate at random. Returns nullptr if there is no candidate. A queue is a candidate
+  /// if its first step can run now, and if one of these is true:
+  ///  - the step is due (see patience_);
+  ///  - a host thread needs the step;
+  ///  - the seed is even, and a host thread needs the first step of another candidate.
   Queue* pick() {
     // Sorted by step number, so that equal calls under the same seed lead to equal choices.
     std::map<uint64_t, Queue*> choices;

@@ -53,8 +53,9 @@ cudaError_t cudaPeekAtLastError();
 
 // Devices. By default there is one device with three multiprocessors. The environment variables
 // TESSERA_EMULATED_DEVICES and TESSERA_EMULATED_MULTIPROCESSORS change these numbers.
-// TESSERA_EMULATED_FIRST_DEVICE (default 0) is the number that device 0 of the process has on the
-// machine, as if CUDA_VISIBLE_DEVICES hid the machine's devices with lower numbers.
+// TESSERA_EMULATED_FIRST_DEVICE=n (default 0) changes only the devices' UUIDs: device 0 of the
+// process gets the UUID of the machine's device n, as if CUDA_VISIBLE_DEVICES hid the devices with
+// lower numbers.
 
 struct cudaUUID_t {
   char bytes[16];

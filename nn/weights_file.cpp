@@ -192,7 +192,7 @@ void save_weights(const std::string& path, const Module& model) {
   for (const NamedParameter& named : list) {
     check_in_memory(named);
     const Tensor& tensor = named.parameter.tensor();
-    const InUse in_use({&tensor});  // waits for an optimizer's last gather
+    const InUse in_use({&tensor});  // waits if an optimizer is still gathering the values
     writer.write(named, ops::convert(tensor, DType::f32).to_host().values<float>());
   }
   writer.commit(model, 0);

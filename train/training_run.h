@@ -41,10 +41,11 @@ struct WeightSaveOptions {
   std::string path = {};  // file of the weights at the end; other saves are in folders beside it
   int64_t every = 0;      // steps between saves; 0: none
   bool best = false;      // true: save the weights of the best evaluation so far
-  /// Says what evaluations measure, such as "ndcg@10 among all 1682 items". If `best` is true and
-  /// the best evaluation in a checkpoint has another text, a resumed run drops this evaluation. But
-  /// an evaluation with an empty text is kept. The text may leave out settings that a resume checks
-  /// separately, such as the digest of the data.
+  /// Says what evaluations measure, such as "ndcg@10 among all 1682 items". A checkpoint records
+  /// this text with its best evaluation. If `best` is true and a checkpoint has another text, a
+  /// resumed run drops the checkpoint's best evaluation. If the checkpoint's text is empty, the run
+  /// keeps this evaluation. The text may leave out settings that a resume checks separately, such
+  /// as the digest of the data.
   std::string evaluated = {};
 
   bool wanted() const { return every > 0 || best; }

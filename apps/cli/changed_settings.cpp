@@ -111,8 +111,8 @@ bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   if (name == "model.image_size") {
     return depends_on_size(setting_value(run, "model.name"), now, before);
   }
-  // The setting "ids" is a digest of the ids of a recommender's users and items. Each row of the
-  // recommender's tables belongs to one user or item.
+  // "ids" is a digest of the ids of a recommender's users and items. With other ids, rows of the
+  // recommender's tables would belong to the wrong users or items.
   if (name.starts_with("model.") || name == "ids") return true;
   // Adam and AdamW have the same state.
   if (name == "optimizer") return !(now.starts_with("adam") && before.starts_with("adam"));

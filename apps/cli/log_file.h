@@ -14,14 +14,13 @@ void imply_log(RunOptions& options);
 /// Checks the file at the path of the log, if there is a file that is not empty. Throws InputError
 /// in these cases:
 ///
-///   - imply_log chose the path, but the file is not a log for this --report. The header of such a
-///     log names a report with the same file name. If --report is not given, the header must name a
-///     table with the same file name as --csv;
-///   - the run resumes from a checkpoint, but the file is not the log of the run that wrote the
-///     checkpoint: the file has no header, or names another program or model, another seed for the
-///     last steps before the checkpoint, or another digest of the checkpoint. A log without this
-///     seed or digest is accepted. If the checkpoint was imported, any log of the same model is
-///     accepted.
+///   - imply_log chose the path, but the header of the log does not name the report (--report) or,
+///     if there is no report, the table (--csv). Names are compared without their folders.
+///   - The run resumes from a checkpoint, but the file is not a log of the checkpoint's program and
+///     model. If the checkpoint was imported, the program is not compared.
+///   - The run resumes from a checkpoint that was not imported, but the log is of another run. Such
+///     a log has another seed in the last steps before the checkpoint, or another digest of the
+///     checkpoint. If the log has no seed or no digest, this value is not compared.
 void check_log_file(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

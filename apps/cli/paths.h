@@ -65,9 +65,9 @@ void check_paths(const GivenPaths& paths);
 void check_outside_checkpoints(const std::string& flag, const std::string& path);
 /// Throws InputError if `path` is "-", which many programs take for standard output.
 void check_not_a_dash(const std::string& flag, const std::string& path);
-/// Throws InputError if `path`, which is to be a folder of checkpoints, has the name of a single
-/// checkpoint, such as step-000000500, or is a single checkpoint with another name. Readers would
-/// take such a folder for a single checkpoint. `flag` names the folder in the error.
+/// Throws InputError if `path` cannot be a folder of checkpoints, because readers would take it for
+/// a single checkpoint. This is so if `path` has the name of a checkpoint, such as step-000000500,
+/// or is a checkpoint whose folder was renamed. `flag` names the folder in the error.
 void check_checkpoint_folder(const std::string& flag, const std::string& path);
 /// Throws InputError if `weights`, a path from which weights are to be read, is a checkpoint, a
 /// folder of checkpoints, or the manifest or a shard of a checkpoint. Accepts every folder that has

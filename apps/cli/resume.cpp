@@ -292,8 +292,9 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
   }
 }
 
-// Warns of changes in `bits`. For an imported checkpoint, instead prints the names of the settings
-// that the import recorded.
+// For an imported checkpoint, prints the names of the settings that the import recorded. For any
+// other checkpoint, except with --eval-only, warns of each setting in `bits` (bits_settings) that
+// differs from the checkpoint's.
 void Resumed::announce_differences(const dist::Settings& bits) const {
   if (!found()) return;
   const train::Manifest& manifest = checkpoint_->manifest();

@@ -125,9 +125,9 @@ optim::UpdateRule update_rule(const RunOptions& options);
 /// Returns the optimizer's options. Weight decay applies to matrices and filters, not to vectors
 /// (biases and the weights of norms).
 optim::ZeroOptions zero_options(const RunOptions& options);
-/// If --min-lr is not given and the checkpoint's min_lr equals options.earlier_min_lr, sets
-/// options.min_lr to this value. So a run that an earlier version began resumes with the same
-/// command, and gets the same bits.
+/// If the checkpoint's min_lr equals options.earlier_min_lr, sets options.min_lr to earlier_min_lr.
+/// So a run that an earlier version began with its default min_lr resumes with the same command,
+/// and gets the same bits. Does nothing if --min-lr is given.
 void keep_min_lr(RunOptions& options, const Resumed& resumed);
 /// Prints the result of --eval-only on standard output, on rank 0. Throws on every rank if the
 /// score is not finite.

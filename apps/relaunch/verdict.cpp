@@ -108,8 +108,8 @@ std::vector<LostRank> silent_ranks(const JobEnd& job) {
   return silent;
 }
 
-// Returns the silent ranks on the hosts of `absent`. Silent ranks on other hosts are left out. They
-// may be healthy, because their reports go through mpirun, and mpirun has crashed.
+// Returns the silent ranks on the hosts of `absent`. Silent ranks on other hosts are left out,
+// because they may be healthy: reports go through mpirun, so the crash of mpirun can lose them.
 std::vector<LostRank> silent_beside(const JobEnd& job, const std::vector<LostRank>& absent) {
   std::set<std::string> hosts;
   for (const LostRank& rank : absent) {

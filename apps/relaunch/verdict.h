@@ -40,35 +40,35 @@ struct Verdict {
   int64_t finished_steps = 0;  // for stalled
 };
 
-/// Judges a job by the first of these rules that applies. Absent, silent and stopped ranks are
-/// defined below the rules.
+/// Judges a job by the first of these rules that applies:
 ///
 ///   1. mpirun ended with exit code 0: finished.
-///   2. A signal killed ranks: the first killed rank is lost.
+///   2. A rank was killed: the first killed rank is lost.
 ///   3. mpirun crashed:
-///        - A rank has bad input: failed.
+///        - A rank reported bad input: failed.
 ///        - Ranks are absent: the absent ranks are lost, and the silent ranks on their hosts.
 ///        - Otherwise: crashed.
-///   4. A rank reported a failure, or a timeout in a collective. The first such report decides:
+///   4. A rank failed. The first failure in the records decides:
 ///        - Bad input: failed.
-///        - Another failure: if mpirun hung, and ranks are silent, the silent ranks are lost.
-///          Otherwise: failed.
-///        - A timeout: the absent ranks are lost, and the silent ranks too if mpirun hung. If no
-///          rank is lost so far, the stopped ranks are lost. If no rank was stopped: stalled.
+///        - A timeout in a collective: the absent ranks are lost. If mpirun hung, the silent ranks
+///          are lost too. If no rank is lost so far, the stopped ranks are lost. If no rank was
+///          stopped: stalled.
+///        - Any other failure: if mpirun hung, the silent ranks are lost. If mpirun did not hang,
+///          or no rank is silent: failed.
 ///   5. Ranks are silent: the silent ranks are lost.
 ///   6. Otherwise: failed.
 ///
-/// A rank is silent if it reported nothing after its start, although other ranks did. A rank is
-/// stopped if a signal such as SIGSTOP had stopped its program when mpirun ended the rank.
+/// The rules use these terms:
 ///
-/// A rank that timed out lists the ranks for which it waited. Listed ranks that timed out too are
-/// not absent. Of the remaining listed ranks, those that were stopped are absent. If none was
-/// stopped, those that did not wait in a collective are absent. If all waited, all are absent.
+///   killed    A signal ended the rank before mpirun told the rank to end.
+///   stopped   A signal such as SIGSTOP had stopped the rank when mpirun told the rank to end.
+///   silent    The rank reported nothing after its start, but another rank did.
+///   absent    Another rank timed out while it waited for this rank, and this rank probably caused
+///             the timeout (absent_ranks in verdict.cpp).
 ///
-/// Ranks that mpirun ended because another rank failed are not lost. A crash of mpirun breaks the
-/// ranks' connections, so all errors that ranks then report, except for bad input, count as results
-/// of the crash. If the launcher is a script around mpirun, the script's exit code hides a crash of
-/// mpirun, and rule 3 does not apply.
+/// Rule 3 ignores all reported errors except bad input and timeouts, because a crash of mpirun
+/// causes errors: it breaks the ranks' connections. If the launcher is a script around mpirun, the
+/// script's exit code hides a crash of mpirun, so rule 3 does not apply.
 Verdict judge(const JobEnd& job);
 
 }  // namespace tessera::apps

@@ -46,14 +46,11 @@ inline dnnl::engine make_engine() {
            (tunables && std::strstr(tunables, tunable) != nullptr);
   };
   if ((isa & avx512) != avx512) {
-    // Packed operands take up to 7.6 MiB (GPT-2's vocabulary). glibc's malloc has two thresholds,
-    // both 128 KiB at first. malloc maps each block of at least M_MMAP_THRESHOLD bytes separately,
-    // and free() unmaps such a block. free() also returns the end of malloc's heap to the system if
-    // more than M_TRIM_THRESHOLD bytes are free there. After memory has gone back to the system,
-    // the next product causes page faults. By default, glibc raises both thresholds when it unmaps
-    // a block. So the page faults and the memory held would depend on the order of the products.
-    // With the fixed thresholds below, packed operands come from malloc's heap, and the process
-    // keeps up to 16 MiB of free memory at the heap's end.
+    // Packed operands take up to 7.6 MiB (GPT-2's vocabulary). With glibc's first thresholds of
+    // 128 KiB, free() returns larger blocks to the system, and the next product causes page faults.
+    // When glibc unmaps a block, it raises its thresholds, so the page faults and the memory held
+    // would depend on the order of the products. With the fixed thresholds below, packed operands
+    // come from malloc's heap, and the process keeps up to 16 MiB of free memory at the heap's end.
     if (!is_chosen("MALLOC_MMAP_THRESHOLD_", "malloc.mmap_threshold")) {
       mallopt(M_MMAP_THRESHOLD, 8 << 20);
     }

@@ -134,11 +134,9 @@ inline bool on_tensor_cores(const Context& context, const Sizes& s,
 
 /// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit values and 16
 /// bytes of padding. The padding shifts each row by four banks, so the eight rows that ldmatrix
-/// reads at one column are in different banks. The addresses that a lane reads in a tile differ
-/// only by compile-time constants, so the lane keeps only one address in a register. Swizzling
-/// permutes the 16-byte chunks of each row instead, and needs no padding. But a lane would then
-/// need a register for the address of each column, and registers are scarcer than shared memory in
-/// these kernels.
+/// reads at one column are in different banks. Swizzling would need no padding, but more registers:
+/// one for the address of each column, instead of one address per lane. Registers are scarcer than
+/// shared memory in these kernels.
 template <int D>
 inline constexpr uint32_t pitch = D * 2 + 16;
 

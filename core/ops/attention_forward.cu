@@ -53,10 +53,12 @@ __device__ float combine_row(float value, const Combine& combine) {
 }
 
 /// Raises a row's maximum if a score of the row is larger. Multiplies the row's sum and outputs so
-/// far by exp(scale * (old maximum - new maximum)). If scores are finite, this factor is never NaN:
-/// every row sees the first key, so the new maximum is finite. After a few keys, maxima seldom
-/// rise. If no maximum of the warp rises, all factors would be exactly 1. The warp then skips the
-/// multiplications, which does not change the bits.
+/// far by the factor exp(scale * (old maximum - new maximum)). The old maximum is -infinity at
+/// first. If scores are finite, the new maximum is finite, because every row sees the first key.
+/// The factor is then not NaN.
+///
+/// If no maximum of the warp rises, all factors are exactly 1, and the warp skips the
+/// multiplications. After a few keys, this is the usual case.
 template <int M, int N, int O>
 __device__ void raise_maxima(RunningRows<M>& running, float (&out)[M][O][4],
                              const float (&scores)[M][N][4], float scale_log2) {

@@ -16,9 +16,11 @@ Shape broadcast_shape(const char* name, const Shape& a, const Shape& b);
 
 /// A walk over all elements of a shape, in order, with the strides of two tensors a and b that are
 /// broadcast to the shape. Neighbouring dimensions are merged if the strides of both tensors allow
-/// this. permute.cpp makes another kind of walk, over a permuted copy of a tensor x. There the
-/// dimensions are not merged. a_strides are the strides of x, in the order of the copy's
-/// dimensions. b_strides have no meaning, because copy_walk uses only a_strides.
+/// this.
+///
+/// The walks that permute.cpp makes for copy_walk differ. The shape is that of the permuted copy,
+/// and its dimensions are not merged. a is the tensor that is copied. There is no b, so b_strides
+/// have no meaning.
 struct BroadcastWalk {
   int rank = 0;  // at least 1 in every result of broadcast_walk
   std::array<int64_t, Shape::max_rank> sizes{};

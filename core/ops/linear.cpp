@@ -60,9 +60,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, LinearO
   const auto [layout, activation] = options;
   const int64_t out = weight.size(layout == WeightLayout::in_out ? 1 : 0);
   const Shape shape = x.shape().with_last(out);
-  // `pre` is allocated before y, because y is freed first. If both need new pages of the heap
-  // (core/heap.h), y gets the newest pages. The heap adds its next pages directly beside the newest
-  // pages. So once y is freed, y's pages and the next pages together can hold a larger block.
+  // `pre` is allocated before y. So if both need new pages, y is at the end at which the heap grows
+  // (core/heap.h). y is freed before `pre`. The free memory of y then joins the pages by which the
+  // heap grows next, and together they can hold a larger block.
   Tensor pre;
   if (activation != Activation::none && recorded(x, weight, bias)) {
     pre = Tensor::empty(shape, x.dtype(), x.device());

@@ -24,9 +24,9 @@ void linear_input_gradient(const Context& context, const Tensor& dx, const Tenso
                            const Tensor& weight, WeightLayout layout);
 }  // namespace kernels
 
-/// sums (C) = the sum of each column of x (..., C). If x is the gradient of a product with a bias
-/// added to each row, `sums` is the gradient of the bias. On each device, the order of addition
-/// depends only on the number of rows.
+/// sums (C) = the sum of each column of x (..., C). If x is the gradient of y = z + bias, with a
+/// bias (C), `sums` is the gradient of the bias. On each device, the order of addition depends only
+/// on the number of rows.
 TESSERA_KERNEL(column_sums, const Tensor& sums, const Tensor& x)
 
 /// Returns R, the number of rows of x (..., C).

@@ -41,10 +41,10 @@ class InputFile {
 /// (RFC 1952).
 bool has_gzip_magic(const InputFile& file, int64_t position);
 
-/// True if `path` names a directory entry, even an unreadable file or a broken link, or if this
-/// cannot be found out, for example without permission to search the folder. A caller uses this
-/// function to open an optional file only if it exists. If the file cannot be read, the caller then
-/// gets an error, instead of treating the file as missing.
+/// Returns false only if `path` certainly does not exist. So the result is true for an unreadable
+/// file, for a broken link, and if there is no permission to search the folder. A caller opens an
+/// optional file only if the result is true. If the file exists but cannot be read, opening it
+/// gives an error, so the file does not count as missing.
 bool has_name(const std::string& path);
 
 }  // namespace tessera

@@ -34,17 +34,17 @@ void bias_gradient(const Tensor&, const Tensor&) { todo("lesson 2: bias_gradient
 
 //   1. Announce the tensors that the forward reads (InUse), for as long as it reads them.
 //   2. Compute y: Tensor::empty({rows, out}), multiply.
-//   3. return record(operation, y, {x, weight, bias}, closure). The closure gets dy, the gradient
-//      of y, and `grads`. For each input i whose gradient is wanted (grads.wanted(i)), the closure
-//      overwrites grads.destination(i) with this gradient. The closure captures saved(x) and
-//      saved(weight). Of x and weight, the closure announces only those whose values it reads.
-//      Which values do dx, dW and db need?
+//   3. return record(operation, y, {x, weight, bias}, closure). The closure gets two arguments:
+//      dy (the gradient of y) and `grads`. For each input i whose gradient is wanted
+//      (grads.wanted(i)), the closure overwrites grads.destination(i) with the gradient of input i.
+//      The closure captures saved(x) and saved(weight). Of x and weight, the closure announces only
+//      those whose values it reads. Which values do dx, dW and db need?
 // The closure runs long after this function has returned, so capture copies, not references ([&]).
 Tensor linear(const Tensor&, const Tensor&, const Tensor&) { todo("lesson 2: linear"); }
 
 // model.named_parameters() lists each parameter once; named.parameter.leaf() has the hooks that
-// autograd calls (struct Leaf in core/autograd.h). In linear.h, the second argument has the name
-// `call`. Your hook must capture copies of the parameter's name and of `call`.
+// autograd calls (struct Leaf in core/autograd.h). The second argument of on_complete is `call` in
+// linear.h. Your hook must capture copies of the parameter's name and of `call`.
 void on_complete(nn::Module&, std::function<void(const std::string& name)>) {
   todo("lesson 2: on_complete");
 }

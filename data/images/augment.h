@@ -32,8 +32,9 @@ struct ImageTransformOptions {
   bool augments = true;         // false: training prepares images as evaluation does
   uint64_t seed = 0;
   DType dtype = DType::f32;
-  /// If images are resized, evaluation uses a box with the input's aspect ratio. The box is
-  /// evaluated_share times as high and as wide as the largest such box in the image.
+  /// If images are resized, evaluation cuts a box with the input's aspect ratio from the middle of
+  /// the image. evaluated_share is the height of this box, divided by the height of the largest box
+  /// with this aspect ratio in the image.
   double evaluated_share = 224.0 / 256;
 };
 

@@ -38,10 +38,10 @@ struct ImageData {
   std::shared_ptr<const ImageSet> train = {};
   std::shared_ptr<const ImageSet> validation = {};
   std::vector<std::string> class_names = {};
-  /// For folders of images: the paths of the folders whose subfolders are classes. If there is a
-  /// training folder, these are all paths at which a training or validation folder is looked for.
-  /// The list also has paths at which no folder exists, because a folder created there later would
-  /// be found. If there is no training folder, the list has only the path that was opened.
+  /// For folders of images: the paths whose subfolders count as classes. Without a training folder,
+  /// only the path that was opened. With a training folder, the paths of the training folder and of
+  /// the validation folder, and all paths at which such a folder would be found if it were created
+  /// later.
   std::vector<std::string> class_parents = {};
   /// Shape, normalisation and kind of augmentation. Mean and deviation are measured if the training
   /// images are in memory; folders use ImageNet's. Seed, dtype and `augments` are set by the run.

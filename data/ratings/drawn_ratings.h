@@ -1,5 +1,5 @@
 // Draws ratings from known factors, the "planted" factors. So training needs no file, and a test
-// knows how well a model can do. The rating of item i by user u is
+// knows the best result that a model can reach. The rating of item i by user u is
 //
 //   rating(u, i) = 3.5 + b_u + c_i + p_u . q_i + noise
 //
@@ -12,13 +12,14 @@
 // numbers. The ratings are neither rounded nor clamped, so the noise's deviation is the RMSE of the
 // best prediction.
 //
-// Some users are more active and some items more popular than others. Each user first gets one
-// rating if there are enough ratings. Then the n users are put in a random order, and the user at
-// place r = 0, 1, 2, ... gets a share of the other ratings in proportion to 1 / (r + 1 + n / 20).
-// A user rates at most three quarters of all items, but may always rate one item. Ratings beyond
-// this limit go to other users. The m items are also put in a random order. A user's items are
-// drawn without repetition. In each draw, the probability of the item at place r is in proportion
-// to 1 / (r + 1 + m / 20).
+// Some users are more active and some items more popular than others. The n users and the m items
+// are each put in a random order, with the places r = 0, 1, 2, ....
+//  - If there are at least n ratings, each user first gets one rating. The remaining ratings are
+//    shared: the share of the user at place r is in proportion to 1 / (r + 1 + n / 20).
+//  - A user rates at most max(1, floor(3 m / 4)) items. Ratings beyond this limit go to other
+//    users.
+//  - A user's items are drawn without repetition. In each draw, the probability of the item at
+//    place r is in proportion to 1 / (r + 1 + m / 20).
 //
 // Every number depends only on the options and on its user, item or pair. All numbers are computed
 // in integers or by correctly rounded operations. So every machine draws the same ratings.

@@ -70,10 +70,10 @@ bool Histories::has(int32_t user, int32_t item) const {
 int32_t Histories::other(int32_t user, int64_t place) const {
   TESSERA_CHECK(place >= 0 && place < others(user), "histories: other item {} of {} does not exist",
                 place, others(user));
-  // own[i] - i is the number of items below own[i] that the user does not have. If this number is
-  // at most `place`, own[i] is below the result. So the search finds `low`, the number of the
-  // user's items below the result. Also below the result are `place` items that the user does not
-  // have, so the result is place + low.
+  // Exactly `place` items below the result are not the user's. Exactly own[i] - i items below
+  // own[i] are not the user's. So own[i] is below the result if own[i] - i <= place, else above it.
+  // The search finds `low`, the number of the user's items below the result. In total, place + low
+  // items are below the result, so the result is place + low.
   const std::span<const int32_t> own = of(user);
   int64_t low = 0;
   int64_t high = std::ssize(own);

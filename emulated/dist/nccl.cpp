@@ -110,9 +110,9 @@ void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t strea
   const auto graph = is_captured ? communicator->captured() : nullptr;
   const auto work = [communicator, calls = std::move(calls), graph] {
     const ncclResult_t result = guarded([&] { communicator->run(calls); });
-    // If a call has failed, Communicator::run has recorded this in the communicator. If streams are
-    // deferred, the stream goes on after the failure, as on a GPU. If streams are not deferred,
-    // this work belongs to a graph, and the launch of the graph returns the failure.
+    // If a call fails, Communicator::run records the failure in the communicator. If streams are
+    // deferred, `work` then returns success, so that the stream goes on, as on a GPU. If streams
+    // are not deferred, only a graph launch runs `work`. The launch then returns the failure.
     if (result == ncclSuccess || streams_are_deferred()) return cudaSuccess;
     return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));
   };

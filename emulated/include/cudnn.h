@@ -13,15 +13,16 @@
 //   - images and filters must have their channels last;
 //   - addresses must be multiples of 16 bytes;
 //   - the result must not overlap an operand;
-//   - each convolution overwrites its whole workspace;
 //   - convolutions of f32 must not use TF32;
 //   - only deterministic algorithms may be used.
+// Each convolution overwrites the workspace that it needs.
 //
-// The proposals for a convolution begin with algorithms that Tessera must not use: ALGO_0 for
-// gradients, which is not deterministic, and an algorithm in TF32 for f32. Most convolutions can
-// use IMPLICIT_PRECOMP_GEMM (forward) and ALGO_1 (gradients). Convolutions that have 3 input
-// channels, more than one group, or dilation must use another algorithm. Filters of more than 31
-// rows have no algorithm at all. emulated/control.h can reverse the order of the proposals.
+// cudnnGetConvolution...Algorithm_v7 proposes a list of algorithms. The list begins with algorithms
+// that Tessera must not use: for gradients ALGO_0, which is not deterministic, and for f32 an
+// algorithm that uses TF32. emulated/control.h can reverse the list. Most convolutions can use
+// IMPLICIT_PRECOMP_GEMM (forward) and ALGO_1 (gradients). Convolutions that have 3 input channels,
+// more than one group, or dilation must use another algorithm. Filters of more than 31 rows have no
+// deterministic algorithm.
 //
 // Not covered: which algorithms a GPU has for a convolution, their workspace and order of addition,
 // and a GPU's rounding.

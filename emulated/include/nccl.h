@@ -10,11 +10,12 @@
 //   - every rank calls the same collectives in the same order, with the same count, dtype,
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;
-//   - two ranks divide the transfers between them into groups in the same way. Within a group, both
-//     ranks make the transfers of one direction in the same order. NCCL is less strict;
-//   - every rank arrives in time. If a rank is late or has ended, the collectives and transfers of
-//     the other ranks fail. NCCL has no such time limit. ncclCommInitRank and ncclCommSplit wait
-//     without a limit here too;
+//   - if two transfers between the same ranks share a group on one rank, they share a group on the
+//     other rank too. In a group, one rank's sends and the other rank's receives are in the same
+//     order. NCCL is less strict;
+//   - every rank makes its calls in time (emulated/dist/control.h). If a rank is late or has ended,
+//     the collectives and transfers of the other ranks fail. NCCL has no such time limit. Here,
+//     ncclCommInitRank and ncclCommSplit have no time limit either;
 //   - registered memory is deregistered before it is freed;
 //   - buffers are in memory of the communicator's device. Send and receive buffer are either
 //     disjoint or exactly in place;

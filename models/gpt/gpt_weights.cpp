@@ -162,9 +162,10 @@ void GptWriter::write(const nn::NamedParameter& named, std::span<const float> va
 
 void GptWriter::commit() {
   file_.check_complete();
-  // Flushing a file may fail, because the disk is full. So both files are flushed before the first
-  // rename. The weights are renamed last. So if the weights exist, config.json exists too, even if
-  // the process is killed between the two renames.
+  // A full disk makes a flush fail. So both files are flushed before the first rename: sync()
+  // flushes the weights, then config.commit() flushes and renames config.json. The weights are
+  // renamed last. So if the weights exist, config.json exists too, even if the process is killed
+  // between the two renames.
   OutputFile config(config_path_);
   config.write(gpt_config_text(config_));
   file_.sync();

@@ -8,9 +8,8 @@
 namespace tessera::models {
 namespace {
 
-/// Workspace bytes that each of batch norm's four kernels allocates. The results of the kernel
-/// `sums`, two f32 per channel, are workspace too. ImageWorkspace::batch_norm counts these
-/// results.
+/// Workspace bytes that each of batch norm's four kernels allocates. `sums` does not include the
+/// results of its kernel, two f32 per channel. ImageWorkspace::batch_norm adds these results.
 struct NormWorkspace {
   int64_t statistics, forward, sums, backward;
 };

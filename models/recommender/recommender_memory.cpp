@@ -170,12 +170,14 @@ class Tape {
     }
   }
   /// Counts the workspace for the gradient of one side of row_products. This side has `rows` rows.
-  /// The places (b, k) are sorted by their row on this side. The workspace has rows + 1 offsets,
-  /// and for each place
-  ///   - on the CPU, the place's row on the other side, and the gradient of the place's product;
-  ///   - on CUDA, the place's number; if the dtype is not f32, the gradient of the place's product
-  ///     in f32; and if `repeated` is true, the place's row in the left table.
-  /// `repeated` is true if the left side is a table, and several places share one lookup in it.
+  /// Place (b, k) of the result is the product of a left row and a right row. The kernel sorts the
+  /// `places` places by the row that they use on this side. The workspace has rows + 1 offsets, and
+  /// for each place
+  ///   - on the CPU, the number of its row on the other side, and the gradient of its product;
+  ///   - on CUDA, its number b K + k; if the dtype is not f32, the gradient of its product in f32;
+  ///     and if `repeated` is true, the number of its row in the left table.
+  /// `repeated` is true if the left side is a table and K > 1: all places of one b use the same row
+  /// of the left table.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
     if (micro_.device.is_cpu()) {
       use(4 * (rows + 1) + 8 * places);

@@ -9,11 +9,12 @@
 
 namespace tessera {
 
-/// The sums of squares of all blocks (256 elements) of all ranks, and the place of each parameter's
-/// sums. Blocks are numbered from 0 over all parameters, in parameter order. In a row-sparse table,
-/// only the touched blocks are numbered. The sums of a table are consecutive in `values`, so the
-/// table's segment describes one endless shard: shard_first is the index in `values` of the table's
-/// first sum, and shard_blocks is the largest int64.
+/// The sums of squares of the gradient: one sum for each block of 256 elements. The segments tell
+/// where in `values` the sum of a block is. Blocks are numbered from 0 over all parameters, in
+/// parameter order. In a row-sparse table, only blocks with rows that the step has looked up are
+/// numbered. `values` has the sums of a table one after the other, not by shards. So the table's
+/// segment has one shard of unlimited size: shard_blocks is the largest int64, and shard_first is
+/// the index in `values` of the table's first sum.
 struct BlockSums {
   struct Segment {              // one parameter; all shards of its bucket are equally large
     int64_t begin = 0;          // number of the parameter's first block

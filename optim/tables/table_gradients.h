@@ -84,7 +84,7 @@ class TableGradients {
   dist::Communicator& communicator_;
   Tensor gradient_;        // [n, C], in the table's dtype
   SortedRows sent_;        // the rows that the micro-batch sends
-  int64_t looked_up_ = 0;  // number of rows looked up by the micro-batch or prefetched for it
+  int64_t looked_up_ = 0;  // number of rows given to begin_backward()
   bool contributes_ = false;
   bool opened_ = false;
   bool begun_ = false;  // begin_backward() was called in this micro-step

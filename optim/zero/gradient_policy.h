@@ -3,10 +3,10 @@
 //
 // The reducer (optim/zero/reducer.h) opens a bucket when the first gradient of its parameters is
 // written. The reducer sends the bucket when all gradients of this bucket, and of all buckets
-// before it in the order of collectives, are complete. To send, the reducer calls
-// ReductionPolicy::send(), which returns the work `left`. The reducer passes `left` to
-// GradientPolicy::sent() at once. The GradientPolicy waits for `left` before it reuses the bucket's
-// memory, because the reduction may still read this memory until `left` is done.
+// before it in the order of collectives, are complete. The result of ReductionPolicy::send() has a
+// member `left`: work that is done when the reduction no longer reads the bucket's memory. The
+// reducer passes `left` to GradientPolicy::sent() at once. The GradientPolicy waits for `left`
+// before it reuses the bucket's memory.
 #pragma once
 
 #include <array>

@@ -245,8 +245,8 @@ void Reducer::skip() {
   } else {
     follow_events();
   }
-  // The backward of the tables has begun above only if there was a micro-step to repeat. In that
-  // case, this second call changes nothing.
+  // If this rank had nothing to repeat or to follow above, the backward of the tables begins here.
+  // If it has begun above, this second call changes nothing.
   for (Table* const table : tables_) table->begin_backward();
   send_rest();
   end_backward();

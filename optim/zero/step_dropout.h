@@ -11,8 +11,9 @@ namespace tessera::optim {
 
 /// Forwards on a thread draw the masks of the micro-batch that is open on this thread. If none is
 /// open, they draw the masks of the micro-batch that was finished last. Micro-batches of ended
-/// steps do not count. This holds only if the thread that began a micro-batch also finishes it and
-/// ends its step: calls on other threads do not change the dropout_state() of the first thread.
+/// steps do not count. These rules hold only if the thread that began a micro-batch also finishes
+/// it and ends its step, because calls on other threads do not change this thread's
+/// dropout_state().
 class StepDropout {
  public:
   StepDropout() = default;

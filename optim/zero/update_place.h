@@ -37,7 +37,8 @@ class UpdatePlace {
   virtual bool ahead() const = 0;
   /// Starts to copy a bucket's sums to device(), after earlier work of the calling thread's stream.
   /// Callers start all buckets in ascending or in descending order, and take them in the same
-  /// order. So two successive buckets use different slots if UpdateOnHost has two slots.
+  /// order. If UpdateOnHost has two slots (host buffers), one is for even and one for odd buckets,
+  /// so this order uses the slots in turn.
   virtual void start(int bucket, const Tensor& sums) = 0;
   /// Waits for the copy that start(bucket) has begun, and returns the sums on device().
   virtual Tensor take(int bucket) = 0;

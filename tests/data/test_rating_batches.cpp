@@ -157,8 +157,8 @@ TEST_CASE("negatives are items that the user does not have, drawn anew in each e
     }
   }
   // Each of the 1015 negatives was compared with three others: one of the next epoch, one with the
-  // next `number`, and one with another seed. By chance, about one pair in twenty is equal, so each
-  // count should be about 50.
+  // next `number`, and one with another seed. A negative is drawn from about 20 items, so about one
+  // pair in twenty is equal by chance. Therefore each count should be about 50.
   CHECK(equal_epochs < 150);
   CHECK(equal_numbers < 150);
   CHECK(equal_seeds < 150);

@@ -30,8 +30,8 @@ int64_t sum(const std::vector<int64_t>& counts) {
 /// Returns the header bytes of a call with this many peers.
 int64_t headers_to(int64_t peers) { return over_nccl() ? 0 : mpi_header_bytes * peers; }
 
-/// Holds the counts of the job's ledger when this object was made. check() checks how much these
-/// counts have grown since then. `peers` is the number of ranks to which headers were sent.
+/// The counts of job().traffic() when this object was made. check() checks by how much the counts
+/// have grown since then. `peers` is the number of ranks to which this rank has sent headers.
 struct Sent {
   Sent()
       : calls(job().traffic().calls(Collective::send_receive)),

@@ -116,8 +116,8 @@ TEST_CASE("a group's calls wait for all their streams, and these streams wait fo
     const Comm comm;
     const Floats buffer(6);
     const Stream one, other;
-    // `other` writes element 1 before the group sends it, and reads element 2 after the group has
-    // received it, although element 2 is received on stream `one`.
+    // The send must run after the first copy, which writes element 1. The last copy is on `other`,
+    // but must run after the receive on `one`, which writes element 2.
     REQUIRE(cudaMemcpyAsync(buffer.at(1), buffer.at(5), 4, cudaMemcpyDefault, other) ==
             cudaSuccess);
     CHECK(ncclGroupStart() == ncclSuccess);

@@ -96,7 +96,8 @@ TEST_CASE("a kernel that is larger than the padded image is refused") {
   REQUIRE(cudnnSetFilter4dDescriptor(convolution.filter, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC,
                                      channels, channels, pixels + 1,
                                      pixels + 1) == CUDNN_STATUS_SUCCESS);
-  // The stride is 2, so that a division that rounds towards 0 would find one pixel.
+  // A row of the result has floor((2 - 3) / stride) + 1 = 0 pixels. With a stride of 2, a division
+  // that rounds towards 0 would give one pixel.
   REQUIRE(cudnnSetConvolution2dDescriptor(convolution.how, 0, 0, 2, 2, 1, 1,
                                           CUDNN_CROSS_CORRELATION,
                                           CUDNN_DATA_FLOAT) == CUDNN_STATUS_SUCCESS);

@@ -33,9 +33,9 @@ class Random {
   uint64_t state_;
 };
 
-/// The format of a file. A reader may refuse a wrong length or checksum before it reads the
-/// contents. To get damaged contents read, some kinds of damage keep the format's lengths and
-/// checksums valid.
+/// The format of a file. Readers may refuse wrong lengths and checksums before they read the
+/// contents. So some kinds of damage change the contents, but keep the format's lengths and
+/// checksums valid. Then readers do read the damaged contents.
 enum class Form { plain, text, safetensors, png, gzip };
 
 /// The kinds of entries that may be at a file's path.

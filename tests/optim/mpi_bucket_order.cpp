@@ -115,7 +115,8 @@ TEST_CASE("buckets are sent in the order in which rank 0 completes them") {
       std::vector<NotingCommunicator::Bucket> expected;
       for (int b = layers - 1; b >= 0; --b) expected.emplace_back(0, b);
       CHECK(run.step(step) == expected);
-      // In step 0 buckets may also take slots outside of the ring. The plan counts only the ring.
+      // At stages 2 and 3, buckets of step 0 may also take memory outside the ring (RingGradients),
+      // because their order is not known yet. The plan counts only the ring.
       if (step > 0) CHECK(run.peak_gradients() == run.plan(world, options).gradients);
     }
   }
@@ -137,10 +138,9 @@ TEST_CASE("on the CPU gradients have memory from backward to the end of the step
       CHECK(run.gradients() == (on_cpu ? ring : plan.gradients));
     }
     CHECK(run.peak_gradients() == plan.gradients);
-    // Besides the ring, each bucket takes memory for its sums and, at stages 0 and 1, for its
-    // gradients. When a step sends its first bucket, no other bucket may have this memory yet. The
-    // six buckets have the same size, so at most a sixth of all memory besides the ring may be
-    // allocated.
+    // When a step sends its first bucket, only this bucket may have memory outside the ring: for
+    // its sums and, at stages 0 and 1, for its gradients. This is at most a sixth of all memory
+    // outside the ring, because the six buckets have the same size.
     if (on_cpu) CHECK(run.first_gradients() - ring <= (plan.gradients - ring) / layers);
   }
 }

@@ -268,7 +268,8 @@ Tensor loss_after_evaluation(TableModel& model, const MicroBatch& micro) {
 
 TEST_CASE("row-sparse tables: a run is resumed in any layout, also by ranks without data") {
   for (const bool rowwise : {false, true}) {
-    // For a 16-bit table, the saved state has f32 master weights in place of the 16-bit values.
+    // One of the two runs has a bf16 table, because a 16-bit table is saved differently: its f32
+    // master weights are saved in place of the 16-bit values.
     const TableRun run{.dtype = rowwise ? DType::bf16 : DType::f32};
     ZeroOptions options{.clip = 0.5f};
     if (rowwise) options.table_rule = optim::RowwiseAdagrad{.learning_rate = 5e-2f};

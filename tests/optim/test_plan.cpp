@@ -269,9 +269,9 @@ TEST_CASE("plan: the staging of a transport can be given") {
 
 TEST_CASE("plan: ranks that save exchange texts, for which a save frees its bucket") {
   // While the ranks save, they exchange texts, such as error messages, in pieces. For each rank,
-  // the buffer for texts holds a piece of the rank's text and 8 bytes for the text's length. A
-  // piece has 1 MiB / N, but at least 4 KiB and at most 64 KiB. The parameter has 157 blocks,
-  // padded to 158: 40,448 elements.
+  // the buffer for texts holds a piece of the rank's text and 8 bytes for the text's length. With N
+  // ranks, a piece has 1 MiB / N, but at least 4 KiB and at most 64 KiB. The parameter has 157
+  // blocks, padded to 158: 40,448 elements.
   PlanInput input{.parameters = {{"w", 40'000}}, .ranks = 2, .stage = 2};
   const int64_t without = plan(input, 0).communication;
   input.checkpoints = true;

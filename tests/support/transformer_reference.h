@@ -139,9 +139,9 @@ inline GradientCheck check_module_gradient(const nn::Module& module, const Tenso
   const auto result = check_gradient(
       [&](const std::vector<Tensor>& in) {
         // check_gradient reads the gradients from the leaves of `in`, so the parameters get these
-        // leaves. options.dtype must be f32. With f32, check_gradient changes elements in the
-        // memory of the parameters, so the module sees the changes. With a 16-bit dtype,
-        // check_gradient would change copies, which the module does not use.
+        // leaves. check_gradient also changes elements of `in`. The module sees these changes only
+        // if `in` shares memory with the parameters. So options.dtype must be f32, because with a
+        // 16-bit dtype `in` has copies.
         for (size_t i = 0; i < parameters.size(); ++i) parameters[i].set_leaf(in[i + 1].leaf());
         return forward(in[0]);
       },

@@ -91,10 +91,12 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep);
 void remove_partial_checkpoints(const std::string& folder);
 
 /// Opens the newest whole checkpoint of a folder. Returns null if the folder has no checkpoint.
-/// Every rank reads its share of the bytes and compares digests. Warns of checkpoints that are not
-/// whole. Checkpoints that a run removes meanwhile are left out. Throws InputError if there are
-/// checkpoints, but none is whole, or if the folder cannot be read. Throws Error if a checkpoint is
-/// there but cannot be read. Collective.
+/// Every rank reads a share of the bytes, and compares their digests with those in the manifest.
+/// Passes over each checkpoint that is not whole, with a warning. Also passes over checkpoints that
+/// a run removes during the search. Collective. Throws:
+///  - InputError if the folder cannot be read, or if it has checkpoints but no whole one;
+///  - InputError if a run removes checkpoints faster than they can be read;
+///  - Error if a checkpoint is there but cannot be read, because this checkpoint may be whole.
 std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
                                                   const dist::World& world);
 /// Opens the checkpoint in exactly this folder, and verifies it as find_checkpoint does. Throws

@@ -83,7 +83,7 @@ CheckpointFolder::CheckpointFolder(const std::string& folder)
     remove_partial_checkpoints(folder);
     remove_marks(folder);
   } catch (const fs::filesystem_error& error) {
-    ::close(descriptor_);  // gives up the claim, because no destructor runs
+    ::close(descriptor_);  // gives up the claim: ~CheckpointFolder does not run after this error
     fail_input("{}: left over by an earlier run, and cannot be removed: {}", error.path1().string(),
                error.code().message());
   }

@@ -108,7 +108,7 @@ void CheckpointReader::verify(int64_t part, int64_t parts) const {
   std::vector<std::byte> buffer;
   for (const CheckpointRange* range : ranges) {
     // A range belongs to the part in which it begins. The last part also has all ranges that begin
-    // at `end` or later: empty ranges, and ranges that begin there only because `end` is rounded.
+    // at `end` or later. Such ranges are empty, or `end` was rounded down.
     const bool is_own = before >= begin && (before < end || part + 1 == parts);
     before += static_cast<double>(bytes_of(*range));
     if (is_own) verify_range(*range, buffer);

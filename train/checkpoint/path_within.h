@@ -25,7 +25,7 @@ inline bool is_path_within(const std::string& path, const std::string& folder) {
   return !relative.empty() && *relative.begin() != "..";
 }
 
-/// True if both paths lead to the same file or folder, as far as this can be resolved.
+/// True if both paths are the same after links are resolved. False if a path cannot be resolved.
 inline bool is_same_path(const std::string& a, const std::string& b) {
   return is_path_within(a, b) && is_path_within(b, a);
 }

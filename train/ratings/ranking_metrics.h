@@ -23,11 +23,12 @@ struct RankingQuality {
 /// empty or k < 1.
 RankingQuality ranking_quality(std::span<const int64_t> places, int64_t k);
 
-/// Returns the place of each item of `held_out`. Its candidates are all other items except
-/// `excluded`; they include the other held-out items. A candidate ranks before the item if the
-/// candidate's score is higher or NaN. Of two items with equal scores, the item with the lower
-/// number ranks first. If the item's own score is NaN, all candidates rank before it. No item may
-/// be both held out and excluded. Reads all scores once, however many items are held out.
+/// Returns the place of each held-out item. The candidates for such an item are all other items
+/// except those in `excluded`. Other held-out items are candidates, too. A candidate ranks before
+/// the held-out item if the candidate's score is higher or NaN. Of two items with equal scores, the
+/// item with the lower number ranks first. If the held-out item's own score is NaN, all candidates
+/// rank before the item. `held_out` and `excluded` must not have an item in common. Reads all
+/// scores once, however many items are held out.
 std::vector<int64_t> places_in_catalogue(std::span<const float> scores,
                                          std::span<const int32_t> excluded,
                                          std::span<const int32_t> held_out);

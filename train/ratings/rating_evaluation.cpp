@@ -247,8 +247,9 @@ std::string RankingTask::measure() const {
 
 RatingEvaluationSizes ranking_evaluation_sizes(const models::RecommenderConfig& config,
                                                const data::Histories& histories, int64_t users) {
-  // Limits the memory of a forward pass. For example, with 64 factors the element-wise products of
-  // 2^16 user rows with item rows take 16 MiB in f32.
+  // The most pairs of a user and an item that a forward pass scores. The limit is needed, because
+  // each pair takes memory. For example, with 64 factors the element-wise product of the user's and
+  // the item's row takes 256 bytes per pair in f32, so 16 MiB for all pairs.
   constexpr int64_t pairs_at_once = 1 << 16;
   const int64_t items = std::min(config.items, pairs_at_once);
   const int64_t samples = std::min(users, std::max<int64_t>(1, pairs_at_once / items));

@@ -1,6 +1,6 @@
 // A shared library that is loaded at the first call of one of its functions. If the library is
-// missing, a program still starts, and only calls into the library fail. Each function of the
-// library that Tessera uses gets a wrapper of the same name:
+// missing, a program still starts, and only calls into the library fail. Each library function that
+// Tessera uses gets a wrapper of the same name:
 //
 //   int library_version() TESSERA_DELAYED(library, library_version, ())
 //

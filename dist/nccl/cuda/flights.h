@@ -38,8 +38,8 @@ class Flights {
   void launched(Flight& flight, std::exception_ptr error);
 
   /// Makes the current stream wait for the call's work; neither the host nor another stream waits.
-  /// Rethrows the call's error. Releases the buffers of this call and of earlier calls. The buffers
-  /// were allocated on the current stream. So their memory is freed in the order of this stream,
+  /// Rethrows the call's error. Releases the buffers of this call and of earlier calls. If a buffer
+  /// was allocated on the current stream, its memory is freed in the order of this stream, and so
   /// after the work of these calls.
   void wait(Flight& flight);
   void wait_for_all();
