@@ -17,8 +17,8 @@ constexpr int questions = 16;
 constexpr int tag = 0;
 
 /// Sends and receives over a separate MPI communicator, so that these messages do not mix with
-/// others. The communicator is never freed: MPI_Comm_free is a collective, in which a rank that
-/// fails alone could wait for ever.
+/// others. The communicator is never freed: MPI_Comm_free is a collective, so if only one rank
+/// fails and frees it, this rank waits for the others for ever.
 class Ranks {
  public:
   explicit Ranks(double timeout_s) : timeout_s_(timeout_s) {

@@ -30,7 +30,7 @@ struct RunOptions {
   optim::Reduction reduction = optim::Reduction::ordered;
   dist::DeviceOptions devices;
   bool graph = false;
-  MemoryOptions memory;  // precision, gradient sums, offload; for a GPT also recompute, loss rows
+  MemoryOptions memory;  // recompute and loss_rows only for a GPT
 
   int64_t steps = 0;
   Batch batch;

@@ -1,5 +1,5 @@
 // The config of a GPT, except `recompute` and `loss_chunk_rows`, as a map of strings. The map
-// replaces config.json where weights are stored without this file, as in a checkpoint.
+// replaces config.json where weights are stored without a config.json, as in a checkpoint.
 //
 //   manifest.weights = models::gpt_metadata(model.config());
 //   const models::Gpt model(models::parse_gpt_metadata("manifest.json", manifest.weights));

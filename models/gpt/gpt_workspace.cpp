@@ -40,7 +40,8 @@ class CpuKernels : public Kernels {
   // Each thread has:
   //   - a tile of scores in f32 and, if the dtype is not f32, a second tile in the dtype;
   //   - in backward, as many tiles again for the gradients of the scores;
-  //   - a tile of the output (in backward, of dq), and the maxima and sums of its rows;
+  //   - a tile of the output (in backward, of dq);
+  //   - the maximum and the sum of each row of scores, for the softmax;
   //   - in backward, dk and dv;
   //   - the workspace of a product.
   int64_t attention(bool backward) const override {
@@ -172,9 +173,9 @@ class Workspace {
     return s_.x;
   }
 
-  /// Returns the largest body(rows, x) over the chunks of the head's rows. `rows` is the number of
-  /// rows of a chunk. x is a made-up address with the alignment of the chunk's first row, because
-  /// the workspace of a product depends on alignments. For the first chunk, x is null.
+  /// The output head processes its rows in chunks. Returns the largest body(rows, x) of a chunk.
+  /// `rows` is the chunk's number of rows. x is a made-up address with the alignment of its first
+  /// row, because the workspace of a product depends on alignments. For the first chunk, x is null.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;

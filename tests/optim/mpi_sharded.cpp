@@ -57,7 +57,7 @@ TEST_CASE("stage 3: a rank holds its shard, the tied block and at most two other
         for (int64_t step = 0; step < run.steps; ++step) {
           train_step(optimizer, tiny_training(run, model), step, result);
         }
-        // Without overlap the next block is not gathered ahead.
+        // Without overlap, the next layer is not gathered ahead.
         const int64_t gathered =
             blocks.embeddings + (overlap ? blocks.layer : 0) + blocks.last_layer;
         CHECK(memory.peak(Category::parameters) == (shard + gathered) * dtype_size(dtype));
@@ -302,7 +302,8 @@ TEST_CASE("evaluation within a micro-batch: row-sparse tables get unchanged weig
   const auto train_tables_with = [](const dist::World& world, int stage, bool evaluating) {
     const TableRun run{.recompute = stage % 2 == 1};
     TableModel model(run);
-    // An evaluation of 40 samples looks up more rows than a training micro-batch may look up.
+    // 40 samples look up more rows than Parameter::set_row_sparse allows in a training micro-batch.
+    // The limit must not hold for evaluations.
     const auto look = [&] {
       const NoGrad no_grad;
       if (evaluating) CHECK(model.loss({.step = 100, .samples = 40}).item() > 0);

@@ -42,9 +42,10 @@ struct RatingRange {
 };
 RatingRange rating_range(const data::Ratings& ratings);
 
-// Numbers of f32 values that the ranks sum at the end of an evaluation.
-inline constexpr int64_t rating_evaluation_counts = 2;   // per batch of evaluate_ratings
-inline constexpr int64_t ranking_evaluation_counts = 4;  // per user of evaluate_ranking
+// At the end of an evaluation, an all-reduce brings the results of all batches or users to every
+// rank. Number of f32 results:
+inline constexpr int64_t rating_evaluation_counts = 2;   // of each batch in evaluate_ratings
+inline constexpr int64_t ranking_evaluation_counts = 4;  // of each user in evaluate_ranking
 
 /// Returns the sizes with which evaluate_ratings runs.
 RatingEvaluationSizes rating_evaluation_sizes(const models::RecommenderConfig& config,
@@ -67,7 +68,7 @@ class RankingTask {
     int64_t k = 10;
     int64_t sampled = 0;  // number of sampled candidates; 0: all but the user's training items
     uint64_t seed = 0;    // sampled candidates depend on (seed, user, item)
-    std::span<const std::string> user_ids = {};  // names of users in errors; empty: their numbers
+    std::span<const std::string> user_ids = {};  // for error messages; empty: users' numbers
   };
   /// `training` and `user_ids` must outlive this object. With sampled candidates, throws InputError
   /// if a user has too few items to sample from, or more than one held-out item.
