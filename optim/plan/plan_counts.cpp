@@ -16,7 +16,7 @@ int64_t graph_count(const Batch& batch, int64_t ranks, int64_t steps, bool no_sy
   // micro-step is the first of a step, the number of contributing ranks, and whether local sums are
   // sent.
   std::set<std::tuple<bool, int64_t, bool>> kinds;
-  const int64_t last = batch.micro_steps(ranks) - 1;
+  const int64_t last = steps == 0 ? -1 : batch.micro_steps(ranks) - 1;
   for (int64_t j = steps > 1 ? 0 : 1; j <= last; ++j) {
     kinds.emplace(j == 0, batch.contributors(ranks, j), no_sync && j == last);
   }

@@ -178,6 +178,7 @@ TEST_CASE("plan: graphs have memory for their loss; one graph per kind of micro-
   // The run's first micro-step runs without a graph.
   CHECK(graph_count({.global = 2, .micro = 1}, 2, 1) == 0);
   CHECK(graph_count({.global = 6, .micro = 1}, 2, 1) == 1);
+  CHECK(graph_count({.global = 6, .micro = 1}, 2, 0) == 0);
 }
 
 TEST_CASE("plan: initial 16-bit values take workspace on ranks that hold any") {
