@@ -11,7 +11,8 @@
 // counts a tensor's bytes once if it must be read, and once more if it must be written. The comment
 // at each row names the counted tensors. Tensors that are too small to matter are not counted.
 //
-// B batch, T tokens of a sequence, C channels, D channels of a head, R rows, V vocabulary.
+// B batch, T tokens of a sequence, C channels, D channels of an attention head, R rows, V
+// vocabulary.
 #include <algorithm>
 #include <chrono>
 #include <functional>

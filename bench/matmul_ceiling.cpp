@@ -8,7 +8,7 @@
 //   linears     four a layer, with the gradients of their inputs and weights
 //   attention   two products in forward, five in backward, in the same tiles as in the step; tiles
 //               above the diagonal of the causal mask are left out
-//   head        the logits, with the gradients of their input and weight
+//   head        the output head's logits, with the gradients of their input and weight
 //
 // Each layer has weights and gradients of its own, as in a model. All layers share one set of
 // activations, which fits the caches better than a model's activations do. No linear reads an
@@ -75,8 +75,8 @@ struct Buffers {
   // others.
   Tensor narrow, narrow_out, wide, wide_out, logits, logits_out;
   // Each thread has the scores and the probabilities of a tile, and `sums`. The results y, dq, dk
-  // and dv of a head are all written to `sums`, and overwrite each other. In f32, scores and
-  // probabilities are one buffer.
+  // and dv of an attention head are all written to `sums`, and overwrite each other. In f32, scores
+  // and probabilities are one buffer.
   Tensor scores, probabilities, sums;
 
   explicit Buffers(const Sizes& s)
@@ -106,8 +106,8 @@ struct Activation {
   const Tensor& written;
 };
 
-/// Computes y = x W, dx = dy W^T and dW = x^T dy. W is stored as [in, out], or, for the head, as
-/// [out, in].
+/// Computes y = x W, dx = dy W^T and dW = x^T dy. W is stored as [in, out], or, for the output
+/// head, as [out, in].
 void linear_products(int64_t rows, const Tensor& weight, const Tensor& gradient, bool in_out,
                      Activation x, Activation y) {
   const int64_t in = weight.size(in_out ? 0 : 1);

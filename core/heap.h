@@ -35,8 +35,8 @@ class Heap {
   /// The peak of held_bytes().
   int64_t peak_held_bytes() const;
   /// The bound on held_bytes(): 1.25 times the peak bytes of all blocks, plus a huge page (2 MiB).
-  /// If the unit is less than a page, held_bytes() may exceed the bound by free parts of pages,
-  /// which cannot be handed back.
+  /// If the constructor's `unit` is less than a page, held_bytes() may exceed the bound by free
+  /// parts of pages, which cannot be handed back.
   int64_t most_held_bytes() const;
 
  private:

@@ -5,8 +5,8 @@
 // an operation throws for certain values of a tensor, such as an index outside a range. On the CPU,
 // the operation itself then throws. On CUDA, the next synchronisation throws (core/cuda/fault.h).
 //
-// In shapes, B is the batch, T tokens, C channels, V the vocabulary and H heads. (..., C) has any
-// number of leading dimensions.
+// In shapes, B is the batch, T tokens, C channels, V the vocabulary and H attention heads. (..., C)
+// has any number of leading dimensions.
 #pragma once
 
 #include <cstdint>

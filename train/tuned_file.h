@@ -26,9 +26,10 @@ std::string tuned_text(const TunedFor& where, const std::vector<cuda::MeasuredPr
 std::vector<cuda::TunedProduct> parse_tuned(const std::string& path, const std::string& text,
                                             const TunedFor& here);
 
-/// Makes every rank use the algorithms of a table. Rank 0 reads the file and sends it to all ranks,
-/// so that all use the same algorithms. Must be called after the devices are chosen. Throws
-/// InputError for a table that cannot be used, and if the ranks compute on the CPU. Collective.
+/// Makes every rank use the algorithms of a table. Rank 0 reads the table from the file `path`, and
+/// sends the table to all ranks, so that all use the same algorithms. Must be called after the
+/// devices are chosen. Throws InputError for a table that cannot be used, and if the ranks compute
+/// on the CPU. Collective.
 void use_tuned_file(const std::string& path, dist::World& world);
 
 /// Makes every rank use the algorithms of the table that rank 0 passes as `text`. The `text` of

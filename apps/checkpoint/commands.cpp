@@ -31,7 +31,7 @@ std::string in_folder(const std::string& folder, int64_t step) {
 
 struct Verified {
   bool was_read = true;  // false: the checkpoint could not be read, and may be whole or not
-  std::string why = {};  // the error; empty if the checkpoint is whole
+  std::string why = {};  // the error message; empty if the checkpoint is whole
   bool removed = false;  // true: the run that writes to the folder has removed the checkpoint
 };
 

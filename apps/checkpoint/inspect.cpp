@@ -152,7 +152,7 @@ struct Listed {
   int64_t step = 0;
   std::optional<Manifest> manifest;
   bool was_read = true;  // false: reading failed, so it is unknown whether there is damage
-  std::string why;       // the error, if there is no manifest; else empty
+  std::string why;       // the error message, if there is no manifest; else empty
 };
 
 std::vector<Listed> list_folder(const std::string& folder) {

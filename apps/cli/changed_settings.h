@@ -55,10 +55,10 @@ bool affects_evaluation(const std::string& name, const dist::Settings& run);
 std::string refusal_of(const std::vector<ChangedSetting>& refused,
                        const std::vector<std::string>& accepted, const dist::Settings& run);
 
-/// Returns the error for a name in --resume-changed that is not in `known`. If
-/// may_always_change(name), the error says that the name must be left out. Else, if "model." + name
-/// is in `known`, the error proposes this setting, such as "model.layers" for "layers". Else the
-/// error lists the settings in `known` that --resume-changed can accept.
+/// Returns the error message for a name in --resume-changed that is not in `known`. If
+/// may_always_change(name), the message says that the name must be left out. Else, if "model." +
+/// name is in `known`, the message proposes this setting, such as "model.layers" for "layers". Else
+/// the message lists the settings in `known` that --resume-changed can accept.
 std::string unknown_setting(const std::string& name, const std::vector<std::string>& known,
                             const dist::Settings& run);
 

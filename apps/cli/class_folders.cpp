@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Written {
-  GivenPath output;  // as the error names it
+  GivenPath output;  // as the error message names it
   fs::path file;     // the file to be written; if the output is a folder, a made-up file in it
 };
 
@@ -45,7 +45,7 @@ std::vector<Written> written_by(const GivenPaths& paths) {
 struct ReadFolder {
   fs::path path;
   std::ptrdiff_t depth;  // an output this number of levels below `path`, or deeper, is refused
-  std::string parent;    // the folder of the class folders, as the error names it
+  std::string parent;    // the folder of the class folders, as the error message names it
 };
 
 std::vector<ReadFolder> folders_read(const std::string& data,

@@ -37,11 +37,12 @@ models::GptConfig model_config(const ModelOptions& options);
 /// preset, its text has the value of each preset.
 DefaultTexts gpt_default_texts();
 /// Returns `options` with the sizes of the model in a safetensors file of weights, so that the user
-/// need not give the sizes. Heads and epsilon come from config.json beside the file. If no preset
-/// is given, sets the preset that has these sizes, if there is one. Throws InputError if sizes in
-/// `options` differ from the file's. The message lists each size that differs. Throws InputError
-/// too if none of --heads, --preset and config.json says the number of heads, or if --heads does
-/// not divide the file's width.
+/// need not give the sizes. The number of attention heads and the norms' epsilon come from
+/// config.json beside that file. If no preset is given, sets the preset that has these sizes, if
+/// there is one. Throws InputError if sizes in `options` differ from the sizes in the two files.
+/// The message lists each size that differs. Throws InputError too if none of --heads, --preset and
+/// config.json says the number of heads, or if --heads does not divide the width in the weights
+/// file.
 ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
 /// --global-batch (or --batch) and --micro-batch.

@@ -62,8 +62,8 @@ bool has_data_name(const std::string& path, const std::string& folder) {
   return data::names_rating_file(file) || data::names_image_data(file);
 }
 
-// Refuses an output file to which standard output or error is redirected. The program and the
-// stream would write at separate offsets and overwrite each other.
+// Refuses an output file to which standard output or standard error is redirected. The program and
+// the stream would write at separate offsets and overwrite each other.
 void check_streams(const GivenPath& output) {
   struct stat file {};
   if (::stat(output.path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return;

@@ -45,7 +45,7 @@ std::filesystem::path future_name(const std::string& path);
 ///     ratings.csv;
 ///   - an output is the existing log of a run, and is not itself given as a log;
 ///   - an output is "-", which does not stand for standard output here;
-///   - an output is the file that standard output or error is redirected to;
+///   - an output is the file that standard output or standard error is redirected to;
 ///   - an output is a checkpoint or in a checkpoint, which the output would damage;
 ///   - an output is the lock of a folder of checkpoints, or has the name of an unfinished
 ///     checkpoint, or is where --checkpoint may write a checkpoint;

@@ -23,7 +23,8 @@ std::vector<std::string> given_flags(std::initializer_list<std::pair<const char*
 /// run_alone, run_tool and run_job call check_output at the end.
 void check_output();
 
-/// Prints an error as one line on standard error. For programs that go on after an error.
+/// Prints the message of `error` as one line on standard error. For programs that go on after an
+/// error.
 void print_error(const std::exception& error);
 
 /// From now on, a write to a pipe without a reader fails with an error, as a write to a full disk
@@ -31,7 +32,7 @@ void print_error(const std::exception& error);
 void outlive_readers();
 
 /// Runs a program that is not a rank of a job. Returns its exit code: 0 for success, 2 for bad
-/// input, 1 for any other failure. Prints the error.
+/// input, 1 for any other failure. Prints the failure's error message.
 int run_alone(const std::function<void()>& body);
 /// Like run_alone, for a program whose exit code reports a result, such as `checkpoint diff`.
 /// Returns what `body` returns if nothing fails.

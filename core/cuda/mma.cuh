@@ -44,8 +44,8 @@ class SharedAddress {
   uint32_t value_;
 };
 
-/// c += a b for the whole warp, in the layout at the head of this file. Products are exact; their
-/// sum is f32, in the hardware's order, which is the same in every run.
+/// c += a b for the whole warp, in the layout that the comment at the top of this file shows.
+/// Products are exact; their sum is f32, in the hardware's order, which is the same in every run.
 template <class T>
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, BFloat16>) {
@@ -65,8 +65,9 @@ __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
 }
 
 /// Loads four matrices of 8 x 8 16-bit values for the whole warp. Lane l gives the address of one
-/// row, 16 aligned bytes: row l % 8 of matrix l / 8. With g and q as at the head of this file, r[i]
-/// holds element (g, 2q) of matrix i in its low half and (g, 2q + 1) in its high half.
+/// row, 16 aligned bytes: row l % 8 of matrix l / 8. With g and q as in the comment at the top of
+/// this file, r[i] holds element (g, 2q) of matrix i in its low half and (g, 2q + 1) in its high
+/// half.
 __device__ inline void load_matrices(uint32_t (&r)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

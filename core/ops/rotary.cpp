@@ -1,4 +1,5 @@
-// rotary: x (B, T, H, D) -> y. At position p, pair i of each head's D elements is rotated by
+// rotary: x (B, T, H, D) -> y. At position p, pair i of the D elements of each attention head is
+// rotated by
 //   angle = p base^(-2i/D):   (a, b) -> (a cos - b sin, a sin + b cos)
 // (Su et al., arXiv:2104.09864). Positions then affect the product of a rotated query and a rotated
 // key only through the distance between the two positions.

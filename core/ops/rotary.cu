@@ -1,6 +1,6 @@
 // rotary on CUDA: computes a table of the cosines and sines of angles, and rotates pairs of
 // elements by these angles. rotary.cpp has the formulas. x (B, T, H, D) has B sequences of T
-// tokens, and H heads of size D.
+// tokens, and H attention heads of size D.
 #include "core/cuda/kernel.cuh"
 #include "core/ops/rotary.h"
 

@@ -1,5 +1,5 @@
-// The kernel launchers of rotary. There are B sequences of T tokens, and H heads of size D. P is
-// the number of positions: T if all sequences share their positions, else B T.
+// The kernel launchers of rotary. There are B sequences of T tokens, and H attention heads of size
+// D. P is the number of positions: T if all sequences share their positions, else B T.
 #pragma once
 
 #include <cstdint>

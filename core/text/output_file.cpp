@@ -106,8 +106,8 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
   const std::string host = host_name();
   temporary_ = fmt::format("{}.{}.{}.tmp", path_, host, ::getpid());
   remove_left_behind(path_, host);
-  // Another process that removes old temporary files may briefly lock this file, or may remove it.
-  // Opening is therefore tried several times.
+  // Another process that removes old temporary files may briefly lock the new temporary file, or
+  // may remove it. Opening is therefore tried several times.
   constexpr int attempts = 100;
   for (int i = 0; i < attempts; ++i) {
     if (open_temporary()) return;

@@ -210,8 +210,9 @@ int64_t count(const Events& events, const std::string& kind, const std::string& 
   });
 }
 
-// Checks the announcements of one phase. The phase must announce the parameters in `read`, and must
-// not announce `not_read`. `error` is the message of the Error that the phase threw, or "".
+// Checks the announcements of one pass, a forward or a backward; `phase` names the pass. The pass
+// must announce the parameters in `read`, and must not announce `not_read`. `error` is the message
+// of the Error that the pass threw, or "".
 std::string announcements(const std::string& phase, const Events& events, const std::string& error,
                           const std::vector<std::string>& read, const std::string& not_read = "") {
   for (const std::string& name : read) {

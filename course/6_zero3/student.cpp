@@ -46,8 +46,8 @@ void Zero3::place() {
 // Called before an operation reads a unit. If the unit that was read last (last_) is another unit,
 // or -1 for none, set last_ to this unit, and:
 //   1. Release all units except this unit, the following unit, tied units and units with readers.
-//      If this unit is tied, release none. (The head reads a tied unit between forward and
-//      backward of the last block, so the last block is needed again at once.)
+//      If this unit is tied, release none. (The output head reads a tied unit between forward
+//      and backward of the last block, so the last block is needed again at once.)
 //   2. Gather this unit, and then the following unit.
 // In any case, wait at the end until this unit is gathered.
 void Zero3::use(int) { todo("lesson 6: Zero3::use"); }

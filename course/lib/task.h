@@ -1,5 +1,5 @@
-// The training task of lessons 3 to 8: a small GPT whose token table is tied to its head. The
-// sequences depend only on (step, sample), so the data is the same for any number of ranks.
+// The training task of lessons 3 to 8: a small GPT whose token table is tied to its output head.
+// The sequences depend only on (step, sample), so the data is the same for any number of ranks.
 #pragma once
 
 #include <cstdint>

@@ -56,7 +56,8 @@ class RatingBatches {
     int64_t negatives = 0;   // items drawn for each interaction
     bool ranks = false;      // true: observed items have target 1, not their rating
     bool histories = false;  // true: batches have histories
-    /// Errors name a user by user_ids[user] or, if `user_ids` is empty, by the user's number.
+    /// Error messages name a user by user_ids[user] or, if `user_ids` is empty, by the user's
+    /// number.
     std::span<const std::string> user_ids = {};
   };
   /// `ratings`, `histories` and `user_ids` must outlive this object. Throws InputError

@@ -1,5 +1,5 @@
-// GPT-2: token and position embeddings, transformer blocks, a final norm, and a head that shares
-// its weight with the token table.
+// GPT-2: token and position embeddings, transformer blocks, a final norm, and an output head that
+// shares its weight with the token table.
 //
 //   models::Gpt model(models::GptConfig::preset("nano"));
 //   Tensor loss = model.loss(tokens, targets);       // i32 (B, T) each -> scalar

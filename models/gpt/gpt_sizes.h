@@ -1,6 +1,6 @@
 // Reads the sizes of a GPT from a file of weights, so that a model of these sizes can be built.
-// Most sizes are read from the names and shapes of the tensors. Heads and epsilon are read from
-// config.json beside the file.
+// Most sizes are read from the names and shapes of the tensors. The number of attention heads and
+// the norms' epsilon are read from config.json beside the file of weights.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct GptFileSizes {
   int64_t width = 0;
   int64_t context = 0;
   int64_t vocab = 0;
-  std::optional<int64_t> heads;  // heads and epsilon are in config.json only
+  std::optional<int64_t> heads;  // attention heads; like epsilon, in config.json only
   std::optional<float> epsilon;
 };
 
@@ -29,15 +29,15 @@ struct GptFileSizes {
 std::string gpt_weights_path(const std::string& path);
 
 /// Reads the sizes from a safetensors file. If a GPT-2's config.json is beside the file, also reads
-/// heads and epsilon from config.json. If the two files disagree, throws an InputError that names
-/// every size that differs.
+/// the number of attention heads and the norms' epsilon from config.json. If the two files
+/// disagree, throws an InputError that names every size that differs.
 GptFileSizes read_gpt_file_sizes(const std::string& weights_path);
 
 /// Returns the name of the preset with these sizes and this initializer_range. If there is no such
 /// preset, returns a name made of layers and width: "gpt-2x128".
 std::string gpt_name(const GptConfig& config);
-/// Returns the name of the first preset that has the sizes of a file. Heads are compared only if
-/// the file's heads are known. Returns an empty string if no preset fits.
+/// Returns the name of the first preset that has these sizes. The number of attention heads is
+/// compared only if `sizes.heads` is set. Returns an empty string if no preset fits.
 std::string preset_like(const GptFileSizes& sizes);
 
 /// Reads the config of a model from config.json, which must be beside the file of weights. Throws

@@ -116,7 +116,8 @@ GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) 
   }
 }
 
-// Refuses a head that differs from the token table. Ignoring such a head would give wrong results.
+// Refuses an output head that differs from the token table. Ignoring such a head would give wrong
+// results.
 void GptWeights::check_head(const nn::SafetensorsEntry& head,
                             const nn::SafetensorsEntry& table) const {
   const Shape shape(std::span<const int64_t>(table.shape));

@@ -25,14 +25,14 @@
 
 namespace tessera::models {
 
-/// A file of weights that fits a model. The names may have the prefix "transformer.". The tied head
-/// "lm_head.weight" may be absent. Mask buffers of old files are ignored.
+/// A file of weights that fits a model. The names may have the prefix "transformer.". The tied
+/// output head "lm_head.weight" may be absent. Mask buffers of old files are ignored.
 class GptWeights {
  public:
   /// Throws InputError if
   ///   - a parameter is absent, has another shape, or is not F32, BF16 or F16;
   ///   - the file has a tensor that the model lacks;
-  ///   - the head differs from the token table;
+  ///   - the output head differs from the token table;
   ///   - a GPT-2's config.json beside the file differs from the model's config.
   GptWeights(const std::string& path, const Gpt& model);
 

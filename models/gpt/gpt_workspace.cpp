@@ -102,8 +102,8 @@ class CudaKernels : public Kernels {
  public:
   using Kernels::Kernels;
 
-  // Backward stores the inner product of y and dy for each row and head, in f32. These values take
-  // as much memory as the logsumexp that forward keeps.
+  // Backward stores the inner product of y and dy for each row and attention head, in f32. These
+  // values take as much memory as the logsumexp that forward keeps.
   int64_t attention(bool backward) const override { return backward ? s_.logsumexp : 0; }
 
   // The backward of a norm cuts the rows into at most 264 chunks. In all chunks but the last, the

@@ -25,8 +25,8 @@ struct ImageModel {
   };
   Norm norm;
   /// True if the training images came from a folder: such images have any size and are resized for
-  /// the model. False if all images had the model's size. nullopt if the file was written before
-  /// this field existed.
+  /// the model. False if all images had the model's size. nullopt if the file of weights was
+  /// written before this field existed.
   std::optional<bool> resizes = {};
   std::vector<std::string> class_names;
 };

@@ -21,9 +21,9 @@ struct VggConfig {
   float dropout = 0.5f;
   ImageSizes sizes;
 
-  /// Returns vgg11 or vgg16, the paper's columns A and D. The hidden layers have 4096 units, or
-  /// only 512 if the side is at most 64 pixels, because the last stage then leaves few values.
-  /// For another name, throws InputError with a list of the presets.
+  /// Returns vgg11 or vgg16, the paper's columns A and D. The classifier's two hidden layers have a
+  /// width of 4096, or of only 512 if the side is at most 64 pixels, because the last stage then
+  /// leaves few values. For another name, throws InputError with a list of the presets.
   static VggConfig preset(const std::string& name, const ImageSizes& sizes);
   static std::vector<std::string> preset_names();
 };

@@ -1,7 +1,7 @@
 // Predicts the memory and traffic of a run, to the byte, before the run starts. A plan is computed
 // from Batch, ShardLayout and, for row-sparse tables, RowLayout. Apart from these classes and the
 // sizes that core/ and dist/ declare, the plan shares no code with the optimizer. So a comparison
-// of plan and measurements can find errors in the plan and in the optimizer.
+// of plan and measurements can find bugs in the plan and in the optimizer.
 //
 //   Plan plan = optim::plan({.parameters = plan_parameters(model), .ranks = 64, .stage = 3,
 //                            .batch = {.global = 512, .micro = 4}}, 0);

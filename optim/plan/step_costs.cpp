@@ -118,7 +118,7 @@ class Costs {
     }
     const Cost forward = Cost{work_.flops, work_.bytes} * (1.0 / 3);
     // The work of recomputing forward within backward. Its bytes are assumed to be proportional to
-    // its operations. The head (a tied bucket) is not recomputed.
+    // its operations. The output head (a tied bucket) is not recomputed.
     const Cost again = forward * (work_.flops > 0 ? work_.recomputed_flops / forward.flops : 0);
     for (BucketCost& bucket : costs_.buckets) {
       if (all == 0) return;

@@ -32,11 +32,11 @@ struct BucketCost {
   size_t group = 0;
   size_t block = 0;         // stage 3: index of the bucket's block in the group
   int64_t registered = 0;   // the lowest registration index of the bucket's parameters
-  bool tied = false;        // holds a tied parameter, assumed to be the head (step_time.h)
+  bool tied = false;        // holds a tied parameter, assumed to be the output head (step_time.h)
   bool trainable = true;
   bool reached = true;      // false: backward ends before it comes to this bucket's parameters
   double elements = 0;      // elements of the bucket's parameters, without padding
-  Cost forward = {};        // for a tied bucket: the cost of the head
+  Cost forward = {};        // for a tied bucket: the cost of the output head
   Cost backward = {};
   Cost local_addition = {};  // no_sync: adding the bucket's gradient to the rank's local sum
   Cost update = {};

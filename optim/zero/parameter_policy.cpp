@@ -49,7 +49,8 @@ ShardedParameters::ShardedParameters(const Partition& partition, dist::Communica
   int64_t block = -1;
   for (int b = 0; b < partition.buckets(); ++b) {
     const dist::Bucket& bucket = partition.bucket(b);
-    // Consecutive buckets of one block (Module::begin_block) are gathered together.
+    // The consecutive buckets of one block (Module::begin_block) are one unit: they are gathered
+    // together. A bucket outside any block is a unit by itself.
     if (units_.empty() || bucket.block < 0 || bucket.block != block) units_.emplace_back();
     block = bucket.block;
     units_.back().buckets.push_back(b);
@@ -63,8 +64,8 @@ ShardedParameters::~ShardedParameters() { release_all(); }
 void ShardedParameters::use(int parameter) {
   const int bucket = partition_.layout().slot(parameter).bucket;
   const int unit = unit_of_[static_cast<size_t>(bucket)];
-  // An operation may read several units, such as a weight and a bias in two buckets. Units with
-  // readers must stay gathered when another unit is entered.
+  // An operation may read several units, for instance if its weight and its bias are in two buckets
+  // outside any block. Units with readers must stay gathered when another unit is entered.
   if (unit != last_) enter(unit, being_read());
   ++units_[static_cast<size_t>(unit)].readers;
 }

@@ -310,7 +310,7 @@ TEST_CASE("relaunch reads its command line, and refuses invalid flags") {
   std::ofstream(config) << "note = " << std::string(300, 'a') << "\nresume = true\n";
   CHECK(parse({"-n", "3", "--", "x", "--config", config.c_str()}).ranks == 3);
   std::ofstream(config) << "resume = never\n";
-  // A flag overrides the file.
+  // A flag overrides the config file.
   CHECK(parse({"-n", "3", "--", "x", "--config", config.c_str(), "--resume", "latest"}).ranks == 3);
   // A file that is absent, or has another format, is left to the program.
   CHECK(parse({"-n", "3", "--", "x", "--config", "absent"}).ranks == 3);

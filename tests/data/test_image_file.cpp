@@ -149,7 +149,7 @@ TEST_CASE("images that claim to be huge are refused before memory is taken for t
   REQUIRE_THAT(refusal(with_jpeg_size(jpeg(8, 8, ramp(8, 8, 3)), 65500, 65500)),
                ContainsSubstring("says that it has 65500 x 65500 pixels"));
   REQUIRE_THAT(refusal(png({.width = 0}, "\0"s)), ContainsSubstring("a file: PNG: "));
-  // This file repeats one scan 600 times. The repeats add nothing to the image.
+  // `scans` is a JPEG file that repeats one scan 600 times. The repeats add nothing to the image.
   const std::string file = jpeg(8, 8, ramp(8, 8, 1), {JCS_GRAYSCALE, 1, true});
   const size_t scan = file.rfind("\xff\xda");
   std::string scans = file.substr(0, file.size() - 2);

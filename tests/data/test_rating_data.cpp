@@ -72,7 +72,7 @@ TEST_CASE("MovieLens: tabs, '::' or commas below a header, compressed or not") {
   check_three(read("ratings.csv", "\xEF\xBB\xBF" + csv), "csv");
   check_three(read("u.data.gz", test::gzipped(tabs)), "movielens");
   check_three(read("ratings.csv.gz", test::gzipped(csv)), "csv");
-  // In this file the columns are in another order, a field is quoted, and lines end in CRLF. It has
+  // In a.csv the columns are in another order, a field is quoted, and lines end in CRLF. a.csv has
   // no times, and no newline at the end.
   check_three(read("a.csv", "item_id,rating,User\r\nb,3.5,10\r\n\"a\", 1 ,10\r\na,5,9"), "csv",
               false);

@@ -1,6 +1,6 @@
 // Compares a GPT's logits, loss and gradients with references, and the presets' sizes with the
-// published sizes. Also tests errors, dropout, the reported uses of parameters, and the memory that
-// a training step leaves allocated.
+// published sizes. Also tests error messages, dropout, the reported uses of parameters, and the
+// memory that a training step leaves allocated.
 #include <cmath>
 #include <map>
 #include <string>
@@ -58,7 +58,8 @@ struct DropoutStateRestorer {
 
 TEST_CASE("presets have the published numbers of parameters, and cost nothing to build") {
   const int64_t before = memory_ledger().current_total();
-  // These are the parameter counts of Hugging Face's models, whose heads are tied.
+  // These are the parameter counts of Hugging Face's models, whose output heads are tied to the
+  // token tables.
   CHECK(parameter_count("gpt2") == 124'439'808);
   CHECK(parameter_count("gpt2-medium") == 354'823'168);
   CHECK(parameter_count("gpt2-large") == 774'030'080);
@@ -325,7 +326,7 @@ TEST_CASE("a parameter's uses begin and end in pairs, and its gradient is comple
     const bool again = norm && name.find("ln_f") == std::string::npos;
     CHECK(count == (norm ? int{again} + int{weight} : 1));
   }
-  CHECK(uses.count("wte.weight") == 1);  // only the head's backward reads the table
+  CHECK(uses.count("wte.weight") == 1);  // only the output head's backward reads the table
   CHECK(uses.count("wpe.weight") == 0);
   CHECK(uses.count("h.0.mlp.c_fc.bias") == 0);
   CHECK(completions.size() == model.named_parameters().size());

@@ -1,5 +1,5 @@
 // Tests that the image classifiers have as many parameters as torchvision's, with the same names.
-// Also tests the shape of their results, and errors.
+// Also tests the shape of their results, and error messages.
 #include <algorithm>
 #include <map>
 #include <set>

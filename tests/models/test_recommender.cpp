@@ -1,5 +1,5 @@
 // Compares the scores and losses of the recommenders with their formulas, which are computed in f64
-// for one pair of user and item at a time. Also tests gradients, files and errors.
+// for one pair of user and item at a time. Also tests gradients, files and error messages.
 #include "models/recommender/recommender.h"
 
 #include <cmath>
@@ -50,8 +50,8 @@ RecommenderInput example() {
 std::unique_ptr<Recommender> built(const RecommenderConfig& config) {
   auto model = models::recommender(config);
   nn::materialize(*model, default_device(), 7);
-  // Replaces all initial values by random ones, because biases begin as zeros and would hide
-  // errors.
+  // Replaces all initial values by random ones, because biases begin as zeros, and zeros would hide
+  // a wrong use of biases.
   uint64_t seed = 1;
   for (const nn::NamedParameter& named : model->named_parameters()) {
     const Tensor& tensor = named.parameter.tensor();

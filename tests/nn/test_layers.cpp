@@ -1,5 +1,5 @@
 // Compares the layers' results with reference values, in most cases computed in float64, and their
-// gradients with finite differences. Also tests errors.
+// gradients with finite differences. Also tests error messages.
 #include <cmath>
 #include <string>
 #include <thread>

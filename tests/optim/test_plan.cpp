@@ -363,15 +363,15 @@ TEST_CASE("plan: stage 2 holds no more gradients than stage 0, even with huge pa
     input.stage = stage;
     return plan(input, 0).gradients;
   };
-  // A table of 10^6 x 64 elements, 256 MB in f32, and a head of 512 elements. The head has one
-  // kernel block for each of two ranks. At stage 2 the ring holds the table and the head, because
-  // they are neighbours. So at stages 0 and 2 a rank holds all gradients, and its half of the
-  // sums.
+  // A table of 10^6 x 64 elements, 256 MB in f32, and a parameter `head` of 512 elements. `head`
+  // has one kernel block for each of two ranks. At stage 2 the ring holds the table and `head`,
+  // because they are neighbours. So at stages 0 and 2 a rank holds all gradients, and its half of
+  // the sums.
   const PlanInput table{.parameters = {{"table", 64'000'000}, {"head", 512}}, .ranks = 2};
   CHECK(gradients(table, 0) == 256'002'048 + 128'001'024);
   CHECK(gradients(table, 2) == 256'002'048 + 128'001'024);
-  // With ten heads the ring of stage 3 still holds only the table and one head, while stage 0 holds
-  // all ten heads.
+  // With ten parameters like `head`, the ring of stage 3 still holds only the table and one of the
+  // ten. Stage 0 holds all ten.
   PlanInput more = table;
   for (int i = 0; i < 9; ++i) {
     more.parameters.push_back({"head" + std::to_string(i), 512, false, i});

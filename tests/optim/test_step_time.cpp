@@ -110,11 +110,11 @@ TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 does not") {
 }
 
 TEST_CASE("step time: a tied parameter counts as the head, and its gradient is ready last") {
-  // The first of the two parameters is tied; the second is called w here. Only the head multiplies
-  // by the tied parameter. Forward takes 2 for w, then 2 for the head; backward takes 4 for the
-  // head, then 4 for w. Gathers 0-1 (tied) and 1-2 (w), so forward waits until 2 and runs 2-4 and
-  // 4-6. Backward 6-10 and 10-14. The tied gradient is complete only when backward ends, so the
-  // exchanges are 14-15 and 15-16.
+  // The first of the two parameters is tied; the second is called w here. Only the output head
+  // multiplies by the tied parameter. Forward takes 2 for w, then 2 for the head; backward takes 4
+  // for the head, then 4 for w. Gathers 0-1 (tied) and 1-2 (w), so forward waits until 2 and runs
+  // 2-4 and 4-6. Backward 6-10 and 10-14. The tied gradient is complete only when backward ends, so
+  // the exchanges are 14-15 and 15-16.
   PlanInput input = buckets(2, 2);
   input.parameters[0].shared = true;
   const StepTime time = step_time(input, {.flops = 12}, slow);

@@ -1,5 +1,5 @@
 // A small language model with parameters of two dtypes. The token table and the blocks' linear
-// layers are in 16 bits, the norms and the head in f32. No weights are tied.
+// layers are in 16 bits, the norms and the output head in f32. No weights are tied.
 #pragma once
 
 #include <memory>

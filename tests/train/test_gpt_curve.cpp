@@ -1,7 +1,7 @@
 // Compares 200 steps of GPT micro, in fp32 and in bf16, with PyTorch's fp32 losses. All runs start
 // from the same weights and use the same batches (tests/fixtures/make_curve_fixture.py). Tests of
-// ten steps do not see errors that accumulate, or errors that matter only once the model has begun
-// to learn.
+// ten steps do not see mistakes whose effect accumulates, or mistakes that matter only once the
+// model has begun to learn.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -31,7 +31,7 @@ TEST_CASE("a GPT's parameters are known without building it") {
 TEST_CASE("operations of a micro-batch, derived by hand") {
   // Parameters without the position embeddings, 1840 in total:
   //   2 layers     2 x (12 x 8^2 + 13 x 8) = 2 x 872
-  //   head         10 x 8 = 80
+  //   output head  10 x 8 = 80
   //   last norm    2 x 8 = 16
   // Each token takes 6 operations per parameter. Attention takes 768 more operations per token:
   // 12 x layers x context x width = 12 x 2 x 4 x 8. The micro-batch has 3 x 4 = 12 tokens.

@@ -108,7 +108,7 @@ bool CheckpointFolder::claim() {
     // without locks, flock's error is not EWOULDBLOCK, and the folder is used without a lock.
     const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
     if (!locked && errno != EWOULDBLOCK) return true;
-    // The process that made the file may have removed it between open and flock. A lock on a
+    // The process that made the lock file may have removed it between open and flock. A lock on a
     // removed file would not be seen by a process that makes the file anew.
     struct stat opened {}, named {};
     const bool current = locked && ::fstat(descriptor_, &opened) == 0 &&
@@ -123,8 +123,8 @@ bool CheckpointFolder::claim() {
 
 CheckpointFolder::~CheckpointFolder() {
   remove_mark();
-  // This process still holds the lock when it removes the file, so no other process has locked the
-  // file.
+  // This process still holds the lock when it removes the lock file, so no other process has locked
+  // the lock file.
   try {
     if (removable_ && checkpoint_steps(folder_).empty()) ::unlink(lock_.c_str());
   } catch (const std::exception&) {

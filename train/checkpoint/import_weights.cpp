@@ -28,10 +28,10 @@ ImportedTensor value_of(const std::string& name, const Shape& shape) {
   return {.of = {name, optim::value_kind, DType::f32, shape}};
 }
 
-// Returns the settings of train_gpt that follow from the file. A run must have the same settings to
-// resume from the import. The number of heads and the norms' epsilon must be among the settings,
-// because the tensors' shapes do not show them. But the default epsilon is left out, because
-// train_gpt leaves it out, too.
+// Returns the settings of train_gpt that follow from the config of an imported GPT. A run must have
+// the same settings to resume from the import. The number of heads and the norms' epsilon must be
+// among the settings, because the tensors' shapes do not show them. But the default epsilon is left
+// out, because train_gpt leaves it out, too.
 dist::Settings gpt_settings(const models::GptConfig& config) {
   const auto text = [](auto value) { return fmt::format("{}", value); };
   dist::Settings settings{{"model.layers", text(config.layers)},

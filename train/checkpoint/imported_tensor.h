@@ -51,7 +51,7 @@ struct ImportedMoments {
   std::vector<std::string> kinds = {};       // names as in optim's rules: "exp_avg", "exp_avg_sq"
   std::vector<ImportedTensor> tensors = {};  // all kinds of one parameter, then of the next one
   std::vector<std::optional<int64_t>> updates =
-      {};  // count of updates per parameter; nullopt if the file has no `step` of the parameter
+      {};  // count of updates per parameter; nullopt: no `step` of the parameter in the state file
 };
 
 /// Opens a file of a PyTorch optimizer's state. For each parameter the file has these tensors:

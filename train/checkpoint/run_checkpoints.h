@@ -2,7 +2,8 @@
 //
 // With CheckpointOptions::async, steps go on while a checkpoint is written from a copy of the
 // state. In each step, a rank whose thread is writing sends a busy note, a bit that every rank sees
-// (ZeroOptimizer::set_notes). So all ranks change phase after the same step:
+// (ZeroOptimizer::set_notes). So all ranks begin the next phase of the checkpoint after the same
+// step:
 //   1. Each rank's thread writes the rank's shard.
 //   2. After the first step without a busy note, all shards have been written. Rank 0's thread then
 //      writes the manifest.

@@ -55,7 +55,7 @@ RatingEvaluationSizes rating_evaluation_sizes(const models::RecommenderConfig& c
 /// Evaluates all ratings of `validation` in batches of `samples`. `histories` are the users'
 /// training interactions. Ratings of a user or item without training interactions are predicted
 /// too, with parameters that no rating has trained. Predictions are clamped to `range`. If a
-/// prediction is not finite, both errors are NaN. The batches are divided among the ranks. Every
+/// prediction is not finite, rmse and mae are NaN. The batches are divided among the ranks. Every
 /// rank gets the same bits, for any number of ranks. Collective.
 RatingErrors evaluate_ratings(models::Recommender& model, const data::Histories& histories,
                               const data::Ratings& validation, const RatingRange& range,

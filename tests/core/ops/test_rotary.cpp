@@ -1,5 +1,6 @@
-// Compares rotary's results and gradients with float64 for both ways to pair the values of a head.
-// The dot product of a query and a key must depend only on the distance between their positions.
+// Compares rotary's results and gradients with float64 for both ways to pair the values of an
+// attention head. The dot product of a query and a key must depend only on the distance between
+// their positions.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
