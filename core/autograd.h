@@ -139,8 +139,8 @@ class InputGradients {
     Tensor gradient;
     bool accumulate;  // true: add to the values of `gradient`; false: overwrite them
   };
-  /// Like destination, for kernels that can add in place. Such a kernel first completes the fp32
-  /// sum of an element, and then adds the sum to the destination, once.
+  /// Like destination, for kernels that can add in place. Such a kernel first adds up all terms of
+  /// an element in fp32, and then adds the result to the destination, once.
   Sum accumulating_destination(int input);
 
   /// Uses an existing tensor as the input's gradient. If the input is a parameter, the tensor's

@@ -43,11 +43,11 @@ class MemoryLedger {
   int64_t current(Category category) const;
   int64_t peak(Category category) const;
   int64_t current_total() const;
-  /// Peak of the sum over categories, which is at most the sum of the peaks.
+  /// Peak of the bytes of all categories together. At most the sum of the categories' peaks.
   int64_t peak_total() const;
   /// Counts the memory that a launch of a CUDA graph allocates and frees again. `passing` is the
   /// ledger of the graph's capture. The peak of each category becomes at least its current bytes
-  /// plus its peak in `passing`, and the peak of the total likewise.
+  /// plus its peak in `passing`. The same holds for the bytes of all categories together.
   void add_passing(const MemoryLedger& passing);
   /// Lowers every peak to the current bytes.
   void reset_peaks();

@@ -3,8 +3,8 @@
 //
 //   rows    | rank 0 | rank 1 | ... | rank N-1 |
 //
-// Each range of rows ends where a block of 256 elements ends, or where the table ends. So the sum
-// over a block never needs elements of two ranks.
+// Each range of rows ends where a block of 256 elements ends, or where the table ends. So the
+// gradient norm's sum of squares over a block never needs elements of two ranks.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ int64_t bias_gradient_workspace(Device device, int64_t rows, int64_t channels) {
   return device.is_cpu() || rows <= chunk ? 0 : pieces(rows, chunk) * channels * 4;
 }
 
-// A sum stores one fp64 for every block of 4096 elements.
+// The kernel of sum and mean stores one fp64 for every block of 4096 elements.
 int64_t mean_workspace(int64_t rows) {
   constexpr int64_t sum_block = 4096;
   return pieces(rows, sum_block) * 8;

@@ -49,7 +49,7 @@ class CommMeasurement {
   struct Buffers {
     Tensor all;      // [N * n], of the plan's dtype: the input, or the buffer of in-place calls
     Tensor arrived;  // [N * n], of the plan's dtype: the output of exchange_v and send_receive
-    Tensor piece;    // [n], f32: this rank's sums
+    Tensor piece;    // [n], f32: this rank's piece of the sum over all ranks
   };
 
   dist::Work start(dist::Collective collective, const Buffers& buffers);

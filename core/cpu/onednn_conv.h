@@ -12,7 +12,7 @@
 namespace tessera::cpu::onednn {
 
 /// One pass of a convolution. Sizes are above zero, and has_instructions_for (core/cpu/onednn.h)
-/// accepts the dtype. Sums are f32, and each result is rounded once.
+/// accepts the dtype. Products are added in f32, and each result is rounded once.
 struct ConvArgs {
   Conv2dPass pass = Conv2dPass::forward;
   Conv2dSizes sizes;

@@ -1,7 +1,7 @@
 // Winograd's algorithm F(4 x 4, 3 x 3) for 3x3 convolutions of f32 images (Lavin and Gray, "Fast
 // Algorithms for Convolutional Neural Networks", 2015, arXiv:1509.09308). For each tile of 4 x 4
 // pixels of y, and each pair of an input channel and an output channel, the algorithm needs 36
-// multiplications. Direct sums need 144.
+// multiplications. Direct sums, of 9 products for each pixel of y, need 144.
 //
 // A tile of y depends on 6 x 6 pixels of x, which are the tile and a border of one pixel. The
 // algorithm transforms such squares of numbers by the constant matrices A, B and G. With d for the

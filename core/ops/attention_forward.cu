@@ -1,8 +1,8 @@
 // The forward of causal_attention on CUDA. causal_attention.cpp defines the operation, and
 // attention.cuh multiplies tiles. A thread block has a tile of query rows of one head. The block
-// loops over the keys that these rows see, with a running maximum and sum for each row (Dao et al.,
-// arXiv:2205.14135; Dao, arXiv:2307.08691). The bits of a row do not depend on other sequences or
-// heads.
+// loops over the keys that these rows see. For each row it keeps a running maximum of the scores,
+// and a running sum of their exponentials (Dao et al., arXiv:2205.14135; Dao, arXiv:2307.08691).
+// The bits of a row do not depend on other sequences or heads.
 #include <algorithm>
 
 #include "core/ops/attention_plain.cuh"
@@ -37,8 +37,9 @@ struct ForwardShape {
   static constexpr uint32_t shared_bytes = tile_bytes + Blocks::bytes;
 };
 
-/// Running maximum and sum of the rows that a lane has: [m][half] is for row
-/// 16 m + 8 half + lane / 4 of its warp. The sums cover only the lane's own columns.
+/// The running maximum of the scores, and the running sum of their exponentials, for the rows that
+/// a lane has: [m][half] is for row 16 m + 8 half + lane / 4 of its warp. The sums cover only the
+/// lane's own columns.
 template <int M>
 struct RunningRows {
   float maximum[M][2];
@@ -114,8 +115,9 @@ __device__ void exponentials(RunningRows<M>& running, float (&scores)[M][N][4], 
   }
 }
 
-/// Divides the rows of `out` by their sums, and writes the rows to y and their logsumexp to
-/// logsumexp (T). `row` is the warp's first row in the tile, which starts at token `first`.
+/// Divides each row of `out` by the row's sum of exponentials. Writes the rows to y, and their
+/// logsumexp to logsumexp (T). `row` is the warp's first row in the tile, which starts at token
+/// `first`.
 template <class T, int D, int M>
 __device__ void finish_rows(Slice<T> y, float* logsumexp, int first, int row,
                             const RunningRows<M>& running, const float (&out)[M][D / 8][4], T* tile,

@@ -192,7 +192,7 @@ struct Scratch {
   T* dscores;        // (tile_rows, keys), backward only
   float* out;        // (tile_rows, D)
   float* maximum;    // (tile_rows)
-  float* sum;        // (tile_rows)
+  float* sum;        // (tile_rows), of exponentials
   float* dk;         // (S, D), backward only
   float* dv;         // (S, D), backward only
   void* workspace;   // for the largest product

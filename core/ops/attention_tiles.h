@@ -43,10 +43,10 @@ inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r
   return end;
 }
 
-/// Updates the row's running `maximum` of scale * score and the row's running `sum`. Replaces the
-/// scores of the row by exp(scale * score - maximum), with the updated maximum, or by zero from
-/// `end` on. Returns the factor by which the results of earlier blocks must be multiplied, because
-/// they were computed with an earlier maximum.
+/// Updates the row's running `maximum` of scale * score and the row's running `sum` of
+/// exponentials. Replaces the scores of the row by exp(scale * score - maximum), with the updated
+/// maximum, or by zero from `end` on. Returns the factor by which the results of earlier blocks
+/// must be multiplied, because they were computed with an earlier maximum.
 inline float softmax_row(float* scores, int64_t end, int64_t keys, float scale, float& maximum,
                          float& sum) {
   float highest = -infinity;
@@ -67,8 +67,8 @@ inline float softmax_row(float* scores, int64_t end, int64_t keys, float scale, 
   return correction;
 }
 
-/// Adds a block's contribution to the running results of its tile: out, and the rows' maximum and
-/// sum.
+/// Adds a block's contribution to the running results of its tile: out, and each row's maximum and
+/// sum of exponentials.
 template <class T>
 void forward_block(const Sizes& s, const Head<const T>& head, const Block& x,
                    const Scratch<T>& scratch) {

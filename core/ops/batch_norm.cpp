@@ -83,7 +83,7 @@ Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& we
         const auto wanted = [&grads](int input) {
           return grads.wanted(input) ? grads.destination(input) : Tensor{};
         };
-        const bool of_x = rows > 0 && grads.wanted(0);  // true if dx depends on the sums
+        const bool of_x = rows > 0 && grads.wanted(0);  // true if dx depends on sum_g and sum_gn
         Tensor sums, sum_g, sum_gn;
         if (of_x || grads.wanted(1) || grads.wanted(2)) {
           sums = here.workspace({2, rstd.elements()});
@@ -91,8 +91,9 @@ Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& we
           sum_gn = sums.flat(rstd.elements(), sums.elements());
           kernels::batch_norm_backward_sums(here, sum_g, sum_gn, dy, y, x, mean, rstd);
         }
-        // The gradients of weight and bias are the sums of this part alone, because the caller adds
-        // the parameters' gradients of all parts. dx needs the sums of the whole batch.
+        // The gradients of weight and bias are sum_gn and sum_g of this part of the batch alone,
+        // because the caller adds the parameters' gradients of all parts. dx needs sum_g and sum_gn
+        // of the whole batch.
         if (grads.wanted(1)) kernels::convert(here, grads.destination(1), sum_gn);
         if (grads.wanted(2)) kernels::convert(here, grads.destination(2), sum_g);
         if (of_x && parts.count > 1) parts.sum(sums);

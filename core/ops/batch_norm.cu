@@ -136,7 +136,7 @@ struct Forward {
 
 template <class T>
 struct BackwardSums {
-  float* partial;  // (chunks, 2, C): the sums of each chunk
+  float* partial;  // (chunks, 2, C): Sums::g and Sums::gd of each chunk
   const T* dy;
   const T* y;  // null if there is no relu; g is then dy
   const T* x;

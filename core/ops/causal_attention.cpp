@@ -4,9 +4,9 @@
 // where p[t, :] is the softmax of q[t] . k[s] / sqrt(D) over s <= t.
 //
 // The T x T scores of a head are never stored as a whole. For each tile of query rows, the code
-// loops over blocks of keys. A running maximum and sum make the softmax exact (Dao et al.,
-// arXiv:2205.14135). The forward keeps logsumexp (B, H, T), from which the backward recomputes the
-// probabilities.
+// loops over blocks of keys. A running maximum of the scores and a running sum of their
+// exponentials make the softmax exact (Dao et al., arXiv:2205.14135). The forward keeps logsumexp
+// (B, H, T), from which the backward recomputes the probabilities.
 //
 // On the CPU, one thread computes all products of a tile (forward) or of a head (backward). So the
 // bits of a sequence's result depend neither on the number of threads nor on other sequences of the

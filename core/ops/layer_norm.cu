@@ -55,7 +55,7 @@ struct RowChunks {
 template <class T>
 struct NormBackward {
   T* dx;           // or null
-  float* partial;  // (chunks, 2, C): sums of dweight and dbias; null if neither is wanted
+  float* partial;  // (chunks, 2, C): sums for dweight and dbias; null if neither is wanted
   const T* dy;
   const T* dsum;  // or null
   const T* x;
@@ -117,9 +117,9 @@ __device__ inline void add_parameter_gradients(float& dweight, float& dbias, flo
   dbias += dy;
 }
 
-/// Computes dx, and the sums of dweight and dbias, for a chunk of rows. A warp keeps a row of x and
-/// dy in registers, so that each row is read once. A short row of dsum is kept in registers too. A
-/// long row of dsum is read only when it is added, because no registers are left for it.
+/// Computes dx, and the sums for dweight and dbias, for a chunk of rows. A warp keeps a row of x
+/// and dy in registers, so that each row is read once. A short row of dsum is kept in registers
+/// too. A long row of dsum is read only when it is added, because no registers are left for it.
 template <class T, int turns>
 __global__ void __launch_bounds__(norm_threads) norm_backward_kernel(NormBackward<T> args) {
   constexpr int n = neighbours<T>;
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(norm_threads) norm_input_kernel(NormBackward<T
                                  args.weight, {args.mean[r], args.rstd[r]});
 }
 
-/// Computes the sums of dweight and dbias for a chunk of rows of any length. A block sums 32
+/// Computes the sums for dweight and dbias over a chunk of rows of any length. A block sums 32
 /// columns. Warp w sums the same rows as in norm_backward_kernel, so that both kernels give the
 /// same bits.
 template <class T>
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(norm_threads) norm_columns_kernel(NormBackward
 
 constexpr int finish_warps = 32;  // in a block of norm_finish_kernel
 
-/// Adds up the chunks. A chunk has the sums of dweight and dbias side by side, in 2 C columns. A
+/// Adds up the chunks. A chunk has the sums for dweight and dbias side by side, in 2 C columns. A
 /// block sums 32 columns. Warp w adds chunks w, w + 32, .... Then the warps' sums are added in
 /// order. If dweight or dbias is null, it is not written.
 template <class T>

@@ -12,7 +12,7 @@ namespace tessera::cuda {
 
 inline constexpr int norm_threads = 256;
 /// A warp processes a row of at most this many 16-byte accesses per lane. With more accesses, the
-/// row and the sums of dweight and dbias would not fit into registers in the backward.
+/// row and the sums for dweight and dbias would not fit into registers in the backward.
 inline constexpr int norm_warp_turns = 8;
 
 template <class T>

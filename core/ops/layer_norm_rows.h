@@ -51,9 +51,9 @@ float row_total(const T* x, int64_t channels) {
   return total;
 }
 
-/// Returns the mean and rstd of a row with the given total. Computes the variance in a second pass
-/// over the row. Unless the row is very long, it is in the L1 cache by then. A single pass would
-/// suffer from cancellation.
+/// Returns the mean and rstd of a row whose elements add up to `total`. Computes the variance in a
+/// second pass over the row. Unless the row is very long, it is in the L1 cache by then. A single
+/// pass would suffer from cancellation.
 template <class T>
 RowStatistics row_statistics(float total, const T* x, int64_t channels, float epsilon) {
   const float mean = total / static_cast<float>(channels);

@@ -1,7 +1,7 @@
 // softmax, log_softmax and logsumexp on CUDA. A run is the elements along the reduced dimensions
-// (core/ops/reduced_runs.h). A forward reads a run once for its maximum and once for its sum.
-// softmax and log_softmax read the run a third time for the result. Repeated reads mostly hit the
-// L1 cache.
+// (core/ops/reduced_runs.h). A forward reads a run once for its maximum and once for its sum of
+// exponentials. softmax and log_softmax read the run a third time for the result. Repeated reads
+// mostly hit the L1 cache.
 #include "core/ops/softmax.h"
 
 #include <cmath>

@@ -6,7 +6,7 @@
 namespace course {
 
 // The first five functions are written already. A rank has all values, gradients and moments, but
-// only the sums of its own shards.
+// only the gradient sums of its own shards.
 void DataParallel::allocate_values() {
   values_ = buffer(layout_.flat_elements(), Category::parameters);
 }

@@ -35,7 +35,7 @@ class Mixed : public Zero3 {
 
  private:
   friend class MixedInspector;
-  /// True if no sum of any rank is infinite or NaN. Collective.
+  /// True if no gradient sum of any rank is infinite or NaN. Collective.
   bool all_finite() const;
   /// Returns the elements of sums_ that belong to parameters. The gaps between parameters, which
   /// may have any values, are left out.

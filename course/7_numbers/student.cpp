@@ -24,13 +24,13 @@ void Mixed::allocate_state() { todo("lesson 7: Mixed::allocate_state"); }
 // writes to any dtype.
 void Mixed::place() { todo("lesson 7: Mixed::place"); }
 
-// The gradient has 16 bits, the sum has 32. kernels::convert(current_context({}), to, from)
-// converts between dtypes; Tensor::empty(shape) is an f32 tensor.
+// The gradient has 16 bits, the gradient sum has 32. kernels::convert(current_context({}), to,
+// from) converts between dtypes; Tensor::empty(shape) is an f32 tensor.
 void Mixed::accumulate(const Tensor&, const Tensor&, bool) { todo("lesson 7: Mixed::accumulate"); }
 
-// own_sums() returns tensors with the sums that this rank owns; tensor.values<float>() lists the
-// numbers of a tensor. All ranks must return the same answer. communicator_.all_reduce adds up a
-// tensor of f32 or i64 over ranks.
+// own_sums() returns tensors with the gradient sums that this rank owns; tensor.values<float>()
+// lists the numbers of a tensor. All ranks must return the same answer. communicator_.all_reduce
+// adds up a tensor of f32 or i64 over ranks.
 bool Mixed::all_finite() const { todo("lesson 7: Mixed::all_finite"); }
 
 // With scaling_, skip a step whose sums are not all finite: change no weight, halve loss_scale_ and

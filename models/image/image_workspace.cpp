@@ -8,8 +8,9 @@
 namespace tessera::models {
 namespace {
 
-/// Workspace bytes that each of batch norm's four kernels allocates. `sums` does not include the
-/// results of its kernel, two f32 per channel. ImageWorkspace::batch_norm adds these results.
+/// Workspace bytes that each of batch norm's four kernels allocates. `sums` is for the kernel
+/// batch_norm_backward_sums, and does not include the kernel's results, two f32 per channel.
+/// ImageWorkspace::batch_norm adds these results.
 struct NormWorkspace {
   int64_t statistics, forward, sums, backward;
 };

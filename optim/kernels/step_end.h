@@ -20,7 +20,7 @@ struct BlockSums {
     int64_t begin = 0;          // number of the parameter's first block
     int64_t first = 0;          // index of the parameter's first block in the bucket
     int64_t shard_blocks = 0;   // number of blocks in a rank's shard of the bucket
-    int64_t shard_first = 0;    // index of the shard's first block in the sums of one rank
+    int64_t shard_first = 0;    // index of the shard's first block in the block sums of one rank
 
     /// Returns the index in `values` of the sum of block `number`. The block must be in this
     /// segment.
@@ -29,8 +29,8 @@ struct BlockSums {
       return block / shard_blocks * per_rank + shard_first + block % shard_blocks;
     }
   };
-  const double* values = nullptr;     // [ranks * per_rank], then the sums of row-sparse tables
-  int64_t per_rank = 0;               // number of sums of one rank, without tables
+  const double* values = nullptr;     // [ranks * per_rank], then block sums of row-sparse tables
+  int64_t per_rank = 0;               // number of block sums of one rank, without tables
   const Segment* segments = nullptr;  // ascending, from block 0 on, without gaps
   int64_t segment_count = 0;
   int64_t blocks = 0;                 // number of blocks of all segments

@@ -52,8 +52,8 @@ TESSERA_KERNEL(sgd_update, const Tensor& parameters, const Tensor& momentum,
                const Tensor& gradients, std::span<const UpdateSegment> segments,
                std::span<const UpdateHyper> groups, const StepScalars* scalars = nullptr)
 
-/// Adagrad (Duchi et al., JMLR 2011) as PyTorch defines it. Parameters and sums are f32; gradients
-/// have any floating-point dtype.
+/// Adagrad (Duchi et al., JMLR 2011) as PyTorch defines it. `sums` holds the sums of squared
+/// gradients. Parameters and `sums` are f32; gradients have any floating-point dtype.
 TESSERA_KERNEL(adagrad_update, const Tensor& parameters, const Tensor& sums,
                const Tensor& gradients, std::span<const UpdateSegment> segments,
                std::span<const UpdateHyper> groups, const StepScalars* scalars = nullptr)

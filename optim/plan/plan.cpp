@@ -248,7 +248,8 @@ class Planner {
     add(sent(dist::Traffic::headers), headers(buckets_sent * (input_.no_sync ? 1 : micro_steps_)));
     if (input_.stage > 0) return;
     pass(largest * sum_bytes);
-    // At stage 0 a rank also sends its shard of the sums to every other rank, before the update.
+    // At stage 0 a rank also sends its shard of the gradient sums to every other rank, before the
+    // update.
     add_update_traffic(dist::Traffic::gradients, CheckedInt(others_) * shard * sum_bytes);
     add_update_traffic(dist::Traffic::headers, headers(buckets_sent));
     if (group.sum_dtype != group.dtype) {
@@ -333,8 +334,9 @@ class Planner {
       add(sent(dist::Traffic::headers), headers(1));
       return;
     }
-    // Forward reduces the means and then the squares, in two calls. Backward reduces two sums in
-    // one call. Each of these four quantities has one value per channel.
+    // Forward reduces the means and then the squares, in two calls. Backward reduces sum_g and
+    // sum_gn (core/ops/batch_norm.h) in one call. Each of these four quantities has one value per
+    // channel.
     const CheckedInt changing = input_.statistics - input_.fixed_statistics;
     sent(dist::Traffic::statistics) = (changing * 2 * f32_bytes * others_).value();
     add(sent(dist::Traffic::headers), headers(CheckedInt(input_.batch_norms) * 3));
@@ -364,7 +366,7 @@ class Planner {
     add(plan_.communication, CheckedInt(p.staging) + p.scattered + p.norms + p.losses +
                                  p.statistics + p.scalars + p.rows +
                                  (apart ? p.saved : p.flags + std::max(p.saved, p.texts)));
-    // These checked sums throw on overflow, so that memory() and sent() of Plan cannot overflow.
+    // These additions throw on overflow, so that memory() and sent() of Plan cannot overflow.
     CheckedInt all = CheckedInt(plan_.parameters) + plan_.gradients + plan_.communication + state;
     all += plan_.host.communication;
     all += plan_.checkpoint;

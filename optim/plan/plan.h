@@ -27,8 +27,8 @@ struct PlanParts {
   // gradients
   int64_t buckets = 0;        // a micro-batch's gradients: gradient_elements()
   int64_t accumulators = 0;   // this rank's shard of the step's gradient sum
-  int64_t local_sums = 0;     // no_sync with more than one micro-step: the rank's own sums
-  int64_t gathered_sums = 0;  // stage 0, if dtypes of sums and gradients differ: buckets of sums
+  int64_t local_sums = 0;     // no_sync with several micro-steps: the rank's own gradient sums
+  int64_t gathered_sums = 0;  // stage 0: gathered gradient sums, if not of the gradients' dtype
   // optimizer state
   int64_t masters = 0;        // f32 master weights
   int64_t state = 0;
@@ -43,7 +43,7 @@ struct PlanParts {
   int64_t flags = 0;          // on the host
   int64_t scalars = 0;        // with a GPU: the scalars of a step on the device
   int64_t fetched = 0;        // with a GPU: copies of the scalars on the host
-  int64_t crossing = 0;       // offload: copies of sums and weights, on the host
+  int64_t crossing = 0;       // offload: copies of gradient sums and weights, on the host
   int64_t texts = 0;          // checkpoints, saves: buffer to exchange texts, on the host
   int64_t saved = 0;          // saves: the largest bucket or row-sparse table, in f32
   int64_t mirrors = 0;        // PlanInput::staged: host copies of buffers, and MPI's staging
@@ -63,9 +63,9 @@ struct Plan {
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
   /// Host memory that the members above do not count. With offload, it has the offloaded state, and
-  /// copies of sums and weights. On a rank that computes on a GPU, it also has the data exchanged
-  /// between hosts, copies of the step's scalars, the buffers sent to other ranks through the host,
-  /// and the inputs that are copied to the GPU.
+  /// copies of gradient sums and weights. On a rank that computes on a GPU, it also has the data
+  /// exchanged between hosts, copies of the step's scalars, the buffers sent to other ranks through
+  /// the host, and the inputs that are copied to the GPU.
   struct Host {
     int64_t optimizer_state = 0;
     int64_t communication = 0;

@@ -154,8 +154,8 @@ int64_t largest_bucket(const PlanGroup& group) {
 }
 
 CheckedInt gradient_elements(const PlanInput& input, const PlanGroup& group) {
-  // A single rank on the CPU writes the first micro-batch's gradients directly into the sums, so a
-  // step with one micro-step needs no buffers for gradients (GradientsInSums).
+  // A single rank on the CPU writes the first micro-batch's gradients directly into the gradient
+  // sums, so a step with one micro-step needs no buffers for gradients (GradientsInSums).
   const bool in_sums = input.ranks == 1 && input.device.is_cpu() &&
                        group.dtype == group.sum_dtype &&
                        input.reduction == Reduction::ordered && !input.no_sync;

@@ -35,8 +35,8 @@ int64_t blocks_per_row(int64_t width) {
   return block % width == 0 ? 1 : (width + block - 2) / block + 1;
 }
 
-// Offload updates rows in chunks. The sums of a chunk are at most as large as a bucket, but a chunk
-// has at least one row.
+// Offload updates rows in chunks. The gradient sums of a chunk are at most as large as a bucket,
+// but a chunk has at least one row.
 void add_offload(const PlanInput& input, const PlanParameter& table, int64_t updated,
                  TableMemory& memory) {
   const CheckedInt row_sums = CheckedInt(table.width()) * f32_bytes;

@@ -1,10 +1,10 @@
 // Offload of a row-sparse table. The host stores the master weights and the state, and updates the
 // touched rows. The table's values are on the device (optim/zero/update_place.h).
 //
-// Touched rows are updated in chunks, so that the buffers of sums and weights do not grow with the
-// table. The sums of a chunk are packed on the device and copied to the host. The host updates,
-// packs and rounds the weights, and copies the result to the device. The device writes each packed
-// row to its row of the table:
+// Touched rows are updated in chunks, so that the buffers of gradient sums and weights do not grow
+// with the table. The sums of a chunk are packed on the device and copied to the host. The host
+// updates, packs and rounds the weights, and copies the result to the device. The device writes
+// each packed row to its row of the table:
 //
 //   device   pack sums 0   pack sums 1            write rows 0       ...
 //   host                   update chunk 0         update chunk 1     ...

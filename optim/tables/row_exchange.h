@@ -96,7 +96,7 @@ class RowGather {
 
   struct Gathered {
     Tensor rows;        // i32 [rows of all ranks], ascending
-    Tensor values;      // [rows of all ranks, elements per row]: sums or values, as in `from`
+    Tensor values;      // [rows of all ranks, elements per row]: gradient sums or values
     int64_t begin = 0;  // this rank's own rows are rows[begin, end)
     int64_t end = 0;
     dist::Work arrived;

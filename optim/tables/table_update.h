@@ -27,9 +27,9 @@ class TableUpdate {
   TableUpdate(const TableInfo& info, dist::Communicator& communicator, UpdateRule rule,
               const ZeroOptions& options);
 
-  /// Updates rows with the sums of `gradients`. At stages 1 and 2 also sends the new values to the
-  /// other ranks. Rank r owns counts[r] touched rows. `most` is an upper limit for the sum of the
-  /// counts; buffers for all ranks' rows are allocated with this size. Collective.
+  /// Updates rows with the gradient sums in `gradients`. At stages 1 and 2 also sends the new
+  /// values to the other ranks. Rank r owns counts[r] touched rows. `most` is an upper limit for
+  /// the sum of the counts; buffers for all ranks' rows are allocated with this size. Collective.
   void update(TableGradients& gradients, TableValues& values, const std::vector<int64_t>& counts,
               int64_t most, const UpdateHyper& hyper, const StepScalars* scalars);
 

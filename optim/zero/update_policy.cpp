@@ -58,8 +58,8 @@ Tensor UpdatePolicy::copied_sums(int bucket) {
   // If place_->ahead() is true, the previous call has started this bucket's copy.
   if (first || !place_->ahead()) place_->start(bucket, sums(bucket));
   const Tensor here = place_->take(bucket);
-  // sums(bucket - 1) may start a gather that overwrites this bucket's sums. So it may be called
-  // only after take(), which waits until these sums have been copied.
+  // sums(bucket - 1) may start a gather that overwrites this bucket's gradient sums. So it may be
+  // called only after take(), which waits until these sums have been copied.
   if (bucket > 0 && place_->ahead()) place_->start(bucket - 1, sums(bucket - 1));
   return here;
 }

@@ -1,6 +1,6 @@
-// Tests zero_plan's results. Totals leave out an unknown workspace. The search for the largest
-// model must find the same number of layers as a loop over all numbers of layers. JSON and tables
-// show the plan.
+// Tests zero_plan's results. Totals of memory leave out an unknown workspace. The search for the
+// largest model must find the same number of layers as a loop over all numbers of layers. JSON and
+// tables show the plan.
 #include <nlohmann/json.hpp>
 
 #include "apps/zero_plan_report.h"

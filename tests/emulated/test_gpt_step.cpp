@@ -61,8 +61,8 @@ Launches launches_of(const GptStep& step, int steps) {
 }
 
 /// Returns the expected launches of a step that computes the logits in `chunks` chunks of rows.
-/// `second_pass` is true if the step has more than 64 rows. Two kernels instead of one then sum the
-/// gradient of a bias.
+/// `second_pass` is true if the step has more than 64 rows. Two kernels instead of one then compute
+/// the gradient of a bias, a sum over rows.
 Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
   return {
       {"embedding", 1},
@@ -77,8 +77,8 @@ Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
       // The gradients of input and weight are multiplied by the gradient of the loss.
       {"backward/linear_cross_entropy", 2},
       {"backward/residual_layer_norm", 4 * layers},
-      // Each of four linears has two products and a bias sum. GELU's gradient is one more launch.
-      // GELU and two norms are computed again.
+      // Each of four linears has two products and a bias gradient. GELU's gradient is one more
+      // launch. GELU and two norms are computed again.
       {"backward/linear", (second_pass ? 20 : 16) * layers},
       {"backward/causal_attention", 3 * layers},
       {"backward/layer_norm", 2},

@@ -31,7 +31,7 @@ TEST_CASE("offload: the computing device never holds optimizer state, the host d
       train_tiny(run_of(dtype, 1), world, options_of(stage, optim::Offload::optimizer));
       CHECK(device.peak(Category::optimizer_state) == 0);
       CHECK(host.peak(Category::optimizer_state) > 0);
-      CHECK(host.peak(Category::communication) > 0);  // buffers for sums and weights
+      CHECK(host.peak(Category::communication) > 0);  // buffers for gradient sums and weights
     }
   }
 }

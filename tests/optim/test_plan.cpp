@@ -36,8 +36,9 @@ TEST_CASE("plan: one rank sends nothing") {
   CHECK(plan3.parameters == 2048 + 2048);
   CHECK(plan3.gradients == 2048);
   CHECK(plan3.padding == 212 * 4);
-  // The gradients of a second micro-batch need memory besides the sums. With fast reduction, with
-  // no_sync or on a GPU, even the gradients of a single micro-batch need such memory.
+  // The gradients of a second micro-batch need memory besides the gradient sums. With fast
+  // reduction, with no_sync or on a GPU, even the gradients of a single micro-batch need such
+  // memory.
   PlanInput several = input;
   several.batch = {.global = 2, .micro = 1};
   CHECK(plan(several, 0).gradients == 2048 + 2048);
@@ -72,7 +73,7 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
   CHECK(stage0.communication == staging + 6 * 8 + 2 * 2 * 4 + 2 * 2);
   CHECK(stage0.padding == (1536 - 1200) * 4);
   // The rank sends the other rank's half of the gradients in both micro-steps, and its own half of
-  // the sums once.
+  // the gradient sums once.
   CHECK(sent(stage0, dist::Traffic::gradients) == 2 * 3072 + 3072);
   CHECK(sent(stage0, dist::Traffic::parameters) == 0);
   CHECK(sent(stage0, dist::Traffic::norms) == 3 * 8);
@@ -113,8 +114,8 @@ TEST_CASE("plan: two ranks, two buckets, every stage") {
 
 // Over MPI, a header of 32 bytes goes to each other rank before every call.
 TEST_CASE("plan: headers take 32 bytes per call and peer") {
-  // Three ranks, a bucket for each parameter; M = 4, k = 2. In each sum below, the summand 3 stands
-  // for the calls at the end of a step: norms, losses and flags.
+  // Three ranks, a bucket for each parameter; M = 4, k = 2. In each addition below, the term 3
+  // stands for the calls at the end of a step: norms, losses and flags.
   PlanInput input{.parameters = {{"a", 1000}, {"b", 200}},
                   .ranks = 3,
                   .bucket_bytes = 2000,
@@ -232,7 +233,7 @@ TEST_CASE("plan: frozen parameters have only values, and are only gathered") {
 
 TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads it") {
   // Three blocks of the model with 512 elements each; k = 1. A gather sends a shard of 256 elements
-  // = 1024 bytes. The sums below count the gathers of w0, w1 and w2.
+  // = 1024 bytes. The terms in parentheses count the gathers of w0, w1 and w2.
   PlanInput input{.parameters = {{"w0", 512, false, 0}, {"w1", 512, false, 1},
                                  {"w2", 512, false, 2}},
                   .ranks = 2,

@@ -46,8 +46,8 @@ TEST_CASE("step time: two buckets, every stage") {
 
   // A timeline begins with the previous step's update and the transfers that belong to it. The
   // update itself takes no time here.
-  // Stage 0: sums are gathered before the update, 0-1 and 1-2. Forward 2-6, backward 6-10 and
-  // 10-14; exchanges 10-11 and 14-15.
+  // Stage 0: gradient sums are gathered before the update, 0-1 and 1-2. Forward 2-6, backward 6-10
+  // and 10-14; exchanges 10-11 and 14-15.
   const StepTime stage0 = step_time(buckets(2, 0), work, slow);
   CHECK(stage0.compute == Approx(12));
   CHECK(stage0.communication == Approx(4 + end(2)));
@@ -126,9 +126,9 @@ TEST_CASE("step time: a tied parameter counts as the head, and its gradient is r
 
 TEST_CASE("step time: memory bandwidth counts the update, the sums, and element-wise work") {
   // The update moves 32 bytes for each of the 256 elements of a bucket's shard, 8192 in all: 8 to
-  // read the sum twice (first for the norm, then for the update), and 24 to read and write the
-  // weight and two moments. An exchange adds 512 elements. For each it moves 12 bytes, 6144 in all:
-  // 4 to read the gradient, and 8 to read and write the sum.
+  // read the gradient sum twice (first for the norm, then for the update), and 24 to read and write
+  // the weight and two moments. An exchange adds 512 elements. For each it moves 12 bytes, 6144 in
+  // all: 4 to read the gradient, and 8 to read and write the gradient sum.
   PlanInput input = buckets(1, 2);
   MachineRates rates = slow;
   rates.memory_bandwidth = 2048;

@@ -253,7 +253,8 @@ void NcclCommunicator::barrier() { meet(Collective::barrier); }
 
 void NcclCommunicator::meet(Collective reason) {
   auto body = [this] {
-    // The values in staging do not matter. The sum only serves to wait until all ranks take part.
+    // The values in staging do not matter. The all-reduce only serves to wait until all ranks take
+    // part.
     if (size_ > 1) {
       TESSERA_NCCL(ncclAllReduce(staging_->data(), staging_->data(), 1, ncclInt64, ncclSum, comm_,
                                  stream_));

@@ -138,7 +138,8 @@ void GradientNorm::compute(StepScalars* scalars) {
   }
   const Tensor dense = sums_.flat(0, per_rank_ * communicator_->size() * f64_bytes);
   communicator_->all_gather(dense, {dist::Traffic::norms, -1}).wait();
-  // All ranks add the same sums in the same order, so they get the same bits without a broadcast.
+  // All ranks add the same block sums in the same order, so all ranks get the same bits without a
+  // broadcast.
   kernels::add_block_sums(
       context, scalars,
       BlockSums{.values = sums(),

@@ -28,8 +28,8 @@ class GradientNorm {
   /// Makes a norm without parts, to be replaced by assignment before compute() is called.
   GradientNorm() = default;
   /// Allocates memory for the block sums of `parts`. The partitions and tables of `parts` must
-  /// outlive this object and not move. Sums are added in the order of `parts`. For each partition,
-  /// `parts` must contain all parameters or none.
+  /// outlive this object and not move. Block sums are added in the order of `parts`. For each
+  /// partition, `parts` must contain all parameters or none.
   GradientNorm(std::shared_ptr<dist::Communicator> communicator, std::vector<Part> parts);
 
   /// Sets scalars->square_sum, in the memory of the ranks' device, to the sum of squares of the
@@ -55,8 +55,8 @@ class GradientNorm {
   std::shared_ptr<dist::Communicator> communicator_;
   std::vector<Part> parts_;
   std::vector<const Partition*> partitions_;
-  std::vector<int64_t> shard_firsts_;  // per partition: index of its first sum in a rank's sums
-  std::vector<BlockSums::Segment> segments_;  // per part: where its sums are in sums_
+  std::vector<int64_t> shard_firsts_;  // per partition: its first index in a rank's block sums
+  std::vector<BlockSums::Segment> segments_;  // per part: where its block sums are in sums_
   bool has_tables_ = false;
   int64_t dense_blocks_ = 0;  // number of blocks in the partitions' parameters
   int64_t table_blocks_ = 0;  // sums_ has memory for this many block sums of tables

@@ -186,7 +186,7 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
 }
 
 /// Imitates two ranks on one thread. Each rank computes one part of a batch. In each round, part 0
-/// runs, then part 1. A run calls the sum function three times: calls 0, 1 and 2. Call k adds this
+/// runs, then part 1. A run calls BatchParts::sum three times: calls 0, 1 and 2. Call k adds this
 /// run's values and the values that the latest run of the other part gave to call k.
 ///
 /// The values for call 0 depend on no sum, so they are always correct. The values for calls 1 and 2
