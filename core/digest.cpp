@@ -46,8 +46,8 @@ FileDigest digest_of_file(const std::string& path, bool whole) {
   }
   const int64_t last = result.bytes - sampled_bytes;
   for (int64_t i = 0; i < sampled; ++i) {
-    // The block begins at i * last / (sampled - 1), rounded down. The code avoids the product
-    // i * last, which could overflow.
+    // Sampled block i begins at byte i * last / (sampled - 1), rounded down. The code avoids the
+    // product i * last, which could overflow.
     take(last / (sampled - 1) * i + last % (sampled - 1) * i / (sampled - 1), sampled_bytes);
   }
   return result;

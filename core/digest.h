@@ -20,7 +20,7 @@ uint64_t xxh3(const std::string& text, uint64_t seed = 0);
 uint64_t digest_of_list(const std::vector<std::string>& texts, uint64_t seed = 0);
 
 struct FileDigest {
-  int64_t bytes = 0;  // size of the whole file, even if only blocks are digested
+  int64_t bytes = 0;  // size of the whole file, even if only 64 blocks of the file are digested
   uint64_t digest = 0;
 };
 

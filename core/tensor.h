@@ -1,4 +1,4 @@
-// A Tensor is a handle on a contiguous, row-major block: storage, offset, shape, dtype, device.
+// A Tensor is a handle on a contiguous, row-major array: storage, offset, shape, dtype, device.
 // Copying a Tensor copies the handle. There are no strides: a view is a reshape or a slice of the
 // leading dimension. Operations that can transpose an operand have an argument for this.
 //

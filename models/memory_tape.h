@@ -114,7 +114,7 @@ class MemoryTape {
   void deliver(const Edge& edge, Memory gradient);
 
   bool training_;
-  AliveBytes alive_;  // must outlive operations_, whose blocks refer to it
+  AliveBytes alive_;  // must outlive operations_, whose MemoryBlocks refer to it
   std::vector<Operation> operations_;
 };
 

@@ -125,7 +125,8 @@ inline bool on_tensor_cores(const Context& context, const Sizes& s,
     if (!packable(tensor->raw())) return false;
   }
   if (s.head != 128) return s.head == 64;
-  // With D = 128 a block needs up to 103 KiB. Compute capabilities 8.6, 8.9 and 12.0 have 99 KiB.
+  // With D = 128 a thread block needs up to 103 KiB. Compute capabilities 8.6, 8.9 and 12.0 have
+  // 99 KiB.
   int shared_bytes = 0;
   TESSERA_CUDA(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                       context.device.index));

@@ -8,8 +8,8 @@
 // keys. In the kernel of dk and dv, a thread block owns a tile of keys and loops over queries. The
 // two kernels compute seven products of T x T x D, while a single kernel would compute five. But
 // with two kernels, one warp adds up each sum in its registers, in a fixed order. A single kernel
-// would have to add up dq across blocks. With float atomics, the order of addition would vary.
-// Without atomics, blocks would have to wait for one another.
+// would have to add up dq across thread blocks. With float atomics, the order of addition would
+// vary. Without atomics, thread blocks would have to wait for one another.
 //
 // Workspace: delta, f32 (B, H, T): 4 B H T bytes.
 #include <algorithm>
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(threads, 2) query_gradients(Backward<T> x, Siz
   float dq[M][D / 8][4] = {};
   for (int b = 0; b * keys < end; ++b) {
     wait_for_copies<0>();
-    __syncthreads();  // block b has arrived, and all warps are done with block b - 1
+    __syncthreads();  // key block b has arrived, and all warps are done with key block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
     const int key = b * keys;
     if (key > last_token) continue;  // the warp's rows see no key of block b
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(threads, 2) key_gradients(Backward<T> x, Sizes
   float dv[M][D / 8][4] = {};
   for (int b = begin; b * queries < s.tokens; ++b) {
     wait_for_copies<0>();
-    __syncthreads();  // block b has arrived, and all warps are done with block b - 1
+    __syncthreads();  // query block b has arrived, and all warps are done with block b - 1
     if ((b + 1) * queries < s.tokens) blocks.load(b + 1);
     for (int query = 0; query < queries; query += Shape::step) {
       const int token = b * queries + query;

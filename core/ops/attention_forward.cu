@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
   }
   for (int b = 0; b * keys < end; ++b) {
     wait_for_copies<0>();
-    __syncthreads();  // block b has arrived, and all warps are done with block b - 1
+    __syncthreads();  // key block b has arrived, and all warps are done with key block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
     TESSERA_NO_UNROLL  // unrolling would need registers for both parts at once
     for (int i = 0; i < keys; i += Shape::part) {

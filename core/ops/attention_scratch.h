@@ -93,7 +93,8 @@ inline int64_t rows_of_tile(const Sizes& s, int64_t row) {
   return std::min(tile_rows, s.q.tokens - row);
 }
 
-/// Calls body(block) for the blocks of keys that the tile starting at `row` sees, in order.
+/// Calls body(block) for the blocks of scores of the tile that starts at `row`, in order of keys.
+/// Leaves out the keys that no row of the tile sees.
 template <class Body>
 void for_each_block(const Sizes& s, int64_t row, const Body& body) {
   const int64_t rows = rows_of_tile(s, row);

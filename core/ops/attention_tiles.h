@@ -30,9 +30,9 @@ void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from + r * head, head);
 }
 
-/// Returns `end`: loops over row r of a block must visit the scores [0, end). `end` is the number
-/// of visible scores, rounded up to whole vectors (a multiple of 16, but at most x.keys). Sets the
-/// masked scores before `end` to -infinity.
+/// Returns `end`: loops over row r of a block of scores must visit the scores [0, end). `end` is
+/// the number of visible scores, rounded up to whole vectors (a multiple of 16, but at most
+/// x.keys). Sets the masked scores before `end` to -infinity.
 inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r) {
   // `seen` is zero or negative if this row sees no key of the block, but later rows of the tile do.
   // This can happen only if there are more keys than queries.

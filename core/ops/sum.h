@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// y[0] = factor * sum of x; y is f32. Blocks of fixed size are summed first, so the order of
+/// y[0] = factor * sum of x; y is f32. Blocks of 4096 elements are summed first, so the order of
 /// addition does not depend on the number of threads.
 TESSERA_KERNEL(sum, const Tensor& y, const Tensor& x, float factor)
 /// Every element of dx becomes factor * dy[0]; dy is f32.

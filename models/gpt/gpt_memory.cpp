@@ -44,8 +44,8 @@ class Alive {
   int64_t peak_ = 0;
 };
 
-/// The part of a block's input that stays alive after the block has read it. The input consists of
-/// a residual sum and, except in block 0, an update (nn::ResidualStream).
+/// The part of a transformer block's input that stays alive after the block has read it. The input
+/// consists of a residual sum and, except in block 0, an update (nn::ResidualStream).
 ///   nothing   in evaluation
 ///   sum       the residual sum, in training without recomputation
 ///   input     the whole input, in training in which backward recomputes the block

@@ -19,8 +19,8 @@ constexpr std::string_view head_name = "lm_head.weight";
 constexpr std::string_view table_name = "wte.weight";
 constexpr int64_t piece_elements = int64_t{1} << 18;  // elements compared at a time
 
-// True if `name` is a block's causal mask or the mask's fill value. Old versions of transformers
-// stored both.
+// True if `name` is a transformer layer's causal mask or the mask's fill value. Old versions of
+// Hugging Face's library transformers stored both.
 bool is_mask_buffer(std::string_view name) {
   if (!name.starts_with("h.")) return false;
   const size_t end = name.find_first_not_of("0123456789", 2);

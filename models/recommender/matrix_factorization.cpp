@@ -23,8 +23,8 @@ MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
       item_factors_(config.items, config.factors,
                     table_options(factors(), config.distinct.items)) {
   // row_products looks up rows in several tables, and its backward reads all of these tables at the
-  // same time. ZeRO stage 3 gathers the tables of a block together, so these tables are in one
-  // block.
+  // same time. ZeRO stage 3 gathers the tables of a block of the model (Module::begin_block)
+  // together, so these tables are in one block.
   const auto add_looked_up = [this](const std::string& name, RecommenderTable& table) {
     table.weight.set_backward_reads(nn::BackwardReads::always);
     add(name, table);

@@ -1,7 +1,7 @@
 // add_block_sums and end_step compute StepScalars. The step's update reads two of these scalars,
-// gradient_scale and skip. The inputs are the block sums of squares of all ranks, and the loss l_m
-// of each micro-batch m. No autograd operations wrap these launchers. step_end.h explains skip and
-// the factors of StepEnd.
+// gradient_scale and skip. The inputs are the sum of squares of each block of 256 elements of the
+// gradient (block sum), and the loss l_m of each micro-batch m. No autograd operations wrap these
+// launchers. step_end.h explains skip and the factors of StepEnd.
 //   square_sum     = sum of all block sums, in parameter order
 //   loss           = correction * (share * l_0 + share * l_1 + ...), added in order of micro-batch
 //   norm           = sqrt(square_sum) * gradient_factor

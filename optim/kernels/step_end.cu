@@ -14,7 +14,8 @@ namespace {
 constexpr int threads = 256;
 constexpr int64_t per_block = BlockSums::blocks_per_partial_sum;
 
-/// Returns the index of the segment that contains block `number`, by binary search.
+/// Returns, by binary search, the index of the segment that contains block `number` (a block of 256
+/// elements).
 __device__ int64_t segment_of(const BlockSums& sums, int64_t number) {
   int64_t first = 0;
   int64_t last = sums.segment_count;

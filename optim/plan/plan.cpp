@@ -275,8 +275,8 @@ class Planner {
     }
   }
 
-  // Adds the memory for the block sums of squares of all ranks, and the traffic that gathers the
-  // sums.
+  // Adds the memory for the sums of squares of all blocks of 256 elements, and the traffic that
+  // gathers these sums.
   void add_norms(const PlanGroup& group) {
     const int64_t blocks = group.layout.flat_elements() / dist::block_elements;
     add(plan_.parts.norms, CheckedInt(blocks) * f64_bytes);
@@ -302,7 +302,8 @@ class Planner {
     sent(dist::Traffic::flags) = (flags * others_).value();
     add(sent(dist::Traffic::headers), headers(3));  // norms, losses, flags
     if (trainable_tables_ > 0) {
-      // The ranks exchange, in host memory, how many rows and blocks of each table were touched.
+      // The ranks exchange, in host memory, how many rows of each table were touched, and how many
+      // blocks of 256 elements.
       const CheckedInt counts = CheckedInt(trainable_tables_) * 2 * 8;
       add(sent(dist::Traffic::rows), counts * others_);
       add(sent(dist::Traffic::headers), headers(1));
@@ -381,7 +382,7 @@ class Planner {
   int64_t trainable_tables_ = 0;
   int64_t table_blocks_ = 0;      // number of block sums for row-sparse tables
   int64_t trainable_ = 0;         // number of trainable parameters
-  int64_t parameter_blocks_ = 0;  // number of blocks of the dense trainable parameters
+  int64_t parameter_blocks_ = 0;  // number of 256-element blocks of dense trainable parameters
   std::vector<int64_t> pieces_;   // bytes of each shard in host memory, if checkpoint_limit is set
   int64_t largest_call_ = 0;      // bytes of the largest buffer of a collective on the device
   int64_t largest_sum_ = 0;       // bytes of the largest shard that a reduce_scatter returns

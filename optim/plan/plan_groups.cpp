@@ -7,9 +7,9 @@
 namespace tessera::optim {
 namespace {
 
-// True if backward reads values of a block. Backward ends at the parameter with registration index
-// `first_trainable`. Backward reaches no parameter with a lower index, and does not compute the
-// input gradient of the layer of parameter `first_trainable`.
+// True if backward reads values of `block`, whose buckets stage 3 gathers together. Backward ends
+// at the parameter with registration index `first_trainable`. Backward reaches no parameter with a
+// lower index, and does not compute the input gradient of the layer of parameter `first_trainable`.
 bool read_by_backward(const PlanInput& input, const PlanGroup& group, const PlanBlock& block,
                       int64_t first_trainable) {
   const auto& buckets = group.layout.buckets();

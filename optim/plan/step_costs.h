@@ -30,7 +30,7 @@ struct Transfer {
 
 struct BucketCost {
   size_t group = 0;
-  size_t block = 0;         // stage 3: index of the bucket's block in the group
+  size_t block = 0;         // stage 3: index of the bucket's block in StepCosts::blocks[group]
   int64_t registered = 0;   // the lowest registration index of the bucket's parameters
   bool tied = false;        // holds a tied parameter, assumed to be the output head (step_time.h)
   bool trainable = true;

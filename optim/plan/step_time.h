@@ -23,7 +23,7 @@
 //    and the channel is busy during them.
 //  - The update moves its bytes at memory_bandwidth. Stage 0 gathers sums before the update. Stages
 //    1 and 2 gather parameters after the update, and the next forward waits for the parameters.
-//    Stage 3 gathers each block while the previous block is used.
+//    Stage 3 gathers each block of buckets while the previous block is used.
 //  - The simulated step begins with the previous step's update, because that update's gathers
 //    overlap with forward.
 #pragma once

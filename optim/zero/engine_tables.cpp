@@ -33,7 +33,8 @@ void ZeroEngine::gather_touched_counts() {
   }
   counts.all_gather(*communicator_, dist::Traffic::rows).wait();
   for (size_t t = 0; t < trainable.size(); ++t) {
-    std::array<std::vector<int64_t>, 2> of;  // [0]: each rank's touched rows; [1]: touched blocks
+    // of[0] counts each rank's touched rows, of[1] each rank's touched blocks of 256 elements.
+    std::array<std::vector<int64_t>, 2> of;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       const int64_t* const at = counts.data<int64_t>() + rank * per_rank;
       of[0].push_back(at[2 * t]);

@@ -90,8 +90,8 @@ void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
   const int next = successor(unit);
   last_ = unit;
   // Memory is freed before new units are gathered. Entering a tied unit releases nothing: a tied
-  // unit such as the output head is read between the forward and the backward of the last block,
-  // and the backward needs that block again at once.
+  // unit such as the output head is read between the forward and the backward of the model's last
+  // block, and the backward needs that block again at once.
   if (!units_[static_cast<size_t>(unit)].tied) {
     for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
       const bool stays = other == unit || other == next ||

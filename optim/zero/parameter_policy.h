@@ -3,7 +3,7 @@
 //
 //   stage 0      ReplicatedParameters   every rank has updated everything: nothing to do
 //   stages 1, 2  GatheredParameters     each bucket is gathered after its update; readers wait
-//   stage 3      ShardedParameters      a block is gathered when read, and released afterwards
+//   stage 3      ShardedParameters      a unit of buckets is gathered when read, and released later
 //
 // `use` is called before an operation reads a parameter, and `done` after the operation.
 #pragma once

@@ -121,8 +121,8 @@ class ZeroEngine {
   void add_counts(size_t parameters);
   GradientNorm norm_of_all() const;
   /// Waits for the gradient sums of the trainable tables. Then tells all ranks how many rows and
-  /// blocks of each table the step has touched in each rank's shard (optim/tables/table.h).
-  /// Collective.
+  /// how many blocks of 256 elements of each table the step has touched in each rank's shard
+  /// (optim/tables/table.h). Collective.
   void gather_touched_counts();
   /// The state that add() restores if it fails: the sizes of lists, and whether losses are scaled.
   struct Extent {

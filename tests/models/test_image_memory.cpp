@@ -1,5 +1,5 @@
 // Tests that an image model's peaks of activations and workspace equal the predictions of
-// models/image/image_memory.h to the byte, in training and in evaluation. Varies blocks,
+// models/image/image_memory.h to the byte, in training and in evaluation. Varies residual blocks,
 // projections, stems, precision, sizes of images and batches, threads and label smoothing.
 #include "models/image/image_memory.h"
 
@@ -174,7 +174,7 @@ TEST_CASE("activations of a small ResNet, derived by hand") {
   const int64_t kept = 3 * (2 * image + 2 * w * 4) + 4;
   CHECK(models::image_training_memory(config, {.images = n}).activations == kept + 3 * image);
   // In evaluation the peak is at the last norm. These tensors are held: the first norm's y, which
-  // is the residual; y of the block's second convolution; y and rstd of the last norm.
+  // is the residual; y of the residual block's second convolution; y and rstd of the last norm.
   CHECK(models::image_evaluation_memory(config, {.images = n}).activations == 3 * image + w * 4);
 }
 

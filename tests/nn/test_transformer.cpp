@@ -1,4 +1,5 @@
-// Compares attention, MLP and block with float64, and their gradients with finite differences.
+// Compares attention, MLP and transformer block with float64, and their gradients with finite
+// differences.
 #include <string>
 #include <utility>
 #include <vector>

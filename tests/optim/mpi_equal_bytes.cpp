@@ -135,8 +135,8 @@ void check_equal(const Subject& subject, const Run& run, const dist::World& worl
   if (options.overlap || options.stage < 3) {
     CHECK(peak(Category::parameters) == plan.parameters);
   } else {
-    // plan_of() plans with overlap, which gathers a block ahead. This run is without overlap, so it
-    // gathers no block ahead.
+    // plan_of() plans with overlap, which gathers a block of the model ahead. This run is without
+    // overlap, so it gathers no block ahead.
     CHECK(peak(Category::parameters) < plan.parameters);
   }
   CHECK(peak(Category::gradients) == plan.gradients);

@@ -1,5 +1,5 @@
-// Tests jobs with more ranks than elements, layers, blocks or micro-batches. Cases tagged [many]
-// are also run with 16 ranks.
+// Tests jobs with more ranks than elements, layers, blocks of 256 elements or micro-batches. Cases
+// tagged [many] are also run with 16 ranks.
 #include "tests/support/catch.h"
 #include "tests/support/layered_model.h"
 

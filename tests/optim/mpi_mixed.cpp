@@ -30,7 +30,7 @@ TrainingResult train_frozen(const TinyRun& run, const std::string& frozen, const
 
 TEST_CASE("frozen parameters keep their values, the others train with one rank's bits") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    // Freezes a whole block, a part of a block, or the tied table.
+    // Freezes a whole transformer block, a part of one, or the tied table.
     for (const char* frozen : {"h.0.", "h.1.mlp", "wte"}) {
       TinyRun run{.steps = 3, .batch = {.global = 26, .micro = 2}, .dtype = dtype};
       const auto expected = train_frozen(run, frozen, lone_world(), {.stage = 0, .clip = 0.5f});

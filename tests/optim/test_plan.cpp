@@ -198,7 +198,7 @@ TEST_CASE("plan: stage 3 gathers the blocks that the model names") {
   const Plan stage3 = plan(input, 0);
   CHECK(stage3.parts.values == 1792 * 4);
   CHECK(stage3.parts.gathered == (1536 + 1536) * 4);
-  input.overlap = false;  // the next block is not gathered ahead
+  input.overlap = false;  // the next block of the model is not gathered ahead
   CHECK(plan(input, 0).parts.gathered == (1536 + 1024) * 4);
   input.overlap = true;
   CHECK(sent(stage3, dist::Traffic::parameters) == 3 * 2304 * 4);
@@ -244,8 +244,8 @@ TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads 
     return sent(plan(input, 0), dist::Traffic::parameters);
   };
   // The frozen w1 and w2 form one group of parameters, the trainable w0 another. Forward leaves the
-  // last block of each group gathered: w2 and w0. To compute the gradient of w0, backward reads w2
-  // and w1. Of these two only w1 must be gathered again.
+  // last model block of each group gathered: w2 and w0. To compute the gradient of w0, backward
+  // reads w2 and w1. Of these two only w1 must be gathered again.
   CHECK(freeze({false, true, true}) == (1 + 2 + 1) * 1024);
   // w0 and w1 are frozen. Backward ends at w2, so neither is gathered again.
   CHECK(freeze({true, true, false}) == (1 + 1 + 1) * 1024);

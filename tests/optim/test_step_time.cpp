@@ -22,8 +22,9 @@ PlanInput buckets(int64_t count, int stage, int64_t micro_steps = 1) {
 // Sending 1024 bytes takes a second. One operation takes a second, too.
 constexpr MachineRates slow{.flops = 1, .bandwidth = 1024};
 
-// Returns the seconds of communication at the end of a step with `count` buckets. A rank sends a
-// block sum (8 bytes) per bucket, a loss (4 bytes) per micro-step, a byte of notes, and flags.
+// Returns the seconds of communication at the end of a step with `count` buckets. For each bucket a
+// rank sends 8 bytes: the sum of squares of its shard, a block of 256 elements. The rank also sends
+// a loss (4 bytes) per micro-step, a byte of notes, and flags.
 double end(int64_t count, int64_t micro_steps = 1) {
   const int64_t flags = 1 + (micro_steps + count + 7) / 8;
   return static_cast<double>(8 * count + 4 * micro_steps + flags) / 1024;
@@ -63,10 +64,11 @@ TEST_CASE("step time: two buckets, every stage") {
     CHECK(time.total() == Approx(14 + end(2)));
   }
 
-  // Stage 3: the first block is gathered 0-1, and its forward is 1-3. Meanwhile the second block is
-  // gathered 1-2, and its forward is 3-5. The second block is still in memory, so its
-  // backward follows without another gather, 5-9. Meanwhile the first block is gathered again, 5-6,
-  // and its backward is 9-13. Exchanges 9-10 and 13-14.
+  // Stage 3, with the buckets counted in the order of forward: the first bucket is gathered 0-1,
+  // and its forward is 1-3. Meanwhile the second bucket is gathered 1-2, and its forward is 3-5.
+  // The second bucket is still in memory, so its backward follows without another gather, 5-9.
+  // Meanwhile the first bucket is gathered again, 5-6, and its backward is 9-13. Exchanges 9-10 and
+  // 13-14.
   const StepTime stage3 = step_time(buckets(2, 3), work, slow);
   CHECK(stage3.compute == Approx(12));
   CHECK(stage3.communication == Approx(5 + end(2)));

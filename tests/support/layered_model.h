@@ -1,6 +1,6 @@
-// A chain of linear layers with biases. A test chooses the dtypes, whether each layer is a block,
-// and the order in which a forward pass uses the layers. Parameters are called "0.weight",
-// "0.bias", "1.weight" and so on.
+// A chain of linear layers with biases. A test chooses the dtypes, whether each layer is a block of
+// the model, and the order in which a forward pass uses the layers. Parameters are called
+// "0.weight", "0.bias", "1.weight" and so on.
 #pragma once
 
 #include <memory>

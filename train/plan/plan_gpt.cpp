@@ -25,8 +25,8 @@ std::vector<optim::PlanParameter> gpt_parameters(const models::GptConfig& config
       (layer.empty() ? before : after).push_back(parameter);
     }
   }
-  // All layers have parameters of the same sizes, and each layer is a block of its own. The
-  // parameters after the layers are in the block of the last layer.
+  // All layers have parameters of the same sizes, and each layer is a block of its own
+  // (Module::begin_block). The parameters after the layers are in the block of the last layer.
   std::vector<optim::PlanParameter> all = before;
   for (int64_t i = 0; i < config.layers; ++i) {
     const std::string name = "h." + std::to_string(i);

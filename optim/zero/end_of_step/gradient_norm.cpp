@@ -11,7 +11,8 @@
 
 namespace tessera::optim {
 
-// Shards end where blocks of the kernels end, so no block spans two ranks.
+// Shards end at multiples of dist::block_elements. The kernels sum blocks of cpu::block_elements.
+// The two numbers must be equal, so that no block spans two ranks.
 static_assert(dist::block_elements == cpu::block_elements);
 
 namespace {

@@ -1,6 +1,6 @@
-// Compares block_square_sums with a plain loop in float64. Also tests that a block's sum has the
-// same bits in a shard as in the whole tensor, and that threads do not change the bits. Each -0.0
-// in the tensor must become +0.0.
+// Compares block_square_sums with a plain loop in float64. Also tests that the sum of a block of
+// 256 elements has the same bits in a shard as in the whole tensor, and that threads do not change
+// the bits. Each -0.0 in the tensor must become +0.0.
 #include <cmath>
 #include <cstring>
 

@@ -1,5 +1,5 @@
-// Tests that the bits of add_block_sums do not depend on how ranks and buckets divide the blocks.
-// Compares end_step with values that the test computes.
+// Tests that the bits of add_block_sums do not depend on how ranks and buckets divide the
+// gradient's blocks of 256 elements. Compares end_step with values that the test computes.
 #include <cmath>
 #include <limits>
 #include <numeric>
