@@ -1,4 +1,5 @@
-// Measures AdamW over a flat range, against the best copy loop of this machine.
+// Measures AdamW over one contiguous range of parameters, against the best copy loop of this
+// machine.
 //
 //   bench_adamw --parameters 124439808 --threads 1
 //

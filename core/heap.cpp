@@ -206,8 +206,8 @@ void Heap::trim(int64_t excess, int64_t page) {
     if (begin >= end) continue;
     begin = std::max(begin, end - round_up(excess, page));
     ASAN_UNPOISON_MEMORY_REGION(begin, static_cast<size_t>(end - begin));
-    // Unmapping a part may split a mapping in two. Unmapping fails if the process would then have
-    // more mappings than the system allows.
+    // Unmapping a part of a mapping may split the mapping in two. Unmapping fails if the process
+    // would then have more mappings than the system allows.
     if (!unmap_pages(begin, end)) continue;
     excess -= end - begin;
     held_bytes_ -= end - begin;

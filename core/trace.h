@@ -1,6 +1,6 @@
-// Records the times of the program's scopes, as a trace in the Chrome/Perfetto format. In an
-// attached profiler, each scope is also a range. If tracing is off and no profiler is attached, a
-// scope costs only a few predictable branches.
+// Records the times of the program's scopes, as a trace in the Chrome/Perfetto format. An attached
+// profiler shows each scope as a named range of its time line. If tracing is off and no profiler is
+// attached, a scope costs only a few predictable branches.
 //
 //   trace::Scope scope("linear");                                 // on the compute track
 //   trace::Scope scope("reduce", trace::Track::communication, {bucket}, [&] { return "..."; });

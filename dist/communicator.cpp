@@ -99,13 +99,13 @@ void HostWork::end(std::exception_ptr error) {
 
 namespace {
 
-// Bytes of text that each rank sends in one round. Texts are gathered in rounds, so that the
-// buffer for the pieces of all ranks stays small, however long the texts are.
+// Bytes of text that each rank sends in one round. Texts are gathered in rounds, one part of each
+// rank's text in a round, so that the buffer for the parts stays small, however long the texts are.
 int64_t text_round(int64_t ranks) {
   return std::clamp<int64_t>((int64_t{1} << 20) / ranks, 4096, 65536);
 }
 
-/// Calls take(source, part) with the text of each rank, part after part.
+/// Calls take(source, part) with each part of each rank's text, in order. A part may be empty.
 template <class Take>
 void gather_parts(Communicator& communicator, const std::string& text, Take&& take) {
   const int64_t ranks = communicator.size();

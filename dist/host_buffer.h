@@ -27,7 +27,7 @@ class HostBuffer {
     return values_.data<T>();
   }
 
-  /// Gathers every rank's piece with Communicator::all_gather_host.
+  /// Gathers every rank's piece of the buffer with Communicator::all_gather_host.
   Work all_gather(Communicator& communicator, Traffic purpose) const {
     return communicator.all_gather_host(values_, {purpose, -1});
   }

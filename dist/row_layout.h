@@ -1,5 +1,5 @@
 // Computes which rank owns which rows of a row-sparse table, as dist/shard_layout.h does for
-// parameters. The ranges of the last ranks may be shorter or empty.
+// parameters. Each rank owns a range of rows. The ranges of the last ranks may be shorter or empty.
 //
 //   rows    | rank 0 | rank 1 | ... | rank N-1 |
 //

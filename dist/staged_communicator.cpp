@@ -2,7 +2,7 @@
 // before the call, and results are copied back. Several ranks may share one GPU.
 //
 // The copies run on the host communicator's thread, in order with its calls. So all calls can share
-// two host buffers ("mirrors") and one chunk on the GPU. Only one thread may make calls.
+// two host buffers ("mirrors") and GPU memory for one chunk. Only one thread may make calls.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -53,8 +53,8 @@ class CallingThread {
   std::atomic<std::thread::id>& thread_;
 };
 
-/// Returns the size of a chunk in a host communicator's staging, which has two chunks for each peer
-/// and one more chunk.
+/// Returns the size of a chunk in a host communicator's staging, which has room for two chunks for
+/// each peer and for one more chunk.
 int64_t one_chunk(int64_t staging_bytes, int64_t ranks) {
   return staging_bytes / (2 * (ranks - 1) + 1);
 }
@@ -217,7 +217,7 @@ class StagedCommunicator : public Communicator {
   std::shared_ptr<Communicator> host_;
   Device device_;
   void* stream_;
-  Tensor chunk_;  // on the GPU, as large as a chunk of the host communicator's staging
+  Tensor chunk_;  // GPU memory for one chunk of the host communicator's staging
   PinnedBuffer mirror_;
   PinnedBuffer second_;  // the mirror for results that are not in place
   const std::function<void()> wait_for_calls_ = [this] { run([] {}).wait(); };

@@ -17,10 +17,10 @@ struct EvaluationOptions {
   int64_t sequences = 1;  // windows per batch
 };
 
-/// The windows of an evaluation: evenly spread over the range, or one after the other from the
-/// range's beginning if `batches` is 0. Evaluations of a range with equal options use the same
-/// windows. The starts of the windows are computed rather than stored, because a long range has
-/// many windows.
+/// The windows of an evaluation: evenly spread over the range of tokens, or one after the other
+/// from the range's beginning if `batches` is 0. Evaluations of a range with equal options use the
+/// same windows. The starts of the windows are computed rather than stored, because a long range
+/// has many windows.
 class EvaluationWindows {
  public:
   /// Throws InputError if the range is too short for one window, and Error for invalid options.

@@ -127,10 +127,10 @@ class Resumed {
   /// Restores the optimizer's state from the checkpoint, if there is one. Every rank must make this
   /// call.
   void restore(optim::ZeroOptimizer& optimizer) const;
-  /// Returns the log line that begins this part of the run. In a new log, the line is `header`, to
-  /// which the owners of all parameters are added. If a resumed run goes on with an existing log,
-  /// the line has the type "resume", the checkpoint's step, path and digest, and then the other
-  /// members of a new log's first line.
+  /// Returns the first line that the run writes to the log after it has started or resumed. In a
+  /// new log, the line is `header`, to which the owners of all parameters are added. If a resumed
+  /// run goes on with an existing log, the line has the type "resume", the checkpoint's step, path
+  /// and digest, and then the other members of a new log's first line.
   JsonObject first_line(const train::RunLog& log, JsonObject header,
                         const optim::ZeroOptimizer& optimizer) const;
 

@@ -14,9 +14,9 @@
 //   exchange_v (alltoallv), all_gather_v      (N-1) / N
 //   broadcast, send_receive (sendrecv)        1
 //
-// In exchange, each rank sends a piece to every other rank, and adds up the pieces that it
-// receives. The time includes these additions. nccl-tests has no such measurement. exchange sends
-// as many bytes as reduce_scatter, so the factors are equal.
+// In exchange, each rank sends one piece of its buffer to each other rank, and adds up the pieces
+// that it receives. The time includes these additions. nccl-tests has no such measurement. exchange
+// sends as many bytes as reduce_scatter, so the factors are equal.
 #pragma once
 
 #include <cstdint>

@@ -15,8 +15,9 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
-/// Parses "a:2,b:4". A host without a number has one slot. Throws InputError, naming --hosts, if
-/// the text has another form, repeats a host, or has more than 2^20 slots.
+/// Parses "a:2,b:4". The number of a host is its number of slots: the number of ranks that it may
+/// run. A host without a number has one slot. Throws InputError, naming --hosts, if the text has
+/// another form, repeats a host, or has more than 2^20 slots.
 std::vector<Host> parse_hosts(const std::string& text);
 /// Returns the hosts in the form of mpirun's --host: "a:2,b:4".
 std::string hosts_text(const std::vector<Host>& hosts);

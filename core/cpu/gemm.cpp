@@ -47,10 +47,10 @@ void add_no_terms(const ProductArgs& args) {
   });
 }
 
-// Terms per part. With an f32 result, a sum of more than 2 * part_terms terms is computed in parts,
-// one call of oneDNN for each, because parts are faster. On one core with k = 50,257 (the gradient
-// of a language model's last activations), a single call ran at 100 GFLOP/s and parts ran at 114.
-// The core's peak is 118.
+// The number of terms in one part of a sum. With an f32 result, a sum of more than 2 * part_terms
+// terms is computed in parts, one call of oneDNN for each, because parts are faster. On one core
+// with k = 50,257 (the gradient of a language model's last activations), a single call ran at 100
+// GFLOP/s and parts ran at 114. The core's peak is 118.
 constexpr int64_t part_terms = 4096;
 
 /// Returns the part of the sum over k that takes columns [begin, begin + count) of a and rows

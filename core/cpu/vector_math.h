@@ -36,7 +36,8 @@ inline float clamp_magnitude(float x, float bound) {
 namespace detail {
 
 /// exp(x) = 2^n * (1 + q), where |log(1 + q)| is at most log(2) / 2, apart from rounding. Callers
-/// clamp x to [-104, 104], because the product of n with the first part of log(2) must be exact.
+/// clamp x to [-104, 104], because reduce_exp splits log(2) into two parts, and the product of n
+/// with the first part must be exact.
 struct ReducedExp {
   float q;
   int32_t n;

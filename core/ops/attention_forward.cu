@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
     wait_for_copies<0>();
     __syncthreads();  // key block b has arrived, and all warps are done with key block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
-    TESSERA_NO_UNROLL  // unrolling would need registers for both parts at once
+    // Unrolling would need registers for both halves of key block b (Shape::part keys) at once.
+    TESSERA_NO_UNROLL
     for (int i = 0; i < keys; i += Shape::part) {
       const int key = b * keys + i;
       if (key > last_token) break;  // the warp's rows see none of these keys

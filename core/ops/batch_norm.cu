@@ -109,9 +109,9 @@ struct Sums {
   }
 };
 
-/// The threads of a block that have the same threadIdx.x merge their parts in pairs. Among these
-/// threads, the thread with threadIdx.y = 0 gets the result. blockDim.y must be a power of two.
-/// `parts` is shared memory for one part per thread.
+/// The threads of a block that have the same threadIdx.x merge their partial results in pairs.
+/// Among these threads, the thread with threadIdx.y = 0 gets the result. blockDim.y must be a power
+/// of two. `parts` is shared memory for one partial result per thread.
 template <class Part>
 __device__ inline void merge_rows(Part& own, Part* parts) {
   const unsigned at = threadIdx.y * blockDim.x + threadIdx.x;
@@ -237,8 +237,8 @@ __global__ void __launch_bounds__(threads)
 }
 
 /// Number of threads along y in the kernels that merge chunks. Thread y merges chunks y, y + 32,
-/// ... of one channel, and merge_chunks then merges the parts of the threads in pairs. Threads with
-/// y = 0 get the result.
+/// ... of one channel, and merge_chunks then merges the results of the threads in pairs. Threads
+/// with y = 0 get the result.
 constexpr int finish_rows = 32;
 
 template <class Part, class Read>

@@ -16,8 +16,8 @@ namespace {
 
 /// Sums each column of x (R, C) over chunks of `chunk` rows. Row k of sums (chunks, C) has the sums
 /// over rows [k * chunk, (k + 1) * chunk). A block sums 32 * width columns of one chunk. Thread
-/// (i, j) sums rows j, j + lanes, ... of the chunk, in `width` columns. Then the parts of all j are
-/// added in order. `width` changes the memory accesses, not the order of addition.
+/// (i, j) sums rows j, j + lanes, ... of the chunk, in `width` columns. Then the threads' sums are
+/// added in order of j. `width` changes the memory accesses, not the order of addition.
 template <class T, class Sum, int width, int lanes>
 __global__ void column_sums_kernel(Sum* sums, const T* x, int64_t rows, int64_t columns,
                                    int64_t chunk) {

@@ -12,7 +12,8 @@ namespace course {
 namespace {
 
 // Sizes of buffers, for 1, 2, 3 and 5 ranks: 7001 is divisible by neither 2, 3 nor 5, and 1920 is
-// divisible by all three. With 2 elements, 3 or 5 ranks have some empty pieces.
+// divisible by all three. A buffer has one piece for each rank. With 3 or 5 ranks, a buffer of 2
+// elements has some empty pieces.
 constexpr int64_t sizes[] = {1000 * 7 + 1, 30 * 64, 2};
 
 // Small integers, so that sums are exact in any order. Values of different ranks differ, and the

@@ -108,7 +108,7 @@ class MpiTransport {
   bool agreed_ = false;                   // true once the running call has exchanged headers
   int64_t header_bytes_sent_ = 0;
   int64_t chunk_bytes_ = 0;
-  std::shared_ptr<Storage> staging_;  // two chunks for each other rank, then one for `share`
+  std::shared_ptr<Storage> staging_;  // memory for two chunks per other rank, then one for share()
 };
 
 }  // namespace tessera::dist

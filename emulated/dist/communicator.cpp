@@ -47,8 +47,8 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   return first < second + b_bytes && second < first + a_bytes;
 }
 
-// The pieces that a reduction adds. The pieces of other ranks are received into memory of this
-// object. This rank's piece stays in the caller's buffer.
+// The contributions of all ranks to a reduction. The contributions of other ranks are received into
+// memory of this object. This rank's own contribution stays in the caller's buffer.
 class Contributions {
  public:
   Contributions(Peers& peers, const void* own, size_t bytes)
@@ -311,7 +311,8 @@ void Communicator::reduce(const Call& call) {
   copy(call.receive, sum.data(), bytes);
 }
 
-// Adds as in a ring: begins with the next rank's piece, and ends with this rank's own piece.
+// Adds as in a ring: begins with the next rank's contribution, and ends with this rank's own
+// contribution.
 void Communicator::reduce_scatter(const Call& call) {
   const size_t bytes = bytes_of(call.operation);
   const void* const own = at(call.send, static_cast<size_t>(rank()) * bytes);

@@ -5,8 +5,9 @@
 //
 // The prediction follows a step in the order of the model's code, and counts the bytes of the
 // tensors that are alive. The prediction shares only two things with the model's code: the queries
-// for the scratch memory of matrix products, and choices such as the sizes of tiles and chunks. The
-// scratch memory depends on the processor. On a CPU it also depends on the number of threads.
+// for the scratch memory of matrix products, and choices such as the sizes of attention tiles and
+// of chunks of logits. The scratch memory depends on the processor. On a CPU it also depends on the
+// number of threads.
 #pragma once
 
 #include <cstdint>

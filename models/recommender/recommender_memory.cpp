@@ -12,7 +12,7 @@ namespace tessera::models {
 namespace {
 
 /// Returns the bytes of a set of row numbers (optim/tables/row_slots.h): the numbers, and a hash
-/// table with at least twice as many slots.
+/// table with at least twice as many places.
 int64_t row_set_bytes(int64_t rows) {
   return 4 * (rows + static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * rows))));
 }

@@ -41,8 +41,8 @@ void for_each_row(const RowUpdate& update, UpdateHyper hyper, Body&& body) {
     hyper.gradient_scale *= update.scalars->gradient_scale;
   }
   const int64_t width = update.parameters.size(1);
-  // The gradient of rows whose slot is -1. Memory plans (optim/plan) expect no workspace for an
-  // update of rows, so this is a std::vector, which the memory ledger does not count.
+  // The gradient of each row i with slots[i] = -1. Memory plans (optim/plan) expect no workspace
+  // for an update of rows, so this is a std::vector, which the memory ledger does not count.
   const std::vector<float> zeros(static_cast<size_t>(width), 0.0f);
   const int32_t* const rows = update.rows.data<int32_t>();
   const int32_t* const slots = update.slots.defined() ? update.slots.data<int32_t>() : nullptr;

@@ -120,8 +120,8 @@ void check(const PlanInput& input) {
   }
 }
 
-// Stages 2 and 3 hold gradients in a ring for two neighbouring buckets, and in a slot for each tied
-// parameter.
+// Stages 2 and 3 hold gradients in a ring for two neighbouring buckets, and in a buffer for each
+// tied parameter.
 CheckedInt ring_elements(const PlanGroup& group) {
   CheckedInt tied = 0;
   int64_t neighbours = 0;

@@ -1,6 +1,6 @@
-// Update rules. A rule updates weights and state in place, on flat ranges. The result depends only
-// on the old weights, the gradients, the state, the hyper-parameters and the scalars of the step
-// (StepScalars). A rule is a plain struct of hyper-parameters:
+// Update rules. A rule updates contiguous ranges of weights and state in place. The result depends
+// only on the old weights, the gradients, the state, the hyper-parameters and the scalars of the
+// step (StepScalars). A rule is a plain struct of hyper-parameters:
 //
 //   optim::AdamW{.learning_rate = 3e-4f, .weight_decay = 0.1f}
 //
@@ -31,7 +31,8 @@ struct GroupOptions {
   std::optional<float> weight_decay = std::nullopt;
 };
 
-/// The flat ranges of one update. All ranges have the same length, a multiple of 256 elements.
+/// The tensors of one update: ranges of flat buffers. All have the same length, a multiple of 256
+/// elements.
 struct UpdateRanges {
   Tensor parameters;
   Tensor gradients;

@@ -58,7 +58,8 @@ class RowFetch {
   /// counts as Traffic::other.
   enum class Purpose : uint8_t { step, evaluation };
   /// Sets the rows that this rank needs, at most info.distinct(), and starts to gather the counts
-  /// of all ranks. The slot of rows[i] is first_slot + i.
+  /// of all ranks. rows[i] has slot first_slot + i: finish() writes the values of rows[i] to this
+  /// row of `to`.
   void request(std::span<const int32_t> rows, int64_t first_slot, Purpose purpose = Purpose::step);
   /// Sends the row numbers to the owners, and starts the exchange of values. Waits for the counts,
   /// not for the values. `own`: the values of all rows that this rank owns.
@@ -67,7 +68,7 @@ class RowFetch {
   /// Adds to total.served the number of rows that this rank sends to other ranks. Called after
   /// start().
   void count(RowCounts& total) const;
-  /// Waits for the values. Writes the values of the row with slot s to row s of `to`.
+  /// Waits for the values. Writes the values of the row with slot s (see request) to row s of `to`.
   void finish(const Tensor& to);
 
  private:

@@ -40,8 +40,8 @@ class TouchedSums {
 
  private:
   RowSlots rows_;
-  Tensor sums_;          // f32 [capacity, C]: row s is the sum of the row with slot s
-  Tensor slots_;         // i32 on the host: the slots of one contribution's rows
+  Tensor sums_;          // f32 [capacity, C]: row s is the gradient sum of rows_.rows()[s]
+  Tensor slots_;         // i32 on the host: for each row of a contribution, its row in sums_
   Tensor device_slots_;  // on a GPU: a copy of slots_
 };
 
@@ -54,8 +54,8 @@ class TableGradients {
   void begin(const MicroStep& micro_step);
   /// Called at the end of a forward. Starts to gather how many rows each rank will send to each
   /// owner. `rows`: the rows that were prefetched for the forward, or looked up by it. used[s] is 1
-  /// if the row with slot s was really looked up, and 0 if the row was only prefetched. If `used`
-  /// is empty, all rows were looked up.
+  /// if rows.rows()[s] was really looked up, and 0 if this row was only prefetched. If `used` is
+  /// empty, all rows were looked up.
   void begin_backward(const RowSlots& rows, std::span<const uint8_t> used);
   /// Zeroes the gradient of the looked-up rows, and returns the whole gradient buffer, [n, C].
   /// Called at most once per micro-step.

@@ -15,8 +15,8 @@ StateTensor count_tensor(const std::string& name, const std::string& kind) {
   return {name, kind, DType::i64, {}};
 }
 
-// Makes a piece of one value. The optimizer holds the value as a plain number and not as a tensor,
-// so the piece has a copy rather than a view.
+// Makes a piece of the state (StatePiece) that has one value. The optimizer holds the value as a
+// plain number and not as a tensor, so the piece has a copy rather than a view.
 template <class T>
 StatePiece scalar_piece(const std::string& name, const std::string& kind, T value) {
   const Tensor values = Tensor::empty({1}, dtype_of<T>, Device{}, Category::checkpoint);

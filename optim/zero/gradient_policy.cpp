@@ -77,7 +77,8 @@ int64_t RingGradients::take_turns(const std::vector<int>& order) {
 void RingGradients::follow(const std::vector<int>& order) {
   const int64_t neighbours = take_turns(order);
   if (beside_.empty() && neighbours <= ring_.elements()) return;
-  // Waits until no collective reads the ring or a slot, because their memory is freed below.
+  // Waits until no collective reads the ring or a slot beside the ring. The code below frees these
+  // slots and, if the ring is too small, the ring.
   wait_for_all();
   beside_.clear();
   if (neighbours <= ring_.elements()) return;

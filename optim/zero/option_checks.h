@@ -35,7 +35,7 @@ void check_graph(const ZeroOptions& options, const std::vector<nn::NamedParamete
 
 /// Throws InputError if options.graph is set and the model has a row-sparse table. Throws Error if
 ///   a table is trainable, but its rule cannot update rows (UpdateRule::updates_rows);
-///   a dense parameter is trainable, but `rule` cannot update ranges (UpdateRule::updates_ranges).
+///   a dense parameter is trainable, but `rule` has no update() (UpdateRule::updates_ranges).
 /// The rule of a table is options.table_rule if this is set, and `rule` if not.
 void check_tables(const ZeroOptions& options, const UpdateRule& rule,
                   const std::vector<nn::NamedParameter>& parameters);

@@ -274,8 +274,8 @@ Tensor gather_bucket(const Partition& partition, int bucket, const Tensor& own,
                      dist::Traffic purpose) {
   const int64_t elements = partition.bucket(bucket).elements;
   const Tensor whole = flat_buffer(communicator, elements, DType::f32, Category::communication);
-  // Converts this rank's piece to f32 and writes it to its place in `whole`. The all-gather then
-  // writes the other ranks' pieces.
+  // Converts this rank's range of the bucket to f32 and writes it to its place in `whole`. The
+  // all-gather then writes the other ranks' ranges.
   const Tensor piece = whole.flat(range.begin, range.end);
   kernels::convert(current_context(whole.device()), piece, own);
   // Every rank takes the same branch, because the ranges are equally long on all ranks.

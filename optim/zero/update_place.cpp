@@ -16,8 +16,8 @@ void UpdateOnDevice::round(int, const Tensor& weights, const Tensor& values) {
   kernels::convert(current_context(device_), values, weights);
 }
 
-// With a GPU and several buckets there are two slots, so that one bucket is copied while the CPU
-// updates another.
+// With a GPU and several buckets there are two slots (host memory for one bucket each), so that
+// one bucket is copied while the CPU updates another.
 UpdateOnHost::UpdateOnHost(Device other, const Crossing& crossing)
     : other_(other),
       slots_(!other.is_cpu() ? static_cast<size_t>(std::clamp(crossing.buckets, 1, 2)) : 1) {

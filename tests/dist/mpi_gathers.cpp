@@ -36,8 +36,8 @@ TEST_CASE("all_gather brings every piece to every rank") {
   }
 }
 
-// A piece of bytes, such as flags, may have any length. So only the first piece in the buffer is
-// sure to be aligned.
+// A rank's piece of a buffer of bytes, such as flags, may have any length. So only the first rank's
+// piece is sure to be aligned.
 TEST_CASE("all_gather of a few bytes a rank") {
   for (const int64_t piece : {1, 2, 3, 5, 7, 31, 255, 257, 1001}) {
     INFO("piece " << piece);

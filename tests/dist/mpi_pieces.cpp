@@ -1,4 +1,5 @@
-// Tests pieces of any length and transfers between two ranks: values, bytes, order, refused calls.
+// Tests collectives with pieces of any length, and transfers between two ranks: values, bytes,
+// order, refused calls.
 #include <numeric>
 #include <utility>
 

@@ -88,7 +88,7 @@ TEST_CASE("an exception that is not a failure of NCCL makes a communicator unusa
   const World world;
   nccl::Communicator communicator(world.rank, world.size, 0);
   const Floats buffer(1);
-  // No vector can hold the pieces of all ranks, which have just over 2^63 bytes.
+  // No vector can hold the contributions of all ranks, which have just over 2^63 bytes.
   const uint64_t count = (uint64_t{1} << 61) / static_cast<uint64_t>(world.size) + 1;
   const nccl::Call call{{nccl::Kind::all_reduce, ncclFloat32, ncclSum, -1, count},
                         buffer.at(0), buffer.at(0)};

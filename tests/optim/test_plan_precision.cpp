@@ -37,7 +37,7 @@ TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
     CHECK(stage0.parameters == 1536 * 2);
     CHECK(stage0.parts.buckets == 1536 * 2);
     CHECK(stage0.parts.accumulators == 768 * 4);
-    CHECK(stage0.parts.gathered_sums == 2 * 1024 * 4);  // two slots of the largest bucket
+    CHECK(stage0.parts.gathered_sums == 2 * 1024 * 4);  // two buffers of the largest bucket's size
     CHECK(stage0.gradients == 3072 + 3072 + 8192);
     CHECK(stage0.parts.masters == 1536 * 4);
     CHECK(stage0.optimizer_state == (1 + 2) * 1536 * 4);

@@ -1,5 +1,5 @@
-// Tests the parts of tables that need only one rank: sets of rows, sorted rows, the numbers of rows
-// that a plan expects, and a plan's advice about a large dense table.
+// Tests the code for row-sparse tables that needs only one rank: sets of rows, sorted rows, the
+// numbers of rows that a plan expects, and a plan's advice about a large dense table.
 #include <algorithm>
 #include <cmath>
 #include <string>

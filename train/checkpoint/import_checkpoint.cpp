@@ -191,7 +191,7 @@ void check_folder(const ImportOptions& options, int64_t step) {
 }
 
 // Writes the files into the partial folder, one after the other, and then gives the checkpoint its
-// final name. Only the parts of one file are in memory at a time.
+// final name. The values of only one of these files are in memory at a time.
 void write_checkpoint(const ImportOptions& options, const std::vector<ImportedTensor>& tensors,
                       Manifest& manifest) {
   const std::string partial = partial_folder(options.folder, manifest.step);

@@ -68,7 +68,8 @@ std::span<const float> Scorer::catalogue(std::span<const int32_t> users) {
   const int64_t all = model_.config().items;
   scores_.resize(users.size() * static_cast<size_t>(all));
   for (int64_t begin = 0; begin < all; begin += sizes_.items) {
-    // All parts have sizes_.items items, so the last part may overlap the previous part.
+    // All parts of the catalogue have sizes_.items items, so the last part may overlap the previous
+    // part.
     const int64_t first = std::min(begin, all - sizes_.items);
     const auto numbers = host_items_.values<int32_t>();
     std::iota(numbers.begin(), numbers.end(), static_cast<int32_t>(first));

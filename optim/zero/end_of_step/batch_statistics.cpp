@@ -55,7 +55,8 @@ void BatchStatistics::add(Addition addition, bool synchronized) {
 }
 
 void BatchStatistics::attach() {
-  // The number of values has changed, so begin_step() must allocate the slots anew.
+  // The number of values has changed, so begin_step() must allocate the slots of observed_ anew. A
+  // slot stores the statistics of one micro-step.
   observed_ = {};
   micro_steps_ = 0;
   // The last value marks a micro-batch with data. keep() copies this mark into the slot.

@@ -48,9 +48,10 @@ void GradientNorm::add_partition(const Partition& partition) {
   per_rank_ += partition.layout().shard_elements() / dist::block_elements;
 }
 
-// Blocks are numbered in the order of parts and not by bucket or shard, so that the order of
-// addition depends on the model alone. In a table, only the touched blocks are numbered. Their sums
-// are consecutive in sums_, so Segment::place() can treat the table as one shard of unlimited size.
+// Blocks are numbered in the order of parts_ (parameters and tables) and not by bucket or shard, so
+// that the order of addition depends on the model alone. In a table, only the touched blocks are
+// numbered. Their sums are consecutive in sums_, so Segment::place() can treat the table as one
+// shard of unlimited size.
 void GradientNorm::place_segments() {
   segments_.clear();
   blocks_ = 0;
