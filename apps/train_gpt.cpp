@@ -3,9 +3,9 @@
 //   train_gpt --data shakespeare.txt                          one rank
 //   mpirun -n 4 train_gpt --data shakespeare.txt --stage 2    four ranks, the same loss bits
 //
-// This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables,
-// sample. Every rank runs all code that reads the model, because at stage 3 no rank has all
-// parameters. Only rank 0 prints.
+// This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables
+// of memory and traffic, sample. Every rank runs all code that reads the model, because at stage 3
+// no rank has all parameters. Only rank 0 prints.
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -92,7 +92,7 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
 
 // Chooses the algorithms of matrix products on CUDA. The first of these cases that applies decides:
 //
-//   --tuned FILE       the table in FILE, which the caller has loaded
+//   --tuned FILE       the table of algorithms in FILE, which the caller has loaded
 //   resume of a run    the table of that run. If the run had none, cuBLASLt's first proposals. If
 //                      the table cannot be used on this GPU, prints a warning, and --tune decides
 //   --tune on          the algorithms that are the fastest in measurements
@@ -102,7 +102,7 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
 void choose_algorithms(const TrainOptions& options, const Resumed& resumed, dist::World& world) {
   if (!options.tuned.empty() || world.communicator->device().is_cpu()) return;
   if (resumed.found() && resumed.manifest().imported.empty()) {
-    if (resumed.manifest().tuned.empty()) return;  // the run had no table
+    if (resumed.manifest().tuned.empty()) return;  // the run had no table of algorithms
     const std::string why = use_table_of(resumed.manifest(), resumed.folder(), world);
     if (why.empty()) return;
     spdlog::warn("{}", why);

@@ -179,9 +179,9 @@ void check_model(RecommenderTrainOptions& options, const Given& given) {
   }
 }
 
-// Row-sparse tables are the default, unless a flag needs dense ones. --weight-decay is documented
-// to act on all rows, and only a dense table updates all rows. With --graph, the optimizer refuses
-// row-sparse tables.
+// Row-sparse embedding tables are the default, unless a flag needs dense ones. --weight-decay is
+// documented to act on all rows, and only a dense table updates all rows. With --graph, the
+// optimizer refuses row-sparse tables.
 void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine& given) {
   const std::vector<std::string> needing =
       given_flags({{"--weight-decay", options.weight_decay > 0}, {"--graph", options.graph}});

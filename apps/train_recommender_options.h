@@ -23,7 +23,7 @@ struct RecommenderTrainOptions : RunOptions {
   models::RecommenderConfig model;  // users and items are set from the data later
   bool ranks = false;               // true: rank items; false: predict ratings
   models::RecommenderObjective objective = models::RecommenderObjective::rating;
-  bool sparse = true;       // row-sparse tables
+  bool sparse = true;       // row-sparse embedding tables
   std::string dense_flags;  // flags that make tables dense, such as "--weight-decay and --graph"
   bool rowwise = false;     // tables are updated by row-wise Adagrad
   int64_t negatives = 0;    // negative items drawn for each interaction

@@ -11,7 +11,8 @@ float mean_rating(const data::Ratings& ratings) {
   return static_cast<float>(sum / static_cast<double>(ratings.size()));
 }
 
-// Returns, for each table, the largest number of distinct rows that a micro-batch can look up.
+// Returns, for each kind of embedding table, the largest number of distinct rows that a micro-batch
+// can look up.
 models::RecommenderConfig::Distinct distinct_rows(const models::RecommenderConfig& config,
                                                   const data::RatingBatchSizes& sizes) {
   return {.users = std::min(config.users, sizes.samples),

@@ -3,7 +3,8 @@
 //   train_resnet                                              one rank, synthetic pictures
 //   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four ranks, the same loss bits
 //
-// This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables.
+// This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables
+// of memory and traffic.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // Estimates the memory, the traffic and the time of training a GPT with ZeRO, without any training.
-// With --table, estimates the memory and the traffic of training one large table instead.
+// With --table, estimates the memory and the traffic of training one large embedding table instead.
 //
 //   zero_plan --preset gpt2-xl --ranks 64 --precision bf16 --memory 24GiB
 //   zero_plan --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --stage 3 --flops 150T

@@ -96,7 +96,7 @@ TableOptions parse_table(const std::string& text) {
   return table;
 }
 
-// Refuses flags that the plan of a table would ignore.
+// Refuses flags that the plan of an embedding table (--table) would ignore.
 void check_no_gpt(const Given& given) {
   const ModelOptions& model = given.model;
   const std::vector<std::string> flags = given_flags({{"--preset", model.preset.has_value()},

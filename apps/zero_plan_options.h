@@ -12,7 +12,7 @@
 
 namespace tessera::apps {
 
-/// A table to plan in place of a GPT.
+/// An embedding table to plan in place of a GPT.
 struct TableOptions {
   int64_t rows = 0;
   int64_t width = 0;
@@ -28,7 +28,7 @@ struct PlanOptions : train::StagesInput {
   int64_t ranks_per_node = 1;
   int threads = 0;            // per rank; 0: as many as train_gpt uses
   bool idle_offload = false;  // true: --offload has no effect, because the device is a CPU
-  std::string json;           // a file; "-": standard output, which then has no tables; empty: none
+  std::string json;           // a file; "-": standard output, without text tables; empty: none
 };
 
 struct PlanCommandLine {

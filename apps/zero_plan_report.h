@@ -1,4 +1,4 @@
-// The results of zero_plan, as tables and as JSON.
+// The results of zero_plan, as text tables and as JSON.
 #pragma once
 
 #include <string>

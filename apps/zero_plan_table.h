@@ -1,4 +1,4 @@
-// Plans a row-sparse table and, for comparison, a dense table of the same size.
+// Plans a row-sparse embedding table and, for comparison, a dense table of the same size.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tessera::apps {
 
-/// Returns tables of memory and traffic for each stage. The traffic of a row-sparse table is
+/// Returns text tables of memory and traffic for each stage. The traffic of a row-sparse table is
 /// computed for the expected number of distinct rows. `options.table` must be set.
 std::string table_plan_text(const PlanOptions& options);
 

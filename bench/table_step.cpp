@@ -1,5 +1,6 @@
-// Times training steps of one large table with Adam without decay. A step looks up a few of the
-// table's rows. Rows, values and loss are those of bench/peers/table_step.py.
+// Times training steps of one large embedding table with Adam without decay. A step looks up a few
+// of the table's rows. The drawn rows, the initial values and the loss are those of
+// bench/peers/table_step.py.
 //
 //   bench_table_step --rows 1000000 --width 64 --batch 4096 --zipf 1.05
 //   mpirun -n 2 bench_table_step --stage 2

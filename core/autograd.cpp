@@ -316,7 +316,7 @@ class BackwardPass {
     node.backward = nullptr;  // releases the saved tensors
     node.output_gradients.clear();
     // An operation lists its parameters in order of registration, and the optimizer packs them into
-    // buckets in reverse order. Going from the last input to the first completes buckets in order.
+    // buckets in reverse order. The loop, from last input to first, completes lower buckets first.
     for (size_t i = node.inputs.size(); i-- > 0;) {
       if (!gradients.delivered_[i]) deliver(node.inputs[i], std::move(gradients.gradients_[i]));
     }

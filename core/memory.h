@@ -1,7 +1,7 @@
 // Memory with a ledger. Every allocation has a category, and the ledger counts the current and peak
 // requested bytes of each category. When the program frees memory, the ledger subtracts the bytes
-// at once, even if a device frees the memory later. The memory of a step can therefore be compared,
-// to the byte, with the planner's prediction (optim/plan/plan.h).
+// at once, even if a device frees the memory later. The memory of a training step can therefore be
+// compared, to the byte, with the planner's prediction (optim/plan/plan.h).
 //
 // On the CPU, memory comes from heaps (core/heap.h). A heap keeps freed memory for later blocks,
 // because the first touch of fresh pages costs more than most kernels (docs/memory.md). A heap

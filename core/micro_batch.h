@@ -1,6 +1,6 @@
-// How a step's global batch is divided: M micro-batches, numbered m = 0 .. M-1. In micro-step j,
-// rank r of N works on micro-batch j * N + r; there are k = ceil(M / N) micro-steps. The samples of
-// a micro-batch are a function of (seed, step, m) alone, never of the rank.
+// How a training step's global batch is divided: M micro-batches, numbered m = 0 .. M-1. In
+// micro-step j, rank r of N works on micro-batch j * N + r; there are k = ceil(M / N) micro-steps.
+// The samples of a micro-batch are a function of (seed, step, m) alone, never of the rank.
 #pragma once
 
 #include <cstdint>

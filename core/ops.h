@@ -179,9 +179,9 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOpt
 
 /// Zeroes each element with a probability of `probability`, which is in [0, 1), and scales all
 /// other elements by 1 / (1 - probability). The mask is a function of (seed, step, sample, layer,
-/// element). `dropout_state()` gives the seed, the step and the sample of row 0 of x; each row is
-/// one sample. If `probability` is 0, returns x itself. Otherwise throws if `dropout_state()` is
-/// ambiguous (core/random.h) or has not been set.
+/// element). `dropout_state()` gives the seed, the training step and the sample of row 0 of x; each
+/// row is one sample. If `probability` is 0, returns x itself. Otherwise throws if
+/// `dropout_state()` is ambiguous (core/random.h) or has not been set.
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);
 
 /// mse_loss, bce_with_logits and hinge_loss return f32 scalars []: the means of the losses below

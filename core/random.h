@@ -72,10 +72,10 @@ class RandomStream {
 uint64_t permuted(uint64_t index, uint64_t count, uint64_t seed, std::string_view purpose,
                   uint64_t which);
 
-/// Dropout's masks depend on the layer, the element and this state: a seed, a step, and the first
-/// sample of a forward. A ZeroOptimizer, or your own loop over micro-batches, sets the state. Each
-/// thread has its own state. Dropout with a probability above 0 throws until the thread's state is
-/// set, because a state that never changes would give every step the same masks.
+/// Dropout's masks depend on the layer, the element and this state: a seed, a training step, and
+/// the first sample of a forward. A ZeroOptimizer, or your own loop over micro-batches, sets the
+/// state. Each thread has its own state. Dropout with a probability above 0 throws until the
+/// thread's state is set, because a state that never changes would give every step the same masks.
 struct DropoutState {
   static constexpr int64_t not_set = -1;
 

@@ -26,7 +26,8 @@ class DropoutAsOf {
 thread_local bool is_repeated = false;
 
 /// Exists while backward runs a segment again. Meanwhile segment_is_repeated() returns true, also
-/// in segments nested in this segment. The destructor restores the earlier value.
+/// in segments nested in this segment. The destructor restores the earlier result of
+/// segment_is_repeated().
 class Repeating {
  public:
   Repeating() : before_(std::exchange(is_repeated, true)) {}

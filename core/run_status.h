@@ -1,7 +1,7 @@
 // The status that a process publishes for the program that started it (the starter), such as
 // `relaunch`. The status is a small file in memory that the process and the starter map. Therefore
-// the starter can read the last finished step even after a SIGKILL of the process. The process
-// inherits the open file. The file's descriptor number is in the environment variable
+// the starter can read the number of finished training steps even after a SIGKILL of the process.
+// The process inherits the open file. The file's descriptor number is in the environment variable
 // TESSERA_RUN_STATUS. Without the variable nothing is published.
 //
 //   RunStatusFile file;                                       // in the starter

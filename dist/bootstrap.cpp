@@ -115,9 +115,9 @@ bool all_end_within(double limit_s) {
   return false;
 }
 
-// Prints the last finished step, once, if a step has begun. Runs when this rank gets SIGTERM or
-// SIGINT, because another rank has died or the user has ended the job. Makes only async-signal-safe
-// calls.
+// Prints the last finished training step, once, if a training step has begun. Runs when this rank
+// gets SIGTERM or SIGINT, because another rank has died or the user has ended the job. Makes only
+// async-signal-safe calls.
 void say_last_words() {
   const int64_t step = finished_step.load();
   const bool trains = step >= 0 || running_step >= 0;

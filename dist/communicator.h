@@ -171,7 +171,7 @@ class Communicator {
   /// must give equal counts.
   virtual Work all_gather_v(const Tensor& buffer, std::vector<int64_t> counts, Call call) = 0;
 
-  /// Sends one buffer and receives another at the same time, for example in each step of a ring.
+  /// Sends one buffer and receives another at the same time, for example in each round of a ring.
   /// Two ranks that send to each other at the same time must use this call. If both called send and
   /// then receive, the calls would throw over MPI, and could hang over NCCL. Each peer must make
   /// the matching call, with a buffer of the same length and dtype. A rank may be its own peer in

@@ -1,6 +1,6 @@
-// The runtime calls that Tessera uses, with the real header's names, values and signatures. Each
-// call does all of its work before it returns, except on a captured stream, or if streams are
-// deferred (emulated/deferred.h). The emulation is stricter than the real runtime:
+// The runtime calls that Tessera uses, with the real header's names, signatures and values of
+// constants. Each call does all of its work before it returns, except on a captured stream, or if
+// streams are deferred (emulated/deferred.h). The emulation is stricter than the real runtime:
 //   - memory must be freed by the counterpart of the call that allocated it;
 //   - the source and the destination of a copy must not overlap. Each of them must lie inside one
 //     allocation, or in memory that CUDA did not allocate;

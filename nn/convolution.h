@@ -36,8 +36,9 @@ class Conv2d : public Module {
 ///  - The forward of a micro-batch uses each norm exactly once, in training mode. Otherwise
 ///    backward throws.
 ///  - A norm with frozen weight and bias (Parameter::set_trainable) may instead be in evaluation
-///    mode during a whole step. Its running statistics then stay the same, and it may be used any
-///    number of times. Fine-tuning can keep the statistics of an earlier training in this way.
+///    mode during a whole training step. Its running statistics then stay the same, and it may be
+///    used any number of times. Fine-tuning can keep the statistics of an earlier training in this
+///    way.
 ///  - With ZeroOptions::graph, a frozen norm keeps the mode that it had in the first step, because
 ///    the captured CUDA graphs repeat this mode.
 class BatchNorm2d : public Module {

@@ -2,8 +2,8 @@
 // for a Parameter, an optimizer or `materialize` allocates their memory.
 //
 // The optimizer sets the hook `observed`, and collects the statistics of each micro-batch. At the
-// end of a step, the optimizer updates the running statistics with the collected ones, in order of
-// the micro-batches. So evaluation does not depend on which process ran which micro-batch
+// end of a training step, the optimizer updates the running statistics with the collected ones, in
+// order of the micro-batches. So evaluation does not depend on which process ran which micro-batch
 // (optim/zero/end_of_step/batch_statistics.h).
 #pragma once
 

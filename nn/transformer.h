@@ -39,15 +39,15 @@ class Mlp : public Module {
   Linear c_proj_;
 };
 
-/// The residual stream between two sub-layers. The stream's value is residual + update. The next
-/// layer norm computes this sum and the normalised sum in one pass.
+/// The residual stream between two sub-layers. The stream is residual + update. The next layer norm
+/// computes this sum and the normalised sum in one pass.
 struct ResidualStream {
   Tensor residual;
   Tensor update;  // undefined before the first sub-layer
 };
 
-/// Returns two tensors: the stream's value, which becomes the next residual, and the layer norm of
-/// that value.
+/// Returns two tensors: residual + update, which becomes the next residual, and the layer norm of
+/// this sum.
 ops::ResidualNorm normalize(LayerNorm& norm, const ResidualStream& stream);
 
 class TransformerBlock : public Module {

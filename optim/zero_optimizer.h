@@ -68,9 +68,9 @@ class [[nodiscard]] LaunchedStep {
   /// True if get() would return at once. The result may differ between ranks.
   bool ready() const;
   /// True if get() may have to wait for a GPU. False on the CPU. Also false with loss scaling or
-  /// offload, because launch_step() then waits. The value is the same on every rank.
+  /// offload, because launch_step() then waits. The result is the same on every rank.
   bool deferred() const { return deferred_; }
-  /// Returns the bits that were passed to set_notes on any rank, without waiting. The value is the
+  /// Returns the bits that were passed to set_notes on any rank, without waiting. The result is the
   /// same on every rank.
   uint8_t notes() const { return notes_; }
 
@@ -153,7 +153,7 @@ class ZeroOptimizer {
   /// options. Always throws with options.graph: call micro_steps() instead.
   MicroBatches micro_batches(int64_t step, const Batch& batch);
 
-  /// Runs all micro-steps of a step. `load` writes a micro-batch's values to the memory that `loss`
+  /// Runs all micro-steps of a step. `load` writes a micro-batch's data to the memory that `loss`
   /// reads. `loss` returns the mean loss, or an undefined tensor for no data. With options.graph,
   /// `loss` and its backward are captured in CUDA graphs and replayed (cuda::Graph lists the
   /// conditions). `load` then runs in every micro-step. `loss` runs only when a graph is captured,

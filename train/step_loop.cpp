@@ -199,7 +199,7 @@ void StepLoop::launch(int64_t step) {
   try {
     optimizer_.micro_steps(step, options_.batch, work_.load, work_.loss);
     if (wants_norms(step)) norms = optimizer_.gradient_norms();
-    // The update in launch_step changes the state that a checkpoint may still be reading.
+    // The update in launch_step changes the training state that a checkpoint may still be reading.
     if (checkpoints_) checkpoint_wait_ns = checkpoints_->wait_for_reads();
     launched = optimizer_.launch_step();
     description = work_.describe(step);
@@ -273,7 +273,7 @@ void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
                            .index = error.micro_batch,
                            .first_sample = error.micro_batch * options_.batch.micro,
                            .samples = options_.batch.micro};
-    // With this state dropout draws the same masks as in the failed step.
+    // With this dropout state, dropout draws the same masks as in the failed step.
     dropout_state() = {
         .seed = optimizer_.options().seed, .step = step, .first_sample = micro.first_sample};
     text += "; first at " + first_non_finite([&] { work_.forward(micro); });

@@ -40,7 +40,7 @@ struct StepWork {
   /// operation where a loss became non-finite.
   std::function<Tensor(const MicroBatch&)> forward = nullptr;
   /// If set, steps call `load` and `loss` instead of `forward`. Set both or neither. `load` puts a
-  /// micro-batch's values where `loss` reads them. CUDA graphs require this separation. The
+  /// micro-batch's data where `loss` reads them. CUDA graphs require this separation. The
   /// separation also allows data to be read ahead.
   std::function<void(const MicroBatch&)> load = nullptr;
   std::function<Tensor()> loss = nullptr;
@@ -171,8 +171,9 @@ void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
 
 /// Compares the memory and traffic of each rank with the rank's plan. Writes a summary line to the
 /// log, and before it the timeline of a step if one was recorded (StepCount::timeline). Then calls
-/// `before_tables` on every rank, and prints tables on rank 0's standard output. If
-/// shows_messages() is false, prints tables only if a rank differs from its plan. Collective.
+/// `before_tables` on every rank, and prints tables of memory and traffic on rank 0's standard
+/// output. If shows_messages() is false, prints these tables only if a rank differs from its plan.
+/// Collective.
 void report_run(
     const optim::Plan& planned, const StepCount& count, const dist::World& world, RunLog& log,
     const std::function<void()>& before_tables = [] {});

@@ -26,7 +26,8 @@ struct GptProducts {
 std::vector<cuda::MeasuredProduct> measure_gpt_products(const GptProducts& products,
                                                         dist::World& world);
 
-/// Measures the products, and makes all ranks use rank 0's table (tuned_file.h). Collective.
+/// Measures the products, and makes all ranks use rank 0's table of algorithms (tuned_file.h).
+/// Collective.
 void tune_gpt(const GptProducts& products, dist::World& world);
 
 }  // namespace tessera::train

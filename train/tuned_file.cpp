@@ -18,8 +18,8 @@ using cuda::ProductShape;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// The text of the table in use; empty without a table. One table per process is enough, because a
-// process is one rank, and a rank computes its products on one device.
+// The text of the table of algorithms in use; empty without a table. One table per process is
+// enough, because a process is one rank, and a rank computes its products on one device.
 std::string table_in_use;
 
 constexpr const char* file_type = "tessera tuned products";

@@ -14,7 +14,8 @@ namespace tessera::apps {
 /// checkpoint, or has a manifest. False for any other folder, which is taken for a folder of
 /// checkpoints. Throws InputError if there is no folder `path`.
 bool is_one_checkpoint(const std::string& path);
-/// The steps of the checkpoints in a folder, the newest first. Throws InputError if there are none.
+/// The training step of each checkpoint in a folder, the newest first. Throws InputError if there
+/// are none.
 std::vector<int64_t> steps_in(const std::string& folder);
 /// Opens the checkpoint at `path`, or the newest whole checkpoint in the folder `path`. Verifies
 /// every byte. Throws InputError if there is no whole checkpoint.
@@ -22,8 +23,8 @@ std::unique_ptr<train::CheckpointReader> open_whole_checkpoint(const std::string
 /// The size of all shard files of a checkpoint, in bytes. The manifest's own file is not counted.
 int64_t total_bytes(const train::Manifest& manifest);
 
-/// Formats a name or value for printing. Plain ASCII of at most 100 bytes with nothing to escape is
-/// unchanged. Other text is put in quotes, escaped, and cut after 100 bytes.
+/// Formats a name or a setting's value for printing. Plain ASCII of at most 100 bytes with nothing
+/// to escape is unchanged. Other text is put in quotes, escaped, and cut after 100 bytes.
 std::string plain(const std::string& text);
 
 /// Lists the checkpoints of a folder, or shows one. Throws Error, after it has printed the list, if

@@ -1,4 +1,5 @@
-// Before the first step, checks that all ranks of a program have the same settings and inputs.
+// Before the first training step, checks that all ranks of a program have the same settings and
+// inputs.
 #pragma once
 
 #include <string>

@@ -102,24 +102,25 @@ bool may_always_change(const std::string& name) {
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   const auto& [name, now, before] = changed;
   // The tensors fit any epsilon. But the epsilon comes from --init alone, so a change means that
-  // --init is missing or names a model of another epsilon. The run would then compute other values.
+  // --init is missing or names a model of another epsilon. The run would then compute other
+  // results.
   if (is_epsilon(name)) return true;
-  // If one value is absent, the tensors may fit nevertheless: older checkpoints lack settings that
-  // were added later.
+  // If the run or the checkpoint lacks the setting, the tensors may fit nevertheless: older
+  // checkpoints lack settings that were added later.
   if (now == absent || before == absent) return false;
   if (name == "model.dropout") return false;
   if (name == "model.image_size") {
     return depends_on_size(setting_value(run, "model.name"), now, before);
   }
   // "ids" is a digest of the ids of a recommender's users and items. With other ids, rows of the
-  // recommender's tables would belong to the wrong users or items.
+  // recommender's embedding tables would belong to the wrong users or items.
   if (name.starts_with("model.") || name == "ids") return true;
-  // Adam and AdamW have the same state.
+  // Adam and AdamW keep the same optimizer state.
   if (name == "optimizer") return !(now.starts_with("adam") && before.starts_with("adam"));
   if (name == "table_optimizer") return true;
   // Only with fp16 does a checkpoint have the state of a loss scaler.
   if (name == "precision") return now == "fp16" || before == "fp16";
-  // SGD has state only with momentum, and the setting beta1 is the momentum.
+  // SGD keeps optimizer state only with momentum, and the setting beta1 is the momentum.
   const bool sgd = setting_value(run, "optimizer") == "sgd";
   return name == "beta1" && sgd && is_zero(now) != is_zero(before);
 }

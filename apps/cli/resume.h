@@ -31,7 +31,7 @@ struct CheckpointFlags {
   std::vector<std::string> changed;  // settings that may differ from the checkpoint's
   std::optional<int64_t> keep;
   std::optional<std::string> async;
-  std::optional<int64_t> staging;  // largest copy of a rank's state, in bytes; nullopt: no limit
+  std::optional<int64_t> staging;  // most bytes of a copy of training state; nullopt: no limit
   bool only_weights = false;       // --eval-only: evaluate the checkpoint, do not train
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);

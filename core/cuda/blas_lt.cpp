@@ -2,9 +2,9 @@
 // chooses algorithms.
 //
 // A product uses the first algorithm that cuBLASLt proposes for its sizes, strides, dtypes and
-// alignments, unless a table names another algorithm (core/product_tuning.h). Later calls reuse the
-// choice. A product therefore has the same bits in every call, and on every rank with the same
-// version of cuBLASLt, kind of GPU and table.
+// alignments, unless a table of tuned algorithms (core/product_tuning.h) names another algorithm.
+// Later calls reuse the choice. A product therefore has the same bits in every call, and on every
+// rank with the same version of cuBLASLt, kind of GPU and table of tuned algorithms.
 #include "core/product.h"
 
 #include <algorithm>

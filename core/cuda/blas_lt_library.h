@@ -84,8 +84,8 @@ class Library {
   std::vector<Algorithm> proposals(const Product& product, Descriptors& descriptors,
                                    int most) const;
 
-  /// Returns the algorithm with these bytes, which come from a table. Throws if cuBLASLt refuses
-  /// the algorithm for the product. Also throws if the algorithm
+  /// Returns the algorithm with these bytes, which come from a table of tuned algorithms. Throws if
+  /// cuBLASLt refuses the algorithm for the product. Also throws if the algorithm
   ///  - splits k, unless it adds the partial sums in f32 and in a fixed order,
   ///  - needs more than 32 MiB of workspace, or
   ///  - needs better aligned addresses than the shape has.

@@ -133,7 +133,7 @@ inline bool on_tensor_cores(const Context& context, const Sizes& s,
   return shared_bytes >= 103 * 1024;
 }
 
-/// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit values and 16
+/// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit elements and 16
 /// bytes of padding. The padding shifts each row by four banks, so the eight rows that ldmatrix
 /// reads at one column are in different banks. Swizzling would need no padding, but more registers:
 /// one for the address of each column, instead of one address per lane. Registers are scarcer than
@@ -306,7 +306,7 @@ template <int D, class T, int M, class Factor>
 __device__ void store_rows(Slice<T> to, int first, int tokens, const float (&c)[M][D / 8][4],
                            const Factor& factor, T* tile, int row) {
   char* const shared = reinterpret_cast<char*>(tile);
-  __syncwarp();  // all lanes have read the old values of these rows
+  __syncwarp();  // all lanes have read the old contents of these rows
   TESSERA_UNROLL
   for (int m = 0; m < M; ++m) {
     TESSERA_UNROLL

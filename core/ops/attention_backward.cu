@@ -27,7 +27,7 @@ using namespace attention;
 
 /// Computes delta (B, H, T) = scale * sum over d of dy y. Unlike delta in the formulas above, this
 /// delta includes the factor scale = 1 / sqrt(D), because the kernels subtract it from scale * dp.
-/// `lanes` threads share a head of a token, and each thread reads `width` values at a time.
+/// `lanes` threads share a head of a token, and each thread reads `width` elements at a time.
 template <class T, int lanes, int width>
 __global__ void __launch_bounds__(256)
     row_products(float* delta, const T* dy, const T* y, Sizes s) {
@@ -93,7 +93,7 @@ struct QueryShape {
 };
 
 /// Computes ds in place: on entry, `p` holds the scores and `ds` holds dp. logsumexp and delta have
-/// a value for each of the lane's rows.
+/// a number for each of the lane's rows.
 template <int M, int N>
 __device__ void query_weights(const float (&p)[M][N][4], float (&ds)[M][N][4],
                               const float (&logsumexp)[M][2], const float (&delta)[M][2],
@@ -215,7 +215,7 @@ struct KeyShape {
 };
 
 /// Computes p^T and ds^T in place: on entry, `p` holds the scores and `ds` holds dp^T, both with
-/// keys as rows and queries as columns. logsumexp and delta have a value for each query.
+/// keys as rows and queries as columns. logsumexp and delta have a number for each query.
 template <int M, int N>
 __device__ void key_weights(float (&p)[M][N][4], float (&ds)[M][N][4], const float* logsumexp,
                             const float* delta, float scale) {

@@ -46,7 +46,8 @@ struct RunningRows {
   float sum[M][2];
 };
 
-/// Combines the values of the four lanes that share a row; all four get the result.
+/// Combines four numbers: the `value` of each of the four lanes that share a row. All four lanes
+/// get the result.
 template <class Combine>
 __device__ float combine_row(float value, const Combine& combine) {
   value = combine(value, __shfl_xor_sync(whole_warp, value, 1));

@@ -1,5 +1,5 @@
 // Multiplies tiles without tensor cores, for the CUDA kernels of causal_attention. Computes in f32
-// on values of any type at any address, for heads of a size D up to 256. Threads form a square of
+// on elements of any type at any address, for heads of a size D up to 256. Threads form a square of
 // 16 x 16. Thread (across, down) owns rows down + 16 i and columns across + 16 j of a tile's
 // products.
 #pragma once

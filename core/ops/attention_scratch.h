@@ -183,7 +183,7 @@ int64_t product_floats(const Sizes& s, bool backward) {
 
 /// The workspace of one thread. S is the number of keys of a sequence. Scores, the softmax and all
 /// sums are f32; a product takes its operands in T. If T is f32, `probabilities` shares the memory
-/// of `scores`, and `dscores` shares the memory of `gradient`. Sharing is safe because each value
+/// of `scores`, and `dscores` shares the memory of `gradient`. Sharing is safe because each element
 /// is read before it is overwritten.
 template <class T>
 struct Scratch {

@@ -24,7 +24,7 @@ void convert_row(T* to, const float* from, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = rounded<T>(from[i]);
 }
 
-/// Rounds `rows` rows of `head` values. The rows are contiguous in `from`.
+/// Rounds `rows` rows of `head` elements. The rows are contiguous in `from`.
 template <class T>
 void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from + r * head, head);

@@ -1,6 +1,6 @@
 // The kernel launchers of batch normalisation (Ioffe and Szegedy, arXiv:1502.03167) of x (..., C)
-// over all of its R rows. mean, variance, rstd and all sums are f32 (C). The order of sums over
-// rows depends only on R and C, and on CUDA also on the dtype.
+// over all of its R rows. mean, variance, rstd and all sums are f32 (C). The order in which sums
+// add rows depends only on R and C, and on CUDA also on the dtype.
 #pragma once
 
 #include "core/dispatch.h"

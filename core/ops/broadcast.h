@@ -14,9 +14,9 @@ namespace tessera {
 /// begins with `name`, the operation.
 Shape broadcast_shape(const char* name, const Shape& a, const Shape& b);
 
-/// A walk over all elements of a shape, in order, with the strides of two tensors a and b that are
-/// broadcast to the shape. Neighbouring dimensions are merged if the strides of both tensors allow
-/// this.
+/// A walk over all elements of a shape, in row-major order, with the strides of two tensors a and b
+/// that are broadcast to the shape. Neighbouring dimensions are merged if the strides of both
+/// tensors allow this.
 ///
 /// The walks that permute.cpp makes for copy_walk differ. The shape is that of the permuted copy,
 /// and its dimensions are not merged. a is the tensor that is copied. There is no b, so b_strides

@@ -5,8 +5,8 @@
 // The random word that decides whether an element is kept is a function of (seed, step, sample,
 // layer, element) alone. Each call of philox(counter, key) draws the words of four elements:
 //   key      is the first two words of philox((step, purpose), seed), where `purpose` is a hash of
-//            "dropout". So each step of each seed has its own stream of random numbers, unless two
-//            of these 64-bit keys are equal by chance.
+//            "dropout". So each training step of each seed has its own stream of random numbers,
+//            unless two of these 64-bit keys are equal by chance.
 //   counter  is (element / 4, sample, layer low, layer high). Every number fits without loss.
 //            So within a step, each group of four elements has its own counter, provided that no
 //            two dropouts have the same `layer`.

@@ -3,7 +3,7 @@
 // Without positions, tokens may have up to four dimensions.
 //
 // In the table's gradient, the row of a token is the sum of the rows of dy for the token's
-// occurrences in `tokens`, added in order.
+// occurrences in `tokens`, added in the order of the occurrences.
 #include "core/autograd.h"
 #include "core/ops.h"
 #include "core/ops/embedding.h"

@@ -112,11 +112,11 @@ static __global__ void __launch_bounds__(threads)
 
 // If a token has at most this many positions, a warp sorts them by ranking each position among all
 // positions of the token. If a token has more positions, a block reads the tokens of all positions
-// and collects the positions of this token in order.
+// and collects the positions of this token in ascending order.
 constexpr int rank_positions = 256;
 
-/// Writes the positions of `token`, in order, to `order`. All threads of the block must call this
-/// function.
+/// Writes the positions of `token`, in ascending order, to `order`. All threads of the block must
+/// call this function.
 __device__ inline void collect_positions(int32_t* order, const Positions& positions,
                                          int64_t token) {
   const int64_t rows = positions.end() - positions.begin();

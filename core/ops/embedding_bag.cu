@@ -1,7 +1,7 @@
-// embedding_bag on CUDA: a warp sums the rows of a bag, in order. The gradient of the table is
-// computed as for embedding (embedding.cuh), with one more kernel after the sort of the positions
-// by token. This kernel replaces each position by the index of the bag that contains the position,
-// because row b of dy belongs to bag b.
+// embedding_bag on CUDA: a warp sums the rows of a bag, in the order of the bag's indices. The
+// gradient of the table is computed as for embedding (embedding.cuh), with one more kernel after
+// the sort of the positions by token. This kernel replaces each position by the index of the bag
+// that contains the position, because row b of dy belongs to bag b.
 #include "core/ops/embedding_bag.h"
 
 #include "core/ops/embedding.cuh"

@@ -13,10 +13,11 @@ struct Bags {
   Tensor scale;    // f32 (B); if undefined, all factors are 1
 };
 
-/// y[b] (B, C) is scale[b] times the f32 sum of bag b's rows of table (V, C), in order.
+/// y[b] (B, C) is scale[b] times the f32 sum of bag b's rows of table (V, C), added in the order of
+/// the bag's indices.
 TESSERA_KERNEL(embedding_bag_forward, const Tensor& y, const Bags& bags, const Tensor& table)
-/// dtable[v] (V, C) is the f32 sum, in order, of scale[b] dy[b] over all positions of token v,
-/// where b is the bag of the position. If `accumulate`, adds the sums to dtable.
+/// dtable[v] (V, C) is the f32 sum of scale[b] dy[b] over all positions of token v, in ascending
+/// order of position, where b is the bag of the position. If `accumulate`, adds the sums to dtable.
 /// Workspace: 4 bytes * (V + 1 + L).
 TESSERA_KERNEL(embedding_bag_backward, const Tensor& dtable, const Tensor& dy, const Bags& bags,
                bool accumulate)

@@ -35,8 +35,9 @@ void prefetch_row(const T* row, int64_t columns) {
   for (int64_t c = 0; c < columns; c += line) __builtin_prefetch(row + c);
 }
 
-/// sum[c] += element c of each row times the row's weight, for c < count, row by row in order.
-/// `fixed` is `count` as a compile-time constant, or 0 if `count` is known only at run time.
+/// sum[c] += element c of each row times the row's weight, for c < count, row by row, from
+/// row_of(0) on. `fixed` is `count` as a compile-time constant, or 0 if `count` is known only at
+/// run time.
 template <int64_t fixed, class T, class RowOf>
 void add_rows(float* sum, const T* from, int64_t channels, RowCount rows, const RowOf& row_of,
               int64_t count) {
@@ -110,8 +111,8 @@ struct TokenOrder {
 
 /// Sorts rows of dy by token, with a counting sort. A position is an index into the operation's
 /// list of tokens, and belongs to one row of dy. `for_each(body)` must call body(token, row) for
-/// every position, in order; sort_by_token calls `for_each` twice. `positions` is an upper bound on
-/// the number of positions, and determines the size of the workspace.
+/// every position, in ascending order; sort_by_token calls `for_each` twice. `positions` is an
+/// upper bound on the number of positions, and determines the size of the workspace.
 template <class ForEach>
 TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t vocabulary,
                          ForEach&& for_each) {
@@ -130,8 +131,8 @@ TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t voca
   return result;
 }
 
-/// dtable[v] (V, C) is the f32 sum of weight_of(r) * dy[r] over the rows r of token v, in order. If
-/// `accumulate`, adds the sums to dtable.
+/// dtable[v] (V, C) is the f32 sum of weight_of(r) * dy[r] over the rows r of token v, in ascending
+/// order. If `accumulate`, adds the sums to dtable.
 template <class WeightOf>
 void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sorted, bool accumulate,
                   WeightOf&& weight_of) {

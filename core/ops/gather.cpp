@@ -5,7 +5,7 @@
 //   gather         y[o, j, i] = x[o, index[o, j, i], i]
 //   scatter_add    y = x, and y[o, index[o, j, i], i] += source[o, j, i] for j = 0, 1, ...
 // All terms that scatter_add adds to one element of y are in one line (o, :, i) of the source. One
-// thread adds the elements of a line in order, so no sum depends on the timing of threads. The
+// thread adds the elements of a line in order of j, so no sum depends on the timing of threads. The
 // gradient of index_select or gather is a scatter_add to zeros. The gradient of scatter_add with
 // respect to `source` is a gather.
 #include "core/ops/gather.h"

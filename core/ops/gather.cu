@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(threads) gather_kernel(T* y, const T* x, Index
   y[element] = picked < 0 ? T(0.0f) : x[from];
 }
 
-/// A thread adds the elements of one line (o, :, i) in order.
+/// A thread adds the elements of one line (o, :, i) in ascending order.
 template <class T>
 __global__ void __launch_bounds__(threads)
     scatter_kernel(float* sum, const T* source, IndexedLines args) {

@@ -1,4 +1,4 @@
-// Grades lesson 4: bytes of state, waits, the bits of the losses, traffic, overlap.
+// Grades lesson 4: bytes of optimizer state, waits, the bits of the losses, traffic, overlap.
 #include <algorithm>
 #include <cmath>
 #include <map>

@@ -259,8 +259,8 @@ class Passes {
   const std::vector<Unit>& units_;
 };
 
-// Returns a message if another unit is gathered before the table. A micro-step reads the table
-// first, and the table must not wait for the gather of a block.
+// Returns a message if another unit is gathered before the token table. A micro-step reads the
+// token table first, and the token table must not wait for the gather of a block.
 std::string first_message(const Trial& trial, const std::vector<Unit>& units) {
   for (const Event& event : trial.events.list()) {
     if (event.kind != "all_gather" || event.purpose != dist::Traffic::parameters) continue;

@@ -1,5 +1,5 @@
-// Lesson 7: numbers. Sums whose order is fixed, 16-bit parameters with f32 master weights, and loss
-// scaling for f16.
+// Lesson 7: numbers. Sums with a fixed order of additions, 16-bit parameters with f32 master
+// weights, and loss scaling for f16.
 #pragma once
 
 #include <optional>

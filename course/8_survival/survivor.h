@@ -13,9 +13,9 @@ class Survivor : public Zero3 {
  public:
   using Zero3::Zero3;
 
-  /// Saves the state after `step` steps. If a rank crashes meanwhile, the last complete save on the
-  /// disk is this save or the previous one. After a crash in the first save, the disk may have no
-  /// complete save. Collective.
+  /// Saves the training state after `step` steps. If a rank crashes meanwhile, the last complete
+  /// save on the disk is this save or the previous one. After a crash in the first save, the disk
+  /// may have no complete save. Collective.
   void save(Disk& disk, int64_t step);
   /// Restores the last complete save, which may have been made on another number of ranks. Returns
   /// the `step` of that save, or 0 if there is no complete save. Called after start(). Collective.

@@ -1,4 +1,4 @@
-// Splits the lines of a table into fields.
+// Splits the lines of a text table into fields.
 //
 //   FieldSplitter splitter(",");
 //   for (std::string_view line; lines.next(line);) {

@@ -1,5 +1,5 @@
 // Chooses the images of a rank's batches, and turns these images into a model's input. ImageInput
-// (image_input.h) prepares the batches ahead of the steps that read them.
+// (image_input.h) prepares the batches ahead of the training steps that read them.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,7 @@ struct RatingData {
   Ratings validation = {};
   std::vector<std::string> user_ids = {};  // the id of each user number
   std::vector<std::string> item_ids = {};
-  bool has_ratings = true;  // false: every value is 1
+  bool has_ratings = true;  // false: every rating's value is 1
   std::string split = {};   // as in the options
   int64_t dropped = 0;      // ratings dropped because a later rating has the same user and item
 

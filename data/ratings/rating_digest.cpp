@@ -8,7 +8,7 @@
 namespace tessera::data {
 namespace {
 
-// Digests the number of values, then the values.
+// Digests the length of a list, then its elements.
 template <class T>
 uint64_t with(uint64_t digest, const std::vector<T>& values) {
   const uint64_t count = values.size();

@@ -7,9 +7,9 @@
 
 namespace tessera::data {
 
-/// Digests (core/digest.h) the ids in order, has_ratings, and the users, items, values and times of
-/// training and validation. The members `format`, `split` and `dropped` do not affect the digest,
-/// and neither does the path of the files.
+/// Digests (core/digest.h) the ids in the order of their numbers, has_ratings, and the users,
+/// items, values and times of the ratings for training and validation. The members `format`,
+/// `split` and `dropped` do not affect the digest, and neither does the path of the files.
 uint64_t digest_of_ratings(const RatingData& data);
 
 }  // namespace tessera::data

@@ -1,5 +1,5 @@
-// cuBLASLt on the CPU: the calls that Tessera uses, with the real header's names, values and
-// signatures.
+// cuBLASLt on the CPU: the calls that Tessera uses, with the real header's names, signatures and
+// values of constants.
 //
 // A call computes its product before it returns. On a captured stream, each launch of the graph
 // computes the product. On a deferred stream, the product is computed later (emulated/deferred.h).

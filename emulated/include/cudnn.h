@@ -1,5 +1,5 @@
-// cuDNN on the CPU: the calls that Tessera uses, with the real header's names, values and
-// signatures.
+// cuDNN on the CPU: the calls that Tessera uses, with the real header's names, signatures and
+// values of constants.
 //
 // A call computes its convolution before it returns, with two exceptions. On a captured stream,
 // each launch of the graph computes the convolution. On a deferred stream, the convolution is

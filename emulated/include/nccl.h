@@ -1,10 +1,10 @@
 // NCCL on emulated CUDA, over MPI (emulated/dist): the calls that Tessera uses, with the real
-// header's names, values and signatures. A call outside of a group does all of its work before it
-// returns. The calls of a group do their work in the outermost ncclGroupEnd. If streams are
-// deferred (emulated/deferred.h), the work runs when its stream reaches it, and a failure of the
-// work is an asynchronous error. A call on a captured stream becomes part of the graph, and each
-// launch of the graph makes the call. As in NCCL, a sum does not add the ranks' values in rank
-// order.
+// header's names, signatures and values of constants. A call outside of a group does all of its
+// work before it returns. The calls of a group do their work in the outermost ncclGroupEnd. If
+// streams are deferred (emulated/deferred.h), the work runs when its stream reaches it, and a
+// failure of the work is an asynchronous error. A call on a captured stream becomes part of the
+// graph, and each launch of the graph makes the call. As in NCCL, a sum does not add the ranks'
+// values in rank order.
 //
 // The following rules are checked. They are rules of NCCL, except where the list says otherwise:
 //   - every rank calls the same collectives in the same order, with the same count, dtype,

@@ -11,8 +11,8 @@ nn::Initializer factors() { return nn::Initializer::normal(0.1f); }
 
 }  // namespace
 
-// Tables are registered in the order in which forward uses them. Backward then completes the
-// gradients of one bucket after the other, so ZeRO can send each bucket early.
+// Embedding tables are registered in the order in which forward uses them. Backward then completes
+// the gradients of one bucket after the other, so ZeRO can send each bucket early.
 MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
     : Recommender(config),
       user_bias_(config.users, 1,

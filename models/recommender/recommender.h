@@ -33,8 +33,8 @@ struct RecommenderConfig {
   /// neumf: widths of the MLP. The first width is the size of the MLP's input: the concatenated
   /// user and item factors. Each further width is the size of a layer's output.
   std::vector<int64_t> hidden = {64, 32, 16};
-  /// For each kind of table, the largest number of distinct rows that a micro-batch looks up. The
-  /// tables of this kind are row-sparse, or dense if the number is 0.
+  /// For each kind of embedding table, the largest number of distinct rows that a micro-batch looks
+  /// up. The tables of this kind are row-sparse, or dense if the number is 0.
   struct Distinct {
     int64_t users = 0;
     int64_t items = 0;
@@ -59,7 +59,7 @@ struct RecommenderInput {
   Tensor history = {};          // i32
   Tensor history_offsets = {};  // i32 (B + 1)
   Tensor history_scale = {};    // f32 (B): 1 / sqrt(n), where the user has n items; 0 if n is 0
-  bool penalized = false;       // true: Scores includes the values for an L2 penalty
+  bool penalized = false;       // true: Scores has the data for an L2 penalty
 };
 
 /// The L2 penalty of recommender_loss is proportional to (the sum of the squares of `rows`) +

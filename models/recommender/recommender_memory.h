@@ -25,8 +25,8 @@ struct RecommenderMicroBatch {
   int64_t history_places = 0;  // elements of RecommenderInput::history, if the model reads it
   RecommenderObjective objective = RecommenderObjective::rating;
   float l2 = 0;
-  /// True if the tables are row-sparse and no process has a whole table. An evaluation then fetches
-  /// the rows that it looks up.
+  /// True if the embedding tables are row-sparse and no process has a whole embedding table. An
+  /// evaluation then fetches the rows that it looks up.
   bool fetches = false;
   Device device = default_device();
 };

@@ -3,7 +3,7 @@
 //   g = gradient * gradient_scale + weight_decay * p
 //   v = v + g^2
 //   p = p - learning_rate * g / (sqrt(v) + epsilon)
-// adagrad_update_rows applies these formulas to rows of a table (rows.h).
+// adagrad_update_rows applies these formulas to rows of a row-sparse table (rows.h).
 // rowwise_adagrad_update_rows has one v for each row, and adds the mean of g^2 over the row to v.
 // No autograd operation wraps these launchers.
 #include <cmath>

@@ -5,9 +5,9 @@
 //   v = beta2 v + (1 - beta2) g^2
 //   p = p (1 - learning_rate * weight_decay)   (if decay is decoupled)
 //   p = p - learning_rate / bias_correction1 * m / (sqrt(v) / sqrt(bias_correction2) + epsilon)
-// adam_update_rows applies these formulas to rows of a table (rows.h). No autograd operation wraps
-// these launchers. With f32 gradients adam_update moves 28 bytes per element and is bound by memory
-// bandwidth.
+// adam_update_rows applies these formulas to rows of a row-sparse table (rows.h). No autograd
+// operation wraps these launchers. With f32 gradients adam_update moves 28 bytes per element and is
+// bound by memory bandwidth.
 #include <cmath>
 
 #include "core/cpu/vector_math.h"

@@ -1,6 +1,6 @@
 // adam_update on CUDA: Adam and AdamW on all segments in one launch, with the formulas of adam.cpp.
 // With f32 gradients the update moves 28 bytes per element and is bound by memory bandwidth.
-// adam_update_rows applies the formulas to rows of a table (rows.h).
+// adam_update_rows applies the formulas to rows of a row-sparse table (rows.h).
 #include "optim/kernels/row_update.cuh"
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.cuh"

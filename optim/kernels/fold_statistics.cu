@@ -1,4 +1,4 @@
-// fold_statistics on CUDA: one thread per value goes through the micro-batches in order.
+// fold_statistics on CUDA: one thread per running value goes through the micro-batches in order.
 #include "core/cuda/kernel.cuh"
 #include "optim/kernels/fold_statistics.h"
 

@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(row_update_threads)
 }
 
 /// Calls rule.update_one(place, gradient, hyper) for every element of the update's rows. `place` is
-/// the element's index in parameters and state. update.scalars are applied as update.h says.
+/// the element's index in the parameters and in each state tensor. update.scalars are applied as
+/// update.h says.
 template <class Rule>
 void launch_row_update(const Context& context, const char* name, const Rule& rule,
                        const RowUpdate& update, const UpdateHyper& hyper) {

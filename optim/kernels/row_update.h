@@ -31,9 +31,9 @@ inline void check_row_update(std::string_view rule, const RowUpdate& update, siz
 
 namespace cpu {
 
-/// Calls body(place, gradient, hyper) for each row of the update. `place` is the row's index in
-/// parameters and state. `gradient` points to the row's C gradients. update.scalars are applied as
-/// update.h says.
+/// Calls body(place, gradient, hyper) for each row of the update. `place` is the row's index in the
+/// parameters and in each state tensor. `gradient` points to the row's C gradients. update.scalars
+/// are applied as update.h says.
 template <class Body>
 void for_each_row(const RowUpdate& update, UpdateHyper hyper, Body&& body) {
   if (update.scalars != nullptr) {

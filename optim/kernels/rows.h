@@ -46,7 +46,8 @@ struct TouchedBlocks {
 TESSERA_KERNEL(touched_square_sums, std::span<double> squares, const TouchedBlocks& touched)
 
 /// An update of rows of a table. Row i of the update is row `rows[i] - first` of `parameters` and
-/// of each state. The gradient of row i is row slots[i] of `gradients`, or zero if slots[i] is -1.
+/// of each state tensor. The gradient of row i is row slots[i] of `gradients`, or zero if slots[i]
+/// is -1.
 struct RowUpdate {
   Tensor parameters;              // f32 (R, C)
   std::span<const Tensor> state;  // f32 (R, C) each, or (R) for a rule with one value per row

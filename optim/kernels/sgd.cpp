@@ -4,8 +4,8 @@
 //   g = gradient * gradient_scale + weight_decay * p
 //   b = first_step ? g : momentum * b + g                (b = g if momentum is 0)
 //   p = p - learning_rate * (nesterov ? g + momentum * b : b)
-// sgd_update_rows applies these formulas to rows of a table (rows.h). No autograd operation wraps
-// these launchers.
+// sgd_update_rows applies these formulas to rows of a row-sparse table (rows.h). No autograd
+// operation wraps these launchers.
 #include "core/cpu/vector_math.h"
 #include "optim/kernels/row_update.h"
 #include "optim/kernels/update.h"
@@ -37,7 +37,7 @@ void momentum_range(float* parameters, float* momentum, const T* gradients,
   const float rate = hyper.learning_rate;
   const float beta = hyper.beta1;
   const bool first_step = hyper.first_step;
-  // The step direction is gradient_share * g + buffer_share * b.
+  // The direction of the update is gradient_share * g + buffer_share * b.
   const float gradient_share = hyper.nesterov ? 1.0f : 0.0f;
   const float buffer_share = hyper.nesterov ? beta : 1.0f;
 #pragma omp simd

@@ -1,5 +1,5 @@
 // sgd_update on CUDA: SGD with momentum on all segments in one launch, with the formulas of
-// sgd.cpp. sgd_update_rows applies the formulas to rows of a table (rows.h).
+// sgd.cpp. sgd_update_rows applies the formulas to rows of a row-sparse table (rows.h).
 #include "optim/kernels/row_update.cuh"
 #include "optim/kernels/update.h"
 #include "optim/kernels/update_segments.cuh"
@@ -15,7 +15,8 @@ struct Sgd {
   const T* gradients;
 
   static __device__ void apply(const UpdateHyper& hyper, float& p, float& b, float gradient) {
-    // The step direction is gradient_share * g + buffer_share * b, or g if there is no momentum.
+    // The direction of the update is gradient_share * g + buffer_share * b, or g if there is no
+    // momentum.
     const float gradient_share = hyper.nesterov ? 1.0f : 0.0f;
     const float buffer_share = hyper.nesterov ? hyper.beta1 : 1.0f;
     const float g = fmaf(hyper.weight_decay, p, gradient * hyper.gradient_scale);

@@ -163,7 +163,7 @@ class Planner {
     trainable_tables_ += table.trainable ? 1 : 0;
   }
 
-  // At every stage a checkpoint has this rank's shards: f32 weights and state of trained
+  // At every stage a checkpoint has this rank's shards: f32 weights and optimizer state of trained
   // parameters, and the values of frozen parameters. Staging copies the shards, and the checkpoint
   // is written from the copies. Shards in GPU memory are always copied. Shards in host memory that
   // do not fit into checkpoint_limit are written without a copy.
@@ -293,7 +293,7 @@ class Planner {
     //   - one bit per micro-step, set if the micro-step had data;
     //   - one bit per trainable parameter, set if the parameter got a gradient.
     const CheckedInt flags = 1 + ((CheckedInt(micro_steps_) + trainable_ + 7).value()) / 8;
-    // With graphs there is one more value, to which each graph copies its micro-batch's loss.
+    // With graphs there is one more f32 number, to which each graph copies its micro-batch's loss.
     plan_.parts.losses = (losses * input_.ranks + (input_.graph ? f32_bytes : 0)).value();
     pass(losses * input_.ranks);
     pass(plan_.parts.norms);  // only block sums so far; on a GPU, more is added below

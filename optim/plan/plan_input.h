@@ -56,7 +56,7 @@ struct PlanInput {
   bool offload = false;
   bool graph = false;
   bool checkpoints = false;         // checkpoints are written
-  bool checkpoint_staging = false;  // checkpoints are written from a copy of the rank's state
+  bool checkpoint_staging = false;  // checkpoints are written from a copy of training state
   /// Limit on the bytes of the copy for a checkpoint; nullopt: no limit. State in host memory is
   /// copied only as far as it fits. Some state is always copied, such as all state in GPU memory
   /// (train/checkpoint/state_copy.h).

@@ -23,8 +23,8 @@ double transfer_seconds(const PlanInput& input, const MachineRates& rates, doubl
 }
 
 // Returns the bytes that an update moves per element. The update reads the gradient sum twice (once
-// for the norm), and reads and writes f32 weights and state. If the parameters have 16 bits, the
-// update also writes them.
+// for the norm), and reads and writes f32 weights and optimizer state. If the parameters have 16
+// bits, the update also writes them.
 double update_bytes(const PlanInput& input, const PlanGroup& group) {
   const double rounded = group.dtype == DType::f32 ? 0 : size_of(group.dtype);
   const double kept = static_cast<double>(1 + input.state_tensors);

@@ -1,4 +1,5 @@
-// Learning-rate schedules: a factor on every group's learning rate, as a function of the step.
+// Learning-rate schedules: a factor on every group's learning rate, as a function of the training
+// step.
 #pragma once
 
 #include <cstdint>

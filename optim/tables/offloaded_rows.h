@@ -1,5 +1,5 @@
-// Offload of a row-sparse table. The host stores the master weights and the state, and updates the
-// touched rows. The table's values are on the device (optim/zero/update_place.h).
+// Offload of a row-sparse table. The host stores the master weights and the optimizer state, and
+// updates the touched rows. The table's values are on the device (optim/zero/update_place.h).
 //
 // Touched rows are updated in chunks, so that the buffers of gradient sums and weights do not grow
 // with the table. The sums of a chunk are packed on the device and copied to the host. The host
@@ -36,7 +36,7 @@ class OffloadedRows {
   OffloadedRows(const TableInfo& info, dist::Communicator& communicator, int64_t rows,
                 int64_t bucket_bytes);
 
-  /// Returns zeroed f32 host memory for master weights or state.
+  /// Returns zeroed f32 host memory for master weights or optimizer state.
   Tensor zeros(const Shape& shape) const;
 
   /// The tensors that an update changes. Row 0 of each tensor belongs to row `first` of the table.

@@ -16,8 +16,8 @@ dist::RowLayout layout_of(const PlacedParameter& placed, const UpdateRule& rule,
   const Shape& shape = placed.named.parameter.shape();
   const int64_t multiple = dist::row_multiple(shape[1]);
   // The rows of a rank must end where a block of 256 elements ends, or where the table ends
-  // (dist/row_layout.h). If the state has one value per row, a block of 256 state values belongs
-  // to 256 rows. So the rows of a rank must then end at a multiple of 256 rows.
+  // (dist/row_layout.h). If the optimizer state has one value per row, a block of 256 such values
+  // belongs to 256 rows. So the rows of a rank must then end at a multiple of 256 rows.
   return {shape[0], shape[1], ranks, rule.value_per_row() ? dist::block_elements : multiple};
 }
 

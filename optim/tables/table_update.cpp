@@ -18,8 +18,8 @@ TableUpdate::TableUpdate(const TableInfo& info, dist::Communicator& communicator
       touched_rows_(info, communicator) {
   const Device device = communicator.device();
   const int64_t rows = range().size();
-  // If the ranks compute on the host (Device{}), offload changes nothing, because the state is on
-  // the host anyway.
+  // If the ranks compute on the host (Device{}), offload changes nothing, because the optimizer
+  // state is on the host anyway.
   if (options.offload == Offload::optimizer && !(device == Device{})) {
     offloaded_.emplace(info, communicator, rows, options.bucket_bytes);
   }

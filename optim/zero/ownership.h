@@ -26,7 +26,7 @@ struct OwnedBucket {
 
 /// Parameters of one dtype that are all trainable or all frozen. For each element, the owner keeps
 /// `sum_bytes` for the sum of its gradients, and `state_bytes` for its master weight and the update
-/// rule's values. Frozen parameters have neither, so sum_bytes and state_bytes are 0.
+/// rule's state. Frozen parameters have neither, so sum_bytes and state_bytes are 0.
 struct OwnedGroup {
   DType dtype = DType::f32;
   bool trainable = true;
@@ -43,7 +43,7 @@ struct OwnedTable {
   int64_t rows = 0;
   int64_t width = 0;
   int64_t rows_per_rank = 0;
-  int64_t row_state_bytes = 0;  // per row, for master weights and the update rule's values
+  int64_t row_state_bytes = 0;  // per row, for master weights and the update rule's state
 };
 
 struct Ownership {

@@ -37,8 +37,8 @@ std::unique_ptr<ReductionPolicy> reduction_policy(const Partition& partition,
 
 std::unique_ptr<UpdatePlace> update_place(const Partition& partition, Device device,
                                           const ZeroOptions& options) {
-  // If the ranks compute on the host (Device{}), offload changes nothing, because the state is on
-  // the host anyway.
+  // If the ranks compute on the host (Device{}), offload changes nothing, because the optimizer
+  // state is on the host anyway.
   const bool on_host = options.offload == Offload::optimizer && !(device == Device{});
   if (!on_host) return std::make_unique<UpdateOnDevice>(device);
   // Stage 0 updates whole buckets, the other stages only this rank's shards.

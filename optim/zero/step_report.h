@@ -1,4 +1,4 @@
-// The results of a ZeroOptimizer: the report of a step, and the state that a rank holds.
+// The results of a ZeroOptimizer: the report of a step, and the optimizer state that a rank holds.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct NonFiniteError : Error {
 /// A parameter's optimizer state, or the shard of it that a rank holds.
 struct StateShard {
   /// A range of the parameter's elements. If the parameter is a row-sparse table whose rule has one
-  /// value for each row, this is a range of the table's rows.
+  /// state value for each row, this is a range of the table's rows.
   dist::Range range;
   std::map<std::string, std::vector<float>> values;  // "exp_avg" -> range.size() values
 };

@@ -1,7 +1,7 @@
 // Policies that decide which range of each bucket a rank updates, from which gradient sums, and
-// with which state.
+// with which state of the update rule.
 //
-// Weights are updated in f32. Parameters of another dtype, or on another device than the state,
+// Weights are updated in f32. Parameters of another dtype, or on another device than this state,
 // have f32 master weights beside the rule's state. After each update the rank rounds its master
 // weights into the parameters (Micikevicius et al., arXiv:1710.03740). An UpdatePlace decides
 // whether the update runs on the device of the ranks or on the host (optim/zero/update_place.h).

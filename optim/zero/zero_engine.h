@@ -124,7 +124,7 @@ class ZeroEngine {
   /// how many blocks of 256 elements of each table the step has touched in each rank's shard
   /// (optim/tables/table.h). Collective.
   void gather_touched_counts();
-  /// The state that add() restores if it fails: the sizes of lists, and whether losses are scaled.
+  /// What add() restores if it fails: the sizes of lists, and whether losses are scaled.
   struct Extent {
     size_t trainable;
     size_t frozen;

@@ -135,7 +135,7 @@ Reader image_file_reader(const std::string& name, Form form,
           int64_t{1} << 30};
 }
 
-// Returns the log of a run. Reports and tables are made from such logs.
+// Returns the log of a run. Reports and CSV tables are made from such logs.
 std::string log_lines() {
   return R"({"type":"header","program":"train_gpt","stage":2,"ranks":1,"layout":{"groups":[]}})"
          "\n"

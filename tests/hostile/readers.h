@@ -23,7 +23,7 @@ struct Reader {
   std::function<bool(const std::string& text, const FileContents& files)> says_where = {};
 };
 
-std::vector<Reader> weight_readers();  // safetensors, models, checkpoints, tables of tune
+std::vector<Reader> weight_readers();  // safetensors, models, checkpoints, tuned algorithms
 std::vector<Reader> data_readers();    // tokens, images and logs
 std::vector<Reader> rating_readers();  // files of ratings, and of titles
 std::vector<Reader> option_readers();  // --config and command lines of the programs

@@ -1,6 +1,6 @@
 // Tests models with frozen parameters, with parameters of several dtypes, and with parameters that
 // join the optimizer later. Bits must be equal for any number of ranks and every stage. Only
-// trained parameters may take memory for gradients and state.
+// trained parameters may take memory for gradients and optimizer state.
 #include "core/ops/convert.h"
 #include "nn/convolution.h"
 #include "tests/support/catch.h"

@@ -1,8 +1,8 @@
-// The copy of a rank's state from which an asynchronous checkpoint is written. The copy holds all
-// pieces of the state, or at most CheckpointOptions::staging bytes of pieces if this limit is set.
-// Large pieces are chosen before small pieces. The thread that writes the checkpoint reads the
-// remaining pieces in place while the next step's forward and backward run. The next step's update
-// waits for these reads.
+// The copy of a rank's training state from which an asynchronous checkpoint is written. The copy
+// holds all pieces of the state, or at most CheckpointOptions::staging bytes of pieces if this
+// limit is set. Large pieces are chosen before small pieces. The thread that writes the checkpoint
+// reads the remaining pieces in place while the next step's forward and backward run. The next
+// step's update waits for these reads.
 //
 // Some state is always copied, even beyond the limit: numbers of updates, the loss scaler's state,
 // and running statistics of batch norms. State in GPU memory is always copied too, because the

@@ -1,4 +1,4 @@
-// Reads the log of a run line by line, for reports and tables. The run may still be writing its
+// Reads the log of a run line by line, for reports and CSV tables. The run may still be writing its
 // log, so the last line may be incomplete.
 #pragma once
 

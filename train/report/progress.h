@@ -56,8 +56,8 @@ bool on_terminal();
 
 struct Messages {
   bool shows = true;   // false: nothing is printed; true on one rank only
-  /// true: progress and messages are not printed, except warnings and errors. The tables after a
-  /// run are printed only if measured and planned bytes differ.
+  /// true: progress and messages are not printed, except warnings and errors. The tables of memory
+  /// and traffic after a run are printed only if measured and planned bytes differ.
   bool quiet = false;
   bool color = false;  // true: warnings and the progress bar have colours
 };

@@ -119,8 +119,9 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
   const MemoryLedger& memory = memory_ledger(default_device());
   for (int i = 0; i < category_count; ++i) {
     const auto category = static_cast<Category>(i);
-    // Category::checkpoint counts copies of the state in host memory. So if the run computes on a
-    // GPU, the entry host_checkpoint below has these bytes. A run without copies has no entry.
+    // Category::checkpoint counts copies of the training state in host memory. So if the run
+    // computes on a GPU, the entry host_checkpoint below has these bytes. A run without copies has
+    // no entry.
     const bool is_here = default_device().is_cpu() && plan.checkpoint + memory.peak(category) > 0;
     if (category == Category::checkpoint && !is_here) continue;
     report.memory.push_back({std::string(category_name(category)), planned_bytes(plan, category),

@@ -65,7 +65,7 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
 struct GatheredReports {
   std::vector<std::string> json;  // one per rank
   std::vector<int> differing;     // ranks whose measurement differs from the plan
-  std::string first_table;        // the table of the first differing rank
+  std::string first_table;        // the printed table of the first differing rank
 };
 /// Gathers the reports of all ranks on rank 0. The result is empty on other ranks. Collective.
 GatheredReports gather_reports(const RankReport& own, const dist::World& world);

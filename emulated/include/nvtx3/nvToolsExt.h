@@ -1,6 +1,6 @@
-// NVTX on emulated CUDA: the calls that Tessera uses, with the real header's names, values and
-// signatures. The emulation acts as if a profiler were always attached. Tests read the ranges with
-// emulated/control.h. Two demands of the documentation are checked:
+// NVTX on emulated CUDA: the calls that Tessera uses, with the real header's names, signatures and
+// values of constants. The emulation acts as if a profiler were always attached. Tests read the
+// ranges with emulated/control.h. Two demands of the documentation are checked:
 //   - a range has the right version and size, and a message;
 //   - a pop closes a range that the same thread pushed in the same domain.
 //

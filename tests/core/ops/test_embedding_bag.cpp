@@ -190,7 +190,7 @@ TEST_CASE("embedding_bag refuses shapes that do not fit, and names them", "[embe
       "scale instead");
 }
 
-/// Looks up the indices in a table of 4 tokens. Throws if a value is out of range.
+/// Looks up the indices in a table of 4 tokens. Throws if an index or an offset is out of range.
 void look_up(const Tensor& indices, const Tensor& offsets) {
   ops::embedding_bag(indices, offsets, random_tensor({4, 8}, 1));
 }

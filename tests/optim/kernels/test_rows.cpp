@@ -1,7 +1,7 @@
-// Tests kernels for listed rows of a table: updates of these rows, and sums of the squares of their
-// gradients. The results must have the same bits as those of the kernels for a whole table. Rows
-// that are not listed must not change. Compares Adagrad and row-wise Adagrad with formulas in
-// float64. Also tests fold_rows, which adds rows to sums.
+// Tests kernels for listed rows of a row-sparse table: updates of these rows, and sums of the
+// squares of their gradients. The results must have the same bits as those of the kernels for a
+// whole table. Rows that are not listed must not change. Compares Adagrad and row-wise Adagrad with
+// formulas in float64. Also tests fold_rows, which adds rows to sums.
 #include <cmath>
 
 #include "optim/kernels/rows.h"
