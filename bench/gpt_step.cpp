@@ -19,7 +19,7 @@
 //   - the process's peak memory (VmHWM), at the end and right after the start;
 //   - model_flops: the FLOPs of a step of all ranks, counted as nanoGPT does.
 //
-// The warm-up steps do not count for the times and for the peaks on the device.
+// The times and the peaks on the device leave out the warm-up steps.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

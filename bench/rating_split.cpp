@@ -3,8 +3,9 @@
 //
 //   bench_rating_split --data ml-100k/u.data --split fold:1/5 --seed 1 --output fold.tsv
 //
-// After a header, the file has one line per rating: the user's number, the item's number, the
-// rating, and 1 if the rating is held out or 0 if it is for training.
+// After a header, the file has one line per rating: the user's index, the item's index (both from
+// 0, not the ids in the data), the rating, and 1 if the rating is held out or 0 if it is for
+// training.
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>

@@ -206,7 +206,7 @@ GradMode::~GradMode() {
 
 /// One backward walk over the graph that led to some outputs. The caller calls, in this order: the
 /// constructor, begin_gradients, count_contributions, start, run. All contributions are counted
-/// before the first node runs, because a parameter's gradient counts as complete as soon as its
+/// before the first node runs, because a parameter's gradient is treated as complete as soon as its
 /// number of awaited contributions (Leaf::awaited) falls to zero.
 ///
 /// The backward of a node may run operations again (InputGradients::differentiate_through). A
@@ -365,7 +365,7 @@ void InputGradients::differentiate_through(const Operations& operations,
     // The outer pass has counted this node as one contribution to each of its parameters. The
     // nested pass delivers this contribution in parts. So the counted contribution is delivered
     // here without a gradient. This happens after the nested pass has counted the parts, because
-    // otherwise a parameter's count could reach zero too early.
+    // otherwise a parameter's number of awaited contributions could reach zero too early.
     if (edge.parameter.defined()) BackwardPass::deliver(std::exchange(edge, {}), {});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {

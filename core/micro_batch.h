@@ -30,8 +30,8 @@ struct MicroBatch {
   int64_t samples = 0;
   float share = 1;           // fraction of the step's samples; scales the loss and the gradient
   /// False if no micro-batch is left for this rank, which happens only in the last micro-step. The
-  /// rank then repeats the last micro-batch of the step, and this repetition's loss and gradient
-  /// are not counted.
+  /// rank then repeats the last micro-batch of the step, and the step leaves out this repetition's
+  /// loss and gradient.
   bool contributes = true;
 };
 

@@ -74,7 +74,7 @@ struct Call {
   /// numbers its own buckets from 0.
   int64_t group = 0;
 
-  std::string text() const;  // "gradients, bucket 3", with " of group 7" if the group is not 0
+  std::string text() const;  // "gradients, bucket 3", with " of group 7" if `group` is not 0
   /// Returns the bucket in the form that the trace records.
   trace::BucketPlace place(trace::Station station = trace::Station::none) const {
     return {bucket, group, station};

@@ -106,7 +106,7 @@ void choose_devices(World& world, const DeviceOptions& options) {
                may_be_cpu ? "--comm nccl" : "--device " + options.device, none - all.begin(),
                own == 0 ? ": " + cuda::unusable() : "");
   }
-  // Numbers of devices do not show which ranks share a GPU: the launcher may give each rank a
+  // Device indices do not show which ranks share a GPU: the launcher may give each rank a
   // CUDA_VISIBLE_DEVICES of its own.
   const auto sharing = std::ranges::find_if(
       all, [&](const Found& f) { return std::ranges::count(all, f.uuid, &Found::uuid) > 1; });

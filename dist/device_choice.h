@@ -38,7 +38,7 @@ void choose_device(const std::string& device);
 
 /// Returns the number of threads of a rank: `asked` if above 0, else OMP_NUM_THREADS, else the
 /// rank's share of the host's cores. Throws InputError if OMP_NUM_THREADS is used and is not from 1
-/// to 4096. If it is a list, its first number counts.
+/// to 4096. If it is a list, its first number is used.
 int threads_per_rank(int asked, int ranks_on_this_host);
 
 /// The device's type as the flag --device names it: "cpu" or "cuda".

@@ -18,7 +18,7 @@ class RowLayout {
  public:
   /// A table of `rows` rows of `width` elements. Each range ends after a multiple of
   /// `multiple` rows or at the table's end. `multiple` must be divisible by row_multiple(width).
-  /// Throws if a number is not positive, or if `rows` or `width` is 2^31 or more.
+  /// Throws if an argument is not positive, or if `rows` or `width` is 2^31 or more.
   RowLayout(int64_t rows, int64_t width, int64_t ranks, int64_t multiple);
 
   int64_t rows() const { return rows_; }

@@ -36,7 +36,7 @@ struct LayoutParameter {
   std::string name;
   int64_t elements = 0;
   bool shared = false;
-  int64_t block = -1;  // number of the parameter's model block, e.g. its layer; -1: none
+  int64_t block = -1;  // index of the parameter's model block, e.g. its layer; -1: none
 };
 
 struct Range {

@@ -98,7 +98,7 @@ class BlockRunner {
   std::unique_ptr<void, Free> shared_;
   std::string failure_;
 
-  std::vector<Thread> threads_;       // the running block's threads, by number
+  std::vector<Thread> threads_;       // [thread's index in the block]: threads of the running block
   std::vector<Warp> warps_;
   std::vector<uint16_t> arranged_;    // order in which threads begin, or go on after a barrier
   size_t begun_ = 0;

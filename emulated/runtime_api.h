@@ -55,7 +55,7 @@ cudaError_t cudaPeekAtLastError();
 // TESSERA_EMULATED_DEVICES and TESSERA_EMULATED_MULTIPROCESSORS change these numbers.
 // TESSERA_EMULATED_FIRST_DEVICE=n (default 0) changes only the devices' UUIDs: device 0 of the
 // process gets the UUID of the machine's device n, as if CUDA_VISIBLE_DEVICES hid the devices with
-// lower numbers.
+// lower indices.
 
 struct cudaUUID_t {
   char bytes[16];

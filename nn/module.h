@@ -32,7 +32,7 @@ struct NamedParameter {
   std::string name;  // "h.0.attn.c_attn.weight"
   Parameter parameter;
   bool shared = false;  // true: registered under several names; `name` is the first of them
-  int block = -1;       // number of the block (Module::begin_block); -1 before the first block
+  int block = -1;       // index of the block (Module::begin_block); -1 before the first block
 };
 
 struct NamedStatistics {

@@ -90,9 +90,9 @@ class ZeroOptimizer {
   ///  - an invalid stage, bucket size, clip or grad_shard,
   ///  - ordered reduction on ranks with different GPUs or GPU libraries,
   ///  - graphs, if the options, the parameters or the communicator do not allow graphs.
-  /// Throws Error for a missing schedule, for invalid hyper-parameters, for groups without
-  /// group_of, for a parameter whose group does not exist, and for a rule that cannot update a
-  /// parameter of the model.
+  /// Throws Error for a missing schedule, for invalid hyper-parameters, for parameter groups
+  /// without group_of, for a parameter whose group does not exist, and for a rule that cannot
+  /// update a parameter of the model.
   static void check(const nn::Module& model, const UpdateRule& rule, const dist::World& world,
                     const ZeroOptions& options);
 
@@ -107,11 +107,11 @@ class ZeroOptimizer {
   ZeroOptimizer(const ZeroOptimizer&) = delete;
   ZeroOptimizer& operator=(const ZeroOptimizer&) = delete;
 
-  /// This rank's micro-batches of a step, the same number on every rank. begin() begins the first
-  /// micro-batch, and incrementing the iterator begins the next one. backward() or skip() must
-  /// have run in a micro-batch before the next one begins. Dereferencing the iterator changes
-  /// nothing. A micro-batch is open until its backward() or skip(). While micro-batches of two
-  /// optimizers are open on a thread, dropout throws on this thread.
+  /// This rank's micro-batches of a step; every rank has equally many. begin() begins the first
+  /// micro-batch, and incrementing the iterator begins the next one. backward() or skip() must have
+  /// run in a micro-batch before the next one begins. Dereferencing the iterator changes nothing. A
+  /// micro-batch is open until its backward() or skip(). While micro-batches of two optimizers are
+  /// open on a thread, dropout throws on this thread.
   class MicroBatches {
    public:
     class Iterator {
@@ -221,11 +221,11 @@ class ZeroOptimizer {
   /// between the last backward and step(). Collective.
   std::map<std::string, float> gradient_norms();
 
-  /// Adds the parameters of another module as a new group with hyper-parameters `group`. Throws
-  /// unless called between steps. If the call throws on any rank, optimizer and module stay
-  /// unchanged on all ranks. On the CPU, the new gradient sums and, at stages 0 and 1, the new
-  /// gradients are allocated only in the next step. If memory is too small for them, that step
-  /// throws. Collective.
+  /// Adds the parameters of another module as a new parameter group with the hyper-parameters
+  /// `group`. Throws unless called between steps. If the call throws on any rank, optimizer and
+  /// module stay unchanged on all ranks. On the CPU, the new gradient sums and, at stages 0 and 1,
+  /// the new gradients are allocated only in the next step. If memory is too small for them, that
+  /// step throws. Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
 
   /// Returns which rank owns which elements of which parameter. The result is the same on every
@@ -260,7 +260,7 @@ class ZeroOptimizer {
   /// Category::checkpoint. Throws if a step is not finished.
   std::vector<StatePiece> own_state_pieces() const;
   /// Returns the order in which the last micro-batch with data used parameters and completed their
-  /// gradients. Each number is 4 x registration index + ParameterEvent::Kind
+  /// gradients. Each entry is 4 x registration index + ParameterEvent::Kind
   /// (optim/zero/step_state.h). The order is the same for any number of ranks, any stage and any
   /// bucket size. When a run resumes at stage 3, a rank without data in its first micro-batch
   /// follows this order.

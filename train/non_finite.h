@@ -9,8 +9,9 @@ namespace tessera::train {
 /// Runs `forward` without gradients and checks the output of every operation. Returns a text that
 /// names the origin of the first NaN. If an operation computed this NaN from infinities, the text
 /// names the origin of the infinities. If there is no NaN, the text names the origin of the first
-/// infinity. Infinities from the data count only if there are no others. If all outputs are finite,
-/// the text says so. If parameters are sharded over ranks, every rank must call this function.
+/// infinity. The text names infinities from the data only if there are no others. If all outputs
+/// are finite, the text says so. If parameters are sharded over ranks, every rank must call this
+/// function.
 ///
 /// An origin is one of these:
 ///  - an operation, such as "linear with h.3.mlp.c_fc.weight";

@@ -10,8 +10,8 @@
 namespace tessera::train {
 namespace {
 
-// Returns at most `count` tokens, the likeliest first. Equally likely tokens are in order of their
-// numbers.
+// Returns at most `count` tokens, the likeliest first. Equally likely tokens are in ascending
+// order.
 std::vector<int32_t> likeliest(std::span<const float> logits, int64_t count) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);

@@ -21,7 +21,7 @@
 
 namespace tessera::apps {
 
-/// Group "Model": --preset, --layers, --heads, --width, --context, --vocab.
+/// Flags of the group "Model" in --help: --preset, --layers, --heads, --width, --context, --vocab.
 struct ModelOptions {
   std::optional<std::string> preset;  // not given: nano
   std::optional<int64_t> layers, heads, width, context, vocab;
@@ -65,7 +65,7 @@ BatchOptions evaluation_batch(const BatchOptions& options, const TrainDefaults& 
 /// Adds --optimizer adamw|adam|sgd|adagrad.
 FlagOption add_optimizer_option(Flags& app, std::string& optimizer, const std::string& group);
 
-/// Group "Distribution": --bucket-bytes, --reduction.
+/// Flags of the group "Distribution" in --help: --bucket-bytes, --reduction.
 struct BucketOptions {
   std::optional<int64_t> bytes;
   std::string reduction = "ordered";
@@ -79,8 +79,8 @@ void add_overlap_option(Flags& app, std::string& overlap);
 /// Adds --graph on|off to the group "Distribution".
 void add_graph_option(Flags& app, std::string& graph);
 
-/// Group "Memory": --precision, --grad-shard and --offload; for a GPT also --recompute and
-/// --loss-rows.
+/// Flags of the group "Memory" in --help: --precision, --grad-shard and --offload; for a GPT also
+/// --recompute and --loss-rows.
 struct MemoryOptions {
   std::string precision = "fp32";
   std::string grad_shard = "fp32";
@@ -91,7 +91,7 @@ struct MemoryOptions {
 void add_memory_options(Flags& app, MemoryOptions& options);
 void add_recompute_option(Flags& app, MemoryOptions& options);
 void add_loss_rows_option(Flags& app, MemoryOptions& options);
-/// Throws InputError, naming --loss-rows, if the number is negative.
+/// Throws InputError, naming --loss-rows, if the number of rows is negative.
 void check_loss_rows(const MemoryOptions& options);
 /// Adds --device cpu|cuda|auto.
 FlagOption add_device_option(Flags& app, std::string& device);

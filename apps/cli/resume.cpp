@@ -345,7 +345,7 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
 
 // Drops the best evaluation so far if evaluations of this run cannot be compared with it: because a
 // setting that affects evaluations has changed, or because this run measures something else. The
-// second reason counts only if this run saves its best weights. Without --save-best, a run just
+// second reason applies only if this run saves its best weights. Without --save-best, a run just
 // passes the checkpoint's best evaluation on to its own checkpoints.
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;

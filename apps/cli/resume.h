@@ -82,10 +82,10 @@ class Resumed {
   int64_t step() const { return found() ? checkpoint_->manifest().step : 0; }
   int64_t skipped() const { return found() ? checkpoint_->manifest().skipped : 0; }
   /// Returns the number of epochs in the first `done` steps. `steps_per_epoch` is the number of
-  /// steps in an epoch of this run. If --eval-only evaluates a checkpoint, the number that the
-  /// checkpoint records is used instead, because the run that wrote the checkpoint may have had
-  /// batches of another size. Returns nullopt if such a checkpoint records no number, for instance
-  /// because it was imported.
+  /// steps in an epoch of this run. If --eval-only evaluates a checkpoint, the steps per epoch that
+  /// the checkpoint records are used instead, because the run that wrote the checkpoint may have
+  /// had batches of another size. Returns nullopt if such a checkpoint does not record its steps
+  /// per epoch, for instance because it was imported.
   std::optional<double> epochs(int64_t done, int64_t steps_per_epoch) const;
   /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the run keeps the
   /// number of threads in the checkpoint, because the bits of the results depend on this number.

@@ -22,7 +22,7 @@ namespace tessera::apps {
 
 struct RunOptions {
   std::string data;
-  bool verify_data = false;  // true: ranks compare their inputs completely, not only at 64 places
+  bool verify_data = false;  // true: ranks compare whole inputs, not 64 blocks or images of each
 
   int stage = 2;
   int64_t bucket_bytes = 0;

@@ -28,8 +28,8 @@ int64_t slots_of(const std::vector<Host>& hosts);
 /// index is then computed from the rank, because mpirun by default fills one host after the other.
 size_t host_of(const std::vector<Host>& hosts, int rank, const std::string& name);
 
-/// Returns `hosts` with one slot less for each index in `places`. An index may occur repeatedly.
-/// Hosts without slots are removed.
+/// Returns `hosts` with fewer slots. Each entry of `places` is an index in `hosts` and takes one
+/// slot from that host. An index may occur repeatedly. Hosts without slots are removed.
 std::vector<Host> without_places(std::vector<Host> hosts, const std::vector<size_t>& places);
 
 }  // namespace tessera::apps

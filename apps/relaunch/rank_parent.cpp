@@ -80,7 +80,8 @@ class LastResort {
 
   /// Must be called when the child has ended. The child may be a wrapper, and the program that the
   /// wrapper started may still run. So if this object has sent SIGTERM, waits until all processes
-  /// of the child's group have ended. Kills the group `last_patience_s` seconds after SIGUSR2 came.
+  /// of the child's process group have ended. Kills the process group `last_patience_s` seconds
+  /// after SIGUSR2 came.
   void await_group() {
     while (sent_ == SIGTERM && ::kill(-child_, 0) == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -93,7 +94,8 @@ class LastResort {
   static constexpr int patience_s = 60;
   static constexpr int last_patience_s = 70;
 
-  // Signals the child's group, because the child may be a wrapper that has started the program.
+  // Signals the child's process group, because the child may be a wrapper that has started the
+  // program.
   void send(int signal, int after_s) {
     sent_ = signal;
     std::fputs(fmt::format("relaunch: rank {} has not handled SIGUSR2 in {} s and gets {}\n", rank_,

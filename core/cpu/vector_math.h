@@ -17,7 +17,8 @@ namespace tessera {
 
 /// a * b + c, rounded once if the program is compiled for processors with FMA. Loops call this
 /// function, because the compiler may fuse a plain a * b + c in a vectorised loop's body but not in
-/// the loop's remainder. The bits of a result would then depend on its place in the loop.
+/// the loop's remainder. The bits of a result would then depend on the result's position in the
+/// loop.
 inline float multiply_add(float a, float b, float c) {
 #ifdef FP_FAST_FMAF
   return std::fma(a, b, c);

@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(walk_threads)
 
 }  // namespace detail
 
-/// Calls body(element, places) for every element of the walk, with one thread for each element.
+/// Calls body(element, places_of(walk, element)) for every element of the walk, with one thread for
+/// each element.
 template <class Body>
 void map_walk(const Context& context, const char* name, const BroadcastWalk& walk, Body body) {
   const int64_t elements = walk.elements();

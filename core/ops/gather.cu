@@ -19,7 +19,7 @@ FaultKind fault_of(Picking picking) {
   return FaultKind::gather_index;
 }
 
-/// The lines, the index, and the place to report an index out of range, for both kernels.
+/// The lines and the index, for both kernels. An index out of range is reported to `fault`.
 struct IndexedLines {
   Lines lines;
   const int32_t* index;

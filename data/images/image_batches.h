@@ -78,8 +78,8 @@ class TrainingBatches : public ImageBatches {
   /// Returns the index, in the set, of the image that is sample `sample` of a step's global batch.
   /// Throws for a sample beyond the global batch.
   int64_t index_of(int64_t step, int64_t sample) const;
-  /// Returns the number of a micro-batch among this rank's batches, from 0 in reading order. Throws
-  /// for a micro-batch of another rank or of another size.
+  /// Returns the position of a micro-batch among this rank's batches, from 0 in reading order.
+  /// Throws for a micro-batch of another rank or of another size.
   int64_t number_of(const MicroBatch& micro) const;
   /// Prepares a micro-batch of any rank on the calling thread, and copies it to the default device.
   ImageBatch read(const MicroBatch& micro) const;

@@ -21,8 +21,8 @@
 //  - A user's items are drawn without repetition. In each draw, the probability of the item at
 //    place r is in proportion to 1 / (r + 1 + m / 20).
 //
-// Every number depends only on the options and on its user, item or pair. All numbers are computed
-// in integers or by correctly rounded operations. So every machine draws the same ratings.
+// Every drawn value depends only on the options and on its user, item or pair. All values are
+// computed in integers or by correctly rounded operations. So every machine draws the same ratings.
 #pragma once
 
 #include <cstdint>

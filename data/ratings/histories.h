@@ -51,7 +51,8 @@ class Histories {
   int64_t longest_ = 0;
 };
 
-/// Returns how error messages name a user: by ids[user] or, if `ids` is empty, by the number.
+/// Returns how error messages name a user: by ids[user] or, if `ids` is empty, by the number
+/// `user`.
 std::string name_of_user(std::span<const std::string> ids, int32_t user);
 
 }  // namespace tessera::data

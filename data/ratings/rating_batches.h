@@ -75,8 +75,8 @@ class RatingBatches {
   /// beyond the global batch.
   int64_t index_of(int64_t step, int64_t sample) const;
   /// Returns the item that is drawn as a negative of an interaction: an item that the user does not
-  /// have in training. `interaction` is an index, as from index_of(); `number` is in
-  /// [0, negatives). Each epoch draws new negatives.
+  /// have in training. `interaction` is an index, as from index_of(). `number`, in [0, negatives),
+  /// tells the negatives of an interaction apart. Each epoch draws new negatives.
   int32_t negative(int64_t epoch, int64_t interaction, int64_t number) const;
 
   /// Reads a micro-batch into `into`, a batch in host memory of the sizes that sizes() returns.

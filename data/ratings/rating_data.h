@@ -48,7 +48,7 @@ struct RatingData {
   std::string format;  // movielens, csv, inter, columns or drawn
   Ratings train = {};
   Ratings validation = {};
-  std::vector<std::string> user_ids = {};  // the id of each user number
+  std::vector<std::string> user_ids = {};  // user_ids[u] is the id of user u
   std::vector<std::string> item_ids = {};
   bool has_ratings = true;  // false: every rating's value is 1
   std::string split = {};   // as in the options
@@ -64,7 +64,7 @@ struct RatingData {
 ///  - if none of the formats above is found,
 ///  - if a line is malformed (the message has file and line),
 ///  - if `columns` is invalid or is given without a path,
-///  - if a number in `drawn` is out of range,
+///  - if a value in `drawn` is out of range,
 ///  - if the split is invalid, or needs times but the ratings have none,
 ///  - if the split leaves nothing to train on,
 ///  - if the split is not "none" and leaves nothing to validate.

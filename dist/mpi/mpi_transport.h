@@ -33,7 +33,7 @@ class MpiTransport {
   int rank() const { return channel_.rank; }
   int size() const { return channel_.size; }
   const std::string& group() const { return channel_.group; }
-  /// Converts a rank of this transport to its number in the job.
+  /// Converts a rank of this transport to the rank's number among the ranks of the job.
   int job_rank(int rank_here) const { return channel_.job_rank(rank_here); }
 
   /// Makes a transfer in flight throw. May be called from any thread.
@@ -42,8 +42,8 @@ class MpiTransport {
   void set_timeout(double seconds);
   double timeout_s() const { return static_cast<double>(channel_.timeout_ns) / 1e9; }
 
-  /// Describes the next call and sets its number. The call throws if another rank makes a different
-  /// call.
+  /// Describes the next call and sets CallHeader::number. The call throws if another rank makes a
+  /// different call.
   void begin(CallHeader call);
   /// Header bytes that this rank has sent since the last begin().
   int64_t header_bytes_sent() const { return header_bytes_sent_; }

@@ -40,8 +40,9 @@ class Communicator {
 
   /// Throws if an earlier call has failed or the arguments are wrong. Does not communicate.
   void check(const Call& call) const;
-  /// Runs the calls of one group. Throws if a call is in flight on another thread, if an earlier
-  /// call has failed, or if the calls of other ranks do not match or are not made in time.
+  /// Runs this communicator's calls of one NCCL group (ncclGroupStart to ncclGroupEnd), or a single
+  /// call. Throws if a call is in flight on another thread, if an earlier call has failed, or if
+  /// the calls of other ranks do not match or are not made in time.
   void run(std::span<const Call> calls);
   /// Makes a call in flight fail if it still waits for other ranks, and tells the other ranks that
   /// this rank will make no more calls. Then waits, like NCCL, until all graphs with captured calls

@@ -47,7 +47,7 @@ struct GroupedCall {
   cudaStream_t stream;
 };
 
-// The calling thread's group.
+// The calling thread's group of calls.
 struct Group {
   int depth = 0;  // calls of ncclGroupStart without their ncclGroupEnd; 0 outside of a group
   std::vector<GroupedCall> calls;

@@ -64,8 +64,8 @@ class Activations {
 
   int64_t peak() const { return alive_.peak(); }
 
-  /// Counts the forward of a block. If the forward is recorded, the tensors that backward needs
-  /// stay alive. The block frees its input, except for the part that `kept` names.
+  /// Counts the tensors of a block's forward. If the forward is recorded, the tensors that backward
+  /// needs stay alive. The block frees its input, except for the part that `kept` names.
   void block(int64_t l, bool recorded, InputKept kept) {
     norm(l, "ln_1", l > 0 ? "sum_1" : "", recorded);
     if (l > 0 && kept != InputKept::input) end_input(l, kept == InputKept::nothing);
@@ -152,8 +152,8 @@ class Activations {
     if (l > 0) end(l, "sum_1");
   }
 
-  /// Counts the backward of a block whose forward was not recorded. Backward recomputes the forward
-  /// first.
+  /// Counts the tensors of the backward of a block whose forward was not recorded. Backward
+  /// recomputes the forward first.
   void block_backward_again(int64_t l) {
     block(l, true, InputKept::input);
     end(l, "update");
@@ -176,8 +176,8 @@ class Activations {
     (alive_.end(of(l, names)), ...);
   }
 
-  /// Counts a dropout. Dropout writes a new tensor. Then dropout's input is freed, and the new
-  /// tensor gets the input's name.
+  /// Counts the tensors of a dropout. Dropout writes a new tensor. Then dropout's input is freed,
+  /// and the new tensor gets the input's name.
   void dropped(const std::string& name) {
     alive_.begin("dropped", s_.x);
     alive_.replace(name, "dropped");
@@ -190,7 +190,7 @@ class Activations {
     if (!recorded) end(l, name + " statistics");
   }
 
-  /// Counts the backward of dropout and of the projection into the residual stream.
+  /// Counts the tensors of the backward of dropout and of the projection into the residual stream.
   void sublayer_backward(const char* gradient, int64_t bytes) {
     if (dropout_) alive_.begin("d dropped", s_.x);
     alive_.begin(gradient, bytes);

@@ -173,9 +173,9 @@ class Tape {
   /// Place (b, k) of the result is the product of a left row and a right row. The kernel sorts the
   /// `places` places by the row that they use on this side. The workspace has rows + 1 offsets, and
   /// for each place
-  ///   - on the CPU, the number of its row on the other side, and the gradient of its product;
+  ///   - on the CPU, the index of its row on the other side, and the gradient of its product;
   ///   - on CUDA, its number b K + k; if the dtype is not f32, the gradient of its product in f32;
-  ///     and if `repeated` is true, the number of its row in the left table.
+  ///     and if `repeated` is true, the index of its row in the left table.
   /// `repeated` is true if the left side is a table and K > 1: all places of one b use the same row
   /// of the left table.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
@@ -196,7 +196,7 @@ class Tape {
     return shape;
   }
 
-  // Backward sorts the lookups by table row. The sort stores rows + 1 offsets, and one number for
+  // Backward sorts the lookups by table row. The sort stores rows + 1 offsets, and one index for
   // each lookup.
   Value rows_of_table(const Entries& table, const Shape& shape, int64_t width,
                       const Shape& indices) {
@@ -219,7 +219,7 @@ class Tape {
   ///   - in training, for each index, the position of its row among the copied rows. The gradient's
   ///     closure keeps these positions;
   ///   - in an evaluation that fetches rows, the positions and the rows, and during the lookup also
-  ///     a set of the row numbers.
+  ///     a set of the row indices.
   void look_up(const Entries& table, const Shape& indices, int64_t width,
                std::vector<Memory>& kept, std::vector<Value>& looked_up) {
     if (tape_.training() && table.distinct > 0) {

@@ -35,8 +35,8 @@ TESSERA_KERNEL(fold_rows, const RowList& sums, int64_t fresh, const RowList& val
 struct TouchedBlocks {
   Tensor sums;    // f32 (>= m, C): gradient sums
   Tensor slots;   // i32 (m): for each touched row, its row in `sums`
-  Tensor rows;    // i32 (m): numbers of the touched rows, ascending
-  Tensor blocks;  // i64 (b): numbers of the blocks, ascending
+  Tensor rows;    // i32 (m): indices of the touched rows, ascending
+  Tensor blocks;  // i64 (b): indices of the blocks, ascending
   Tensor first;   // i32 (b): for each block, the index in `rows` of its first touched row
   int64_t row_count = 0;
   int64_t block_count = 0;

@@ -11,7 +11,7 @@ namespace {
 template <class T>
 struct Sgd {
   float* parameters;
-  float* momentum;  // nullptr if no group has momentum
+  float* momentum;  // nullptr if no parameter group has momentum
   const T* gradients;
 
   static __device__ void apply(const UpdateHyper& hyper, float& p, float& b, float gradient) {

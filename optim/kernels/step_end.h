@@ -17,7 +17,7 @@ namespace tessera {
 /// the index in `values` of the table's first sum.
 struct BlockSums {
   struct Segment {              // one parameter; all shards of its bucket are equally large
-    int64_t begin = 0;          // number of the parameter's first block
+    int64_t begin = 0;          // the parameter's first block, numbered over all parameters
     int64_t first = 0;          // index of the parameter's first block in the bucket
     int64_t shard_blocks = 0;   // number of blocks in a rank's shard of the bucket
     int64_t shard_first = 0;    // index of the shard's first block in the block sums of one rank

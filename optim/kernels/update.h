@@ -22,8 +22,8 @@ struct UpdateSegment {
   int group = 0;
 };
 
-/// Hyper-parameters of one group for one step. They are plain data, so that they can be copied to
-/// the device.
+/// Hyper-parameters of one parameter group for one step. They are plain data, so that they can be
+/// copied to the device.
 struct UpdateHyper {
   float learning_rate = 0;
   float beta1 = 0;              // Adam; for SGD the momentum

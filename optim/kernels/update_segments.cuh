@@ -1,5 +1,6 @@
 // Shared by the update rules on CUDA. Segments and hyper-parameters are in device memory, and each
-// thread looks up the segment of its elements. So one launch updates all segments of all groups.
+// thread looks up the segment of its elements. So one launch updates all segments of all parameter
+// groups.
 #pragma once
 
 #include <algorithm>

@@ -24,7 +24,7 @@ inline void check_update(std::string_view rule, const Tensor& parameters,
   }
 }
 
-/// True if any group has momentum. SGD then reads the momentum buffer.
+/// True if any parameter group has momentum. SGD then reads the momentum buffer.
 inline bool any_momentum(std::span<const UpdateHyper> groups) {
   return std::any_of(groups.begin(), groups.end(),
                      [](const UpdateHyper& hyper) { return hyper.beta1 != 0; });

@@ -18,7 +18,7 @@ struct PlanParameter {
   std::string name;
   int64_t elements = 0;
   bool shared = false;  // tied: used under two names
-  int64_t block = -1;   // number of the block (Module::begin_block); -1: in no block
+  int64_t block = -1;   // index of the block (Module::begin_block); -1: in no block
   DType dtype = DType::f32;
   bool trainable = true;
   nn::BackwardReads backward_reads = nn::BackwardReads::always;

@@ -127,7 +127,8 @@ std::vector<int64_t> table_pieces(const PlanInput& input, const PlanParameter& t
 
 TableCalls table_calls(const PlanInput& input, const PlanParameter& table) {
   TableCalls calls;
-  // Each exchange of rows takes three calls: for the rows' counts, numbers and values.
+  // Each exchange of rows takes three calls: for the numbers of rows, for the row indices and for
+  // the rows' values.
   if (input.stage == 3) calls.micro_step += 3 * table.lookups;
   if (!table.trainable) return calls;
   calls.micro_step += 3;
@@ -258,7 +259,7 @@ double expected_rows(int64_t rows, int64_t lookups, const RowDistribution& distr
 RowCounts expected_counts(const PlanInput& input, const PlanParameter& table, int64_t rank,
                           int64_t lookups, const RowDistribution& distribution) {
   // Assumes that a rank owns the same share of the looked-up rows as of all rows. This holds if row
-  // numbers are hashes.
+  // indices are hashes.
   const int64_t own = plan_row_layout(input, table).owned(rank).size();
   const double share = static_cast<double>(own) / static_cast<double>(table.rows);
   const double distinct = std::min(expected_rows(table.rows, lookups, distribution),

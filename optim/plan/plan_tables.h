@@ -27,7 +27,7 @@ struct TableMemory {
   CheckedInt sums = 0;
   CheckedInt masters = 0;
   CheckedInt state = 0;
-  CheckedInt device_rows = 0;  // row numbers and buffers of rows, on the device that computes
+  CheckedInt device_rows = 0;  // row indices and buffers of rows, on the device that computes
   CheckedInt host_rows = 0;    // lists and counts of rows, on the host
   CheckedInt crossing = 0;     // offload: copies of gradient sums and weights on the host
   CheckedInt blocks = 0;       // the number of block sums that the norm's buffer must hold

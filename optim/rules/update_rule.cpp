@@ -57,7 +57,8 @@ UpdateHyper Sgd::hyper(int64_t step, const GroupOptions& group) const {
   UpdateHyper hyper;
   hyper.learning_rate = group.learning_rate.value_or(learning_rate);
   hyper.beta1 = group.beta1.value_or(momentum);
-  // Checked here too, so that an invalid group throws when it is added, not in its first update.
+  // Checked here too, so that an invalid parameter group throws when it is added, not in its first
+  // update.
   check_momentum(hyper, momentum != 0);
   hyper.weight_decay = group.weight_decay.value_or(weight_decay);
   hyper.nesterov = nesterov;

@@ -94,8 +94,8 @@ void RowFetch::start(const Tensor& own) {
                            exchange_counts(counts_.by_owner(), counts_.by_source(), 1),
                            info_.call(traffic(dist::Traffic::rows)));
   const int64_t first = info_.own().begin;
-  // The communicator runs this copy after it has received the row numbers, and before it sends the
-  // copied values. So this function need not wait for the row numbers.
+  // The communicator runs this copy after it has received the row indices, and before it sends the
+  // copied values. So this function need not wait for the row indices.
   communicator_.run([asked_rows, asked_values, own, first, asked] {
     kernels::copy_rows(current_context(own.device()), RowList{asked_values},
                        RowList{own, asked_rows.view({asked}), first}, asked);

@@ -1,8 +1,8 @@
 // Exchanges rows of a row-sparse table between the ranks that use them and the ranks that own them.
 // First, all ranks exchange counts, in host memory: how many rows each rank sends to each owner, or
-// requests from that owner. Then the ranks send row numbers to the owners. Last, gradients are sent
+// requests from that owner. Then the ranks send row indices to the owners. Last, gradients are sent
 // to the owners, or parameter values are sent by the owners. In a step, the bytes of counts and of
-// row numbers are added to Traffic::rows. RowGather gets the counts from its caller, and sends rows
+// row indices are added to Traffic::rows. RowGather gets the counts from its caller, and sends rows
 // from their owners to all ranks.
 #pragma once
 
@@ -61,7 +61,7 @@ class RowFetch {
   /// of all ranks. rows[i] has slot first_slot + i: finish() writes the values of rows[i] to this
   /// row of `to`.
   void request(std::span<const int32_t> rows, int64_t first_slot, Purpose purpose = Purpose::step);
-  /// Sends the row numbers to the owners, and starts the exchange of values. Waits for the counts,
+  /// Sends the row indices to the owners, and starts the exchange of values. Waits for the counts,
   /// not for the values. `own`: the values of all rows that this rank owns.
   void start(const Tensor& own);
   /// Adds to total.asked the number of rows that this rank requests from other ranks in this fetch.
@@ -87,7 +87,7 @@ class RowFetch {
   dist::Work arrived_;
 };
 
-/// Sends the touched rows of a step to every rank: the row numbers, and for each row its gradient
+/// Sends the touched rows of a step to every rank: the row indices, and for each row its gradient
 /// sum or its updated values. A gather allocates buffers if there are none yet, or if `most`
 /// exceeds their size.
 class RowGather {

@@ -90,7 +90,7 @@ class TableGradients {
   bool begun_ = false;  // begin_backward() was called in this micro-step
   // Used only with several ranks:
   std::optional<RowCountsOfRanks> counts_;
-  Tensor outgoing_;       // the gradient rows to send, in ascending order of row number
+  Tensor outgoing_;       // the gradient rows to send, in ascending order of row index
   Tensor incoming_rows_;  // i32
   Tensor incoming_values_;
   dist::Work arrived_;

@@ -111,7 +111,7 @@ class TableValues {
   Tensor values_;  // [held rows, width]
   Phase phase_ = Phase::evaluation;
   LookedUpRows current_;
-  Tensor device_rows_;             // on a GPU: i32 [n], numbers of the rows that are being copied
+  Tensor device_rows_;             // on a GPU: i32 [n], indices of the rows that are being copied
   std::optional<RowFetch> fetch_;  // fetches for current_ and for evaluations
   dist::HostBuffer rounds_;        // i64 [ranks]: each rank's number of fetches in an evaluation
   // Rows prefetched for the next micro-batch. next_, next_fetch_ and used_ are empty until the

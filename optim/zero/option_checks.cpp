@@ -10,8 +10,8 @@
 namespace tessera::optim {
 namespace {
 
-// A rule throws for hyper-parameters that it cannot use. The error is thrown again with the group's
-// number, which the rule does not know.
+// A rule throws for hyper-parameters that it cannot use. The error is thrown again with the number
+// of the parameter group, which the rule does not know.
 UpdateHyper hyper_of(const std::string& whose, const UpdateRule& rule, const GroupOptions& options,
                      int group) {
   try {

@@ -9,8 +9,8 @@
 
 namespace tessera::optim {
 
-/// Returns the group of each parameter. Throws Error if there are groups but no group_of, or if a
-/// parameter's group does not exist.
+/// Returns each parameter's group of hyper-parameters, as group_of (ZeroOptions) gives it. Throws
+/// Error if there are groups but no group_of, or if a parameter's group does not exist.
 std::vector<int> groups_of(const ZeroOptions& options,
                            const std::vector<nn::NamedParameter>& parameters);
 /// Throws Error for hyper-parameters that are outside their valid range or that a rule cannot use.

@@ -25,7 +25,8 @@ Tensor flat_buffer(dist::Communicator& communicator, int64_t elements, DType dty
 Tensor uninitialised_buffer(dist::Communicator& communicator, const Shape& shape, DType dtype,
                             Category category);
 
-/// A parameter with its group and its index in the optimizer.
+/// A parameter, its group of hyper-parameters (ZeroOptions::groups), and its index in the
+/// optimizer.
 struct PlacedParameter {
   nn::NamedParameter named;
   int group = 0;

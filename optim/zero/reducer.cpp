@@ -12,8 +12,8 @@
 namespace tessera::optim {
 namespace {
 
-// Returns a parameter's index in its bucket. The parameters of a bucket have consecutive numbers in
-// descending order.
+// Returns a parameter's index in its bucket. The parameters of a bucket have consecutive indices in
+// the partition, in descending order.
 size_t position(const Partition& partition, int parameter) {
   const auto& bucket = partition.bucket(partition.layout().slot(parameter).bucket);
   return static_cast<size_t>(bucket.parameters.front() - parameter);
@@ -187,7 +187,7 @@ void Reducer::backward(const Tensor& loss, float scale) {
 }
 
 void Reducer::note_data(const Tensor& loss) {
-  // A rank that only repeats the last micro-batch of the step must not count it a second time.
+  // A rank that only repeats the last micro-batch must not record its loss and statistics again.
   if (!micro_step_.contributes) return;
   notes_.record.set_loss(micro_step_.index, loss);
   notes_.statistics.keep(micro_step_.index);

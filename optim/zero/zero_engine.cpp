@@ -303,7 +303,7 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
   ++failures_;
   failed_step_ = failed;
   update_counts_ =
-      launched.update_counts;  // undoes the counts of this step and of later, skipped steps
+      launched.update_counts;  // without the updates of this step and of later, skipped steps
   values_.stop_skipping();
   if (!std::isfinite(values.loss)) {
     throw NonFiniteError(fmt::format("step {}: the loss is not finite ({})", step_number(failed),

@@ -34,8 +34,9 @@ class ZeroEngine {
  public:
   ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::World& world);
 
-  /// Adds a model's parameters and running statistics; groups[i] is the group of parameters[i].
-  /// Collective. If the call fails on one rank, for instance for lack of memory:
+  /// Adds a model's parameters and running statistics; groups[i] is the group of hyper-parameters
+  /// (ZeroOptions::groups) of parameters[i]. Collective. If the call fails on one rank, for
+  /// instance for lack of memory:
   ///  - The first call of an engine throws on that rank only.
   ///  - Later calls throw on every rank. Parameters of earlier calls stay as they were; the new
   ///    parameters have lost their values.

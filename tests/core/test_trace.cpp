@@ -152,10 +152,11 @@ TEST_CASE("arrows lead from a gradient to its exchange and its update") {
                      int64_t group, Station station) {
     return Event{name, track, begin, end, "", {bucket, group, station}};
   };
-  // Bucket 1 of group 0 has two micro-steps, so it has two arrows. Its first exchange begins after
-  // the second gradient is ready. Bucket 1 of group 9 has one arrow, which leads from the gradient
-  // directly to the update. This bucket has no exchange, as in a run without mpirun. No arrow leads
-  // to the exchange after the update, or to the wait.
+  // Groups 0 and 9 are two sets of parameters. Bucket 1 of group 0 has two micro-steps, so it has
+  // two arrows. Its first exchange begins after the second gradient is ready. Bucket 1 of group 9
+  // has one arrow, which leads from the gradient directly to the update. This bucket has no
+  // exchange, as in a run without mpirun. No arrow leads to the exchange after the update, or to
+  // the wait.
   const std::vector<Event> events{
       at("ready", Track::buckets, 10'000, 10'000, 1, 0, Station::ready),
       at("ready", Track::buckets, 20'000, 20'000, 1, 0, Station::ready),

@@ -41,8 +41,8 @@ TEST_CASE("the first difference between two ranks' machines is named, with both 
         "rank 2 has NCCL 22700, rank 0 has NCCL 22809");
 }
 
-/// Returns the algorithm chosen for a pass over `images` images. Each case must use a different
-/// number of images, because the process keeps every choice until it ends.
+/// Returns the algorithm chosen for a pass over `images` images. Each run of a test case must use a
+/// different number of images, because the process keeps every choice until it ends.
 cuda::ConvolutionChoice choice_for(int64_t images, Conv2dPass pass) {
   const Conv2dSizes sizes = conv2d_sizes({images, 6, 6, 4}, {8, 4, 3, 3}, {});
   const Context context = test_context();

@@ -23,8 +23,8 @@ struct World {
   int before() const { return (rank + size - 1) % size; }
 };
 
-// A communicator of all ranks. Each case makes a new one, because a communicator that has failed is
-// unusable.
+// A communicator of all ranks. Each test case makes its own, because a communicator that has failed
+// is unusable.
 class Comm {
  public:
   Comm() {

@@ -145,8 +145,8 @@ void plan(const GptStep& step) {
 }
 
 TEST_CASE("the plan of a GPT's step looks up exactly the products that the step computes") {
-  // Tests logits in one chunk and in several chunks, with an odd vocabulary. Each case has another
-  // width, so that no other case has asked about its products before.
+  // Tests logits in one chunk and in several chunks, with an odd vocabulary. Each iteration has
+  // another width, so that no earlier iteration has asked about its products.
   int64_t width = 40;
   for (const bool plan_first : {true, false}) {
     for (const int64_t chunk_rows : {0, 24}) {

@@ -29,7 +29,7 @@ class NotingCommunicator : public ForwardingCommunicator {
     return ForwardingCommunicator::exchange(input, contributors, std::move(receive), call);
   }
 
-  using Bucket = std::pair<int64_t, int64_t>;  // group, and number of the bucket within the group
+  using Bucket = std::pair<int64_t, int64_t>;  // group of parameters, index of the bucket in it
   std::vector<Bucket> sent;
   std::function<void()> at_first = [] {};  // called for the first bucket of a step
 };

@@ -1,5 +1,5 @@
-// Tests the optimizer's interface on several ranks: state, groups, parameters without gradient,
-// dropout, misuse.
+// Tests the optimizer's interface on several ranks: state, parameter groups, parameters without
+// gradient, dropout, misuse.
 #include <cmath>
 
 #include "core/random.h"
@@ -232,8 +232,8 @@ TEST_CASE("a group is checked only with the rules that update its parameters") {
   const optim::UpdateRule plain = optim::Sgd{};  // has no state for a group's momentum
   const optim::UpdateRule adamw = optim::AdamW{};
   const dist::World world = lone_world();
-  // Makes an optimizer with a momentum in group 1. If `tables` is true, group 1 consists of the
-  // row-sparse tables. If `tables` is false, group 1 consists of all other parameters.
+  // Makes an optimizer with a momentum in parameter group 1. If `tables` is true, group 1 consists
+  // of the row-sparse tables. If `tables` is false, group 1 consists of all other parameters.
   const auto make = [&](bool tables, const optim::UpdateRule& rule,
                         const optim::UpdateRule& table_rule) {
     TableModel model(TableRun{});

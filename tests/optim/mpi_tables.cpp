@@ -1,6 +1,6 @@
 // Tests row-sparse tables beside dense parameters. Bits must be equal for any number of ranks, any
-// stage and any bucket size. Some cases compare with a dense table, which must have the same bits.
-// Memory and traffic must equal the plan.
+// stage and any bucket size. Some test cases compare with a dense table, which must have the same
+// bits. Memory and traffic must equal the plan.
 #include <functional>
 
 #include "optim/plan/plan.h"

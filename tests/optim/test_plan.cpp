@@ -277,7 +277,7 @@ TEST_CASE("plan: ranks that save exchange texts, for which a save frees its buck
   const int64_t without = plan(input, 0).communication;
   input.checkpoints = true;
   CHECK(plan(input, 0).communication == without + 2 * (65'536 + 8));
-  input.saves = true;  // only the larger counts: the bucket in f32, not the texts
+  input.saves = true;  // only the larger is planned: the bucket in f32, not the texts
   CHECK(plan(input, 0).communication == without + 40'448 * 4);
   input.parameters[0].elements = 512;
   CHECK(plan(input, 0).communication == without - 156 * 8 + 2 * (65'536 + 8));

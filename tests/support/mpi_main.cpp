@@ -1,6 +1,6 @@
-// The main function of test programs that run under mpirun. Every rank runs the same cases in the
-// same order. Rank 0 always prints its report. Every other rank prints its report only if one of
-// its cases failed. The exit status is the largest status of all ranks.
+// The main function of test programs that run under mpirun. Every rank runs the same test cases in
+// the same order. Rank 0 always prints its report. Every other rank prints its report only if one
+// of its cases failed. The exit status is the largest status of all ranks.
 #define CATCH_CONFIG_EXTERNAL_INTERFACES  // for the listener below
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"

@@ -1,5 +1,5 @@
-// Cases for the tests of pooling, and a loop over all windows for the reference implementations in
-// these tests.
+// Shapes and options for the tests of pooling, and a loop over all windows for the reference
+// implementations in these tests.
 #pragma once
 
 #include <ostream>

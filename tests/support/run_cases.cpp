@@ -22,7 +22,7 @@ int run_cases(int argc, char** argv) {
     warnings = static_cast<Catch::WarnAbout::What>(warnings | unmatched);
   }
 #if !__has_include(<catch2/catch_all.hpp>)
-  // Given an invalid pattern, version 2 would run no case and return 0.
+  // Given an invalid pattern, version 2 would run no test case and return 0.
   const auto& invalid = session.config().testSpec().getInvalidArgs();
   if (!invalid.empty()) {
     std::fprintf(stderr, "\"%s\" is not a valid selection of test cases\n", invalid[0].c_str());

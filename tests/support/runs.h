@@ -14,10 +14,11 @@ struct RunCase {
   std::vector<int> dims;
 };
 
-/// Returns cases with runs of contiguous elements, of strided elements, and over dimensions that
-/// are not adjacent. The CPU reads runs in strips of 64 elements (core/ops/run_strips.h). On CUDA,
-/// a warp handles a contiguous run of at most 1024 elements, and a block handles a longer run
-/// (core/ops/run_threads.cuh). Some runs are shorter than these limits, and some longer.
+/// Returns shapes and reduced dimensions that give runs of contiguous elements, of strided
+/// elements, and over dimensions that are not adjacent. The CPU reads runs in strips of 64 elements
+/// (core/ops/run_strips.h). On CUDA, a warp handles a contiguous run of at most 1024 elements, and
+/// a block handles a longer run (core/ops/run_threads.cuh). Some runs are shorter than these
+/// limits, and some longer.
 inline std::vector<RunCase> run_cases() {
   return {{{7}, {0}},
           {{3, 65}, {1}},

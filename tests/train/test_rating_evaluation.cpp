@@ -346,9 +346,9 @@ TEST_CASE("popularity ranks by how many users have an item, and leaves out what 
   // Three users have item 2, two have item 0, one has item 1, one has item 3, and none has item 4.
   const Histories training(pairs({{0, 2}, {1, 2}, {2, 2}, {1, 0}, {2, 0}, {0, 1}, {1, 3}}), 4, 5);
   CHECK(RankingTask(training, pairs({{3, 2}}), {}).popularity().mrr == 1);
-  // For user 3, items 2, 0 and 1 rank before item 3. (Items 1 and 3 have one user each, so the
-  // lower number ranks first.) User 0 already has items 1 and 2, so only item 0 ranks before item
-  // 3.
+  // For user 3, items 2, 0 and 1 rank before item 3. (Items 1 and 3 have one user each, so the item
+  // with the lower index ranks first.) User 0 already has items 1 and 2, so only item 0 ranks
+  // before item 3.
   CHECK(RankingTask(training, pairs({{3, 3}}), {}).popularity().mrr == 0.25f);
   CHECK(RankingTask(training, pairs({{0, 3}}), {}).popularity().mrr == 0.5f);
   const RankingTask task(training, pairs({{0, 3}, {3, 4}, {3, 2}}), {.k = 1});

@@ -37,7 +37,7 @@ models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType
 /// Throws if an upper bound of activations and workspace does not fit into int64.
 void check_size(const PlannedRatings& ratings) {
   using optim::CheckedInt;
-  // An upper bound of the bytes for each of the samples * items * width values, and for each place
+  // An upper bound of the bytes for each of the samples * items * width values, and for each item
   // of a sample's history.
   constexpr int64_t more_than_all = 1 << 8;
   const models::RecommenderConfig& config = ratings.config;

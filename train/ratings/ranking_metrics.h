@@ -26,7 +26,7 @@ RankingQuality ranking_quality(std::span<const int64_t> places, int64_t k);
 /// Returns the place of each held-out item. The candidates for such an item are all other items
 /// except those in `excluded`. Other held-out items are candidates, too. A candidate ranks before
 /// the held-out item if the candidate's score is higher or NaN. Of two items with equal scores, the
-/// item with the lower number ranks first. If the held-out item's own score is NaN, all candidates
+/// item with the lower index ranks first. If the held-out item's own score is NaN, all candidates
 /// rank before the item. `held_out` and `excluded` must not have an item in common. Reads all
 /// scores once, however many items are held out.
 std::vector<int64_t> places_in_catalogue(std::span<const float> scores,

@@ -36,7 +36,7 @@ void for_each_own_batch(int64_t batches, const dist::World& world, Body&& body) 
   }
 }
 
-/// Sums the results over ranks. Each number is 0 on all ranks except one, so that the sum is exact,
+/// Sums the results over ranks. Each result is 0 on all ranks except one, so that the sum is exact,
 /// and a NaN stays a NaN.
 std::vector<float> brought_together(const std::vector<float>& own, const dist::World& world) {
   const Tensor sums = Tensor::from({std::ssize(own)}, own);

@@ -151,7 +151,8 @@ EventFile::EventFile(const std::string& folder, int64_t first_step, std::optiona
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   const auto seconds = static_cast<int64_t>(seconds_now());
-  // The names of files that are created in the same second differ in the process id or the number.
+  // The names of files that a host creates in the same second differ in the process id or in
+  // `number`.
   for (int number = 0; number < 1000 && descriptor_ < 0; ++number) {
     path_ = (std::filesystem::path(folder) / fmt::format("events.out.tfevents.{:010}.{}.{}.{}",
                                                          seconds, host.data(), ::getpid(), number))

@@ -71,7 +71,7 @@ class NcclCommunicator : public Communicator {
 
  private:
   Work submit(NcclTask task);
-  std::string in_group() const;  // " in group data", or nothing
+  std::string in_group() const;  // " in group NAME"; "" for all ranks of the job
   void meet(Collective reason);
   void launch(const NcclTask& task, Flight& flight);
   template <class Launch>
