@@ -248,8 +248,7 @@ class Planner {
     add(sent(dist::Traffic::headers), headers(buckets_sent * (input_.no_sync ? 1 : micro_steps_)));
     if (input_.stage > 0) return;
     pass(largest * sum_bytes);
-    // At stage 0 a rank also sends its shard of the gradient sums to every other rank, before the
-    // update.
+    // At stage 0 a rank sends its shard of the gradient sums to all other ranks before the update.
     add_update_traffic(dist::Traffic::gradients, CheckedInt(others_) * shard * sum_bytes);
     add_update_traffic(dist::Traffic::headers, headers(buckets_sent));
     if (group.sum_dtype != group.dtype) {
