@@ -65,8 +65,8 @@ dist::World group_of(const dist::World& world, int64_t groups) {
       world, world.communicator->split(static_cast<int>(group), world.rank, "measured"));
 }
 
-/// Returns the number of wrong elements in all groups. The count of wrong elements in a result
-/// already covers the whole group, so only rank 0 of each group contributes.
+/// Returns the number of wrong elements in all groups. CommResult::wrong is already the number for
+/// the whole group, so only rank 0 of each group contributes.
 int64_t wrong_in_job(const std::vector<CommResult>& results, const dist::World& group,
                      const dist::World& job) {
   dist::HostBuffer counts(job.size, DType::i64, *job.communicator);

@@ -80,8 +80,8 @@ std::optional<std::string> resume_in_file(const std::vector<std::string>& comman
       if (line.value == "never" || std::filesystem::exists(line.value, error)) value = line.value;
     }
   } catch (const InputError&) {
-    // The program may not be one of Tessera's, and its config file may have another format. If the
-    // program is one of Tessera's, the program itself reports what is wrong with the config file.
+    // This is no error, because a program that is not Tessera's may have config files of another
+    // format. A program of Tessera's itself reports what is wrong with its config file.
     return std::nullopt;
   }
   return value;

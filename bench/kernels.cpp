@@ -1,15 +1,15 @@
-// Measures how fast the operations of a GPT step run on one device. Rows for a matrix product and a
-// copy show the rate and the bandwidth that bound the other rows.
+// Measures how fast the operations of a GPT step run on one device. Also measures a large matrix
+// product and a large copy, whose rates bound those of the other operations.
 //
 //   bench_kernels --device cuda
 //   bench_kernels --device cuda --tiny     small sizes: a second on an emulated GPU (docs/cuda.md)
-//   bench_kernels --only cross-entropy     one group of rows
+//   bench_kernels --only cross-entropy     one group of operations
 //
 // Prints one JSON object with a row for each operation. ms is the median time of a call over
 // samples; a sample is a loop of calls that ends with waiting for the device. tflops_per_s counts
 // the FLOPs of matrix products; for attention, only the half that the causal mask leaves. gb_per_s
 // counts a tensor's bytes once if it must be read, and once more if it must be written. The comment
-// at each row names the counted tensors. Tensors that are too small to matter are not counted.
+// at each operation names the counted tensors. Tensors that are too small to matter are left out.
 //
 // B batch, T tokens of a sequence, C channels, D channels of an attention head, R rows, V
 // vocabulary.

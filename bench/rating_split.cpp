@@ -1,5 +1,5 @@
-// Writes train_recommender's split into training and held-out ratings, for the programs that
-// train_recommender is compared with:
+// Writes ratings to a file, with train_recommender's division into training and held-out ratings.
+// Programs that are compared with train_recommender read the file.
 //
 //   bench_rating_split --data ml-100k/u.data --split fold:1/5 --seed 1 --output fold.tsv
 //

@@ -210,8 +210,8 @@ GradMode::~GradMode() {
 /// number of awaited contributions (Leaf::awaited) falls to zero.
 ///
 /// The backward of a node may run operations again (InputGradients::differentiate_through). A
-/// nested pass then visits only the nodes of these operations. It adds to the gradients of the
-/// outer pass, so check_gradients_begun replaces begin_gradients, which would drop these gradients.
+/// nested pass then visits only the nodes of these operations. A nested pass must keep the outer
+/// pass's gradients, so its caller calls check_gradients_begun instead of begin_gradients.
 class BackwardPass {
  public:
   /// Collects the nodes that led to `outputs`, except those with a sequence number below `begin`.
@@ -315,8 +315,8 @@ class BackwardPass {
     }
     node.backward = nullptr;  // releases the saved tensors
     node.output_gradients.clear();
-    // An operation lists its parameters in order of registration, and the optimizer packs them into
-    // buckets in reverse order. The loop, from last input to first, completes lower buckets first.
+    // From the last input to the first: an operation lists its parameters in order of registration,
+    // but the optimizer expects their gradients in reverse order of registration.
     for (size_t i = node.inputs.size(); i-- > 0;) {
       if (!gradients.delivered_[i]) deliver(node.inputs[i], std::move(gradients.gradients_[i]));
     }

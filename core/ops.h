@@ -1,4 +1,5 @@
-// The operations, each with a short contract; core/image_ops.h and core/table_ops.h have more.
+// The operations, each with a short contract. core/image_ops.h and core/table_ops.h declare more
+// operations.
 // Every operation checks the shapes of its tensor arguments. If shapes do not fit, the operation
 // throws `Error` with the expected and the actual shape. Every operation is differentiable with
 // respect to its floating-point tensors, unless its comment says otherwise. Some comments say that

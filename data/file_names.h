@@ -14,8 +14,9 @@ inline bool names_cifar10_batch(std::string_view name) {
   return name.starts_with("data_batch_") && name.ends_with(".bin");
 }
 
-/// Returns the names that the IDX file may have for a part of the data set ("train" or "t10k") and
-/// a content ("images-idx3" or "labels-idx1").
+/// Returns the names that a file of MNIST (in the format IDX) may have, such as
+/// "train-images-idx3-ubyte.gz". `part` is "train" or "t10k"; `content` is "images-idx3" or
+/// "labels-idx1".
 inline std::vector<std::string> idx_names(const std::string& part, const std::string& content) {
   std::string dotted = content;
   dotted[content.rfind('-')] = '.';

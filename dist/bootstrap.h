@@ -8,9 +8,10 @@
 //     });
 //   }
 //
-// If the body throws, `run` prints the error with rank and training step (without the rank for an
-// InputError of rank 0), and ends the job on every rank (under mpirun by MPI_Abort). The exit code
-// is 2 for InputError and 1 for any other error.
+// If the body throws, `run` prints the error with rank and training step, and ends the job on every
+// rank (under mpirun by MPI_Abort). An InputError of rank 0 is printed without the rank, because
+// usually all ranks find the same fault. The exit code is 2 for InputError and 1 for any other
+// error.
 #pragma once
 
 #include <cstdint>

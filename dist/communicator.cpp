@@ -105,7 +105,8 @@ int64_t text_round(int64_t ranks) {
   return std::clamp<int64_t>((int64_t{1} << 20) / ranks, 4096, 65536);
 }
 
-/// Calls take(source, part) with each part of each rank's text, in order. A part may be empty.
+/// Calls take(source, part) with the parts of every rank's text. The parts of each text come in
+/// order. A part may be empty.
 template <class Take>
 void gather_parts(Communicator& communicator, const std::string& text, Take&& take) {
   const int64_t ranks = communicator.size();

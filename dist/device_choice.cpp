@@ -106,8 +106,8 @@ void choose_devices(World& world, const DeviceOptions& options) {
                may_be_cpu ? "--comm nccl" : "--device " + options.device, none - all.begin(),
                own == 0 ? ": " + cuda::unusable() : "");
   }
-  // Device indices do not show which ranks share a GPU: the launcher may give each rank a
-  // CUDA_VISIBLE_DEVICES of its own.
+  // Equal UUIDs show that ranks share a GPU. Device indices do not show this, because the launcher
+  // may set a different CUDA_VISIBLE_DEVICES for each rank.
   const auto sharing = std::ranges::find_if(
       all, [&](const Found& f) { return std::ranges::count(all, f.uuid, &Found::uuid) > 1; });
   if (options.comm == "nccl" && sharing != all.end()) {

@@ -1,5 +1,6 @@
-// Computes which rank owns which rows of a row-sparse table, as dist/shard_layout.h does for
-// parameters. Each rank owns a range of rows. The ranges of the last ranks may be shorter or empty.
+// Computes which rank owns which rows of a row-sparse table: a parameter of which a micro-batch
+// uses only some rows, such as an embedding. (dist/shard_layout.h is for all other parameters.)
+// Each rank owns a range of rows. The ranges of the last ranks may be shorter or empty.
 //
 //   rows    | rank 0 | rank 1 | ... | rank N-1 |
 //

@@ -15,7 +15,7 @@ struct TransformerOptions {
   float epsilon = 1e-5f;
   float deviation = 0.02f;           // standard deviation of the initial weights of c_attn and c_fc
   float residual_deviation = 0.02f;  // standard deviation for c_proj, which adds to the residual
-  uint64_t index = 0;   // number of the TransformerBlock; determines the `layer` of its Dropouts
+  uint64_t index = 0;   // index of the block in the model; determines the `layer` of its Dropouts
 };
 
 class CausalSelfAttention : public Module {

@@ -89,7 +89,7 @@ class ZeroOptimizer {
   /// Checks the options before anything is allocated or written. Throws InputError for
   ///  - an invalid stage, bucket size, clip or grad_shard,
   ///  - ordered reduction on ranks with different GPUs or GPU libraries,
-  ///  - graphs, if the options, the parameters or the communicator do not allow graphs.
+  ///  - options.graph, if other options, the parameters or the communicator rule out CUDA graphs.
   /// Throws Error for a missing schedule, for invalid hyper-parameters, for parameter groups
   /// without group_of, for a parameter whose group does not exist, and for a rule that cannot
   /// update a parameter of the model.
@@ -153,12 +153,13 @@ class ZeroOptimizer {
   /// options. Always throws with options.graph: call micro_steps() instead.
   MicroBatches micro_batches(int64_t step, const Batch& batch);
 
-  /// Runs all micro-steps of a step. `load` writes a micro-batch's data to the memory that `loss`
-  /// reads. `loss` returns the mean loss, or an undefined tensor for no data. With options.graph,
-  /// `loss` and its backward are captured in CUDA graphs and replayed (cuda::Graph lists the
-  /// conditions). `load` then runs in every micro-step. `loss` runs only when a graph is captured,
-  /// and in micro-steps that run without a graph: the optimizer's first micro-step, and the first
-  /// one after each add_param_group. With options.graph, every micro-batch must have data.
+  /// Runs all micro-steps of a step. In each micro-step, `load` writes a micro-batch's data to the
+  /// memory that `loss` reads. `loss` returns the mean loss, or an undefined tensor for no data.
+  ///
+  /// With options.graph, every micro-batch must have data. `loss` and its backward are captured in
+  /// CUDA graphs and replayed (cuda::Graph lists the conditions). A replay does not call `loss`.
+  /// The optimizer's first micro-step, and the first one after each add_param_group, run without a
+  /// graph.
   void micro_steps(int64_t step, const Batch& batch,
                    const std::function<void(const MicroBatch&)>& load,
                    const std::function<Tensor()>& loss);
@@ -223,9 +224,9 @@ class ZeroOptimizer {
 
   /// Adds the parameters of another module as a new parameter group with the hyper-parameters
   /// `group`. Throws unless called between steps. If the call throws on any rank, optimizer and
-  /// module stay unchanged on all ranks. On the CPU, the new gradient sums and, at stages 0 and 1,
-  /// the new gradients are allocated only in the next step. If memory is too small for them, that
-  /// step throws. Collective.
+  /// module stay unchanged on all ranks. On the CPU, a part of the memory for the new parameters'
+  /// gradients is allocated only in the next step. That step throws if memory is too small.
+  /// Collective.
   void add_param_group(nn::Module& module, const GroupOptions& group);
 
   /// Returns which rank owns which elements of which parameter. The result is the same on every
@@ -259,11 +260,11 @@ class ZeroOptimizer {
   /// updates and the loss scaler's state are copied to host memory, which is counted as
   /// Category::checkpoint. Throws if a step is not finished.
   std::vector<StatePiece> own_state_pieces() const;
-  /// Returns the order in which the last micro-batch with data used parameters and completed their
-  /// gradients. Each entry is 4 x registration index + ParameterEvent::Kind
-  /// (optim/zero/step_state.h). The order is the same for any number of ranks, any stage and any
+  /// Returns the events of the last micro-batch that had data, such as uses of parameters and
+  /// completed gradients, in order. Each entry is 4 x registration index + ParameterEvent::Kind
+  /// (optim/zero/step_state.h). The events are the same for any number of ranks, any stage and any
   /// bucket size. When a run resumes at stage 3, a rank without data in its first micro-batch
-  /// follows this order.
+  /// follows these events.
   std::vector<int64_t> parameter_events() const;
   /// Restores all tensors of state_tensors(). Each rank asks `source` only for the ranges that it
   /// holds. The next steps have the same bits as in the run that saved the state, under the

@@ -101,9 +101,8 @@ bool may_always_change(const std::string& name) {
 
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {
   const auto& [name, now, before] = changed;
-  // The tensors fit any epsilon. But the epsilon comes from --init alone, so a change means that
-  // --init is missing or names a model of another epsilon. The run would then compute other
-  // results.
+  // A checkpoint's tensors fit a model with any epsilon. But the epsilon comes from --init alone.
+  // So a changed epsilon is a mistake: --init is missing, or names the wrong weights.
   if (is_epsilon(name)) return true;
   // If the run or the checkpoint lacks the setting, the tensors may fit nevertheless: older
   // checkpoints lack settings that were added later.

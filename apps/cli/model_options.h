@@ -39,10 +39,12 @@ DefaultTexts gpt_default_texts();
 /// Returns `options` with the sizes of the model in a safetensors file of weights, so that the user
 /// need not give the sizes. The number of attention heads and the norms' epsilon come from
 /// config.json beside that file. If no preset is given, sets the preset that has these sizes, if
-/// there is one. Throws InputError if sizes in `options` differ from the sizes in the two files.
-/// The message lists each size that differs. Throws InputError too if none of --heads, --preset and
-/// config.json says the number of heads, or if --heads does not divide the width in the weights
-/// file.
+/// there is one. Throws InputError in these cases:
+///
+///   - A size that is given by its flag or by --preset differs from the size in the files. The
+///     message lists all such sizes.
+///   - None of config.json, --heads and --preset gives the number of heads.
+///   - --heads does not divide the width in the weights file.
 ModelOptions with_sizes_of(const std::string& weights_path, const ModelOptions& options);
 
 /// --global-batch (or --batch) and --micro-batch.

@@ -343,10 +343,8 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
                checkpoint_->manifest().digest.text());
 }
 
-// Drops the best evaluation so far if evaluations of this run cannot be compared with it: because a
-// setting that affects evaluations has changed, or because this run measures something else. The
-// second reason applies only if this run saves its best weights. Without --save-best, a run just
-// passes the checkpoint's best evaluation on to its own checkpoints.
+// Drops the best evaluation so far in the two cases that resume.h lists at place(). In both cases,
+// evaluations of this run cannot be compared with the best evaluation.
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;
   for (const ChangedSetting& changed : changed_settings(run, manifest().run)) {
@@ -357,6 +355,8 @@ void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& ru
     spdlog::info("{}, so earlier evaluations no longer count as the best", difference(changed));
     return loop.best.reset();
   }
+  // Without --save-best, a run makes no comparisons. It only passes the best evaluation on to its
+  // own checkpoints.
   if (!loop.weights.best || loop.best->evaluated.empty() ||
       loop.best->evaluated == loop.weights.evaluated) {
     return;

@@ -31,7 +31,7 @@ struct CheckpointFlags {
   std::vector<std::string> changed;  // settings that may differ from the checkpoint's
   std::optional<int64_t> keep;
   std::optional<std::string> async;
-  std::optional<int64_t> staging;  // most bytes of a copy of training state; nullopt: no limit
+  std::optional<int64_t> staging;  // CheckpointOptions::staging
   bool only_weights = false;       // --eval-only: evaluate the checkpoint, do not train
 };
 void add_checkpoint_options(Flags& app, CheckpointFlags& flags);
@@ -127,10 +127,11 @@ class Resumed {
   /// Restores the optimizer's state from the checkpoint, if there is one. Every rank must make this
   /// call.
   void restore(optim::ZeroOptimizer& optimizer) const;
-  /// Returns the first line that the run writes to the log after it has started or resumed. In a
-  /// new log, the line is `header`, to which the owners of all parameters are added. If a resumed
-  /// run goes on with an existing log, the line has the type "resume", the checkpoint's step, path
-  /// and digest, and then the other members of a new log's first line.
+  /// Returns the first line that a started or resumed run writes to the log. In a new log, the line
+  /// is `header` with one more member, "layout", which says which rank owns which elements of the
+  /// parameters. If a resumed run goes on with an existing log, the line has the type "resume" and
+  /// the checkpoint's step, path and digest. Then follow the members that the line would have in a
+  /// new log, except the type.
   JsonObject first_line(const train::RunLog& log, JsonObject header,
                         const optim::ZeroOptimizer& optimizer) const;
 

@@ -22,7 +22,7 @@ namespace tessera::apps {
 
 struct RunOptions {
   std::string data;
-  bool verify_data = false;  // true: ranks compare whole inputs, not 64 blocks or images of each
+  bool verify_data = false;  // true: ranks compare all of their input, not only samples of it
 
   int stage = 2;
   int64_t bucket_bytes = 0;

@@ -48,7 +48,7 @@ void hold_closed_streams() {
 }  // namespace
 
 void print_error(const std::exception& error) {
-  std::fflush(stdout);  // if both streams go to one file, the message stands after earlier output
+  std::fflush(stdout);  // so that earlier output comes first if both streams go to one file
   // A path in the message may contain line ends, and control characters that a terminal would obey.
   std::fputs(fmt::format("error: {}\n", with_escaped_controls(error_text(error))).c_str(), stderr);
 }

@@ -15,9 +15,9 @@ struct Host {
   bool operator==(const Host&) const = default;
 };
 
-/// Parses "a:2,b:4". The number of a host is its number of slots: the number of ranks that it may
-/// run. A host without a number has one slot. Throws InputError, naming --hosts, if the text has
-/// another form, repeats a host, or has more than 2^20 slots.
+/// Parses "a:2,b:4": each host's name and slots. A slot is room for one rank. A host without a
+/// number has one slot. Throws InputError, naming --hosts, if the text has another form or repeats
+/// a host, or if the hosts have more than 2^20 slots together.
 std::vector<Host> parse_hosts(const std::string& text);
 /// Returns the hosts in the form of mpirun's --host: "a:2,b:4".
 std::string hosts_text(const std::vector<Host>& hosts);

@@ -37,8 +37,8 @@ inline float clamp_magnitude(float x, float bound) {
 namespace detail {
 
 /// exp(x) = 2^n * (1 + q), where |log(1 + q)| is at most log(2) / 2, apart from rounding. Callers
-/// clamp x to [-104, 104], because reduce_exp splits log(2) into two parts, and the product of n
-/// with the first part must be exact.
+/// clamp x to [-104, 104], so that n has at most 8 bits. In reduce_exp, the product of n with the
+/// first part of log(2) is then exact.
 struct ReducedExp {
   float q;
   int32_t n;

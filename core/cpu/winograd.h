@@ -4,8 +4,8 @@
 // multiplications. Direct sums, of 9 products for each pixel of y, need 144.
 //
 // A tile of y depends on 6 x 6 pixels of x, which are the tile and a border of one pixel. The
-// algorithm transforms such squares of numbers by the constant matrices A, B and G. With d for the
-// pixels of x and g for the weight,
+// algorithm transforms squares of pixels and weights by the constant matrices A, B and G. With d
+// for the pixels of x and g for the weight,
 //
 //   forward             y  = A^T [sum over channels of (G g G^T) * (B^T d B)] A
 //   gradient of x       the same with dy as d, and with the weight turned by 180 degrees as g

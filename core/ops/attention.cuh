@@ -125,8 +125,8 @@ inline bool on_tensor_cores(const Context& context, const Sizes& s,
     if (!packable(tensor->raw())) return false;
   }
   if (s.head != 128) return s.head == 64;
-  // With D = 128 a thread block needs up to 103 KiB. Compute capabilities 8.6, 8.9 and 12.0 have
-  // 99 KiB.
+  // With D = 128, a thread block needs up to 103 KiB of shared memory. GPUs of compute capability
+  // 8.6, 8.9 and 12.0 have only 99 KiB.
   int shared_bytes = 0;
   TESSERA_CUDA(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                       context.device.index));
@@ -135,9 +135,10 @@ inline bool on_tensor_cores(const Context& context, const Sizes& s,
 
 /// Bytes from one row of a tile to the next in shared memory. A row has D 16-bit elements and 16
 /// bytes of padding. The padding shifts each row by four banks, so the eight rows that ldmatrix
-/// reads at one column are in different banks. Swizzling would need no padding, but more registers:
-/// one for the address of each column, instead of one address per lane. Registers are scarcer than
-/// shared memory in these kernels.
+/// reads at one column are in different banks. With padding, a lane needs one address, because all
+/// columns are at constant distances from this address. With swizzling instead of padding, a lane
+/// would need an address in a register for each column. Registers are scarcer than shared memory in
+/// these kernels.
 template <int D>
 inline constexpr uint32_t pitch = D * 2 + 16;
 

@@ -7,9 +7,9 @@
 // arXiv:2307.08691). In the kernel of dq, a thread block owns a tile of queries and loops over
 // keys. In the kernel of dk and dv, a thread block owns a tile of keys and loops over queries. The
 // two kernels compute seven products of T x T x D, while a single kernel would compute five. But
-// with two kernels, one warp adds up each sum in its registers, in a fixed order. A single kernel
-// would have to add up dq across thread blocks. With float atomics, the order of addition would
-// vary. Without atomics, thread blocks would have to wait for one another.
+// with two kernels, a row of dq, dk or dv is summed by one warp alone, in registers and in a fixed
+// order. A single kernel would have to add up dq across thread blocks. With float atomics, the
+// order of addition would vary. Without atomics, thread blocks would have to wait for one another.
 //
 // Workspace: delta, f32 (B, H, T): 4 B H T bytes.
 #include <algorithm>

@@ -117,8 +117,8 @@ __device__ void exponentials(RunningRows<M>& running, float (&scores)[M][N][4], 
 }
 
 /// Divides each row of `out` by the row's sum of exponentials. Writes the rows to y, and their
-/// logsumexp to logsumexp (T). `row` is the warp's first row in the tile, which starts at token
-/// `first`.
+/// logsumexp to logsumexp (T). The tile starts at token `first`, and the warp's rows start at row
+/// `row` of the tile.
 template <class T, int D, int M>
 __device__ void finish_rows(Slice<T> y, float* logsumexp, int first, int row,
                             const RunningRows<M>& running, const float (&out)[M][D / 8][4], T* tile,
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
     wait_for_copies<0>();
     __syncthreads();  // key block b has arrived, and all warps are done with key block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
-    // Unrolling would need registers for both halves of key block b (Shape::part keys) at once.
+    // An unrolled loop would need registers for both halves of key block b at once.
     TESSERA_NO_UNROLL
     for (int i = 0; i < keys; i += Shape::part) {
       const int key = b * keys + i;

@@ -193,7 +193,7 @@ struct Scratch {
   T* dscores;        // (tile_rows, keys), backward only
   float* out;        // (tile_rows, D)
   float* maximum;    // (tile_rows)
-  float* sum;        // (tile_rows), of exponentials
+  float* sum;        // (tile_rows), sums of exponentials; in the backward: delta
   float* dk;         // (S, D), backward only
   float* dv;         // (S, D), backward only
   void* workspace;   // for the largest product

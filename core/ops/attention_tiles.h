@@ -30,9 +30,10 @@ void convert_rows(Slice<T> to, const float* from, int64_t rows, int64_t head) {
   for (int64_t r = 0; r < rows; ++r) convert_row(to.rows(r).data, from + r * head, head);
 }
 
-/// Returns `end`: loops over row r of a block of scores must visit the scores [0, end). `end` is
-/// the number of visible scores, rounded up to whole vectors (a multiple of 16, but at most
-/// x.keys). Sets the masked scores before `end` to -infinity.
+/// Applies the mask to row r of a block of scores: sets the masked scores before `end` to
+/// -infinity, and returns `end`. All scores from `end` on are masked, and callers must skip them.
+/// `end` is the number of visible scores, rounded up to a multiple of 16 (whole vectors), but at
+/// most x.keys.
 inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r) {
   // `seen` is zero or negative if this row sees no key of the block, but later rows of the tile do.
   // This can happen only if there are more keys than queries.
@@ -44,9 +45,9 @@ inline int64_t mask_row(const Sizes& s, float* scores, const Block& x, int64_t r
 }
 
 /// Updates the row's running `maximum` of scale * score and the row's running `sum` of
-/// exponentials. Replaces the scores of the row by exp(scale * score - maximum), with the updated
-/// maximum, or by zero from `end` on. Returns the factor by which the results of earlier blocks
-/// must be multiplied, because they were computed with an earlier maximum.
+/// exponentials. Then replaces the scores before `end` by exp(scale * score - maximum), and the
+/// scores from `end` on by zero. Returns the factor by which the results of earlier blocks must be
+/// multiplied, because they were computed with an earlier maximum.
 inline float softmax_row(float* scores, int64_t end, int64_t keys, float scale, float& maximum,
                          float& sum) {
   float highest = -infinity;

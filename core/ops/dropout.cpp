@@ -1,15 +1,17 @@
 // dropout: x (S, ...) -> y (S, ...). Zeroes elements with a probability p and scales all other
 // elements by 1 / (1 - p). Dimension 0 is the sample; a scalar is one sample. The backward calls
-// the same launcher with the same DropoutArgs: the mask is drawn again, not kept.
+// the same launcher with the same DropoutArgs. The launcher draws the same mask again, so no mask
+// is stored.
 //
 // The random word that decides whether an element is kept is a function of (seed, step, sample,
 // layer, element) alone. Each call of philox(counter, key) draws the words of four elements:
 //   key      is the first two words of philox((step, purpose), seed), where `purpose` is a hash of
 //            "dropout". So each training step of each seed has its own stream of random numbers,
 //            unless two of these 64-bit keys are equal by chance.
-//   counter  is (element / 4, sample, layer low, layer high). Every number fits without loss.
-//            So within a step, each group of four elements has its own counter, provided that no
-//            two dropouts have the same `layer`.
+//   counter  is (element / 4, sample, layer low, layer high), where the last two words are the
+//            halves of the 64-bit `layer`. ops::dropout checks that the first two numbers fit into
+//            32-bit words. So within a step, each group of four elements has its own counter, if
+//            each dropout of a model has its own `layer`.
 // The result has four words. The word at index (element % 4) decides whether the element is kept.
 #include <cmath>
 

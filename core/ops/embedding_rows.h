@@ -35,9 +35,9 @@ void prefetch_row(const T* row, int64_t columns) {
   for (int64_t c = 0; c < columns; c += line) __builtin_prefetch(row + c);
 }
 
-/// sum[c] += element c of each row times the row's weight, for c < count, row by row, from
-/// row_of(0) on. `fixed` is `count` as a compile-time constant, or 0 if `count` is known only at
-/// run time.
+/// Adds the rows row_of(0), row_of(1), ... to `sum`, in this order: sum[c] += weight * row[c] for
+/// c < count. `fixed` is `count` as a compile-time constant, or 0 if `count` is known only at run
+/// time.
 template <int64_t fixed, class T, class RowOf>
 void add_rows(float* sum, const T* from, int64_t channels, RowCount rows, const RowOf& row_of,
               int64_t count) {

@@ -22,8 +22,9 @@ Training even_training(int64_t ranks) {
   return even;
 }
 
-// Trains with late = false: each call is complete when it returns, so a race cannot make the
-// gradient sums wrong. A later requirement reports races.
+// Trains one step, and compares its gradient sums with the reference. train() gets late = false:
+// each communicator call is complete when it returns, so a race cannot make the sums wrong. Another
+// requirement reports races.
 SumReport sums_of_first_step(Grade& grade, const Training& of) {
   const Gradients expected = reference_gradients(of);
   Training once = of;
@@ -37,7 +38,8 @@ SumReport sums_of_first_step(Grade& grade, const Training& of) {
 
 bool near(double a, double b) { return std::abs(a - b) < 0.01 * b; }
 
-// `batch` is the batch of the step whose gradient sums `report` is about.
+// Returns a message about wrong gradient sums, or an empty text. `report` is about one step, and
+// `batch` is the batch of that step.
 std::string sum_message(const SumReport& report, int64_t ranks, const Batch& batch) {
   if (report.wrong.empty()) return "";
   std::string text = fmt::format(

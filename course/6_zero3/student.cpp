@@ -43,13 +43,13 @@ void Zero3::place() {
   }
 }
 
-// Called before an operation reads a unit. If the unit that was read last (last_) is another unit,
-// or -1 for none, set last_ to this unit, and:
-//   1. Release all units except this unit, the following unit, tied units and units with readers.
-//      If this unit is tied, release none. (The output head reads a tied unit between forward
-//      and backward of the last block, so the last block is needed again at once.)
-//   2. Gather this unit, and then the following unit.
-// In any case, wait at the end until this unit is gathered.
+// Called before an operation reads `unit`. last_ is the unit that was read last, or -1 for none. If
+// `unit` differs from last_, set last_ to `unit`, and:
+//   1. Release all units except `unit`, the following unit, tied units and units with readers. If
+//      `unit` is tied, release none. (The output head reads a tied unit between forward and
+//      backward of the last block, so the last block is needed again at once.)
+//   2. Gather `unit`, and then the following unit.
+// In any case, wait at the end until `unit` is gathered.
 void Zero3::use(int) { todo("lesson 6: Zero3::use"); }
 
 // A pass is a forward or a backward. Returns the unit that the previous pass of the same kind read

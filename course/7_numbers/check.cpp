@@ -44,8 +44,8 @@ constexpr int64_t elements = 1000;
 constexpr int64_t micro_batches = 7;
 // With these settings, the scales show whether an overflow resets the count of good steps.
 constexpr optim::LossScaling f16_scaling{.initial = 0x1p22f, .growth_interval = 2};
-// With this scale no gradient sum overflows in seven steps, so the scales show whether a doubling
-// resets the count.
+// This initial scale is so small that no gradient sum overflows in seven steps. So only a doubling
+// can reset the count of good steps, and the scales of the steps show whether it does.
 constexpr optim::LossScaling low_scaling{.initial = 0x1p10f, .growth_interval = 2};
 
 // In f32, 2^25 + 1 is rounded to 2^25, so a 1 that is added to 2^25 is lost.
@@ -252,8 +252,8 @@ int last_owner(const Mixed& mixed, int ranks) {
   return 0;
 }
 
-// Tests all_finite() directly, with NaN in gaps, and with bad values in a gradient sum of the last
-// owner.
+// Checks that all_finite() ignores NaN in the gaps between parameters, and that it notices an
+// infinite or NaN gradient sum of the last rank that owns elements (last_owner).
 std::string finite_message(Grade& grade) {
   Task task(DType::f16);
   Mixed mixed(task.model(), training().rule, grade.communicator(), training().bucket_bytes,

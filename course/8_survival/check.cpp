@@ -85,9 +85,8 @@ std::string train_and_save(dist::Communicator& communicator, const fs::path& fol
       rename);
 }
 
-// Resumes, and trains to the end. Returns a message about the first mistake that it finds, or an
-// empty text. resume() returns the number of steps before the save. `allowed` lists the correct
-// numbers.
+// Resumes, and trains to the end. Returns a message about the first mistake, or an empty text.
+// `allowed` lists the numbers of steps that resume() may return.
 std::string resume_message(dist::Communicator& communicator, const fs::path& folder,
                            const std::vector<int64_t>& allowed) {
   Run run(communicator);

@@ -9,8 +9,9 @@ namespace tessera::data {
 namespace {
 
 constexpr size_t buffer_bytes = size_t{1} << 20;
-// A compressed file may expand to always_allowed_bytes, or to most_expansion times its own size if
-// that is more. Real text tables expand three to ten times, repeated lines about a thousand times.
+// A compressed file may expand to always_allowed_bytes or to most_expansion times its own size,
+// whichever is more. Real text tables expand three to ten times. Repeated lines expand about a
+// thousand times, so a large file of repeated lines is refused.
 constexpr int64_t most_expansion = 100;
 constexpr int64_t always_allowed_bytes = int64_t{1} << 26;
 

@@ -104,8 +104,8 @@ Found find_cifar100(const Folder& folder) {
                    cifar_shape);
 }
 
-// Returns the path of the IDX file for a part of the data set and a content (idx_names), or an
-// empty path if the folder has no such file.
+// Returns the path of a file in `folder` with a name in idx_names(part, content), or an empty path
+// if there is no such file.
 std::string idx_file(const Folder& folder, const std::string& part, const std::string& content) {
   for (const std::string& file : idx_names(part, content)) {
     if (folder.has_file(file)) return folder.in(file);

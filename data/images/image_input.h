@@ -1,6 +1,6 @@
-// Provides the images of a batch to training and evaluation, prepared ahead of the training step
-// that reads it. On a GPU all batches are loaded into one device buffer, because a CUDA graph needs
-// a fixed address (core/cuda.h).
+// Gives batches of images to training and evaluation. Worker threads prepare the batches ahead of
+// load(). On a GPU all batches are loaded into one device buffer, because a CUDA graph needs a
+// fixed address (core/cuda.h).
 //
 //   auto batches = std::make_shared<TrainingBatches>(data.train, transform, schedule);
 //   ImageInput input(batches, {.workers = 2});

@@ -42,8 +42,8 @@ class ImageSet {
   virtual ~ImageSet() = default;
   virtual int64_t size() const = 0;
   virtual int32_t label(int64_t index) const = 0;
-  /// Returns where the image comes from: a file, a position in a file, or, for an image that the
-  /// program draws itself (data/images/drawn_images.h), its index.
+  /// Returns where the image comes from: its file, its position in a file, or its index among drawn
+  /// images (data/images/drawn_images.h).
   virtual std::string name(int64_t index) const = 0;
   /// Reads an image. The view is valid until `memory` is used again or the set is destroyed. Throws
   /// InputError, with name and index, for an image that cannot be read.

@@ -65,9 +65,9 @@ PlantedRatings::PlantedRatings(const DrawnRatingOptions& options) : options_(opt
   check("number of users", options.users, most_users_or_items);
   check("number of items", options.items, most_users_or_items);
   check("rank", options.rank, most_rank);
-  // With more than half of all pairs, it would be slow to draw items that a user has not rated yet.
-  // The number of ratings must not exceed UINT32_MAX either, because rating_split.cpp uses 32-bit
-  // indices.
+  // draw() repeats a draw if the user has already rated the drawn item. If more than half of all
+  // (user, item) pairs had ratings, draw() would repeat too many draws. The number of ratings must
+  // also be at most UINT32_MAX, because rating_split.cpp uses 32-bit indices.
   check("number", options.ratings,
         std::clamp<int64_t>(options.users * options.items / 2, 1, UINT32_MAX));
   if (!(options.noise >= 0.0 && options.noise <= most_noise)) {

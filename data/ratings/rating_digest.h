@@ -7,9 +7,8 @@
 
 namespace tessera::data {
 
-/// Digests (core/digest.h) the ids in the order of their numbers, has_ratings, and the users,
-/// items, values and times of the ratings for training and validation. The members `format`,
-/// `split` and `dropped` do not affect the digest, and neither does the path of the files.
+/// Returns a digest (core/digest.h) of the members user_ids, item_ids, has_ratings, train and
+/// validation. The other members and the path of the files do not affect the digest.
 uint64_t digest_of_ratings(const RatingData& data);
 
 }  // namespace tessera::data

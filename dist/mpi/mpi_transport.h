@@ -42,8 +42,8 @@ class MpiTransport {
   void set_timeout(double seconds);
   double timeout_s() const { return static_cast<double>(channel_.timeout_ns) / 1e9; }
 
-  /// Describes the next call and sets CallHeader::number. The call throws if another rank makes a
-  /// different call.
+  /// Sets the header of the next call. `call.number` is ignored, because this object counts the
+  /// calls itself. The next call throws if another rank makes a different call.
   void begin(CallHeader call);
   /// Header bytes that this rank has sent since the last begin().
   int64_t header_bytes_sent() const { return header_bytes_sent_; }

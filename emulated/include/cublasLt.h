@@ -1,14 +1,16 @@
 // cuBLASLt on the CPU: the calls that Tessera uses, with the real header's names, signatures and
 // values of constants.
 //
-// A call computes its product before it returns. On a captured stream, each launch of the graph
-// computes the product. On a deferred stream, the product is computed later (emulated/deferred.h).
-// Sums are f32. Each element of the result is a sum of k terms. The k terms are divided into parts
-// if an algorithm splits k, or if k is above 4096. Each part is summed, and then the parts' sums
-// are added in order. Within a part, the terms are added in order if all alignments in the
-// algorithm's cublasLtMatmulPreference_t are 256 bytes. Other alignments give other orders. So the
-// bits of two runs with different alignments may differ, as on a GPU. cublasLtGetStatusString
-// explains the calling thread's last failure.
+// A call computes its product before it returns, with two exceptions. On a captured stream, each
+// launch of the graph computes the product. On a deferred stream, the product is computed later
+// (emulated/deferred.h). cublasLtGetStatusString explains the calling thread's last failure.
+//
+// Each element of the result is a sum of k terms, in f32. If the algorithm splits k, or if k is
+// above 4096, the terms are divided into parts. Each part is summed, and then the parts' sums are
+// added in order. The order within a part depends on the alignments in the
+// cublasLtMatmulPreference_t for which the algorithm was proposed. If all alignments are 256 bytes,
+// the terms are added from first to last. Other alignments give other orders, and so may give other
+// bits, as on a GPU.
 //
 // These demands of the library's documentation are checked:
 //   - an attribute's size is right;

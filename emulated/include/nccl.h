@@ -14,8 +14,8 @@
 //     other rank too. In a group, one rank's sends and the other rank's receives are in the same
 //     order. NCCL is less strict;
 //   - every rank makes its calls in time (emulated/dist/control.h). If a rank is late or has ended,
-//     the collectives and transfers of the other ranks fail. NCCL has no such time limit. Here,
-//     ncclCommInitRank and ncclCommSplit have no time limit either;
+//     the collectives and transfers of the other ranks fail. NCCL has no such time limit.
+//     ncclCommInitRank and ncclCommSplit have no time limit, in the emulation as in NCCL;
 //   - registered memory is deregistered before it is freed;
 //   - buffers are in memory of the communicator's device. Send and receive buffer are either
 //     disjoint or exactly in place;
@@ -23,7 +23,7 @@
 //   - each ncclGroupStart has an ncclGroupEnd. If not, the process is aborted when the thread ends;
 //   - a communicator is not used again after one of its calls has failed. ncclCommGetAsyncError
 //     reports the failure, and all calls return it until ncclCommAbort or ncclCommDestroy. NCCL is
-//     less strict: some calls with wrong arguments leave its communicator usable.
+//     less strict: after some calls with wrong arguments, the communicator is still usable.
 //
 // Differences and limits:
 //   - several ranks may share one GPU, which NCCL refuses;

@@ -190,7 +190,8 @@ class Activations {
     if (!recorded) end(l, name + " statistics");
   }
 
-  /// Counts the tensors of the backward of dropout and of the projection into the residual stream.
+  /// A sub-layer ends with a projection and dropout. Counts the tensors of their backward.
+  /// `gradient` names the gradient of the projection's input, and `bytes` is its size.
   void sublayer_backward(const char* gradient, int64_t bytes) {
     if (dropout_) alive_.begin("d dropped", s_.x);
     alive_.begin(gradient, bytes);

@@ -173,9 +173,10 @@ class Workspace {
     return s_.x;
   }
 
-  /// The output head processes its rows in chunks. Returns the largest body(rows, x) of a chunk.
-  /// `rows` is the chunk's number of rows. x is a made-up address with the alignment of its first
-  /// row, because the workspace of a product depends on alignments. For the first chunk, x is null.
+  /// The output head processes its rows in chunks. Returns the maximum of body(rows, x) over all
+  /// chunks. `rows` is the number of rows in the chunk. `x` is a made-up address with the alignment
+  /// of the chunk's first row, because the workspace of a product depends on alignments. For the
+  /// first chunk, `x` is null.
   template <class Body>
   int64_t most_of_chunks(Body&& body) const {
     int64_t most = 0;

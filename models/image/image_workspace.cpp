@@ -8,9 +8,9 @@
 namespace tessera::models {
 namespace {
 
-/// Workspace bytes that each of batch norm's four kernels allocates. `sums` is for the kernel
-/// batch_norm_backward_sums, and does not include the kernel's results, two f32 per channel.
-/// ImageWorkspace::batch_norm adds these results.
+/// The workspace bytes that each of batch norm's four kernels allocates. `sums` is for
+/// batch_norm_backward_sums. The results of this kernel, two f32 per channel, are also in
+/// workspace. ImageWorkspace::batch_norm counts the results separately.
 struct NormWorkspace {
   int64_t statistics, forward, sums, backward;
 };

@@ -11,8 +11,9 @@ nn::Initializer factors() { return nn::Initializer::normal(0.1f); }
 
 }  // namespace
 
-// Embedding tables are registered in the order in which forward uses them. Backward then completes
-// the gradients of one bucket after the other, so ZeRO can send each bucket early.
+// Embedding tables are registered in the order in which forward uses them. ZeRO packs gradients
+// into buckets in the reverse order. Backward computes the gradients in the same reverse order. So
+// backward completes one bucket after the other, and ZeRO can send each bucket early.
 MatrixFactorization::MatrixFactorization(const RecommenderConfig& config)
     : Recommender(config),
       user_bias_(config.users, 1,

@@ -11,8 +11,8 @@
 namespace tessera::models {
 namespace {
 
-/// Returns the bytes of a set of row numbers (optim/tables/row_slots.h): the numbers, and a hash
-/// table with at least twice as many places.
+/// Returns the bytes of a set of row numbers (optim/tables/row_slots.h): the row numbers, and a
+/// hash table with at least two entries for each of them.
 int64_t row_set_bytes(int64_t rows) {
   return 4 * (rows + static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(2 * rows))));
 }
@@ -170,14 +170,13 @@ class Tape {
     }
   }
   /// Counts the workspace for the gradient of one side of row_products. This side has `rows` rows.
-  /// Place (b, k) of the result is the product of a left row and a right row. The kernel sorts the
-  /// `places` places by the row that they use on this side. The workspace has rows + 1 offsets, and
-  /// for each place
-  ///   - on the CPU, the index of its row on the other side, and the gradient of its product;
-  ///   - on CUDA, its number b K + k; if the dtype is not f32, the gradient of its product in f32;
-  ///     and if `repeated` is true, the index of its row in the left table.
-  /// `repeated` is true if the left side is a table and K > 1: all places of one b use the same row
-  /// of the left table.
+  /// The kernel sorts the places (b, k) by the row of this side that they use. The workspace has
+  /// rows + 1 offsets, and for each place
+  ///   - on the CPU, the index of the other side's row, and the gradient of the product;
+  ///   - on CUDA, the index of the place; if the dtype is not f32, the gradient of the product in
+  ///     f32; and if `repeated` is true, the index of the left row.
+  /// `repeated` is true if the left side is a table and K > 1. CUDA then stores the left index of
+  /// each sample K times.
   void use_for_terms(int64_t rows, int64_t places, DType dtype, bool repeated) {
     if (micro_.device.is_cpu()) {
       use(4 * (rows + 1) + 8 * places);

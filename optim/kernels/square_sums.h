@@ -12,9 +12,9 @@ namespace tessera {
 /// the context's device.
 ///
 /// Also replaces each -0.0 in x by +0.0, so that gradient sums have the same bits with and without
-/// GradientsInSums. Without GradientsInSums, an ordered reduction adds gradients to +0.0, so the
-/// gradient sums have no -0.0. With GradientsInSums, a step's first gradient is written directly
-/// into the gradient sum, and may contain -0.0.
+/// GradientsInSums (optim/zero/gradient_policy.h). With GradientsInSums, a step's first gradient is
+/// written directly into the gradient sum, and may contain -0.0. Without GradientsInSums, an
+/// ordered reduction adds the first gradient to +0.0, which turns -0.0 into +0.0.
 TESSERA_KERNEL(block_square_sums, std::span<double> sums, const Tensor& x)
 
 }  // namespace tessera

@@ -301,8 +301,8 @@ class Planner {
     sent(dist::Traffic::flags) = (flags * others_).value();
     add(sent(dist::Traffic::headers), headers(3));  // norms, losses, flags
     if (trainable_tables_ > 0) {
-      // The ranks exchange, in host memory, how many rows of each table were touched, and how many
-      // blocks of 256 elements.
+      // The ranks exchange counts in host memory: how many rows, and how many blocks of 256
+      // elements, the step touched in each table.
       const CheckedInt counts = CheckedInt(trainable_tables_) * 2 * 8;
       add(sent(dist::Traffic::rows), counts * others_);
       add(sent(dist::Traffic::headers), headers(1));
@@ -334,9 +334,9 @@ class Planner {
       add(sent(dist::Traffic::headers), headers(1));
       return;
     }
-    // Forward reduces the means and then the squares, in two calls. Backward reduces sum_g and
-    // sum_gn (core/ops/batch_norm.h) in one call. Each of these four quantities has one value per
-    // channel.
+    // Forward reduces the means in a first call and the variances in a second. Backward reduces
+    // sum_g and sum_gn (core/ops/batch_norm.h) in a third call. Each of these four quantities has
+    // one value per channel.
     const CheckedInt changing = input_.statistics - input_.fixed_statistics;
     sent(dist::Traffic::statistics) = (changing * 2 * f32_bytes * others_).value();
     add(sent(dist::Traffic::headers), headers(CheckedInt(input_.batch_norms) * 3));

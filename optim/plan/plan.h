@@ -23,12 +23,12 @@ struct PlanParts {
   int64_t values = 0;         // stages 0 to 2: all values; stage 3: this rank's shard
   int64_t running = 0;        // running statistics of batch norms
   int64_t looked_up = 0;      // row-sparse tables: rows of the current micro-batch
-  int64_t gathered = 0;       // stage 3: the peak of gathered parameters: gathered_elements()
+  int64_t gathered = 0;       // stage 3: the most parameters gathered at once (gathered_elements)
   // gradients
   int64_t buckets = 0;        // a micro-batch's gradients: gradient_elements()
   int64_t accumulators = 0;   // this rank's shard of the step's gradient sum
   int64_t local_sums = 0;     // no_sync with several micro-steps: the rank's own gradient sums
-  int64_t gathered_sums = 0;  // stage 0: gathered gradient sums, if not of the gradients' dtype
+  int64_t gathered_sums = 0;  // stage 0: gathered sums, if sums and gradients differ in dtype
   // optimizer state
   int64_t masters = 0;        // f32 master weights
   int64_t state = 0;
@@ -62,13 +62,14 @@ struct Plan {
   /// Peaks that depend on the model's operations; nullopt if unknown. plan() leaves them empty.
   std::optional<int64_t> activations = std::nullopt;
   std::optional<int64_t> workspace = std::nullopt;
-  /// Host memory that the members above do not count. With offload, it has the offloaded state, and
-  /// copies of gradient sums and weights. On a rank that computes on a GPU, it also has the data
-  /// exchanged between hosts, copies of the step's scalars, the buffers sent to other ranks through
-  /// the host, and the inputs that are copied to the GPU.
+  /// Host memory that the members above do not count.
   struct Host {
+    /// With offload: master weights and the state of the update rule.
     int64_t optimizer_state = 0;
+    /// The sum of `crossing`, `fetched`, `mirrors` and `host_rows` of PlanParts. With a GPU, also
+    /// `flags` and `texts`.
     int64_t communication = 0;
+    /// With a GPU: the inputs that are copied to the GPU. plan() leaves this 0.
     int64_t activations = 0;
     int64_t memory() const { return optimizer_state + communication + activations; }
   } host = {};

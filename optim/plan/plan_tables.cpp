@@ -14,7 +14,7 @@ constexpr int64_t f32_bytes = 4;
 constexpr int64_t index_bytes = 4;  // i32
 constexpr int64_t count_bytes = 8;  // i64
 constexpr int64_t f64_bytes = 8;
-// Bytes per row of SortedRows: two keys (i64), and the row's number and RowSlots slot (i32 each).
+// Bytes per row of SortedRows: two i64 keys, the i32 row index and the row's i32 slot.
 constexpr int64_t sorted_bytes = 24;
 
 // Returns the bytes of a set of rows: a list of the rows, and a hash table with at least twice as

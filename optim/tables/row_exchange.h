@@ -1,9 +1,12 @@
-// Exchanges rows of a row-sparse table between the ranks that use them and the ranks that own them.
-// First, all ranks exchange counts, in host memory: how many rows each rank sends to each owner, or
-// requests from that owner. Then the ranks send row indices to the owners. Last, gradients are sent
-// to the owners, or parameter values are sent by the owners. In a step, the bytes of counts and of
-// row indices are added to Traffic::rows. RowGather gets the counts from its caller, and sends rows
-// from their owners to all ranks.
+// Exchanges rows of a row-sparse table between the ranks that use them and the ranks that own them:
+//
+//   TableGradients   each rank sends its gradient rows to the owners (table_gradients.h)
+//   RowFetch         each rank requests rows, and the owners send the values
+//   RowGather        the owners send rows to all ranks
+//
+// In each exchange, the ranks first exchange counts of rows in host memory, then row indices, and
+// last gradients or values. RowGather gets the counts from its caller. The bytes of counts and of
+// row indices are added to Traffic::rows, except in an evaluation (RowFetch::Purpose).
 #pragma once
 
 #include <vector>
@@ -58,8 +61,8 @@ class RowFetch {
   /// counts as Traffic::other.
   enum class Purpose : uint8_t { step, evaluation };
   /// Sets the rows that this rank needs, at most info.distinct(), and starts to gather the counts
-  /// of all ranks. rows[i] has slot first_slot + i: finish() writes the values of rows[i] to this
-  /// row of `to`.
+  /// of all ranks. rows[i] has slot first_slot + i: finish() writes the values of rows[i] to row
+  /// first_slot + i of `to`.
   void request(std::span<const int32_t> rows, int64_t first_slot, Purpose purpose = Purpose::step);
   /// Sends the row indices to the owners, and starts the exchange of values. Waits for the counts,
   /// not for the values. `own`: the values of all rows that this rank owns.

@@ -1,7 +1,7 @@
 // A row-sparse table under ZeRO (nn::Parameter::set_row_sparse). Gradients are sent, and enter the
 // norm, only for the rows that micro-batches look up. By default, only these rows are updated. Each
-// rank owns a range of rows (dist/row_layout.h). A table belongs to no partition, but takes part in
-// the same steps as the partitions of dense parameters.
+// rank owns a range of rows (dist/row_layout.h). A table belongs to no partition, because
+// partitions have only dense parameters.
 //
 //   parts     TableValues      the rows that operations read; stage 3 fetches rows
 //             TableGradients   the gradient rows of a micro-batch, and their sums at the owners

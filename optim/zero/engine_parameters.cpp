@@ -57,11 +57,11 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
                      std::vector<nn::NamedStatistics> statistics) {
   const Extent before{trainable_.size(),     frozen_.size(), tables_.size(),
                       update_counts_.size(), registered_,    scaler_ != nullptr};
-  // Everything that can fail comes first. The optimizer's constructor makes the first call. If this
-  // call fails, the rank has no optimizer and its job ends, so only the ranks that failed throw.
-  // After a later call that fails, the job may go on. So the ranks tell each other whether they
-  // failed. If any rank failed, all roll back and throw. Otherwise the ranks that succeeded would
-  // wait forever in the next step for the rank that rolled back.
+  // Everything that can fail is in the try block. The optimizer's constructor makes the first call
+  // of add(). If a rank fails in this call, only this rank throws, because it has no optimizer and
+  // the job ends. After a failure in a later call, the job may go on. So in later calls the ranks
+  // tell each other whether they failed. If any rank failed, all ranks roll back and throw. If only
+  // the failed rank rolled back, the other ranks would wait for it forever in the next step.
   GradientNorm norm;
   BatchStatistics::Addition addition;
   std::exception_ptr failure;
@@ -115,9 +115,9 @@ void ZeroEngine::add_partitions(std::vector<nn::NamedParameter> parameters,
   const size_t first_table = tables_.size();
   // A part has all trainable parameters of one dtype, or all frozen parameters of one dtype, in the
   // order of their registration. Parts are in the order of their first parameters. add_part() makes
-  // one partition of a part's dense parameters. A part has its row-sparse tables too, because the
-  // norm of the gradient adds up the parameters in the order of the parts. So a table has the same
-  // place in this sum as if it were dense.
+  // one partition of a part's dense parameters. Row-sparse tables are in parts too, because the
+  // gradient norm adds up squares in the order of the parts. So a table has the same place in this
+  // sum as a dense parameter would have.
   std::vector<std::vector<PlacedParameter>> parts;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const nn::Parameter& parameter = parameters[i].parameter;

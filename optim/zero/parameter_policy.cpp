@@ -89,9 +89,9 @@ void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
   if (phase_ != Phase::evaluation) log_.add([this, unit, kept] { enter(unit, kept); });
   const int next = successor(unit);
   last_ = unit;
-  // Memory is freed before new units are gathered. Entering a tied unit releases nothing: a tied
-  // unit such as the output head is read between the forward and the backward of the model's last
-  // block, and the backward needs that block again at once.
+  // Memory is freed before new units are gathered. Entering a tied unit releases nothing. For
+  // example, the tied output head is read after the last block's forward, and backward then needs
+  // the last block again.
   if (!units_[static_cast<size_t>(unit)].tied) {
     for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
       const bool stays = other == unit || other == next ||

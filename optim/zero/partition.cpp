@@ -142,8 +142,9 @@ std::vector<UpdateSegment> Partition::segments(int index, const dist::Range& ran
   std::vector<UpdateSegment> list;
   for (const int p : bucket(index).parameters) {
     const dist::ParameterSlot& slot = layout_.slot(p);
-    // A segment runs to the end of the parameter's last block of 256 elements. Gradients, weights
-    // and state are zero in the gap behind the parameter, and the update keeps them zero.
+    // A segment includes the gap up to the end of the parameter's last block of 256 elements,
+    // because the update works on whole blocks. Gradients, weights and state are zero in the gap,
+    // and the update keeps them zero.
     const int64_t begin = std::max(range.begin, slot.offset);
     const int64_t whole = dist::blocks_of(slot.elements) * dist::block_elements;
     const int64_t end = std::min(range.end, slot.offset + whole);

@@ -187,7 +187,7 @@ void Reducer::backward(const Tensor& loss, float scale) {
 }
 
 void Reducer::note_data(const Tensor& loss) {
-  // A rank that only repeats the last micro-batch must not record its loss and statistics again.
+  // If this rank only repeats a micro-batch, another rank records the micro-batch.
   if (!micro_step_.contributes) return;
   notes_.record.set_loss(micro_step_.index, loss);
   notes_.statistics.keep(micro_step_.index);

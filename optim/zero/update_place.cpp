@@ -50,9 +50,9 @@ std::optional<cuda::Event> UpdateOnHost::copy(const Tensor& to, const Tensor& fr
   // This event is recorded on the caller's stream, because the copy stream is not yet current.
   const cuda::Event before(other_.index);
   const cuda::StreamScope here(other_.index, cuda::copy_stream(other_.index));
-  // The copy stream waits for earlier work of the caller's stream. When start() copies gradient
-  // sums, that work computes these sums. When round() copies values, that work may still read the
-  // old values, which the copy overwrites.
+  // The copy stream waits for earlier work of the caller's stream. Before start() copies gradient
+  // sums, this work computes the sums. Before round() overwrites values, this work may still read
+  // the old values.
   before.wait();
   cuda::copy(other_.index, to.raw(), from.raw(), from.bytes());
   return cuda::Event(other_.index);

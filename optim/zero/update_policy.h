@@ -1,16 +1,19 @@
 // Policies that decide which range of each bucket a rank updates, from which gradient sums, and
 // with which state of the update rule.
 //
-// Weights are updated in f32. Parameters of another dtype, or on another device than this state,
-// have f32 master weights beside the rule's state. After each update the rank rounds its master
-// weights into the parameters (Micikevicius et al., arXiv:1710.03740). An UpdatePlace decides
-// whether the update runs on the device of the ranks or on the host (optim/zero/update_place.h).
+// Weights are updated in f32. A parameter has f32 master weights beside the rule's state if its
+// dtype is not f32, or if the update runs on another device. After each update the rank rounds its
+// master weights into the parameters (Micikevicius et al., arXiv:1710.03740). An UpdatePlace
+// decides whether the update runs on the device of the ranks or on the host
+// (optim/zero/update_place.h).
 //
-// First `prepare` is called for each bucket, from the last to the first. With ReplicatedUpdate,
-// `prepare` starts to gather the bucket's sums if memory is free for them. Otherwise a later call
-// of `update` starts this gather, when another bucket's memory becomes free. After all calls of
-// `prepare`, `update` is called for each bucket, also from the last to the first. `update` waits
-// for the bucket's sums, and applies the rule.
+// In a step, `prepare` is called for each bucket, from the last to the first. Then `update` is
+// called for each bucket in the same order. `update` waits for the bucket's sums, and applies the
+// rule.
+//
+// With ReplicatedUpdate, the sums must be gathered. `prepare` starts the gather of a bucket if
+// memory is free for the bucket's sums. The other gathers are started by calls of `update`, in
+// memory that earlier updates no longer need.
 #pragma once
 
 #include <memory>

@@ -302,8 +302,9 @@ void ZeroEngine::fail_non_finite(const Launched& launched, const StepScalars& va
   }
   ++failures_;
   failed_step_ = failed;
-  update_counts_ =
-      launched.update_counts;  // without the updates of this step and of later, skipped steps
+  // Undoes the counts of this step and of steps launched after it, because none of these steps
+  // updates anything.
+  update_counts_ = launched.update_counts;
   values_.stop_skipping();
   if (!std::isfinite(values.loss)) {
     throw NonFiniteError(fmt::format("step {}: the loss is not finite ({})", step_number(failed),

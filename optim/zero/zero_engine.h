@@ -121,8 +121,8 @@ class ZeroEngine {
   void add_table(PlacedParameter placed);
   void add_counts(size_t parameters);
   GradientNorm norm_of_all() const;
-  /// Waits for the gradient sums of the trainable tables. Then tells all ranks how many rows and
-  /// how many blocks of 256 elements of each table the step has touched in each rank's shard
+  /// Waits for the gradient sums of the trainable tables. Then each rank sends two counts per table
+  /// to all ranks: the touched rows of its shard, and the touched blocks of 256 elements
   /// (optim/tables/table.h). Collective.
   void gather_touched_counts();
   /// What add() restores if it fails: the sizes of lists, and whether losses are scaled.

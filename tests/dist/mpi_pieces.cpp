@@ -1,5 +1,5 @@
-// Tests collectives with pieces of any length, and transfers between two ranks: values, bytes,
-// order, refused calls.
+// Tests collectives with pieces of any length, and transfers between two ranks. Checks the received
+// values, the number of bytes sent, and that invalid calls are refused.
 #include <numeric>
 #include <utility>
 

@@ -131,7 +131,8 @@ TEST_CASE("a bucket closes with the parameter that would exceed it, not before")
   // 256 + 256 = 512 fits exactly; with buckets of 511 elements it does not.
   CHECK(ShardLayout(parameters_of({256, 256}), 1, 512).buckets().size() == 1);
   CHECK(ShardLayout(parameters_of({256, 256}), 1, 511).buckets().size() == 2);
-  // The gap up to the next block of 256 elements counts, too: 1 + 256 elements end at 512.
+  // Gaps between parameters count, too. A bucket begins with the last parameter: 1 element and a
+  // gap of 255, then 256 elements.
   CHECK(ShardLayout(parameters_of({256, 1}), 1, 511).buckets().size() == 2);
   CHECK(ShardLayout(parameters_of({256, 1}), 1, 512).buckets().size() == 1);
   // A parameter larger than a bucket is alone, whatever comes before and after.

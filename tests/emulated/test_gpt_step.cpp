@@ -61,8 +61,8 @@ Launches launches_of(const GptStep& step, int steps) {
 }
 
 /// Returns the expected launches of a step that computes the logits in `chunks` chunks of rows.
-/// `second_pass` is true if the step has more than 64 rows. Two kernels instead of one then compute
-/// the gradient of a bias, a sum over rows.
+/// `second_pass` is true if the step has more than 64 rows. A bias gradient then takes two launches
+/// instead of one.
 Launches expected(int64_t layers, int64_t chunks, bool second_pass) {
   return {
       {"embedding", 1},

@@ -1,6 +1,6 @@
 // Compares a GPT's logits, loss and gradients with references, and the presets' sizes with the
-// published sizes. Also tests error messages, dropout, the reported uses of parameters, and the
-// memory that a training step leaves allocated.
+// published sizes. Also tests error messages, dropout, the hooks that report uses of parameters,
+// and the memory that a training step leaves allocated.
 #include <cmath>
 #include <map>
 #include <string>

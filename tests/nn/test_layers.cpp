@@ -1,5 +1,5 @@
-// Compares the layers' results with reference values, in most cases computed in float64, and their
-// gradients with finite differences. Also tests error messages.
+// Compares the layers' results with reference values, most of them computed in float64. Compares
+// the layers' gradients with finite differences. Also tests error messages.
 #include <cmath>
 #include <string>
 #include <thread>

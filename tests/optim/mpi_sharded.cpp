@@ -171,8 +171,8 @@ TEST_CASE("stage 3: if ranks read parameters in different orders, the error name
              ContainsSubstring("rank 0 all_gather of parameters, bucket 2 (call ") &&
                  ContainsSubstring(" all_gather of parameters, bucket 1 (call ") &&
                  ContainsSubstring("read them in the same order"));
-  // Layers without gradients form another group of parameters, whose buckets are numbered from 0
-  // again. A group's number is the index of its first parameter: 2 for 1.weight.
+  // Frozen parameters form a group of their own, and its buckets are numbered from 0 again. A
+  // group's number is the index of its first parameter: 1.weight is parameter 2 of the model.
   LayeredModel frozen({.layers = 2});
   frozen.layer(1).weight.set_trainable(false);
   frozen.layer(1).bias.set_trainable(false);

@@ -1,7 +1,7 @@
 // NVTX on emulated CUDA: the calls that Tessera uses, with the real header's names, signatures and
 // values of constants. The emulation acts as if a profiler were always attached. Tests read the
 // ranges with emulated/control.h. Two demands of the documentation are checked:
-//   - a range has the right version and size, and a message;
+//   - the attributes of a range have the right version and size, and an ASCII message;
 //   - a pop closes a range that the same thread pushed in the same domain.
 //
 // Not covered: a process without a profiler, and the display of ranges.

@@ -186,13 +186,12 @@ TEST_CASE("batch_norm passes the check of its gradient", "[batch_norm]") {
 }
 
 /// Imitates two ranks on one thread. Each rank computes one part of a batch. In each round, part 0
-/// runs, then part 1. A run calls BatchParts::sum three times: calls 0, 1 and 2. Call k adds this
-/// run's values and the values that the latest run of the other part gave to call k.
+/// runs, then part 1. A run calls BatchParts::sum three times. The other part's values for a sum
+/// come from the other part's latest run.
 ///
-/// The values for call 0 depend on no sum, so they are always correct. The values for calls 1 and 2
-/// depend on the sums of earlier calls. In the first round, part 0 gets wrong sums, because part 1
-/// has not run yet. Each later round makes the sums of at least one more call correct for both
-/// parts. So in the fourth round, all sums are correct.
+/// In the first round, part 0 gets wrong sums, because part 1 has not run yet. The values for a sum
+/// depend only on the run's earlier sums. So each later round corrects at least one more of the
+/// three sums, and all sums of the fourth round are correct.
 class TwoParts {
  public:
   ops::BatchParts part(size_t self) {

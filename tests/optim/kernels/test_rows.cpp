@@ -217,9 +217,8 @@ TEST_CASE("sums of touched blocks have the same bits as those of the whole gradi
   const Tensor expected = Tensor::zeros({all}, DType::i64);  // memory for f64 values
   auto* const of_whole = static_cast<double*>(expected.raw());
   kernels::block_square_sums(test_context(), std::span(of_whole, static_cast<size_t>(all)), whole);
-  // `blocks` gets the numbers of the blocks of 256 elements that contain elements of touched rows.
-  // For each of these blocks, `first` gets the index in `rows` of the first touched row with
-  // elements in the block.
+  // `blocks` lists the blocks of 256 elements that overlap a touched row. For each of these blocks,
+  // `first` has the block's first touched row, as an index into `rows`.
   std::vector<int64_t> blocks;
   std::vector<int32_t> first;
   for (int64_t block = 0; block < all; ++block) {
