@@ -169,11 +169,11 @@ class StepLoop {
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
                 const std::function<std::string()>& finish);
 
-/// Compares the memory and traffic of each rank with the rank's plan. Writes a summary line to the
-/// log, and before it the timeline of a step if one was recorded (StepCount::timeline). Then calls
-/// `before_tables` on every rank, and prints tables of memory and traffic on rank 0's standard
-/// output. If shows_messages() is false, prints these tables only if a rank differs from its plan.
-/// Collective.
+/// Compares the memory and traffic of each rank with the rank's plan. If a step's timeline was
+/// recorded (StepCount::timeline), writes the timeline to the log. Then writes a summary line to
+/// the log, calls `before_tables` on every rank, and prints tables of memory and traffic on the
+/// standard output of rank 0. If shows_messages() is false, prints these tables only if a rank
+/// differs from its plan. Collective.
 void report_run(
     const optim::Plan& planned, const StepCount& count, const dist::World& world, RunLog& log,
     const std::function<void()>& before_tables = [] {});

@@ -36,9 +36,8 @@ TEST_CASE("plan: one rank sends nothing") {
   CHECK(plan3.parameters == 2048 + 2048);
   CHECK(plan3.gradients == 2048);
   CHECK(plan3.padding == 212 * 4);
-  // The gradients of a second micro-batch need memory besides the gradient sums. With fast
-  // reduction, with no_sync or on a GPU, even the gradients of a single micro-batch need such
-  // memory.
+  // A second micro-batch needs a buffer for its gradients, which are then added to the sums. With
+  // fast reduction, with no_sync or on a GPU, a single micro-batch needs this buffer too.
   PlanInput several = input;
   several.batch = {.global = 2, .micro = 1};
   CHECK(plan(several, 0).gradients == 2048 + 2048);
@@ -243,9 +242,9 @@ TEST_CASE("plan: stage 3 gathers a frozen block twice only where backward reads 
     for (size_t i = 0; i < frozen.size(); ++i) input.parameters[i].trainable = !frozen[i];
     return sent(plan(input, 0), dist::Traffic::parameters);
   };
-  // The frozen w1 and w2 form one group of parameters, the trainable w0 another. Forward leaves the
-  // last model block of each group gathered: w2 and w0. To compute the gradient of w0, backward
-  // reads w2 and w1. Of these two only w1 must be gathered again.
+  // The frozen w1 and w2 form one group of parameters, the trainable w0 another. The last block of
+  // each group, w2 and w0, is still gathered when backward begins. Backward reads w1 to compute the
+  // gradient of w0, so w1 is gathered again.
   CHECK(freeze({false, true, true}) == (1 + 2 + 1) * 1024);
   // w0 and w1 are frozen. Backward ends at w2, so neither is gathered again.
   CHECK(freeze({true, true, false}) == (1 + 1 + 1) * 1024);
@@ -277,7 +276,9 @@ TEST_CASE("plan: ranks that save exchange texts, for which a save frees its buck
   const int64_t without = plan(input, 0).communication;
   input.checkpoints = true;
   CHECK(plan(input, 0).communication == without + 2 * (65'536 + 8));
-  input.saves = true;  // only the larger is planned: the bucket in f32, not the texts
+  // Bucket and texts are never in memory together, so only the larger is planned. At first this is
+  // the bucket, which is in f32. With a smaller parameter it is the texts.
+  input.saves = true;
   CHECK(plan(input, 0).communication == without + 40'448 * 4);
   input.parameters[0].elements = 512;
   CHECK(plan(input, 0).communication == without - 156 * 8 + 2 * (65'536 + 8));
@@ -364,10 +365,9 @@ TEST_CASE("plan: stage 2 holds no more gradients than stage 0, even with huge pa
     input.stage = stage;
     return plan(input, 0).gradients;
   };
-  // A table of 10^6 x 64 elements, 256 MB in f32, and a parameter `head` of 512 elements. `head`
-  // has one kernel block for each of two ranks. At stage 2 the ring holds the table and `head`,
-  // because they are neighbours. So at stages 0 and 2 a rank holds all gradients, and its half of
-  // the sums.
+  // A table of 10^6 x 64 elements, 256 MB in f32, and a parameter `head` of 512 elements. The ring
+  // of stage 2 has room for two neighbouring buckets, here the table and `head`. So at stage 2, as
+  // at stage 0, a rank holds all gradients, and its half of the sums.
   const PlanInput table{.parameters = {{"table", 64'000'000}, {"head", 512}}, .ranks = 2};
   CHECK(gradients(table, 0) == 256'002'048 + 128'001'024);
   CHECK(gradients(table, 2) == 256'002'048 + 128'001'024);

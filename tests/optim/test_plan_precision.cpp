@@ -307,9 +307,10 @@ TEST_CASE("plan: a single rank has the ZeRO paper's bytes") {
 }
 
 // W stands for (N-1)/N times the bytes of the weights. With one reduction per step, the paper's
-// traffic is 2 W at stages 0 to 2 and 3 W at stage 3. Tessera's stage 3 gathers only u and v (6/10
-// of the weights) again in backward, because the tied tensor and w, the model's last block, are
-// still gathered. So its gathers send (2 x 6 + 4)/10 W instead of 2 W.
+// traffic is 2 W at stages 0 to 2 and 3 W at stage 3. Tessera's stage 3 gathers u and v (6/10 of
+// the weights) twice: for forward and for backward. It gathers the tied tensor and w (4/10) once:
+// the tied tensor stays gathered, and w is the block where forward ends and backward begins. So its
+// gathers send (2 x 6 + 4)/10 W. The paper's gathers send 2 W.
 TEST_CASE("plan: the ZeRO paper's traffic") {
   const int64_t N = GENERATE(1, 2, 3, 8, 64);
   const int64_t weights = 2 * 10 * N * dist::block_elements * 7;

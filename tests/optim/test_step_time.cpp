@@ -45,17 +45,16 @@ TEST_CASE("step time: two buckets, every stage") {
   // A micro-batch has 12 operations: forward takes 2 + 2 for the two buckets, backward 4 + 4.
   const MicroBatchWork work{.flops = 12};
 
-  // A timeline begins with the previous step's update and the transfers that belong to it. The
-  // update itself takes no time here.
-  // Stage 0: gradient sums are gathered before the update, 0-1 and 1-2. Forward 2-6, backward 6-10
-  // and 10-14; exchanges 10-11 and 14-15.
+  // A timeline begins with the previous step's update, which takes no time here. Stage 0 gathers
+  // gradient sums before the update; stages 1 and 2 gather parameters after the update.
+  // Stage 0: gathers 0-1 and 1-2. Forward 2-6, backward 6-10 and 10-14; exchanges 10-11 and 14-15.
   const StepTime stage0 = step_time(buckets(2, 0), work, slow);
   CHECK(stage0.compute == Approx(12));
   CHECK(stage0.communication == Approx(4 + end(2)));
   CHECK(stage0.exposed == Approx(3 + end(2)));
 
-  // Stages 1 and 2: parameters are gathered 0-1 and 1-2. Forward waits for the first gather, then
-  // runs 1-3 and 3-5. Backward 5-9 and 9-13; exchanges 9-10 and 13-14.
+  // Stages 1 and 2: gathers 0-1 and 1-2. Forward waits for the first gather, then runs 1-3 and 3-5.
+  // Backward 5-9 and 9-13; exchanges 9-10 and 13-14.
   for (const int stage : {1, 2}) {
     const StepTime time = step_time(buckets(2, stage), work, slow);
     CHECK(time.compute == Approx(12));
@@ -114,9 +113,9 @@ TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 does not") {
 TEST_CASE("step time: a tied parameter counts as the head, and its gradient is ready last") {
   // The first of the two parameters is tied; the second is called w here. Only the output head
   // multiplies by the tied parameter. Forward takes 2 for w, then 2 for the head; backward takes 4
-  // for the head, then 4 for w. Gathers 0-1 (tied) and 1-2 (w), so forward waits until 2 and runs
-  // 2-4 and 4-6. Backward 6-10 and 10-14. The tied gradient is complete only when backward ends, so
-  // the exchanges are 14-15 and 15-16.
+  // for the head, then 4 for w.
+  // Gathers 0-1 (tied) and 1-2 (w). Forward begins with w, at 2: 2-4 and 4-6. Backward 6-10 and
+  // 10-14. Both gradients are complete only at 14, when backward ends. Exchanges 14-15 and 15-16.
   PlanInput input = buckets(2, 2);
   input.parameters[0].shared = true;
   const StepTime time = step_time(input, {.flops = 12}, slow);
@@ -127,10 +126,12 @@ TEST_CASE("step time: a tied parameter counts as the head, and its gradient is r
 }
 
 TEST_CASE("step time: memory bandwidth counts the update, the sums, and element-wise work") {
-  // The update moves 32 bytes for each of the 256 elements of a bucket's shard, 8192 in all: 8 to
-  // read the gradient sum twice (first for the norm, then for the update), and 24 to read and write
-  // the weight and two moments. An exchange adds 512 elements. For each it moves 12 bytes, 6144 in
-  // all: 4 to read the gradient, and 8 to read and write the gradient sum.
+  // For each element, the update moves 32 bytes: 8 to read the gradient sum twice (first for the
+  // norm, then for the update), and 24 to read and write the weight and two moments. A shard has
+  // 256 elements, so the update moves 8192 bytes.
+  // For each addition, an exchange moves 12 bytes: 4 to read a rank's gradient, and 8 to read and
+  // write the gradient sum. It adds the gradients of two ranks for a shard: 512 additions, 6144
+  // bytes.
   PlanInput input = buckets(1, 2);
   MachineRates rates = slow;
   rates.memory_bandwidth = 2048;

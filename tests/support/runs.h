@@ -14,11 +14,11 @@ struct RunCase {
   std::vector<int> dims;
 };
 
-/// Returns shapes and reduced dimensions that give runs of contiguous elements, of strided
-/// elements, and over dimensions that are not adjacent. The CPU reads runs in strips of 64 elements
-/// (core/ops/run_strips.h). On CUDA, a warp handles a contiguous run of at most 1024 elements, and
-/// a block handles a longer run (core/ops/run_threads.cuh). Some runs are shorter than these
-/// limits, and some longer.
+/// Returns cases of three kinds: contiguous runs, strided runs, and runs over dimensions that are
+/// not adjacent. Some runs are shorter, and some longer, than each of two limits:
+///  - 64 elements: the longest strip that the CPU reads (core/ops/run_strips.h);
+///  - 1024 elements: the longest contiguous run that a warp handles on CUDA. A block handles longer
+///    runs (core/ops/run_threads.cuh).
 inline std::vector<RunCase> run_cases() {
   return {{{7}, {0}},
           {{3, 65}, {1}},

@@ -1,7 +1,7 @@
-// Tests weights that are saved during a run, and checkpoints whose copy of the training state is
-// limited to a number of bytes. At every ZeRO stage, the results must have the same bits as those
-// of a run without saves. Planned bytes must equal measured bytes. The file with the best weights
-// must not depend on an interruption of the run.
+// Tests saves of weights during a run, and checkpoints with a limit on the bytes that they copy of
+// the training state (CheckpointOptions::staging). At every ZeRO stage, the results must have the
+// same bits as those of a run without saves and checkpoints. Planned bytes must equal measured
+// bytes. The file with the best weights must be the same if the run is interrupted and resumed.
 #include <cmath>
 #include <filesystem>
 #include <fstream>

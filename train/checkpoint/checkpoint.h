@@ -69,9 +69,8 @@ std::string first_failure(const std::vector<std::string>& texts);
 BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& optimizer,
                             const dist::World& world, const CheckpointInfo& info);
 
-// The functions of which save_checkpoint consists, from partial_folder to commit_checkpoint.
-// RunCheckpoints calls these functions separately, so that training continues while a checkpoint is
-// written.
+// The next four functions are parts of save_checkpoint. RunCheckpoints uses them instead of
+// save_checkpoint, so that training continues while a checkpoint is written.
 /// Returns the temporary path under which the checkpoint of a step is written.
 std::string partial_folder(const std::string& folder, int64_t step);
 /// Makes the manifest of the shards that all ranks have written. `shards` contains the shard_text

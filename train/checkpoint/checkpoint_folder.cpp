@@ -108,8 +108,9 @@ bool CheckpointFolder::claim() {
     // without locks, flock's error is not EWOULDBLOCK, and the folder is used without a lock.
     const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
     if (!locked && errno != EWOULDBLOCK) return true;
-    // The process that made the lock file may have removed it between open and flock. A lock on a
-    // removed file would not be seen by a process that makes the file anew.
+    // Between open and flock, the process that made the lock file may have removed the file. A lock
+    // on a removed file is useless, because the next process makes and locks a new file. So
+    // `current` is true only if the locked file still has its name.
     struct stat opened {}, named {};
     const bool current = locked && ::fstat(descriptor_, &opened) == 0 &&
                          ::stat(lock_.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
@@ -123,8 +124,8 @@ bool CheckpointFolder::claim() {
 
 CheckpointFolder::~CheckpointFolder() {
   remove_mark();
-  // This process still holds the lock when it removes the lock file, so no other process has locked
-  // the lock file.
+  // Removes the lock file before ::close releases the lock, because after ::close another process
+  // may have locked the file.
   try {
     if (removable_ && checkpoint_steps(folder_).empty()) ::unlink(lock_.c_str());
   } catch (const std::exception&) {

@@ -122,8 +122,8 @@ void CheckpointReader::verify_range(const CheckpointRange& range,
   const optim::StateTensor& of = manifest_.tensors[static_cast<size_t>(range.tensor)];
   const InputFile& file = this->file(static_cast<size_t>(range.file));
   const int64_t element = dtype_size(of.dtype);
-  // A piece is a whole number of digest blocks (256 elements), because a range's digest is the sum
-  // of its blocks' digests.
+  // The range is read in pieces of whole digest blocks (256 elements), because each block is hashed
+  // as a whole. The sum of the blocks' digests is the range's digest.
   const int64_t piece = most_bytes / element / digest_block * digest_block;
   const std::string path = of.path();
   BlockDigest digest;

@@ -1,9 +1,9 @@
 // Writes checkpoints during a run, at intervals (CheckpointOptions::every) and on a signal.
 //
-// With CheckpointOptions::async, steps go on while a checkpoint is written from a copy of the
-// state. In each step, a rank whose thread is writing sends a busy note, a bit that every rank sees
-// (ZeroOptimizer::set_notes). So all ranks begin the next phase of the checkpoint after the same
-// step:
+// With CheckpointOptions::async, steps go on while a thread of each rank writes the checkpoint from
+// a copy of the state. In each step, a rank whose thread is writing sends a busy note, a bit that
+// every rank sees (ZeroOptimizer::set_notes). All ranks see the same notes, so each phase of the
+// checkpoint begins after the same step on all ranks:
 //   1. Each rank's thread writes the rank's shard.
 //   2. After the first step without a busy note, all shards have been written. Rank 0's thread then
 //      writes the manifest.

@@ -37,8 +37,8 @@ models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType
 /// Throws if an upper bound of activations and workspace does not fit into int64.
 void check_size(const PlannedRatings& ratings) {
   using optim::CheckedInt;
-  // An upper bound of the bytes for each of the samples * items * width values, and for each item
-  // of a sample's history.
+  // The bound counts batch.samples * batch.items * width values, and batch.samples *
+  // batch.longest_history items of histories. Each value or item takes fewer bytes than this.
   constexpr int64_t more_than_all = 1 << 8;
   const models::RecommenderConfig& config = ratings.config;
   CheckedInt width = CheckedInt(config.factors) + 2;

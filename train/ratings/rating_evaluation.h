@@ -42,10 +42,10 @@ struct RatingRange {
 };
 RatingRange rating_range(const data::Ratings& ratings);
 
-// At the end of an evaluation, an all-reduce brings the results of all batches or users to every
-// rank. Number of f32 results:
-inline constexpr int64_t rating_evaluation_counts = 2;   // of each batch in evaluate_ratings
-inline constexpr int64_t ranking_evaluation_counts = 4;  // of each user in evaluate_ranking
+// At the end of an evaluation, an all-reduce brings the f32 results of all batches or users to
+// every rank.
+inline constexpr int64_t rating_evaluation_counts = 2;   // results per batch of evaluate_ratings
+inline constexpr int64_t ranking_evaluation_counts = 4;  // results per user of evaluate_ranking
 
 /// Returns the sizes with which evaluate_ratings runs.
 RatingEvaluationSizes rating_evaluation_sizes(const models::RecommenderConfig& config,
