@@ -11,10 +11,10 @@ namespace tessera {
 /// Writes the values of elements [begin, begin + out.size()) to `out`.
 using ValueSource = std::function<void(int64_t begin, std::span<float> out)>;
 
-/// The bytes of CPU workspace in which `assign` collects f32 values before it converts them:
-///  - A 16-bit tensor on the CPU needs this workspace.
-///  - A tensor of any dtype on CUDA needs this workspace, and a second CPU workspace for the same
-///    number of converted values.
+/// The bytes of CPU workspace in which `assign` collects f32 values:
+///  - A 16-bit tensor on the CPU needs this workspace, from which the values are converted.
+///  - A tensor on CUDA needs it too, and a second CPU workspace with the same number of values in
+///    the tensor's dtype, from which they are copied to the device.
 ///  - An f32 tensor on the CPU needs no workspace, because the values are written in place.
 inline constexpr int64_t assign_workspace_bytes = int64_t{1} << 18;
 

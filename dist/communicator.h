@@ -264,7 +264,8 @@ struct NcclOptions {
   /// The job ends if one call has been the oldest unfinished call for longer than this time. The
   /// time limit for connecting the ranks is the same, but at least 10 s.
   double timeout_s = default_comm_timeout_s;
-  /// Bytes of staging for each rank, a multiple of 256 * 8; 0: chosen by the number of ranks.
+  /// A rank's staging memory has one chunk for each rank of the job. This is the size of a chunk in
+  /// bytes, a multiple of 256 * 8; 0: a default that depends on the number of ranks.
   int64_t chunk_bytes = 0;
   // Bounds on the number of thread blocks (CTAs) of an NCCL kernel. The blocks take SMs from
   // compute kernels.

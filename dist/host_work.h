@@ -11,8 +11,8 @@
 namespace tessera::dist {
 
 /// Returns the name under which the trace shows a wait for this collective, such as "wait gather".
-/// Both exchange and reduce_scatter have "wait reduce", because the ordered reduction sends its
-/// data with exchange.
+/// Both exchange and reduce_scatter have "wait reduce", because gradients are reduced with either:
+/// exchange brings them to their owner, which adds them in order of rank (Reduction::ordered).
 const char* wait_name(Collective collective);
 
 /// Runs `body`, which blocks, and adds its duration to waited_ns() of the calling thread. The trace

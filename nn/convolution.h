@@ -39,8 +39,8 @@ class Conv2d : public Module {
 ///    mode during a whole training step. Its running statistics then stay the same, and it may be
 ///    used any number of times. Fine-tuning can keep the statistics of an earlier training in this
 ///    way.
-///  - With ZeroOptions::graph, a frozen norm keeps the mode that it had in the first step, because
-///    the captured CUDA graphs repeat this mode.
+///  - With ZeroOptions::graph, do not change the mode of a frozen norm after the first step. The
+///    captured CUDA graphs would repeat the mode of the first step, without an error.
 class BatchNorm2d : public Module {
  public:
   struct Options {

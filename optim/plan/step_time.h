@@ -21,10 +21,12 @@
 //    bytes / bandwidth. Bytes to ranks of the same node are sent at node_bandwidth. The owner of a
 //    shard adds the received gradients to its sum. These additions move bytes at memory_bandwidth,
 //    and the channel is busy during them.
-//  - The update moves its bytes at memory_bandwidth. Stage 0 gathers sums before the update. Stages
-//    1 and 2 gather parameters after the update, and the next forward waits for the parameters.
-//    Stage 3 gathers each block of buckets while the previous block is used.
-//  - The simulated step begins with the previous step's update, because that update's gathers
+//  - The update goes from bucket to bucket, and moves its bytes at memory_bandwidth. At stage 0, a
+//    bucket's gradient sums are gathered before its update. At stages 1 and 2, its parameters are
+//    gathered after its update, and forward waits for them when it reaches the bucket. Stage 3
+//    gathers together the buckets of a block of the model (Module::begin_block), while the block
+//    before it is computed.
+//  - The simulated step begins with the previous step's update, because the gathers of this update
 //    overlap with forward.
 #pragma once
 
@@ -65,8 +67,8 @@ struct StepTime {
   double total() const { return compute + exposed; }
 };
 
-/// Returns the time of one step of input.batch on one rank. Throws InputError for invalid rates.
-/// Throws for an invalid input as plan_groups does.
+/// Returns the time that each of the input.ranks ranks takes for one step of input.batch. Throws
+/// InputError for invalid rates. Throws for an invalid input as plan_groups does.
 StepTime step_time(const PlanInput& input, const MicroBatchWork& work, const MachineRates& rates);
 
 }  // namespace tessera::optim

@@ -107,11 +107,11 @@ class Partition {
   std::vector<Part> parts(int bucket, const dist::Range& range) const;
 
   /// Returns the segments of a bucket's `range` that an update rule must update. Segments are
-  /// relative to range.begin. hyper_of[parameter] is an index of hyper-parameters, or -1 for no
-  /// update.
+  /// relative to range.begin. hyper_of has an element for each parameter of this partition: the
+  /// UpdateSegment::group of its segments, or -1 for no update.
   std::vector<UpdateSegment> segments(int bucket, const dist::Range& range,
                                       std::span<const int> hyper_of) const;
-  /// Makes the gradients of a bucket's parameters undefined (Leaf::gradient).
+  /// Resets Leaf::gradient of a bucket's parameters to an undefined Tensor.
   void clear_views_of_gradients(int bucket) const;
   /// Zeroes the elements of a bucket's gradient that belong to no parameter.
   void clear_gaps(const Tensor& gradient, int bucket) const;

@@ -50,9 +50,9 @@ std::optional<cuda::Event> UpdateOnHost::copy(const Tensor& to, const Tensor& fr
   // This event is recorded on the caller's stream, because the copy stream is not yet current.
   const cuda::Event before(other_.index);
   const cuda::StreamScope here(other_.index, cuda::copy_stream(other_.index));
-  // The copy stream waits for earlier work of the caller's stream. Before start() copies gradient
-  // sums, this work computes the sums. Before round() overwrites values, this work may still read
-  // the old values.
+  // The copy must wait for earlier work of the caller's stream. If start() is the caller, this work
+  // computes the gradient sums that are copied. If round() is the caller, this work may still read
+  // the parameters that the copy overwrites.
   before.wait();
   cuda::copy(other_.index, to.raw(), from.raw(), from.bytes());
   return cuda::Event(other_.index);

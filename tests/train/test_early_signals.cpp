@@ -28,7 +28,8 @@ struct DefaultActions {
   }
 };
 
-// Returns the notes that a new RunCheckpoints sends in the first step.
+// Returns the bits of RunCheckpoints::notes() after construction, which tell all ranks in the first
+// step of a signal that this rank has got.
 uint8_t first_notes() {
   const test::TemporaryFolder folder;
   const dist::World world{.communicator = dist::single_communicator()};

@@ -25,10 +25,11 @@ struct StepCount {
   std::optional<TimelineWindow> timeline = std::nullopt;  // the step whose events were recorded
 };
 
-/// Returns the options for the plan of a run that has ended. If the run has saved no weights before
-/// its end (StepCount::saves), removes the saves from the options, because the run has allocated no
-/// memory for them. For example, a run that keeps its best weights saves none if no evaluation has
-/// a valid score. Adds the counted rows of row-sparse tables (StepCount::rows).
+/// Returns `run` with changes, so that its plan equals what the run has measured. If the run has
+/// saved no weights before its end (StepCount::saves is 0), the result has no LoopOptions::weights,
+/// because the run has allocated no memory for such saves. For example, a run that keeps its best
+/// weights saves none if no evaluation has a valid score. The result also has the counted rows of
+/// row-sparse tables (StepCount::rows).
 TrainingRun as_it_went(TrainingRun run, const StepCount& count);
 
 struct RankReport {
