@@ -13,20 +13,28 @@ set -euo pipefail
 
 presets=(release asan)
 selection=(--label-exclude '^full$')
-if [[ ${1:-} == --full ]]; then
-  shift
-  presets+=(tsan)
-  selection=()
-fi
+arguments=()
+for argument in "$@"; do
+  case $argument in
+    --full)
+      presets+=(tsan)
+      selection=()
+      ;;
+    --fu*) die "there is no option $argument, expected --full or options of ctest" ;;
+    *) arguments+=("$argument") ;;
+  esac
+done
 
 install_packages
 for preset in "${presets[@]}"; do build "$preset"; done
 
 # One ctest runs the tests of all builds, so that one summary is printed at the end.
 mkdir -p build/tests
-printf 'subdirs("%s")\n' "${presets[@]/#/$PWD/build/}" > build/tests/CTestTestfile.cmake
+for preset in "${presets[@]}"; do
+  printf 'subdirs("%s/build/%s")\n' "$PWD" "$preset"
+done > build/tests/CTestTestfile.cmake
 say "testing ${presets[*]}"
 # Many tests wait for a signal, a time limit or the disk, so 1.5 times as many tests as cores run at
 # a time. On two cores, this keeps the cores busy for 90 % of the time instead of 60 %.
 exec ctest --test-dir build/tests --parallel "$((cores + cores / 2))" --output-on-failure \
-  --no-label-summary "${selection[@]}" "$@"
+  --no-label-summary --no-tests=error "${selection[@]}" "${arguments[@]}"

@@ -136,6 +136,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return error != cudaSuccess ? error : wait_for_stream(stream);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
   const auto error = check_not_captured(stream, __func__);
   if (error != cudaSuccess) return error;
@@ -188,6 +189,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return error != cudaSuccess || !event->recorded ? error : wait_for(event->recorded);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
   if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
   const auto error = check_not_captured(event->point, __func__);
   if (error != cudaSuccess || !event->recorded) return error;

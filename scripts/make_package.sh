@@ -18,6 +18,7 @@ command -v dpkg-shlibdeps > /dev/null || missing+=(dpkg-dev)
 install_packages
 build package
 mkdir -p "$target"
+rm -f build/package/packages/tessera*.{deb,tar.gz}  # packages of an earlier version
 quietly cpack.log cpack --config build/package/CPackConfig.cmake -B "$PWD/build/package/packages"
 for file in build/package/packages/tessera*.{deb,tar.gz}; do
   if [[ ! $file -ef $target/${file##*/} ]]; then cp "$file" "$target"; fi

@@ -221,6 +221,7 @@ void Event::synchronize() const {
 }
 
 bool Event::passed() const {
+  refuse_in_capture("Event::passed");
   const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(event_.get()));
   if (state == cudaErrorNotReady) return false;
   check(state, "cudaEventQuery");

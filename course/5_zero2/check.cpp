@@ -28,7 +28,14 @@ Sizes sizes_of(const dist::ShardLayout& layout) {
 std::string memory_message(const Trial& trial, int64_t ranks) {
   const Sizes sizes = sizes_of(*trial.layout);
   const int64_t sums = 4 * trial.elements() / ranks;
-  const int64_t most = 4 * (2 * sizes.largest + sizes.tied) + sums;
+  const int64_t least = 4 * (sizes.largest + sizes.tied) + sums;
+  const int64_t most = least + 4 * sizes.largest;
+  if (trial.peak_gradients < least) {
+    return fmt::format(
+        "gradients take {} bytes, expected at least {}: the memory that open() returns and the "
+        "sums must have Category::gradients, by which the check counts them",
+        grouped(trial.peak_gradients), grouped(least));
+  }
   if (trial.peak_gradients <= most) return "";
   std::string text = fmt::format(
       "gradients take {} bytes, expected at most {}: two buckets as large as the largest "

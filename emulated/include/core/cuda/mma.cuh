@@ -5,8 +5,8 @@
 //
 // Differences from the CUDA file:
 //   - mma adds the products in ascending order of the summed index;
-//   - an asynchronous copy is made only when the thread waits for the copy's group, so a read
-//     before the wait finds the old contents;
+//   - an asynchronous copy is made only when the thread waits for the copy's group. From the start
+//     of the copy to the wait, the destination is filled with bytes 0xFF, which are NaN;
 //   - blocks must be one-dimensional.
 #pragma once
 
@@ -116,6 +116,9 @@ struct Copies {
 inline void start_copy(SharedAddress to, const void* from, bool wanted, size_t bytes) {
   check_aligned(to.value(), bytes);
   check_aligned(from, bytes);
+  // On a GPU, the bytes may arrive at any time from now on. NaN shows a thread that still reads the
+  // earlier bytes.
+  std::memset(to.value(), 0xFF, bytes);
   Copies::of_this_thread().groups.back().push_back({to.value(), wanted ? from : nullptr, bytes});
 }
 
