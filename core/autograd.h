@@ -229,7 +229,8 @@ class InputCollector {
 };
 
 /// Makes every operation on this thread, recorded or not, call `observer` with each of its outputs.
-/// nullptr ends the calls. Used to find the operation that first computes a wrong value.
+/// Comparisons are the only exception. nullptr ends the calls. Used to find the operation that
+/// first computes a wrong value.
 using OutputObserver = std::function<void(const char* operation, const Tensor& output,
                                           std::span<const Tensor> inputs)>;
 void observe_outputs(OutputObserver observer);

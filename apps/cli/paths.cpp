@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
+#include <memory>
 #include <string_view>
 
 #include "apps/console/shell_word.h"
@@ -320,14 +321,14 @@ void check_save_best(const std::string& save) {
   if (error) {
     fail_input("--save-best: the folder {} cannot be made: {}", folder.string(), error.message());
   }
-  std::string why;
+  const std::shared_ptr<void> at_end(nullptr, [&](void*) {
+    if (is_new) fs::remove(folder, error);  // a run that is refused leaves no folder
+  });
   try {
     check_writable(path);
   } catch (const InputError& unwritable) {
-    why = unwritable.what();
+    fail_input("--save-best: {}", unwritable.what());
   }
-  if (is_new) fs::remove(folder, error);  // a run that is refused later leaves no folder
-  if (!why.empty()) fail_input("--save-best: {}", why);
 }
 
 void check_paths(const GivenPaths& given) {

@@ -155,7 +155,7 @@ void binary_backward(const Context&, const Tensor& dx, const Tensor& dy, const T
             const float z = float(right[from_b + i * right_step]);
             const float slope = input == 0 ? Expression::template slope_a<Mathematics>(x, z)
                                            : Expression::template slope_b<Mathematics>(x, z);
-            out[at + i] = rounded<T>(float(grad[at + i]) * slope);
+            out[at + i] = rounded<T>(expressions::gradient<Expression>(float(grad[at + i]), slope));
           }
         });
       });

@@ -19,8 +19,9 @@ template <class Expression>
 struct Gradient {
   int input;
   __device__ float operator()(float dy, float a, float b) const {
-    return dy * (input == 0 ? Expression::template slope_a<Mathematics>(a, b)
-                            : Expression::template slope_b<Mathematics>(a, b));
+    return expressions::gradient<Expression>(
+        dy, input == 0 ? Expression::template slope_a<Mathematics>(a, b)
+                       : Expression::template slope_b<Mathematics>(a, b));
   }
 };
 

@@ -161,6 +161,29 @@ TESSERA_UNARY_EXPRESSIONS(TESSERA_UNARY_STRUCT)
 TESSERA_BINARY_EXPRESSIONS(TESSERA_BINARY_STRUCT)
 #undef TESSERA_BINARY_STRUCT
 
+/// True for an expression whose result is one of its inputs or a constant, which it selects.
+template <class Expression>
+inline constexpr bool selects = false;
+template <>
+inline constexpr bool selects<clamp> = true;
+template <>
+inline constexpr bool selects<maximum> = true;
+template <>
+inline constexpr bool selects<minimum> = true;
+template <>
+inline constexpr bool selects<where_nonzero> = true;
+template <>
+inline constexpr bool selects<where_zero> = true;
+
+/// Returns dy * slope. The gradient of a value that was not selected is 0 even if dy is infinite or
+/// NaN, as in sqrt(clamp(x, 0, 1)) for x < 0: the root's gradient at 0 is infinite.
+template <class Expression>
+TESSERA_BOTH inline float gradient(float dy, float slope) {
+  const float product = dy * slope;
+  if constexpr (selects<Expression>) return slope == 0 ? 0.0f : product;
+  return product;
+}
+
 }  // namespace expressions
 
 /// Calls body.template operator()<Expression>(name) for the expression that `which` names.

@@ -91,7 +91,7 @@ void unary_backward(const Context&, const Tensor& dx, const Tensor& dy, const Te
 #pragma omp simd
         for (int64_t i = begin; i < end; ++i) {
           const float slope = Expression::template slope<Mathematics>(float(of[i]), scalars);
-          out[i] = rounded<T>(float(grad[i]) * slope);
+          out[i] = rounded<T>(expressions::gradient<Expression>(float(grad[i]), slope));
         }
       });
     });

@@ -19,7 +19,8 @@ template <class Expression>
 struct Gradient {
   Scalars scalars;
   __device__ float operator()(float dy, float kept) const {
-    return dy * Expression::template slope<Mathematics>(kept, scalars);
+    return expressions::gradient<Expression>(
+        dy, Expression::template slope<Mathematics>(kept, scalars));
   }
 };
 

@@ -17,11 +17,7 @@ InputFile::InputFile(const std::string& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) {
     const int why = errno;
-    const std::string text = fmt::format("{}: cannot be opened: {}", path, std::strerror(why));
-    for (const int other : {EMFILE, ENFILE, ENOMEM, EIO, ESTALE}) {
-      if (why == other) fail("{}", text);
-    }
-    fail_input("{}", text);
+    fail_to_open(why, fmt::format("{}: cannot be opened: {}", path, std::strerror(why)));
   }
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -51,6 +47,13 @@ void InputFile::read_at(int64_t position, void* data, size_t bytes) const {
     position += got;
     bytes -= static_cast<size_t>(got);
   }
+}
+
+void fail_to_open(int error, const std::string& text) {
+  for (const int other : {ENOSPC, EDQUOT, EMFILE, ENFILE, ENOMEM, EIO, ESTALE}) {
+    if (error == other) fail("{}", text);
+  }
+  fail_input("{}", text);
 }
 
 bool has_gzip_magic(const InputFile& file, int64_t position) {

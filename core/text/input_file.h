@@ -37,6 +37,10 @@ class InputFile {
   int64_t size_ = 0;
 };
 
+/// Throws an error with this text. `error` is the value of errno. Throws InputError, unless `error`
+/// has its cause in the machine: a full or failing disk, too many open files, or too little memory.
+[[noreturn]] void fail_to_open(int error, const std::string& text);
+
 /// True if a member of a gzip file may begin at byte `position`: gzip's magic number is there
 /// (RFC 1952).
 bool has_gzip_magic(const InputFile& file, int64_t position);

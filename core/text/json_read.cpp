@@ -65,6 +65,10 @@ json parse_json(const std::string& where, std::string_view text, const JsonLimit
   if (std::ssize(text) > limits.bytes) {
     fail_input("{}: has {} bytes, expected at most {}", where, text.size(), limits.bytes);
   }
+  // The library takes a NUL for the end of the text, and would ignore what follows.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    fail_input("{}: is not valid JSON, at byte {} of {}", where, nul + 1, text.size());
+  }
   try {
     return json::parse(text, Watch(where, limits));
   } catch (const json::parse_error& error) {

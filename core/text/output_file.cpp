@@ -17,9 +17,14 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/text/input_file.h"
 
 namespace tessera {
 namespace {
+
+[[noreturn]] void fail_to_write(const std::string& path, int error, const std::string& why) {
+  fail_to_open(error, fmt::format("{}: cannot be written: {}", path, why));
+}
 
 // Follows the links of a path, because a rename would replace the link itself. A link to a missing
 // file is not followed: the rename replaces this link. Refuses folders, devices and write-protected
@@ -29,13 +34,11 @@ std::string destination(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) return path;
-  if (error) fail_input("{}: cannot be written: {}", path, error.message());
+  if (error) fail_to_write(path, error.value(), error.message());
   if (!std::filesystem::is_regular_file(status)) {
     fail_input("{}: cannot be written: it exists and is not a regular file", path);
   }
-  if (::access(path.c_str(), W_OK) != 0) {
-    fail_input("{}: cannot be written: {}", path, std::strerror(errno));
-  }
+  if (::access(path.c_str(), W_OK) != 0) fail_to_write(path, errno, std::strerror(errno));
   return std::filesystem::canonical(path).string();
 }
 
@@ -122,7 +125,10 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
 bool OutputFile::open_temporary() {
   const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   descriptor_ = ::open(temporary_.c_str(), flags, 0666);
-  if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, why_not_made(path_, errno));
+  if (descriptor_ < 0) {
+    const int error = errno;
+    fail_to_write(path_, error, why_not_made(path_, error));
+  }
   struct stat status {};
   const bool locked = lock(descriptor_);
   // EWOULDBLOCK: another process has the lock. Any other error means that the file system has no
@@ -132,12 +138,15 @@ bool OutputFile::open_temporary() {
   const bool has_name = ::fstat(descriptor_, &status) == 0 &&
                         ::stat(temporary_.c_str(), &named) == 0 && status.st_dev == named.st_dev &&
                         status.st_ino == named.st_ino;
-  if (has_name && !is_written && ::ftruncate(descriptor_, 0) == 0) return true;
+  if (has_name && !is_written && ::ftruncate(descriptor_, 0) == 0) {
+    // The new file gets the permissions of the file that it will replace.
+    struct stat replaced {};
+    if (::stat(path_.c_str(), &replaced) == 0) (void)::fchmod(descriptor_, replaced.st_mode & 0777);
+    return true;
+  }
   const int error = errno;
   ::close(std::exchange(descriptor_, -1));
-  if (has_name && !is_written) {
-    fail_input("{}: cannot be written: {}", path_, std::strerror(error));
-  }
+  if (has_name && !is_written) fail_to_write(path_, error, std::strerror(error));
   return false;
 }
 
@@ -207,6 +216,14 @@ void OutputFile::commit() {
   }
   ::close(descriptor_);
   descriptor_ = -1;
+  // The new name must be on the disk too. Otherwise a crash could leave the contents under the
+  // temporary name, which the next OutputFile removes. Not every file system can flush a folder.
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  const char* const name = folder.empty() ? "." : folder.c_str();
+  const int parent = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (parent < 0) return;
+  (void)::fsync(parent);
+  ::close(parent);
 }
 
 }  // namespace tessera

@@ -50,6 +50,8 @@ TEST_CASE("invalid JSON is refused, with file and position") {
   CHECK_THAT(refusal("{\"a\":"), ContainsSubstring("it ends early, after 5 bytes"));
   CHECK_THAT(refusal("[1,]"), Equals("a.json: is not valid JSON, at byte 4 of 4"));
   CHECK_THAT(refusal("\xff"), ContainsSubstring("is not valid JSON"));
+  CHECK_THAT(refusal(std::string("{}\0junk", 7)),
+             Equals("a.json: is not valid JSON, at byte 3 of 7"));
   CHECK_THAT(refusal("[1e999]"), ContainsSubstring("a.json: is not valid JSON: \""));
   CHECK_THAT(refusal(R"({"a":1,"b":{"a":1},"a":2})"), Equals("a.json: has the name \"a\" twice"));
 }

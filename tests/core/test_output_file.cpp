@@ -51,6 +51,18 @@ TEST_CASE("without commit nothing is left behind, and an existing file stays") {
   REQUIRE(folder.entries() == 1);
 }
 
+TEST_CASE("a file that replaces another one gets its permissions") {
+  const test::TemporaryFolder folder;
+  folder.file("a", "before");
+  REQUIRE(::chmod(folder.path("a").c_str(), 0640) == 0);
+  OutputFile file(folder.path("a"));
+  file.write("after");
+  file.commit();
+  struct stat status {};
+  REQUIRE(::stat(folder.path("a").c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0640);
+}
+
 TEST_CASE("a link is followed, not replaced") {
   const test::TemporaryFolder folder;
   folder.file("target", "before");

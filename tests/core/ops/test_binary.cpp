@@ -252,6 +252,24 @@ TEST_CASE("binary operations have the same bits for every number of threads", "[
   }));
 }
 
+TEST_CASE("values that are not selected have the gradient 0, even if dy is infinite",
+          "[elementwise]") {
+  const Tensor dy = Tensor::full({3}, std::numeric_limits<float>::infinity());
+  const auto gradient = [&](const auto& operation) {
+    const Tensor x = as_parameter(Tensor::full({3}, -1));
+    backward_from(operation(x), dy);
+    return values_of(x.leaf()->gradient);
+  };
+  const Tensor zeros = Tensor::zeros({3});
+  CHECK(gradient([](const Tensor& x) { return ops::clamp(x, 0, 1); }) == Values{0, 0, 0});
+  CHECK(gradient([&](const Tensor& x) { return ops::maximum(x, zeros); }) == Values{0, 0, 0});
+  CHECK(gradient([&](const Tensor& x) { return ops::minimum(zeros, -x); }) == Values{0, 0, 0});
+  CHECK(gradient([&](const Tensor& x) { return ops::where(ops::greater(x, zeros), x, zeros); }) ==
+        Values{0, 0, 0});
+  CHECK(gradient([&](const Tensor& x) { return ops::where(ops::less(x, zeros), zeros, x); }) ==
+        Values{0, 0, 0});
+}
+
 TEST_CASE("rows that threads divide keep their bits", "[elementwise]") {
   // A row has 1,003 elements. Which rows are divided between two threads depends on the number of
   // threads.
