@@ -3,10 +3,13 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <vector>
 
 #include "core/error.h"
 #include "core/trace.h"
 #include "dist/backoff.h"
+#include "dist/host_buffer.h"
 #include "dist/mpi/mpi_check.h"
 #include "dist/stalled.h"
 
@@ -16,20 +19,46 @@ namespace {
 constexpr int questions = 16;
 constexpr int tag = 0;
 
+/// Returns the number in the job of each rank of `world`, which may be a group. Collective.
+std::vector<int> job_ranks_of(const World& world) {
+  int own = 0;
+  TESSERA_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &own));
+  const HostBuffer ranks(world.size, DType::i32, *world.communicator);
+  ranks.data<int32_t>()[world.rank] = own;
+  ranks.all_gather(*world.communicator, Traffic::other).wait();
+  const auto values = ranks.values().values<int32_t>();
+  return {values.begin(), values.end()};
+}
+
+/// Returns an MPI communicator of these ranks of the job, in this order. Only these ranks take
+/// part, so a group need not wait for ranks outside of it. The communicator is kept for later
+/// comparisons, and is never freed: MPI_Comm_free is a collective, so if only one rank fails and
+/// frees it, this rank waits for the others for ever.
+MPI_Comm connect(const std::vector<int>& job_ranks) {
+  static std::map<std::vector<int>, MPI_Comm> connected;
+  if (const auto found = connected.find(job_ranks); found != connected.end()) return found->second;
+  MPI_Group job = MPI_GROUP_NULL;
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Comm communicator = MPI_COMM_NULL;
+  TESSERA_MPI(MPI_Comm_group(MPI_COMM_WORLD, &job));
+  TESSERA_MPI(MPI_Group_incl(job, static_cast<int>(job_ranks.size()), job_ranks.data(), &group));
+  TESSERA_MPI(MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, &communicator));
+  TESSERA_MPI(MPI_Group_free(&group));
+  TESSERA_MPI(MPI_Group_free(&job));
+  TESSERA_MPI(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN));
+  connected.emplace(job_ranks, communicator);
+  return communicator;
+}
+
 /// Sends and receives over a separate MPI communicator, so that these messages do not mix with
-/// others. The communicator is never freed: MPI_Comm_free is a collective, so if only one rank
-/// fails and frees it, this rank waits for the others for ever.
+/// others. MPI_Comm_create_group waits for the ranks without a time limit. So the gather, which has
+/// a time limit, comes first: it ends only when all ranks are here.
 class Ranks {
  public:
-  explicit Ranks(double timeout_s) : timeout_s_(timeout_s) {
-    static MPI_Comm own = [] {
-      MPI_Comm duplicate = MPI_COMM_NULL;
-      TESSERA_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &duplicate));
-      TESSERA_MPI(MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN));
-      return duplicate;
-    }();
-    communicator_ = own;
-  }
+  explicit Ranks(const World& world)
+      : job_ranks_(job_ranks_of(world)),
+        communicator_(connect(job_ranks_)),
+        timeout_s_(world.comm_timeout_s) {}
 
   /// Does not wait for the receiver: MPI buffers a message of so few bytes.
   template <size_t count>
@@ -55,14 +84,16 @@ class Ranks {
       if (there != 0) return;
       backoff.pause();
       if (static_cast<double>(backoff.slept_ns()) < timeout_s_ * 1e9) continue;
+      const int job_rank = job_ranks_[static_cast<size_t>(from)];
       throw StalledError(
-          fmt::format("comparing clocks: rank {} has sent nothing for {} s (--comm-timeout)", from,
-                      timeout_s_),
-          {from});
+          fmt::format("comparing clocks: rank {} has sent nothing for {} s (--comm-timeout)",
+                      job_rank, timeout_s_),
+          {job_rank});
     }
   }
 
-  MPI_Comm communicator_ = MPI_COMM_NULL;
+  std::vector<int> job_ranks_;
+  MPI_Comm communicator_;
   double timeout_s_;
 };
 
@@ -89,7 +120,7 @@ ClockReading ask(const Ranks& ranks, int rank) {
 ClockReading compare_clocks(const World& world) {
   const int64_t begin_ns = trace::now_ns();
   if (world.size == 1) return {.at_ns = begin_ns, .rank_0_ns = begin_ns};
-  const Ranks ranks(world.comm_timeout_s);
+  const Ranks ranks(world);
   if (world.rank == 0) {
     for (int rank = 1; rank < world.size; ++rank) {
       const ClockReading reading = ask(ranks, rank);
