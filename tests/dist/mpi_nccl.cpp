@@ -2,8 +2,10 @@
 #define CATCH_CONFIG_EXTERNAL_INTERFACES  // for the listener below
 #include <mpi.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 
 #include "core/cuda.h"
 #include "tests/dist/mpi_helpers.h"
@@ -102,4 +104,18 @@ TEST_CASE("a call that nobody waits for holds its buffers until it is done, and 
   job().all_gather(first.flat(0, elements), {});
   job().barrier();
   CHECK(first.storage().use_count() == 1);
+}
+
+TEST_CASE("after a gather of host memory with pieces that are too large, NCCL is still usable") {
+  const int ranks = job().size();
+  if (!over_nccl() || ranks == 1) TESSERA_SKIP("only NCCL with several ranks has a limit");
+  // The call is refused before it reads its buffer, so the buffer needs no memory of this size.
+  Tensor large = Tensor::unallocated({ranks * (int64_t{1} << 31)}, DType::u8);
+  large.attach(adopt(std::make_shared<std::byte>(), large.bytes(), Category::communication, {}), 0);
+  CHECK_THROWS_WITH(job().all_gather_host(large, {Traffic::flags}),
+                    ContainsSubstring("expected less than 2 GiB"));
+  const Tensor flags = Tensor::zeros({ranks}, DType::u8, Device{});
+  flags.data<uint8_t>()[job().rank()] = 1;
+  job().all_gather_host(flags, {Traffic::flags}).wait();
+  for (const uint8_t flag : flags.values<uint8_t>()) CHECK(flag == 1);
 }

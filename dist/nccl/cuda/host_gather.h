@@ -43,17 +43,23 @@ class HostGather {
     return group;
   }
 
-  /// Gathers every rank's piece of `buffer`, which is in host memory, in place. The calling thread
-  /// waits for the other ranks. Throws if a piece has 2 GiB or more, and StalledError if the call
-  /// has not finished in `timeout_s` seconds.
-  void all_gather(const Tensor& buffer, Call call, double timeout_s) const {
+  /// Throws if a piece of `buffer` has 2 GiB or more, which is an argument that all_gather refuses.
+  void check_piece(const Tensor& buffer, Call call) const {
     const int64_t piece_bytes = buffer.bytes() / size_;
     TESSERA_CHECK(piece_bytes <= std::numeric_limits<int>::max(),
                   "all_gather of {}: a piece of {} bytes in host memory, expected less than 2 GiB",
                   call.text(), piece_bytes);
+  }
+
+  /// Gathers every rank's piece of `buffer`, which is in host memory, in place. The calling thread
+  /// waits for the other ranks. Throws as check_piece, and StalledError if the call has not
+  /// finished in `timeout_s` seconds.
+  void all_gather(const Tensor& buffer, Call call, double timeout_s) const {
+    check_piece(buffer, call);
+    const auto piece_bytes = static_cast<int>(buffer.bytes() / size_);
     try {
       wait_in(wait_name(Collective::all_gather), call,
-              [&] { gather_pieces(buffer, static_cast<int>(piece_bytes), call, timeout_s); });
+              [&] { gather_pieces(buffer, piece_bytes, call, timeout_s); });
     } catch (...) {
       keep_until_exit(buffer.storage());  // MPI may still read and write the buffer
       throw;

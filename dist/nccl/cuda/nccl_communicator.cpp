@@ -185,6 +185,7 @@ Work NcclCommunicator::all_gather(const Tensor& buffer, Call call) {
 
 Work NcclCommunicator::all_gather_host(const Tensor& buffer, Call call) {
   check_all_gather(buffer, size_);
+  if (size_ > 1) hosts_.check_piece(buffer, call);  // a wrong argument must not set failure_
   if (failure_) std::rethrow_exception(failure_);
   try {
     if (size_ > 1) hosts_.all_gather(buffer, call, options_.timeout_s);
