@@ -57,6 +57,10 @@ std::vector<ConfigLine> read_config(const std::string& path) {
   int64_t number = 0;
   for (std::string whole; std::getline(text, whole);) {
     const std::string where = fmt::format("{}:{}", path, ++number);
+    // Paths are passed to the system as C strings, which would end at a NUL byte.
+    if (whole.find('\0') != std::string::npos) {
+      fail_input("{}: has a NUL byte, expected text", where);
+    }
     const std::string_view line = trimmed(whole);
     if (line.empty() || line[0] == '#') continue;
     const size_t equals = line.find('=');

@@ -24,6 +24,7 @@ using namespace tessera;
 using namespace tessera::apps;
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::Equals;
+using namespace std::string_literals;
 
 namespace {
 
@@ -322,6 +323,8 @@ TEST_CASE("an invalid line in a file of flags is refused with its file and line"
   CHECK(refused("integer = 1 2") == ":1: integer is '1 2', expected a whole number");
   CHECK(refused("text = \"a") == ":1: the closing quotation mark is missing");
   CHECK(refused("text = 'a' b") == ":1: 'b' follows a value in quotes");
+  CHECK(refused("flag = true\ntext = a\0b.jsonl\n"s) == ":2: has a NUL byte, expected text");
+  CHECK(refused("# a\0comment"s) == ":1: has a NUL byte, expected text");
   CHECK(refused("intger = 3") ==
         ":1: 'intger' is not a flag that a file can set; did you mean integer?");
   CHECK(refused("--integer = 3") ==
