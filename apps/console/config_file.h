@@ -17,8 +17,8 @@ struct ConfigLine {
   std::string value;  // without quotes
 };
 
-/// Reads a file of flags. Throws InputError with file and line if a line is neither `NAME = VALUE`,
-/// nor empty, nor a comment.
+/// Reads a file of flags. Throws InputError with file and line if a line has a NUL byte, or is
+/// neither `NAME = VALUE`, nor empty, nor a comment.
 std::vector<ConfigLine> read_config(const std::string& path);
 
 }  // namespace tessera::apps

@@ -1,6 +1,7 @@
 // Tests the trace of a job in which the ranks' clocks are hours apart, as on hosts that booted at
 // different times. Times in the trace file are on rank 0's clock, and count from the start of the
-// run. So the spans of all ranks must lie between the start and the end of the run.
+// run. So the spans of all ranks must lie between the start and the end of the run. A group of the
+// job's ranks then makes a run and a trace of its own.
 //
 //   mpirun -n 3 skewed_clocks
 #include <fstream>
@@ -9,6 +10,7 @@
 
 #include "core/trace.h"
 #include "core/trace_clock.h"
+#include "dist/mesh.h"
 #include "tests/support/temporary_folder.h"
 #include "train/report/trace_file.h"
 #include "train/step_loop.h"
@@ -50,18 +52,29 @@ void check_file(const std::string& path, int ranks, int64_t run_ns) {
   }
 }
 
+void check_trace_of(const dist::World& world) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path("trace.json");
+  const int64_t begin_ns = trace::now_ns();
+  const auto log = train::begin_run({.trace = path}, world);
+  take_turns(world);
+  train::write_trace(path, world);
+  if (world.rank == 0) check_file(path, world.size, trace::now_ns() - begin_ns);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   return dist::run(argc, argv, [](dist::World& world) {
     trace::skew_clock(world.rank * hour_ns);
-    const test::TemporaryFolder folder;
-    const std::string path = folder.path("trace.json");
-    const int64_t begin_ns = trace::now_ns();
-    const auto log = train::begin_run({.trace = path}, world);
-    take_turns(world);
-    train::write_trace(path, world);
-    if (world.rank == 0) check_file(path, world.size, trace::now_ns() - begin_ns);
+    check_trace_of(world);
+    // One group is rank 0 alone. The other group has the other ranks in descending order, so with
+    // three ranks in the job, ranks 1 and 0 of this group are ranks 1 and 2 of the job.
+    const int color = world.rank == 0 ? 0 : 1;
+    dist::World group =
+        dist::world_of_group(world, world.communicator->split(color, -world.rank, "part"));
+    group.comm_timeout_s = 60;
+    check_trace_of(group);
     return 0;
   });
 }
