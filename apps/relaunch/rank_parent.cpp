@@ -112,6 +112,22 @@ class LastResort {
   int sent_ = 0;      // the last signal sent
 };
 
+// Must be called when the child has ended. If the child was a wrapper, the program that it started
+// may still run and hold the lock on the folder of checkpoints, so that a restart would be refused.
+// Waits until `deadline` for the rest of the child's process group to end, and then kills the rest.
+void end_group(pid_t child, std::chrono::steady_clock::time_point deadline) {
+  const auto await_end = [child](std::chrono::steady_clock::time_point limit) {
+    while (::kill(-child, 0) == 0 && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  };
+  await_end(deadline);
+  if (::kill(-child, SIGKILL) != 0) return;
+  // A killed process holds its locks until the kernel has taken it down. The wait is short, because
+  // mpirun may kill this process before it has reported how the child ended.
+  await_end(std::chrono::steady_clock::now() + std::chrono::milliseconds(200));
+}
+
 // Returns the child's exit code. If a signal ended the child, ends this process by the same signal.
 int end_as(int status) {
   if (WIFEXITED(status)) return WEXITSTATUS(status);
@@ -179,13 +195,15 @@ int run_as_rank(const std::vector<std::string>& command) {
 
   std::vector<int> waiting;
   ChildState state(child);
+  std::chrono::steady_clock::time_point deadline;  // mpirun kills a second after its SIGTERM
   LastResort last_resort(child, record.rank);
   while (!state.ended()) {
     constexpr int soon_ms = 20;
     constexpr int a_second_ms = 1000;
     pollfd ready{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
     ::poll(&ready, 1, pass_on(child, waiting) ? a_second_ms : soon_ms);
-    if (::getppid() != launcher) ::kill(child, SIGKILL);  // no launcher is left to end the child
+    // No launcher is left to end the child, or the program that the child has started.
+    if (::getppid() != launcher) ::kill(-child, SIGKILL);
     // Reads the child's state before the signals. Otherwise a child that died before SIGTERM
     // arrived would be recorded as told to end.
     state.update();
@@ -196,22 +214,22 @@ int run_as_rank(const std::vector<std::string>& command) {
       record.event = RankRecord::Event::told;
       record.stopped = state.was_stopped();
       record.status = file.read();
+      deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(700);
       report(record, sender);
-      ::kill(child, SIGTERM);
+      ::kill(-child, SIGTERM);
     }
     if (!state.ended()) last_resort.look(std::ranges::count(waiting, SIGUSR2) > 0);
   }
-  last_resort.await_group();
+  if (!record.was_told) last_resort.await_group();
+  // If a signal killed a wrapper, nobody is left who would wait for its program. Without a SIGTERM
+  // from mpirun the deadline is long past.
+  if (record.was_told || WIFSIGNALED(state.status())) end_group(child, deadline);
   record.event = RankRecord::Event::ended;
   record.status = file.read();
   // If mpirun is gone, this process or MPI may have ended the child. So its end does not count as a
   // failure of this rank.
   if (::getppid() != launcher) record.was_told = true;
-  if (WIFSIGNALED(state.status())) {
-    record.signal = WTERMSIG(state.status());
-  } else {
-    record.code = WEXITSTATUS(state.status());
-  }
+  set_end(record, state.status());
   report(record, sender);
   return end_as(state.status());
 }

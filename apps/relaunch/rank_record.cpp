@@ -1,5 +1,8 @@
 #include "apps/relaunch/rank_record.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -15,6 +18,17 @@ constexpr size_t longest_record = 4096;  // bytes; longer lines are text
 constexpr const char* event_names[] = {"started", "told", "ended"};
 
 }  // namespace
+
+void set_end(RankRecord& record, int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    record.signal = WTERMSIG(wait_status);
+    return;
+  }
+  const int code = WEXITSTATUS(wait_status);
+  const int signal = code - 128;
+  const bool of_shell = record.status.failure == RunFailure::none && signal > 0 && signal < NSIG;
+  (of_shell ? record.signal : record.code) = of_shell ? signal : code;
+}
 
 std::optional<RankRecord> parse_record(std::string_view text) {
   if (!text.starts_with(begin_record)) return std::nullopt;

@@ -33,6 +33,11 @@ struct RankRecord {
   bool operator==(const RankRecord&) const;
 };
 
+/// Sets `signal` or `code` from the status that waitpid has returned for the rank's process. If the
+/// process was a shell whose program was killed by a signal, its exit code is 128 plus the signal.
+/// Such a code is taken for the signal, unless the rank has reported a failure in `record.status`.
+void set_end(RankRecord& record, int wait_status);
+
 /// Returns the record as a line that cannot be confused with a program's output.
 std::string record_text(const RankRecord& record);
 

@@ -119,6 +119,39 @@ resumes crashed.jsonl 1
 says 'relaunch: mpirun was killed by SIGSEGV; starting again with 2 ranks'
 [[ $(digest_of crashed.jsonl) == "$expected" ]] || fail "other bits after mpirun was killed"
 
+# The command is a script that starts the program without `exec`, so the program is not a child of
+# relaunch's own process. A rank is killed together with its script, and then a rank is stopped. In
+# both cases the other ranks' programs must have ended before the restart locks the checkpoints.
+printf '#!/bin/sh\nwrapped=1; export wrapped\n"$@"\n' > wrapper.sh
+chmod +x wrapper.sh
+in_background "$relaunch" -n 2 -- ./wrapper.sh "$train_gpt" "${run[@]}" --steps $steps \
+  --checkpoint wrapped --log "$work/wrapped.jsonl"
+await_steps wrapped.jsonl 20
+program=$(rank_process wrapped.jsonl 1)
+kill -KILL -- "-$(ps -o pgid= -p "$program" | tr -d ' ')"
+ends 0
+resumes wrapped.jsonl 1
+says 'relaunch: rank 1 was killed by SIGKILL after step [0-9]+; starting again with 1 rank'
+[[ $(digest_of wrapped.jsonl) == "$expected" ]] || fail "other bits after a killed script"
+# Only the program is killed, and the script ends with the exit code 137.
+in_background "$relaunch" -n 2 -- ./wrapper.sh "$train_gpt" "${run[@]}" --steps $steps \
+  --checkpoint alone --log "$work/alone.jsonl"
+await_steps alone.jsonl 20
+kill -KILL "$(rank_process alone.jsonl 1)"
+ends 0
+resumes alone.jsonl 1
+says 'relaunch: rank 1 was killed by SIGKILL after step [0-9]+; starting again with 1 rank'
+in_background "$relaunch" -n 2 -- ./wrapper.sh "$train_gpt" "${run[@]}" --steps $steps \
+  --comm-timeout 2 --checkpoint halted --log "$work/halted.jsonl"
+await_steps halted.jsonl 20
+program=$(rank_process halted.jsonl 0)
+kill -STOP "$program"
+ends 0
+resumes halted.jsonl 1
+says 'relaunch: rank 0 .* after step [0-9]+; starting again with 1 rank'
+[[ $(digest_of halted.jsonl) == "$expected" ]] || fail "other bits after a stopped program"
+! kill -0 "$program" 2> /dev/null || fail "the stopped program of a script was left behind"
+
 # A rank is stopped before MPI starts.
 cat > stops.sh << 'END'
 #!/bin/sh

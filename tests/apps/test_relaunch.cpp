@@ -1,10 +1,12 @@
 // Tests the parts on which relaunch bases its decisions: records within a stream of text, verdicts
 // on jobs, and remaining hosts. Also tests relaunch's command line, and an early Ctrl-C.
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "apps/relaunch/hosts.h"
 #include "apps/relaunch/job.h"
@@ -88,6 +90,22 @@ TEST_CASE("records are extracted from a stream, wherever it is split") {
     REQUIRE(text == "before\nmidline\nafter");
     REQUIRE(records == std::vector{first, second});
   }
+}
+
+TEST_CASE("an exit code of a shell counts as the signal that killed the shell's program") {
+  const auto end_of = [](int wait_status, RunStatus status = {}) {
+    RankRecord record{.event = Event::ended, .status = std::move(status)};
+    set_end(record, wait_status);
+    return std::pair(record.signal, record.code);
+  };
+  const auto exit_of = [](int code) { return code << 8; };  // the status that waitpid returns
+  CHECK(end_of(exit_of(0)) == std::pair(0, 0));
+  CHECK(end_of(exit_of(2)) == std::pair(0, 2));
+  CHECK(end_of(exit_of(128)) == std::pair(0, 128));
+  CHECK(end_of(exit_of(255)) == std::pair(0, 255));
+  CHECK(end_of(SIGSEGV) == std::pair(SIGSEGV, 0));
+  CHECK(end_of(exit_of(128 + SIGKILL)) == std::pair(SIGKILL, 0));
+  CHECK(end_of(exit_of(128 + SIGKILL), {.failure = RunFailure::error}) == std::pair(0, 137));
 }
 
 TEST_CASE("a record interrupted by other output is text, and its next copy is taken") {
