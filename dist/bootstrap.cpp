@@ -115,34 +115,6 @@ bool all_end_within(double limit_s) {
   return false;
 }
 
-// Prints the last finished training step, once, if a training step has begun. Runs when this rank
-// gets SIGTERM or SIGINT, because another rank has died or the user has ended the job. Makes only
-// async-signal-safe calls.
-void say_last_words() {
-  const int64_t step = finished_step.load();
-  const bool trains = step >= 0 || running_step >= 0;
-  if (trains && !said_last_words.exchange(true)) {
-    std::array<char, 96> text{};
-    char* end = text.data();
-    const auto append = [&](std::string_view part) {
-      std::memcpy(end, part.data(), part.size());
-      end += part.size();
-    };
-    if (line_open) append("\n");
-    append("rank ");
-    end = std::to_chars(end, end + 12, own_rank.load()).ptr;
-    if (step >= 0) {
-      append(": told to end; last finished step ");
-      end = std::to_chars(end, end + 20, step_number(step)).ptr;
-    } else {
-      append(": told to end; no step finished yet");
-    }
-    append("\n");
-    [[maybe_unused]] const ssize_t written =
-        write(STDERR_FILENO, text.data(), static_cast<size_t>(end - text.data()));
-  }
-}
-
 // Handler of SIGTERM. Prints the last finished step, and then runs the program's own handler. Ends
 // the process if the program has no handler.
 void told_to_end(int signal, siginfo_t* info, void* context) {
@@ -396,5 +368,30 @@ void set_finished_step(int64_t step) {
 }
 
 void set_line_open(bool open) { line_open = open; }
+
+void say_last_words() {
+  const int64_t step = finished_step.load();
+  const bool trains = step >= 0 || running_step >= 0;
+  if (trains && !said_last_words.exchange(true)) {
+    std::array<char, 96> text{};
+    char* end = text.data();
+    const auto append = [&](std::string_view part) {
+      std::memcpy(end, part.data(), part.size());
+      end += part.size();
+    };
+    if (line_open) append("\n");
+    append("rank ");
+    end = std::to_chars(end, end + 12, own_rank.load()).ptr;
+    if (step >= 0) {
+      append(": told to end; last finished step ");
+      end = std::to_chars(end, end + 20, step_number(step)).ptr;
+    } else {
+      append(": told to end; no step finished yet");
+    }
+    append("\n");
+    [[maybe_unused]] const ssize_t written =
+        write(STDERR_FILENO, text.data(), static_cast<size_t>(end - text.data()));
+  }
+}
 
 }  // namespace tessera::dist

@@ -69,10 +69,17 @@ int run(int argc, char** argv, const std::function<int(World&)>& body);
 [[noreturn]] void fail_job(const std::string& text, const std::function<void()>& last = {});
 
 /// Set the running step and the last finished step of this rank, counted from 0. The optimizer
-/// calls these functions. Two kinds of messages name these steps, counted from 1: errors, and the
-/// last message of a rank that is ended by SIGTERM or Ctrl-C.
+/// calls these functions. A run that resumes also sets the last finished step before it begins. Two
+/// kinds of messages name these steps, counted from 1: errors, and the last message of a rank that
+/// is ended by SIGTERM or Ctrl-C.
 void set_running_step(int64_t step);
 void set_finished_step(int64_t step);
+
+/// Prints the last finished training step, once, if a training step has begun or finished. Called
+/// when this rank gets SIGTERM or SIGINT, because another rank has died or the user ends the job. A
+/// program that replaces the handler of SIGTERM after init calls this in its own handler. Makes
+/// only async-signal-safe calls.
+void say_last_words();
 
 /// Set to true while stderr is in the middle of a line. Messages then begin with a newline.
 void set_line_open(bool open);

@@ -7,7 +7,6 @@
 #include <spdlog/spdlog.h>
 
 #include "core/random.h"
-#include "core/run_status.h"
 #include "core/text/step_number.h"
 #include "core/trace.h"
 #include "train/checkpoint/path_within.h"
@@ -72,7 +71,9 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
       timeline_(options.timeline && options.steps_left() > 0
                     ? options.first_step + std::min<int64_t>(2, options.steps_left() - 1)
                     : -1) {
-  publish_finished_steps(options.first_step);
+  // A rank that is told to end during its first step must know the steps of the run that it
+  // resumes.
+  dist::set_finished_step(options.first_step - 1);
   check_step_folders(options);
   if (options.checkpoints.wanted()) {
     checkpoints_ =

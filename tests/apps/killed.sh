@@ -1,21 +1,48 @@
 #!/usr/bin/env bash
 # A rank of train_gpt is killed in the middle of training: the job ends soon, with a non-zero exit
-# code, and the survivors say which step they finished last.
+# code, and the survivors say which step they finished last. This also holds with --checkpoint,
+# where the program has its own handler of SIGTERM, and in the first step of a resumed run.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
-mpirun -n 3 "$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 \
-  --log run.jsonl > output.log 2>&1 < /dev/null &
-job=$!
-for _ in $(seq 600); do
-  [[ $(grep -c '"type":"step"' run.jsonl 2> /dev/null) -ge 3 ]] && break
-  sleep 0.1
+# await_in_log PATTERN COUNT: waits until run.jsonl has COUNT lines with the pattern.
+await_in_log() {
+  for _ in $(seq 600); do
+    [[ $(grep -c "$1" run.jsonl 2> /dev/null) -ge $2 ]] && return
+    sleep 0.1
+  done
+  fail "no $2 lines with $1 in the log: $(cat output.log)"
+}
+
+for extra in "" "--checkpoint saved"; do
+  rm -f run.jsonl
+  # $extra is a flag and its value, so it has no quotes.
+  mpirun -n 3 "$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 \
+    --log run.jsonl $extra > output.log 2>&1 < /dev/null &
+  job=$!
+  await_in_log '"type":"step"' 3
+  victim=$(pgrep -n -f "^$train_gpt .*--log run.jsonl" || true)
+  [[ -n $victim ]] || fail "no rank is running: $(cat output.log)"
+  begin=$SECONDS
+  kill -KILL "$victim"
+  status=0
+  wait "$job" || status=$?
+  ((SECONDS - begin <= 60)) || fail "the job took $((SECONDS - begin)) s to end ($extra)"
+  [[ $status != 0 ]] || fail "the job returned 0 ($extra)"
+  grep -qE '^rank [0-2]: told to end; last finished step [0-9]+' output.log ||
+    fail "no last words ($extra): $(cat output.log)"
 done
-victim=$(pgrep -n -f "^$train_gpt .*--log run.jsonl" || true)
-[[ -n $victim ]] || fail "no rank is running: $(cat output.log)"
-begin=$SECONDS
-kill -KILL "$victim"
-status=0
-wait "$job" || status=$?
-((SECONDS - begin <= 60)) || fail "the job took $((SECONDS - begin)) s to end"
-[[ $status != 0 ]] || fail "the job returned 0"
-grep -qE '^rank [0-2]: told to end; last finished step [0-9]+' output.log ||
-  fail "no last words: $(cat output.log)"
+
+# A resumed run is told to end in its first step, which takes more than a second. The run then names
+# the last step of the run that it resumes, and ends after this step or the next one.
+slow=(--data text.txt "${tiny[@]}" --global-batch 12000 --eval-every 0 --checkpoint slow)
+alone "${slow[@]}" --steps 1
+rm -f run.jsonl
+"$train_gpt" "${slow[@]}" --steps 5 --resume-changed steps --log run.jsonl \
+  > output.log 2>&1 < /dev/null &
+job=$!
+await_in_log '"type":"resume"' 1
+sleep 0.3  # until the first step runs
+kill -TERM "$job"
+wait "$job" || fail "exit code $? after SIGTERM: $(cat output.log)"
+grep -q '^rank 0: told to end; last finished step 1$' output.log ||
+  fail "other last words in the first step of a resumed run: $(cat output.log)"
+grep -q 'stopped after step [23] of 5' output.log || fail "it did not stop: $(cat output.log)"

@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "core/text/error_text.h"
 #include "core/trace.h"
+#include "dist/bootstrap.h"
 #include "dist/communicator.h"
 
 namespace tessera::train {
@@ -45,13 +46,20 @@ void ask(int signal) {
   const int error = errno;  // restored below, because the interrupted code may read errno
   asked |= signal == SIGUSR1 ? save_note : stop_note;
   if (signal == SIGHUP) hung_up = true;
-  if (signal == SIGTERM && early) early_end = true;
-  if (signal != SIGINT) return;
-  interrupted = true;
-  sigaction(SIGINT, &before_interrupt, nullptr);  // a second Ctrl-C does not wait for the step
-  const std::string_view text = early ? "\nsaving after the first step; Ctrl-C again ends at once\n"
+  if (signal == SIGTERM) {
+    if (early) early_end = true;
+    // mpirun sends SIGTERM if another rank has died. The running step then never ends, and mpirun
+    // kills this rank a second later.
+    dist::say_last_words();
+  }
+  if (signal == SIGINT) {
+    interrupted = true;
+    sigaction(SIGINT, &before_interrupt, nullptr);  // a second Ctrl-C does not wait for the step
+    const std::string_view text = early
+                                      ? "\nsaving after the first step; Ctrl-C again ends at once\n"
                                       : "\nsaving after this step; Ctrl-C again ends at once\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  }
   errno = error;
 }
 
