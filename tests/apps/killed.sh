@@ -30,19 +30,3 @@ for extra in "" "--checkpoint saved"; do
   grep -qE '^rank [0-2]: told to end; last finished step [0-9]+' output.log ||
     fail "no last words ($extra): $(cat output.log)"
 done
-
-# A resumed run is told to end in its first step, which takes more than a second. The run then names
-# the last step of the run that it resumes, and ends after this step or the next one.
-slow=(--data text.txt "${tiny[@]}" --global-batch 12000 --eval-every 0 --checkpoint slow)
-alone "${slow[@]}" --steps 1
-rm -f run.jsonl
-"$train_gpt" "${slow[@]}" --steps 5 --resume-changed steps --log run.jsonl \
-  > output.log 2>&1 < /dev/null &
-job=$!
-await_in_log '"type":"resume"' 1
-sleep 0.3  # until the first step runs
-kill -TERM "$job"
-wait "$job" || fail "exit code $? after SIGTERM: $(cat output.log)"
-grep -q '^rank 0: told to end; last finished step 1$' output.log ||
-  fail "other last words in the first step of a resumed run: $(cat output.log)"
-grep -q 'stopped after step [23] of 5' output.log || fail "it did not stop: $(cat output.log)"
