@@ -53,11 +53,11 @@ int32_t RowSlots::add(int32_t row) {
   return slot;
 }
 
-void RowSlots::clear() {
+void RowSlots::truncate(int64_t count) {
   // Rows are removed in the reverse order of their addition. find(row) walks over places that were
   // filled before the row was added. All these places are emptied later than the row's place, so
   // find(row) meets no empty place before it reaches the row's place.
-  while (count_ > 0) {
+  while (count_ > count) {
     slots_.data<int32_t>()[find(rows_.data<int32_t>()[count_ - 1])] = -1;
     --count_;
   }

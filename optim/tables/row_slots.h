@@ -28,7 +28,9 @@ class RowSlots {
   /// Adds a row unless it is in the set already, and returns its slot. Returns -1 if the row is new
   /// and the set is full.
   int32_t add(int32_t row);
-  void clear();
+  /// Removes all rows whose slots are `count` or larger.
+  void truncate(int64_t count);
+  void clear() { truncate(0); }
 
  private:
   /// Returns the index in slots_ of a row's slot. If the row is not in the set, returns the index

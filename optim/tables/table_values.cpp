@@ -97,23 +97,35 @@ Tensor TableValues::slots_of(RowSlots& slots, const Tensor& indices, int64_t use
 TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
   const Tensor here = host_indices(indices, used);
   const int64_t before = current_.slots.count();
-  const Tensor slots = slots_of(current_.slots, here, used);
-  const bool grew = current_.slots.count() > before;
-  if (prefetched_ && !grew) {
-    for (const int32_t slot : slots.values<int32_t>().first(static_cast<size_t>(used))) {
-      used_.data<uint8_t>()[slot] = 1;
-    }
+  try {
+    const Tensor slots = slots_of_micro_batch(here, used);
+    if (phase_ == Phase::forward && !prefetched_) bring(before);
+    // Returns the whole buffer of info_.distinct() rows, even if fewer rows are in use. The memory
+    // that operations allocate then does not depend on the data.
+    return {current_.values, slots.to(communicator_.device())};
+  } catch (...) {
+    // The new rows of a refused lookup have no values yet. A later lookup must not find them.
+    current_.slots.truncate(before);
+    throw;
   }
+}
+
+// Adds rows to looked_up(). If it throws, some of the new rows may have been added.
+Tensor TableValues::slots_of_micro_batch(const Tensor& indices, int64_t used) {
+  const int64_t before = current_.slots.count();
+  const Tensor slots = slots_of(current_.slots, indices, used);
+  const bool grew = current_.slots.count() > before;
   TESSERA_CHECK(!grew || phase_ == Phase::forward,
                 "lookup: backward looks up rows of '{}' that the forward has not looked up",
                 info_.name());
   TESSERA_CHECK(!grew || !prefetched_,
                 "lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch",
                 current_.slots.rows().back(), info_.name());
-  if (phase_ == Phase::forward && !prefetched_) bring(before);
-  // Returns the whole buffer of info_.distinct() rows, even if fewer rows are in use. The memory
-  // that operations allocate then does not depend on the data.
-  return {current_.values, slots.to(communicator_.device())};
+  if (!prefetched_) return slots;
+  for (const int32_t slot : slots.values<int32_t>().first(static_cast<size_t>(used))) {
+    used_.data<uint8_t>()[slot] = 1;
+  }
+  return slots;
 }
 
 // Writes the values of current_'s rows with slots from `first_slot` on. A rank that has the whole

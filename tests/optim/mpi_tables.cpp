@@ -12,7 +12,6 @@
 namespace tessera::test {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
 using optim::ZeroOptions;
 
 const optim::UpdateRule adamw = optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.1f};
@@ -379,20 +378,6 @@ TEST_CASE("row-sparse tables: measured bytes equal the plan") {
     }
     check_bytes({}, {.stage = stage, .update_all_rows = true}, adamw);
   }
-}
-
-TEST_CASE("row-sparse tables: unsupported uses are errors") {
-  const TableRun run{.distinct_users = 3};
-  TableModel model(run);
-  optim::ZeroOptimizer optimizer(model, adamw, lone_world(), {.stage = 1});
-  const auto micro = *optimizer.micro_batches(0, run.batch).begin();
-  CHECK_THROWS_WITH(model.loss(micro), ContainsSubstring("more than 3 distinct rows of 'user"));
-  CHECK_THROWS_WITH(ops::sum(model.users().weight),
-                    ContainsSubstring("'users.weight' is a row-sparse table"));
-  CHECK_THROWS_WITH(model.users()(Tensor::from<int32_t>({2}, {0, 700})), ContainsSubstring("700"));
-  TableModel other(TableRun{});
-  CHECK_THROWS_WITH(optim::ZeroOptimizer(other, optim::RowwiseAdagrad{}, lone_world()),
-                    ContainsSubstring("row-sparse tables only"));
 }
 
 }  // namespace

@@ -29,6 +29,16 @@ TEST_CASE("row slots: rows are numbered in order of addition, and found again") 
   }
 }
 
+TEST_CASE("row slots: truncate removes the rows that were added last") {
+  RowSlots slots(300);
+  for (int32_t i = 0; i < 300; ++i) REQUIRE(slots.add(i * 7919 % 100003) == i);
+  slots.truncate(100);
+  CHECK(slots.count() == 100);
+  for (int32_t i = 0; i < 100; ++i) REQUIRE(slots.add(i * 7919 % 100003) == i);
+  CHECK(slots.count() == 100);
+  CHECK(slots.add(299 * 7919 % 100003) == 100);
+}
+
 TEST_CASE("sorted rows: ascending, with their slots and owners") {
   SortedRows sorted(5, Device{});
   const std::vector<int32_t> rows{9, 2, 700, 4, 255};

@@ -1,0 +1,76 @@
+// Tests uses of row-sparse tables that an optimizer refuses, and that a refused use changes
+// nothing.
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/table_model.h"
+
+namespace tessera::test {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+
+const optim::UpdateRule adamw = optim::AdamW{.learning_rate = 1e-2f, .weight_decay = 0.1f};
+
+Tensor list(const std::vector<int32_t>& rows) { return Tensor::from({std::ssize(rows)}, rows); }
+
+// Looks up rows of a table, and returns their values.
+std::vector<float> look_up(nn::Embedding& table, const std::vector<int32_t>& rows) {
+  const Tensor values = table(list(rows)).to_host();
+  return {values.data<float>(), values.data<float>() + values.elements()};
+}
+
+TEST_CASE("row-sparse tables: unsupported uses are errors") {
+  const TableRun run{.distinct_users = 3};
+  TableModel model(run);
+  optim::ZeroOptimizer optimizer(model, adamw, lone_world(), {.stage = 1});
+  const auto micro = *optimizer.micro_batches(0, run.batch).begin();
+  CHECK_THROWS_WITH(model.loss(micro), ContainsSubstring("more than 3 distinct rows of 'user"));
+  CHECK_THROWS_WITH(ops::sum(model.users().weight),
+                    ContainsSubstring("'users.weight' is a row-sparse table"));
+  CHECK_THROWS_WITH(model.users()(Tensor::from<int32_t>({2}, {0, 700})), ContainsSubstring("700"));
+  TableModel other(TableRun{});
+  CHECK_THROWS_WITH(optim::ZeroOptimizer(other, optim::RowwiseAdagrad{}, lone_world()),
+                    ContainsSubstring("row-sparse tables only"));
+}
+
+TEST_CASE("row-sparse tables: a refused lookup leaves no rows in the micro-batch") {
+  const TableRun run{.distinct_users = 3};
+  TableModel model(run);
+  optim::ZeroOptimizer optimizer(model, adamw, lone_world(), {.stage = 1});
+  const auto several = ContainsSubstring("more than 3 distinct rows of 'users.weight'");
+  const std::vector<float> expected = look_up(model.users(), {5, 3, 9});
+  for ([[maybe_unused]] const auto& micro : optimizer.micro_batches(0, {.global = 6, .micro = 6})) {
+    look_up(model.users(), {5});
+    CHECK_THROWS_WITH(look_up(model.users(), {1, 2, 3, 4}), several);
+    // The rows 1 and 2 of the refused lookup would leave no place for two other rows.
+    CHECK(look_up(model.users(), {5, 3, 9}) == expected);
+    CHECK_THROWS_WITH(look_up(model.users(), {1}), several);
+    optimizer.backward(ops::mean(model.users()(list({5, 3, 9}))));
+  }
+  optimizer.step();
+  CHECK(optimizer.row_counts().at("users.weight").touched == 3);
+}
+
+TEST_CASE("row-sparse tables: a row that was not prefetched is refused again") {
+  const TableRun run{};
+  TableModel model(run);
+  optim::ZeroOptimizer optimizer(model, adamw, lone_world(), {.stage = 1});
+  for (const auto& micro : optimizer.micro_batches(0, {.global = 12, .micro = 6})) {
+    if (micro.index == 1) {
+      for (int i = 0; i < 2; ++i) {
+        CHECK_THROWS_WITH(look_up(model.users(), {7}),
+                          ContainsSubstring("row 7 of 'users.weight' was not prefetched"));
+      }
+    }
+    const Tensor loss = ops::mean(model.users()(list({1, 2})));
+    if (micro.index == 0) optimizer.prefetch(model.users(), list({1, 2}));
+    optimizer.backward(loss);
+  }
+  optimizer.step();
+  CHECK(optimizer.row_counts().at("users.weight").touched == 2);
+}
+
+}  // namespace
+}  // namespace tessera::test
