@@ -49,8 +49,10 @@ void Table::set_hooks(MicroStepLog& log, Complete complete) {
       log.note({kind, registration});
       log.add([this, kind] { follow(kind); });
     }
-    return evaluates ? values_.look_up_in_evaluation(indices, used)
-                     : values_.look_up(indices, used);
+    if (evaluates) return values_.look_up_in_evaluation(indices, used);
+    TableRows rows = values_.look_up(indices, used);
+    looked_up_ = true;
+    return rows;
   };
   leaf.about_to_be_used = [name = info_.name()] {
     fail(
@@ -63,6 +65,12 @@ void Table::set_hooks(MicroStepLog& log, Complete complete) {
     TESSERA_CHECK(gradients_,
                   "optimizer: table '{}' was frozen when the optimizer took it over, so it has no "
                   "memory for a gradient",
+                  info_.name());
+    // An evaluation numbers rows by their index in the table, and not by slot. So the gradient of
+    // its lookups does not fit into the buffer.
+    TESSERA_CHECK(looked_up_,
+                  "optimizer: a gradient of '{}' arrived, but the running micro-batch has not "
+                  "looked up its rows; run the forward within the micro-batch",
                   info_.name());
     return gradients_->open();
   };
@@ -89,6 +97,7 @@ Table::~Table() {
 
 void Table::begin(const MicroStep& micro_step) {
   micro_batches_ = micro_step.micro_batches;
+  looked_up_ = false;
   values_.begin_forward();
   if (gradients_) gradients_->begin(micro_step);
 }
@@ -102,6 +111,11 @@ void Table::send(bool overlap) {
   if (!gradients_) return;
   gradients_->send();
   if (!overlap) gradients_->wait();
+}
+
+void Table::end_backward() {
+  looked_up_ = false;
+  values_.end_backward();
 }
 
 void Table::finish() {

@@ -51,7 +51,7 @@ class Table {
   /// Sends the gradient to the owners of its rows. Called when the backward of the whole model is
   /// over. Without `overlap`, waits until this rank has added the rows that it received.
   void send(bool overlap);
-  void end_backward() { values_.end_backward(); }
+  void end_backward();
 
   /// For a rank without data: takes part in the collective calls that the other ranks make at a
   /// ParameterEvent of this kind. Adds these calls to the log, so that later micro-steps without
@@ -118,6 +118,7 @@ class Table {
   // A frozen table has neither gradients_ nor update_.
   std::optional<TableGradients> gradients_;
   std::optional<TableUpdate> update_;
+  bool looked_up_ = false;  // true if operations of the running micro-batch have looked up rows
   int64_t micro_batches_ = 1;
   int64_t updates_ = 0;
   int64_t updated_rows_ = 0;

@@ -72,5 +72,27 @@ TEST_CASE("row-sparse tables: a row that was not prefetched is refused again") {
   CHECK(optimizer.row_counts().at("users.weight").touched == 2);
 }
 
+TEST_CASE("row-sparse tables: a loss that was computed outside of its micro-batch is refused") {
+  const TableRun run{};
+  const auto outside = ContainsSubstring("a gradient of 'users.weight' arrived") &&
+                       ContainsSubstring("run the forward within the micro-batch");
+  for (const int stage : {0, 3}) {
+    CAPTURE(stage);
+    TableModel model(run);
+    optim::ZeroOptimizer optimizer(model, adamw, lone_world(), {.stage = stage});
+    const auto loss = [&model] { return ops::mean(ops::square(model.users()(list({600, 650})))); };
+    const Tensor early = loss();
+    for (const auto& micro : optimizer.micro_batches(0, {.global = 12, .micro = 6})) {
+      if (micro.index == 0) {
+        optimizer.backward(loss());
+        CHECK_THROWS_WITH(backward(loss()), outside);
+      } else {
+        CHECK_THROWS_WITH(optimizer.backward(early), outside);
+        break;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::test
