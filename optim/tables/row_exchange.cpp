@@ -116,15 +116,15 @@ void RowFetch::finish(const Tensor& to) {
                      RowList{values_}, wanted_.count());
 }
 
+void RowGather::reserve(int64_t most) {
+  if (most <= capacity()) return;
+  rows_ = values_ = {};  // freed before larger buffers are allocated
+  rows_ = row_buffer(communicator_, most, 1, DType::i32, Category::communication);
+  values_ = row_buffer(communicator_, most, info_.width(), dtype_, Category::communication);
+}
+
 RowGather::Gathered RowGather::gather(const Tensor& changed, const RowList& from,
-                                      const std::vector<int64_t>& counts, int64_t most,
-                                      dist::Traffic purpose) {
-  const DType dtype = from.matrix.dtype();
-  if (!rows_.defined() || rows_.size(0) < most) {
-    rows_ = values_ = {};  // freed before larger buffers are allocated
-    rows_ = row_buffer(communicator_, most, 1, DType::i32, Category::communication);
-    values_ = row_buffer(communicator_, most, info_.width(), dtype, Category::communication);
-  }
+                                      const std::vector<int64_t>& counts, dist::Traffic purpose) {
   Gathered result;
   result.begin = std::accumulate(counts.begin(), counts.begin() + info_.rank, int64_t{0});
   result.end = result.begin + changed.elements();

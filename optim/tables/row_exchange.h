@@ -91,12 +91,19 @@ class RowFetch {
 };
 
 /// Sends the touched rows of a step to every rank: the row indices, and for each row its gradient
-/// sum or its updated values. A gather allocates buffers if there are none yet, or if `most`
-/// exceeds their size.
+/// sum or its updated values. The caller calls reserve() when a step begins, so that the memory
+/// does not depend on whether the step updates anything.
 class RowGather {
  public:
-  RowGather(const TableInfo& info, dist::Communicator& communicator)
-      : info_(info), communicator_(communicator) {}
+  /// `dtype`: the dtype of the gradient sums or values that are sent.
+  RowGather(const TableInfo& info, dist::Communicator& communicator, DType dtype)
+      : info_(info), communicator_(communicator), dtype_(dtype) {}
+
+  /// The number of rows for which there are buffers.
+  int64_t capacity() const { return rows_.defined() ? rows_.size(0) : 0; }
+  /// Allocates buffers for the rows that all ranks together send, at most `most`, unless the
+  /// buffers are large enough already. The previous gather must be complete.
+  void reserve(int64_t most);
 
   struct Gathered {
     Tensor rows;        // i32 [rows of all ranks], ascending
@@ -106,14 +113,15 @@ class RowGather {
     dist::Work arrived;
   };
   /// `changed`: i32, the rows that this rank sends, ascending; `from`: their gradient sums or
-  /// values. Rank r sends counts[r] rows, and all ranks together send at most `most`. The previous
-  /// gather must be complete. Collective.
+  /// values. Rank r sends counts[r] rows, and all ranks together send at most capacity(). The
+  /// previous gather must be complete. Collective.
   Gathered gather(const Tensor& changed, const RowList& from, const std::vector<int64_t>& counts,
-                  int64_t most, dist::Traffic purpose);
+                  dist::Traffic purpose);
 
  private:
   const TableInfo& info_;
   dist::Communicator& communicator_;
+  DType dtype_;
   Tensor rows_;
   Tensor values_;
 };

@@ -100,6 +100,7 @@ void Table::begin(const MicroStep& micro_step) {
   looked_up_ = false;
   values_.begin_forward();
   if (gradients_) gradients_->begin(micro_step);
+  if (update_) update_->reserve(values_, info_.most_touched_of_all(micro_batches_));
 }
 
 void Table::begin_backward() {
@@ -142,8 +143,7 @@ int64_t Table::all_blocks() const {
 }
 
 void Table::update(const UpdateHyper& hyper, const StepScalars* scalars) {
-  update_->update(*gradients_, values_, row_counts_, info_.most_touched_of_all(micro_batches_),
-                  hyper, scalars);
+  update_->update(*gradients_, values_, row_counts_, hyper, scalars);
   ++updates_;
   updated_rows_ += gradients_->touched().count();
 }

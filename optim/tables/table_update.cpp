@@ -15,7 +15,7 @@ TableUpdate::TableUpdate(const TableInfo& info, dist::Communicator& communicator
       everything_(options.stage == 0),
       sharded_(options.stage == 3),
       all_rows_(options.update_all_rows),
-      touched_rows_(info, communicator) {
+      touched_rows_(info, communicator, DType::f32) {
   const Device device = communicator.device();
   const int64_t rows = range().size();
   // If the ranks compute on the host (Device{}), offload changes nothing, because the optimizer
@@ -88,8 +88,17 @@ void TableUpdate::apply(const TableValues& values, const TouchedRows& touched,
                      RowList{masters_, touched.rows, first}, count);
 }
 
+void TableUpdate::reserve(TableValues& values, int64_t most) {
+  if (info_.ranks() == 1) return;
+  if (everything_) {
+    touched_rows_.reserve(most);
+  } else if (!sharded_ && !all_rows_) {
+    values.reserve_updated(most);
+  }
+}
+
 void TableUpdate::update(TableGradients& gradients, TableValues& values,
-                         const std::vector<int64_t>& counts, int64_t most, const UpdateHyper& hyper,
+                         const std::vector<int64_t>& counts, const UpdateHyper& hyper,
                          const StepScalars* scalars) {
   const SortedRows& own = gradients.touched();
   TouchedRows touched{own.device_rows(), own.device_slots(), gradients.sums()};
@@ -97,7 +106,7 @@ void TableUpdate::update(TableGradients& gradients, TableValues& values,
     // Every rank gets the touched rows of all ranks in ascending order, because the ranks own
     // ascending ranges.
     const RowGather::Gathered all = touched_rows_.gather(
-        touched.rows, RowList{touched.sums, touched.slots}, counts, most, dist::Traffic::gradients);
+        touched.rows, RowList{touched.sums, touched.slots}, counts, dist::Traffic::gradients);
     all.arrived.wait();
     touched = {all.rows, {}, all.values};
   }
@@ -107,7 +116,7 @@ void TableUpdate::update(TableGradients& gradients, TableValues& values,
   if (all_rows_) {
     values.gather_all();
   } else {
-    values.gather_updated(touched.rows, counts, most);
+    values.gather_updated(touched.rows, counts);
   }
 }
 

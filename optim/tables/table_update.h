@@ -27,11 +27,14 @@ class TableUpdate {
   TableUpdate(const TableInfo& info, dist::Communicator& communicator, UpdateRule rule,
               const ZeroOptions& options);
 
+  /// Allocates buffers for the rows that all ranks together may touch in a step, at most `most`.
+  /// Called when a step begins, because a step that is skipped has no update.
+  void reserve(TableValues& values, int64_t most);
   /// Updates rows with the gradient sums in `gradients`. At stages 1 and 2 also sends the new
-  /// values to the other ranks. Rank r owns counts[r] touched rows. `most` is an upper limit for
-  /// the sum of the counts; buffers for all ranks' rows are allocated with this size. Collective.
+  /// values to the other ranks. Rank r owns counts[r] touched rows, for which reserve()
+  /// has allocated buffers. Collective.
   void update(TableGradients& gradients, TableValues& values, const std::vector<int64_t>& counts,
-              int64_t most, const UpdateHyper& hyper, const StepScalars* scalars);
+              const UpdateHyper& hyper, const StepScalars* scalars);
 
   /// The rows that this rank may update: all rows at stage 0, else the rows that it owns.
   dist::Range range() const { return everything_ ? dist::Range{0, info_.rows()} : info_.own(); }

@@ -14,7 +14,7 @@ TableValues::TableValues(const TableInfo& info, dist::Communicator& communicator
       values_(row_buffer(communicator, held().size(), info.width(), info.dtype(),
                          Category::parameters)),
       current_(make_looked_up_rows()),
-      updated_rows_(info, communicator) {
+      updated_rows_(info, communicator, info.dtype()) {
   // At stage 3 the parameter has no memory. At other stages the parameter is a view of the table.
   Tensor tensor = info.placed.named.parameter.tensor();
   tensor.attach(sharded ? nullptr : values_.storage(), 0);
@@ -238,11 +238,16 @@ std::span<const uint8_t> TableValues::used() const {
   return {used_.data<uint8_t>(), static_cast<size_t>(current_.slots.count())};
 }
 
-void TableValues::gather_updated(const Tensor& changed, const std::vector<int64_t>& counts,
-                                 int64_t most) {
+void TableValues::reserve_updated(int64_t most) {
+  if (most <= updated_rows_.capacity()) return;
+  synchronize();  // the last gather may still use the smaller buffers
+  updated_rows_.reserve(most);
+}
+
+void TableValues::gather_updated(const Tensor& changed, const std::vector<int64_t>& counts) {
   synchronize();  // an earlier gather may still read the buffers
-  const RowGather::Gathered all = updated_rows_.gather(changed, RowList{values_, changed}, counts,
-                                                       most, dist::Traffic::parameters);
+  const RowGather::Gathered all =
+      updated_rows_.gather(changed, RowList{values_, changed}, counts, dist::Traffic::parameters);
   // Writes only the rows of other ranks. This rank's rows already have their new values, and other
   // code may read them while the communicator writes.
   gathered_ = communicator_.run([table = values_, all] {
