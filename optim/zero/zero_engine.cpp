@@ -260,7 +260,12 @@ void ZeroEngine::update_by(const Launched& launched) {
   // nothing about the scale, and the loss scaler does not count it.
   const bool without_data = batches_with_data() == 0;
   if (scaler_ && (values.skip || !without_data)) {
-    scaler_->step(values.skip, state_.step(), values.loss);
+    try {
+      scaler_->step(values.skip, state_.step(), values.loss);
+    } catch (...) {
+      close_step();  // all ranks have the same scale and values, so all ranks throw
+      throw;
+    }
   }
   if (values.skip || without_data) return;
   update_and_gather(launched.reached, values.gradient_scale, nullptr);

@@ -5,6 +5,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/layered_model.h"
+#include "tests/support/memory_use.h"
 #include "tests/support/tiny_training.h"
 
 namespace tessera::test {
@@ -95,7 +96,8 @@ TEST_CASE("f16: a skipped step does not count for Adam's bias correction") {
 }
 
 TEST_CASE("f16: a scale that would fall under 1 stops on every rank with an error that says so") {
-  for (const int stage : {1, 3}) {
+  for (const int stage : {0, 1, 2, 3}) {
+    CAPTURE(stage);
     LayeredModel model(layers_of(DType::f16));
     const Training training = training_of(model, {.steps = {0, 1, 2}}, 3);
     optim::ZeroOptimizer optimizer(
@@ -104,8 +106,13 @@ TEST_CASE("f16: a scale that would fall under 1 stops on every rank with an erro
     const Weights weights = weights_of(optimizer);
     TrainingResult result;
     train_step(optimizer, training, 0, result);
+    const dist::World world = job_world();
+    const MemoryUse memory(*world.communicator, world.communicator->device());
     CHECK_THROWS_WITH(train_step(optimizer, training, 1, result),
                       ContainsSubstring("step 2") && ContainsSubstring("loss scale of 1"));
+    // The failed step is closed: its gradients are freed, as after a step that is skipped.
+    world.communicator->barrier();
+    CHECK(memory.current(Category::gradients) == 0);
     CHECK(result.skipped == std::vector<bool>{true});
     CHECK(weights_of(optimizer) == weights);
   }
