@@ -72,18 +72,20 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
 }
 
 // Makes the ranks use the table of algorithms that the checkpoint's run used, and returns an empty
-// text. If the table cannot be used, returns the reason instead, the same text on every rank.
+// text. If a rank cannot use the table, returns the reason instead, the same text on every rank.
 std::string use_table_of(const train::Manifest& manifest, const std::string& folder,
                          dist::World& world) {
   std::string why;
-  if (world.rank == 0) {
-    const int device = world.communicator->device().index;
-    try {
-      train::parse_tuned(folder, manifest.tuned,
-                         {cuda::device_name(device), cuda::product_library_version()});
-    } catch (const InputError& error) {
-      why = error.what();
-    }
+  const int device = world.communicator->device().index;
+  try {
+    train::parse_tuned(folder, manifest.tuned,
+                       {cuda::device_name(device), cuda::product_library_version()});
+  } catch (const InputError& error) {
+    why = error.what();
+  }
+  // The ranks' GPUs or libraries may differ, so every rank checks the table.
+  for (const std::string& text : dist::gather_text(*world.communicator, why)) {
+    if (why.empty()) why = text;
   }
   why = dist::broadcast_text(*world.communicator, why);
   if (why.empty()) train::use_tuned_text(folder, manifest.tuned, world);
@@ -95,6 +97,7 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
 //   --tuned FILE       the table of algorithms in FILE, which the caller has loaded
 //   resume of a run    the table of that run. If the run had none, cuBLASLt's first proposals. If
 //                      the table cannot be used on this GPU, prints a warning, and --tune decides
+//   unequal ranks      cuBLASLt's first proposals, because a table holds for one kind of GPU
 //   --tune on          the algorithms that are the fastest in measurements
 //   --tune off         cuBLASLt's first proposals
 //
@@ -108,6 +111,11 @@ void choose_algorithms(const TrainOptions& options, const Resumed& resumed, dist
     spdlog::warn("{}", why);
   }
   if (!options.tune) return;
+  if (!world.difference.empty()) {
+    spdlog::info("no algorithms are measured, because {}; the library's first proposals are taken",
+                 world.difference);
+    return;
+  }
   train::tune_gpt({.model = options.model,
                    .dtype = parameter_dtype(options.memory),
                    .micro_batch = options.batch.micro},

@@ -68,10 +68,10 @@ int run(int argc, char** argv, const std::function<int(World&)>& body);
 /// at most 3 s for `last`. `last` must not throw.
 [[noreturn]] void fail_job(const std::string& text, const std::function<void()>& last = {});
 
-/// Set the running step and the last finished step of this rank, counted from 0. The optimizer
-/// calls these functions. A run that resumes also sets the last finished step before it begins. Two
-/// kinds of messages name these steps, counted from 1: errors, and the last message of a rank that
-/// is ended by SIGTERM or Ctrl-C.
+/// Set the running step and the last finished step of this rank, counted from 0; -1 stands for
+/// none. The optimizer calls these functions. A run that resumes also sets the last finished step
+/// before it begins. Two kinds of messages name these steps, counted from 1: errors, and the last
+/// message of a rank that is ended by SIGTERM or Ctrl-C.
 void set_running_step(int64_t step);
 void set_finished_step(int64_t step);
 

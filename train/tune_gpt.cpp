@@ -6,6 +6,7 @@
 
 #include "core/context.h"
 #include "core/cuda.h"
+#include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
 #include "train/tuned_file.h"
 
@@ -24,6 +25,9 @@ void run_micro_step(const GptProducts& products, dist::World& world) {
     optimizer.backward(model.loss(tokens, tokens));
   }
   optimizer.step();
+  // The run itself has not begun a step. Without this, messages would name step 1 as finished.
+  dist::set_running_step(-1);
+  dist::set_finished_step(-1);
 }
 
 }  // namespace

@@ -59,6 +59,11 @@ export TESSERA_EMULATED_DEVICES=1
 if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
   [[ -v visible_gpus ]] || export CUDA_VISIBLE_DEVICES=0
   used cuda "$train_gpt"
+  emulated=
+  if head -n 1 run.jsonl | grep -q 'emulated GPU'; then emulated=yes; fi
+  # Before its first step, a run measures algorithms. The measurement is no step of the run.
+  expect '^error: no/run.jsonl: .* the folder no does not exist$' \
+    "$train_gpt" "${run[@]}" --device cuda --tune on --log no/run.jsonl
   used cuda mpirun -n 2 "$train_gpt"
   used cuda mpirun -n 2 "$train_gpt" --device cuda --comm mpi
   used cpu mpirun -n 2 "$train_gpt" --device cpu
@@ -66,7 +71,7 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
     expect 'its host has 2 ranks, and the rank sees 1 GPU, expected a GPU for each rank; start' \
       mpirun -n 2 "$train_gpt" "${run[@]}" --comm nccl
   fi
-  if [[ $(head -n 1 run.jsonl) == *'emulated GPU'* ]]; then
+  if [[ -n $emulated ]]; then
     # Ranks whose GPUs differ are refused, except with --reduction fast.
     unequal() {
       TESSERA_EMULATED_MULTIPROCESSORS=3 mpirun -n 1 "$train_gpt" "$@" : \
@@ -74,7 +79,9 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
     }
     expect 'reduction ordered: rank 1 has 5 multiprocessors, rank 0 has 3 multiprocessors, so' \
       unequal "${run[@]}" --reduction ordered
-    must_work unequal "${run[@]}" --reduction fast
+    must_work unequal "${run[@]}" --reduction fast --tune on
+    grep -q 'no algorithms are measured, because rank 1 has 5 multiprocessors' stderr.log ||
+      fail "$(cat stderr.log)"
     # Each rank sees only a GPU of its own, as CUDA_VISIBLE_DEVICES can arrange it.
     must_work mpirun -n 1 "$train_gpt" "${run[@]}" --comm nccl : \
       -n 1 -x TESSERA_EMULATED_FIRST_DEVICE=1 "$train_gpt" "${run[@]}" --comm nccl
