@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/text/lower_case.h"
 #include "data/images/formats/folder_images.h"
 #include "train/weight_saves.h"
 
@@ -80,14 +82,26 @@ std::ptrdiff_t levels_below(const fs::path& file, const fs::path& folder) {
   return has_dot ? 0 : std::distance(relative.begin(), relative.end());
 }
 
+// Returns `file` with the first name below `data` in lower case, because the names of parts, such
+// as Val, are found in upper and lower case.
+fs::path with_lower_part(const fs::path& file, const fs::path& data) {
+  const fs::path relative = file.lexically_relative(data);
+  if (relative.empty() || *relative.begin() == "..") return file;
+  fs::path result = data / lower_case(relative.begin()->string());
+  for (auto name = std::next(relative.begin()); name != relative.end(); ++name) result /= *name;
+  return result;
+}
+
 }  // namespace
 
 void check_outside_classes(const GivenPaths& paths, const std::string& data,
                            const std::vector<std::string>& class_parents) {
   const std::vector<ReadFolder> folders = folders_read(data, class_parents);
+  const fs::path root = future_name(data);
   for (const auto& [output, file] : written_by(paths)) {
+    const fs::path lower = with_lower_part(file, root);
     for (const auto& [folder, depth, parent] : folders) {
-      if (levels_below(file, folder) < depth) continue;
+      if (std::max(levels_below(file, folder), levels_below(lower, folder)) < depth) continue;
       fail_input(
           "{} {} would write in {}, where each folder is read as a class of images; give a path "
           "outside of it",

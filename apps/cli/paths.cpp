@@ -307,6 +307,7 @@ void check_not_a_checkpoint(const std::string& weights, const std::string& advic
 
 void check_output_path(const std::string& flag, const std::string& path) {
   check_not_a_dash(flag, path);
+  check_streams({flag.c_str(), path});
   refuse_log(flag, path);
   check_outside_checkpoints(flag, path);
   check_writable(path);

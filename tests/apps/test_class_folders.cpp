@@ -42,6 +42,15 @@ bool refuses(const TemporaryFolder& folder, const char* flag, const std::string&
   return true;
 }
 
+TEST_CASE("no output becomes a part, in upper or lower case") {
+  const TemporaryFolder folder;
+  add_images(folder, {"images/train/cat", "images/train/dog"});
+  for (const char* name : {"images/val", "images/VAL", "images/Testing"}) {
+    CHECK(refuses(folder, "--checkpoint", name));
+  }
+  CHECK_FALSE(refuses(folder, "--checkpoint", "images/saved"));
+}
+
 TEST_CASE("no output gets into a class folder, or becomes a class") {
   const TemporaryFolder folder;
   add_images(folder, {"images/cat", "images/dog", "elsewhere"});
