@@ -124,6 +124,10 @@ class Communicator {
   /// staging, traffic ledger and, over MPI, thread. So calls of two groups may be in flight at
   /// once. `group` names the new communicator in errors and traces. split() is collective over this
   /// communicator and returns when all ranks have called split().
+  ///
+  /// Before the ranks of a group destroy its communicator, they must call barrier() or wait for all
+  /// calls. Over NCCL, the destructor waits until the calls that were waited for are done, and ends
+  /// all other calls.
   virtual std::shared_ptr<Communicator> split(int color, int key, const std::string& group) = 0;
 
   /// The device on which allocate() allocates and the ranks compute.

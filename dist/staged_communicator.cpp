@@ -95,7 +95,9 @@ class StagedCommunicator : public Communicator {
     check_exchange(input, contributors, size(), device_);
     const Tensor mirror = copy_to_host(input);
     host_->exchange(mirror, contributors, on_device(input, std::move(receive)), call);
-    return run([] {});  // this Work also waits for the kernels that `receive` has launched
+    // This Work also waits for the kernels that `receive` has launched. They may read the input, so
+    // the body holds it until run() has waited for them.
+    return run([input] {});
   }
 
   Work reduce_scatter(const Tensor& shard, const Tensor& input, int contributors,

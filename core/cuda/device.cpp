@@ -228,6 +228,11 @@ bool Event::passed() const {
   return true;
 }
 
+bool Event::over() const {
+  refuse_in_capture("Event::over");
+  return cudaEventQuery(static_cast<cudaEvent_t>(event_.get())) != cudaErrorNotReady;
+}
+
 void* allocate(int index, int64_t bytes, void* stream) {
   (void)state_of(index);
   const bool capturing = running_capture() != nullptr;

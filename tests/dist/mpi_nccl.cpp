@@ -119,3 +119,15 @@ TEST_CASE("after a gather of host memory with pieces that are too large, NCCL is
   job().all_gather_host(flags, {Traffic::flags}).wait();
   for (const uint8_t flag : flags.values<uint8_t>()) CHECK(flag == 1);
 }
+
+// The all-reduce of integers has no kernel of core/, whose launches wait for their work in tests.
+// So on deferred streams the call is still queued when the group is destroyed.
+TEST_CASE("a call that was waited for is finished before its group is destroyed") {
+  const Tensor buffer = filled<int64_t>(job().rank(), 1000);
+  {
+    const auto group = job().split(0, job().rank(), "all");
+    group->all_reduce(buffer, {}).wait();
+  }
+  CHECK(differences<int64_t>(buffer, [](int64_t i) { return sum_at(job().size(), i); }) == 0);
+  job().barrier();
+}

@@ -31,6 +31,10 @@ void Flights::wait(Flight& flight) {
   // The caller's stream waits for the communication stream, because the next kernels of the
   // caller's stream read the result. The host does not wait, and launches these kernels meanwhile.
   flight.behind->wait();
+  if (flight.number > awaited_number_) {
+    awaited_number_ = flight.number;
+    awaited_ = flight.behind;
+  }
   for (const auto& earlier : flights_) {
     if (earlier->number > flight.number) break;
     let_go.push_back(std::exchange(earlier->body, nullptr));
@@ -47,12 +51,17 @@ void Flights::wait_for_all() {
 }
 
 bool Flights::done_locked(const Flight& flight) const {
-  return flight.is_launched && (flight.error || flight.passed());
+  return flight.is_launched && (flight.error || flight.over());
 }
 
 bool Flights::done(const Flight& flight) const {
   const std::lock_guard lock(mutex_);
   return done_locked(flight);
+}
+
+bool Flights::awaited_done() const {
+  const std::lock_guard lock(mutex_);
+  return !awaited_ || awaited_->over();
 }
 
 void Flights::collect() {
@@ -85,7 +94,8 @@ void Flights::clear() {
 std::optional<Flights::UnderWay> Flights::oldest() const {
   const std::lock_guard lock(mutex_);
   for (const auto& flight : flights_) {
-    if (!done_locked(*flight)) return UnderWay{flight->number, flight->name};
+    const bool done = flight->is_launched && (flight->error || flight->passed());
+    if (!done) return UnderWay{flight->number, flight->name};
   }
   return {};
 }

@@ -26,7 +26,10 @@ struct Flight {
   bool is_launched = false;
   std::exception_ptr error;
 
+  /// True once the call's work is done. Throws if the device has failed.
   bool passed() const { return is_launched && (!behind || behind->passed()); }
+  /// As passed(), but also true if the device has failed, instead of throwing.
+  bool over() const { return is_launched && (!behind || behind->over()); }
 };
 
 /// Shared by a communicator, its Work objects and its watchdog, which may use different threads.
@@ -43,7 +46,11 @@ class Flights {
   /// after the work of these calls.
   void wait(Flight& flight);
   void wait_for_all();
+  /// True once the call's work is done or the call has failed. If the device has failed, every
+  /// launched call is done, because destructors ask, and must not throw.
   bool done(const Flight& flight) const;
+  /// True once the work of every call that was waited for is done, or the device has failed.
+  bool awaited_done() const;
 
   /// Forgets the calls whose work on the stream is done, and releases their buffers.
   void collect();
@@ -57,6 +64,7 @@ class Flights {
     int64_t number;
     std::string name;
   };
+  /// Throws if the device has failed, so that the watchdog ends the job.
   std::optional<UnderWay> oldest() const;
 
  private:
@@ -66,6 +74,8 @@ class Flights {
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<Flight>> flights_;  // ascending numbers
   int64_t next_number_ = 0;
+  int64_t awaited_number_ = -1;         // the latest call that was waited for; -1 if there is none
+  std::optional<cuda::Event> awaited_;  // recorded after the work of that call
 };
 
 class FlightWork : public Work::State {

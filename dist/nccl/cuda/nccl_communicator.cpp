@@ -1,6 +1,9 @@
 #include "dist/nccl/cuda/nccl_communicator.h"
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
+#include <thread>
 #include <utility>
 
 #include "core/cuda/check.h"
@@ -66,10 +69,11 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options, NcclR
   });
 }
 
-// Unfinished calls belong to a job that fails, so waiting for their peers could hang.
-// ncclCommDestroy could hang too, because the ranks of a host must call it together. ncclCommAbort
-// does not wait for other ranks.
+// Unfinished calls that nobody has waited for belong to a job that fails, so waiting for their
+// peers could hang. ncclCommDestroy could hang too, because the ranks of a host must call it
+// together. ncclCommAbort does not wait for other ranks.
 NcclCommunicator::~NcclCommunicator() {
+  finish_awaited();
   watchdog_.reset();
   memory_->close();
   flights_->fail_unfinished(": the communicator was destroyed before the call had finished");
@@ -79,6 +83,15 @@ NcclCommunicator::~NcclCommunicator() {
   flights_->clear();
   // The stream is never destroyed. Memory that a body has allocated on this stream may be freed
   // later, and cudaFreeAsync then needs the stream.
+}
+
+// Work::wait makes only a stream wait. So the work of a call that was waited for may still be
+// queued, and the abort would leave its buffers partly written, without an error. The watchdog
+// still runs, and ends the job if a call does not finish in time. An exception has no time to wait
+// for peers.
+void NcclCommunicator::finish_awaited() const {
+  if (failure_ || std::uncaught_exceptions() > 0) return;
+  while (!flights_->awaited_done()) std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
 
 std::string NcclCommunicator::in_group() const {

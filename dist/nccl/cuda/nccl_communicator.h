@@ -73,6 +73,7 @@ class NcclCommunicator : public Communicator {
   Work submit(NcclTask task);
   std::string in_group() const;  // " in group NAME"; "" for all ranks of the job
   void meet(Collective reason);
+  void finish_awaited() const;
   void launch(const NcclTask& task, Flight& flight);
   template <class Launch>
   void launch_unless_failed(Flights& flights, Flight& flight, const Launch& launch_it);

@@ -17,7 +17,9 @@ struct NcclMemory::Registrations {
   ncclComm_t comm;  // nullptr once the communicator is gone
 
   void free(void* data, void* handle) {
-    cuda::use_device(device);
+    // Errors are ignored, because a deleter must not throw, and every call fails on a failed
+    // device.
+    (void)cudaSetDevice(device);
     (void)cudaDeviceSynchronize();
     const std::lock_guard lock(mutex);
     if (comm != nullptr) (void)ncclCommDeregister(comm, handle);
