@@ -97,11 +97,18 @@ void load_parameter(const NamedParameter& named, const ParameterSource& source) 
                 "load_weights: parameter '{}' belongs to an optimizer; use its set_parameters, or "
                 "train::load_weights",
                 named.name);
-  if (!tensor.allocated()) {
+  const bool is_new = !tensor.allocated();
+  if (is_new) {
     named.parameter.leaf().name = named.name;
     tensor.attach(allocate(tensor.bytes(), Category::parameters, default_device()), 0);
   }
-  assign(tensor, [&](int64_t begin, std::span<float> out) { source(named, begin, out); });
+  try {
+    assign(tensor, [&](int64_t begin, std::span<float> out) { source(named, begin, out); });
+  } catch (...) {
+    // Without memory, the parameter still counts as one whose initial values are to be drawn.
+    if (is_new) tensor.attach(nullptr, 0);
+    throw;
+  }
 }
 
 WeightsFile::WeightsFile(const std::string& path, const Module& model,
@@ -135,29 +142,45 @@ ParameterSource WeightsFile::source() const {
   };
 }
 
-void WeightsFile::load_statistics(const Module& model) const {
-  const auto read = [this](const Tensor& to, const std::string& name, float least) {
-    Tensor values = Tensor::empty(to.shape(), DType::f32, Device{});
-    file_.read_as_f32(entries_.at(name), 0, values.values<float>());
-    for (const float value : values.values<float>()) {
+std::vector<Tensor> WeightsFile::read_statistics(const Module& model) const {
+  std::vector<Tensor> all;
+  const auto read = [&](const Shape& shape, const std::string& name, float least) {
+    all.push_back(Tensor::empty(shape, DType::f32, Device{}));
+    const std::span<float> values = all.back().values<float>();
+    file_.read_as_f32(entries_.at(name), 0, values);
+    for (const float value : values) {
       if (std::isfinite(value) && value >= least) continue;
       fail_input(
           "{}: tensor {} has the value {}, expected a finite value, for a variance at least 0",
           file_.path(), name, value);
     }
-    to.copy_from(values);
   };
   for (const auto& [name, statistics] : model.named_statistics()) {
-    read(statistics->mean, statistics_name(name, running_mean_name),
+    read(statistics->mean.shape(), statistics_name(name, running_mean_name),
          std::numeric_limits<float>::lowest());
-    read(statistics->variance, statistics_name(name, running_variance_name), 0);
+    read(statistics->variance.shape(), statistics_name(name, running_variance_name), 0);
+  }
+  return all;
+}
+
+void WeightsFile::load_statistics(const Module& model) const {
+  copy_statistics(read_statistics(model), model);
+}
+
+void WeightsFile::copy_statistics(const std::vector<Tensor>& values, const Module& model) {
+  size_t next = 0;
+  for (const auto& [name, statistics] : model.named_statistics()) {
+    statistics->mean.copy_from(values[next++]);
+    statistics->variance.copy_from(values[next++]);
   }
 }
 
 void WeightsFile::load(Module& model) const {
+  // Statistics are checked first, so that invalid ones leave the model as it was.
+  const std::vector<Tensor> statistics = read_statistics(model);
   for (const NamedParameter& named : model.named_parameters()) load_parameter(named, source());
   materialize(model);  // allocates missing running statistics
-  load_statistics(model);
+  copy_statistics(statistics, model);
 }
 
 WeightsWriter::WeightsWriter(const std::string& path, const Module& model,

@@ -42,6 +42,8 @@ void read_sequences(const TokenRange& range, std::span<const int64_t> starts,
 }
 
 TokenData::TokenData(const TokenDataOptions& options) : options_(options) {
+  TESSERA_CHECK(options.context >= 1,
+                "tokens: TokenDataOptions::context is {}, expected at least 1", options.context);
   training_ = whole(options.path, options.vocab);
   if (options.trains) check_length(training_, "the data", "");
   if (options.validation_path.empty()) {
@@ -102,6 +104,12 @@ Sequences TokenData::read(const MicroBatch& micro) const {
 }
 
 void TokenData::read(const MicroBatch& micro, const Sequences& into) const {
+  for (const Tensor& tensor : {into.tokens, into.targets}) {
+    TESSERA_CHECK(tensor.rank() == 2 && tensor.size(1) == options_.context,
+                  "tokens: a batch has shape {}, expected sequences of {} tokens, which is "
+                  "TokenDataOptions::context",
+                  tensor.shape(), options_.context);
+  }
   read_sequences(training_, starts_of(micro), into);
 }
 

@@ -236,6 +236,18 @@ TEST_CASE("steps of another batch are refused") {
   CHECK(test::message_of<Error>([&] { input.load({.samples = 2}); }) == "nothing was thrown");
 }
 
+TEST_CASE("a context of 0, and batches of another context, are refused") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.txt", letters(200));
+  CHECK(test::message_of<Error>([&] { data::TokenData({.path = path, .vocab = 256}); }) ==
+        "tokens: TokenDataOptions::context is 0, expected at least 1");
+  const data::TokenData data({.path = path, .context = 8, .vocab = 256, .global_batch = 4});
+  data::TokenInput input(data, {.sequences = 2, .context = 16});
+  CHECK(test::message_of<Error>([&] { input.load({.samples = 2}); }) ==
+        "tokens: a batch has shape [2, 16], expected sequences of 8 tokens, which is "
+        "TokenDataOptions::context");
+}
+
 TEST_CASE("the shortest text that trains has one sequence") {
   const TemporaryFolder folder;
   const data::TokenData data(

@@ -94,6 +94,27 @@ TEST_CASE("a saved batch norm has torch's names, with and without a parent") {
                                                      "0.weight"});
 }
 
+TEST_CASE("weights that are refused leave a model without memory as it was") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("w.safetensors");
+  nn::BatchNorm2d norm(2);
+  nn::materialize(norm);
+  norm.named_statistics()[0].statistics->variance.copy_from(Tensor::full({2}, -1));
+  nn::save_weights(path, norm);
+  nn::BatchNorm2d other(2);
+  CHECK_THROWS_AS(nn::load_weights(path, other), InputError);
+  CHECK_FALSE(other.named_parameters()[0].parameter.tensor().allocated());
+
+  nn::Linear linear(2, 2);
+  nn::materialize(linear);
+  linear.named_parameters()[0].parameter.tensor().copy_from(Tensor::full({2, 2}, 1e6f));
+  nn::save_weights(path, linear);
+  nn::Linear half(2, 2);
+  half.to(DType::f16);
+  CHECK_THROWS_AS(nn::load_weights(path, half), InputError);
+  CHECK_FALSE(half.named_parameters()[0].parameter.tensor().allocated());
+}
+
 TEST_CASE("BatchNorm2d in a recomputed segment observes each batch once") {
   using Tensors = std::vector<Tensor>;
   nn::BatchNorm2d norm(1);
