@@ -33,6 +33,9 @@ GeneralizedFactorization::GeneralizedFactorization(const RecommenderConfig& conf
       output_(config.factors, 1, glorot(config.factors, 1)) {
   add("user_factors", user_factors_);
   add("item_factors", item_factors_);
+  // ZeRO stage 3 gathers a block of the model as a whole. Each layer is a block, because an
+  // operation reads its weight and bias together.
+  begin_block();
   add("output", output_);
 }
 
@@ -60,15 +63,20 @@ NeuralFactorization::NeuralFactorization(const RecommenderConfig& config)
   add("item_factors", item_factors_);
   add("mlp_user_factors", mlp_user_factors_);
   add("mlp_item_factors", mlp_item_factors_);
-  add("mlp.0.user", user_half_);
-  add("mlp.0.item", item_half_);
+  // Each layer is a block of the model, as in GeneralizedFactorization.
+  const auto add_layer = [this](const std::string& name, nn::Linear& layer) {
+    begin_block();
+    add(name, layer);
+  };
+  add_layer("mlp.0.user", user_half_);
+  add_layer("mlp.0.item", item_half_);
   for (size_t i = 2; i < config.hidden.size(); ++i) {
     const int64_t in = config.hidden[i - 1];
     const int64_t out = config.hidden[i];
     layers_.push_back(std::make_unique<nn::Linear>(in, out, glorot(in, out)));
-    add("mlp." + std::to_string(i - 1), *layers_.back());
+    add_layer("mlp." + std::to_string(i - 1), *layers_.back());
   }
-  add("output", output_);
+  add_layer("output", output_);
 }
 
 Scores NeuralFactorization::score(const RecommenderInput& input) {

@@ -57,6 +57,13 @@ for tables in "--tables dense" "--table-optimizer rowwise-adagrad --lr 0.05" \
     grep -q "equal on all ranks" stdout.log || fail "$(cat stdout.log)"
   done
 done
+# Stage 3 gathers both parts of a layer at once, even if its weight and bias are in two buckets. In
+# buckets of this size, each parameter is alone.
+for tables in sparse dense; do
+  ranks 2 "${run[@]}" --objective ranking --model neumf --hidden 8,6,4 --tables "$tables" \
+    --bucket-bytes 1024 --stage 3
+  grep -q "equal on all ranks (2)" stdout.log || fail "$(cat stdout.log)"
+done
 # The warning about a large dense table names the flag that makes the tables dense.
 alone "${run[@]}" --weight-decay 0.1
 grep -q "is dense and has .*; or leave out --weight-decay$" stderr.log || fail "$(cat stderr.log)"
