@@ -185,7 +185,8 @@ class Run {
          .weights = models::gpt_metadata(model_.config())});
     announce();
     train::warn_of_idle_ranks(options_.batch, world_);
-    train::run_to_end(loop, files_, world_, [&] { return finish(loop.count()); });
+    train::run_to_end(
+        loop, files_, world_, [&] { return finish(loop.count()); }, [&] { return save(); });
   }
 
  private:
@@ -260,7 +261,7 @@ class Run {
     const optim::Plan planned =
         train::plan_run(train::as_it_went(training_, count), model_, train::place_of(world_));
     train::report_run(planned, count, world_, *log_, [&] {
-      if (!options_.save.empty()) failure = save();
+      failure = save();
       failure = train::try_to_write_trace(files_, world_, failure);
       // print_sample throws if the logits are NaN, and then it throws on every rank. The job still
       // writes its other outputs before it fails.
@@ -276,7 +277,9 @@ class Run {
             .commit = [writer] { writer->commit(); }};
   }
 
+  // Writes the weights of --save, if it is given. Returns why this failed, or an empty text.
   std::string save() {
+    if (options_.save.empty()) return "";
     return train::save_or_rescue(options_.save, *optimizer_, world_,
                                  [this](const std::string& path) { return open_weights(path); });
   }

@@ -131,7 +131,8 @@ class Run {
                                                   .highest = task_.range.highest})});
     announce();
     train::warn_of_idle_ranks(options_.batch, world_);
-    train::run_to_end(loop, files_, world_, [&] { return finish(loop.count()); });
+    train::run_to_end(
+        loop, files_, world_, [&] { return finish(loop.count()); }, [&] { return save(); });
   }
 
  private:
@@ -241,14 +242,15 @@ class Run {
     const optim::Plan plan = train::plan_run(train::as_it_went(training_, count), *model_,
                                              task_.planned(options_), train::place_of(world_));
     train::report_run(plan, count, world_, *log_, [&] {
-      if (!options_.save.empty()) failure = save();
+      failure = save();
       failure = train::try_to_write_trace(files_, world_, failure);
     });
     return failure;
   }
 
-  // Returns why the weights were not saved, or an empty text.
+  // Writes the weights of --save, if it is given. Returns why this failed, or an empty text.
   std::string save() {
+    if (options_.save.empty()) return "";
     return train::save_or_rescue(options_.save, *optimizer_, world_,
                                  [this](const std::string& path) {
                                    return train::open_weights(path, *model_, save_options());

@@ -208,7 +208,8 @@ class Run {
                           .weights = models::image_metadata(description_of(options_, data_))});
     announce();
     train::warn_of_idle_ranks(options_.batch, world_);
-    train::run_to_end(loop, files_, world_, [&] { return finish(loop.count()); });
+    train::run_to_end(
+        loop, files_, world_, [&] { return finish(loop); }, [&] { return save(loop.updates()); });
   }
 
  private:
@@ -296,14 +297,12 @@ class Run {
   }
 
   // Returns why the weights or the trace were not written, or an empty text.
-  std::string finish(const train::StepCount& count) {
+  std::string finish(const train::StepLoop& loop) {
     std::string failure;
-    const optim::Plan plan = train::plan_run(train::as_it_went(training_, count), *model_,
+    const optim::Plan plan = train::plan_run(train::as_it_went(training_, loop.count()), *model_,
                                              planned(options_, data_), train::place_of(world_));
-    train::report_run(plan, count, world_, *log_, [&] {
-      const train::LoopOptions& loop = training_.loop;
-      const int64_t updates = loop.first_step + count.steps - loop.skipped - count.skipped;
-      if (!options_.save.empty()) failure = save(updates);
+    train::report_run(plan, loop.count(), world_, *log_, [&] {
+      failure = save(loop.updates());
       failure = train::try_to_write_trace(files_, world_, failure);
       if (!options_.report.empty()) {
         train::log_predictions(*model_, data_.validation, data_.transform, data_.class_names,
@@ -314,8 +313,9 @@ class Run {
     return failure;
   }
 
-  // Saves the weights after `updates` updates. Returns why this failed, or an empty text.
+  // Writes --save, if given, after `updates` updates. Returns why it failed, or an empty text.
   std::string save(int64_t updates) {
+    if (options_.save.empty()) return "";
     return train::save_or_rescue(options_.save, *optimizer_, world_, [&](const std::string& path) {
       return train::open_weights(path, *model_, save_options(updates));
     });

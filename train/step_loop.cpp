@@ -34,20 +34,25 @@ double milliseconds(std::chrono::steady_clock::duration time) {
 }  // namespace
 
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
-                const std::function<std::string()>& finish) {
+                const std::function<std::string()>& finish,
+                const std::function<std::string()>& save) {
   // The first failure. All ranks have the same text, except that only rank 0 learns why the trace
   // was not written (try_to_write_trace).
   std::string failure;
+  bool has_checkpoint = true;
   try {
     loop.train();
   } catch (const LastCheckpointError& error) {
     failure = error.what();
+    has_checkpoint = false;
   } catch (const LastEvaluationError& error) {
     failure = error.what();
   }
   if (!loop.stopped()) {
     failure = first_failure(failure, finish());
   } else {
+    // Without the checkpoint, the weights are all that is left of the steps since the last one.
+    if (!has_checkpoint && save) failure = first_failure(failure, save());
     failure = try_to_write_trace(files, world, failure);
   }
   failure = first_failure(failure, loop.failed_save());

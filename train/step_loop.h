@@ -103,6 +103,8 @@ class StepLoop {
   /// Returns what was counted since first_step: logged steps, among them the skipped ones; saves;
   /// and how many rows of row-sparse tables were looked up, sent and updated.
   const StepCount& count() const { return count_; }
+  /// Returns the number of updates since step 0: finished steps without the skipped ones.
+  int64_t updates() const { return options_.first_step + count_.steps - skipped(); }
   /// Returns an error message if a save of weights has failed and no later save has made up for it
   /// (WeightSaves::failure), else an empty text. The same on every rank.
   std::string failed_save() const { return saves_ ? saves_->failure() : ""; }
@@ -158,8 +160,11 @@ class StepLoop {
 /// After the last step calls `finish`, which must save the weights and write files.trace. After
 /// success, `finish` returns an empty text. If the weights were not saved, it returns the reason on
 /// every rank (save_or_rescue). If only the trace was not written, it returns the reason on rank 0
-/// alone (try_to_write_trace). If a signal stops the run, run_to_end does not call `finish`, but
-/// writes the trace itself.
+/// alone (try_to_write_trace).
+///
+/// If a signal stops the run, run_to_end does not call `finish`, but writes the trace itself. The
+/// checkpoint then has the weights. If it cannot be written, run_to_end first calls `save`, if
+/// there is one. `save` must save the weights, and returns the same text as `finish`.
 ///
 /// After the following failures, the other files are still written. Then rank 0 throws the first of
 /// the errors, which ends the job:
@@ -167,7 +172,8 @@ class StepLoop {
 ///  - a save of weights during the run has failed (StepLoop::failed_save);
 ///  - the last evaluation is not finite.
 void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
-                const std::function<std::string()>& finish);
+                const std::function<std::string()>& finish,
+                const std::function<std::string()>& save = nullptr);
 
 /// Compares the memory and traffic of each rank with the rank's plan. If a step's timeline was
 /// recorded (StepCount::timeline), writes the timeline to the log. Then writes a summary line to

@@ -179,6 +179,25 @@ wait "$job" || status=$?
 [[ $status == 0 ]] || fail "exit code $status after SIGTERM to a rank: $(cat output.log)"
 twice=$(grep '"type":"step"' asked.jsonl | grep -oE '"step":[0-9]+' | uniq -d)
 [[ -z $twice ]] || fail "$twice twice"
+# If the checkpoint on SIGUSR2 cannot be written, the run saves its weights and ends with code 1. A
+# file has the name of the folder here. The tables of plan and measurement are not printed.
+for ranks in 1 2; do
+  mpirun -n "$ranks" "$train_gpt" "${long[@]}" --checkpoint lost --log lost.jsonl \
+    --eval-every 99999 --save lost.safetensors --trace lost.json > output.log 2>&1 < /dev/null &
+  job=$!
+  wait_for '"step":3,' lost.jsonl
+  rm -r lost && touch lost
+  kill -USR2 "$job"
+  status=0
+  wait "$job" || status=$?
+  [[ $status == 1 ]] || fail "exit code $status with a lost checkpoint: $(cat output.log)"
+  grep -q 'lost: the checkpoint of step [0-9]* was not written: .*Not a directory' output.log ||
+    fail "no reason: $(cat output.log)"
+  if grep -q 'planned and measured' output.log; then fail "$(cat output.log)"; fi
+  must_work "$generate" lost.safetensors --tokens 3
+  [[ -s lost.json ]] || fail "no trace"
+  rm lost*
+done
 
 # A run that is killed at any moment resumes from the newest undamaged checkpoint, and ends like a
 # run that was not killed.
