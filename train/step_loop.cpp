@@ -76,6 +76,10 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
       timeline_(options.timeline && options.steps_left() > 0
                     ? options.first_step + std::min<int64_t>(2, options.steps_left() - 1)
                     : -1) {
+  // The last checkpoint would otherwise have the state of a later step than its name says.
+  TESSERA_CHECK(options.steps >= options.first_step,
+                "train: {} steps, but the run goes on after step {}; expected at least {} steps",
+                options.steps, options.first_step, options.first_step);
   // A rank that is told to end during its first step must know the steps of the run that it
   // resumes.
   dist::set_finished_step(options.first_step - 1);

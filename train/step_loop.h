@@ -86,7 +86,7 @@ class LastEvaluationError : public Error {
 class StepLoop {
  public:
   /// World, optimizer and log must outlive the loop. Throws if `work` lacks a function that the
-  /// options require.
+  /// options require, or if the options have fewer steps than are done (LoopOptions::first_step).
   StepLoop(const LoopOptions& options, const dist::World& world, optim::ZeroOptimizer& optimizer,
            RunLog& log, StepWork work);
   StepLoop(const StepLoop&) = delete;

@@ -24,7 +24,7 @@ namespace tessera::train {
 struct CheckpointOptions {
   std::string folder = {};  // empty: no checkpoints
   int64_t every = 0;        // steps between checkpoints; 0: only at the end and on a signal
-  int64_t keep = 3;         // number of newest checkpoints that are not removed
+  int64_t keep = 3;         // number of newest checkpoints that are not removed; at least 1
   bool async = true;        // true: written from a copy of the state while training continues
   /// The most bytes of a rank's copy; nullopt: all state that the rank saves. State that does not
   /// fit is read in place, and the next update waits for the read (train/checkpoint/state_copy.h).

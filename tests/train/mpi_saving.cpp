@@ -2,6 +2,8 @@
 // the training state (CheckpointOptions::staging). At every ZeRO stage, the results must have the
 // same bits as those of a run without saves and checkpoints. Planned bytes must equal measured
 // bytes. The file with the best weights must be the same if the run is interrupted and resumed.
+#include <signal.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -257,8 +259,15 @@ TEST_CASE("a GPU's state cannot be read in place") {
   const SharedFolder folder(world);
   LoopRun run{.loop = six_steps()};
   run.loop.checkpoints = {.folder = folder.path(), .staging = 0};
+  const auto handler = [] {
+    struct sigaction action {};
+    sigaction(SIGUSR2, nullptr, &action);
+    return action.sa_handler;
+  };
+  const auto before = handler();
   CHECK(message_of<InputError>([&] { run_gpt(run); }).find("the state is on the GPU") !=
         std::string::npos);
+  CHECK(handler() == before);  // the refused run does not handle signals
 }
 
 }  // namespace

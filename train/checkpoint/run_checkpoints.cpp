@@ -137,12 +137,17 @@ RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& wor
       log_(log),
       info_(std::move(info)),
       saved_step_(options_.saved_step) {
+  TESSERA_CHECK(options_.keep >= 1,
+                "checkpoints: {} of the newest ones are to be kept, expected at least 1",
+                options_.keep);
+  // The copy is allocated before the first step, so that a lack of memory shows at once.
+  if (options_.staged()) {
+    copy_ = StateCopy(options_, optimizer_.own_state_pieces(), optimizer_.options().offload);
+  }
+  // The handlers come last. If the constructor threw after them, no destructor would restore them.
   early = false;
   // The constructor of Signals would forget the signals that an EarlySignals has handled.
   if (!signals) signals = std::make_unique<Signals>();
-  if (!options_.staged()) return;
-  // The copy is allocated before the first step, so that a lack of memory shows at once.
-  copy_ = StateCopy(options_, optimizer_.own_state_pieces(), optimizer_.options().offload);
 }
 
 RunCheckpoints::~RunCheckpoints() {

@@ -77,7 +77,8 @@ class RunCheckpoints {
  public:
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
   /// (claim_folder in checkpoint_folder.h). Checkpoints record the settings, metadata and best
-  /// evaluation of `info`. Allocates the copy if the options ask for one.
+  /// evaluation of `info`. Allocates the copy if the options ask for one. Throws, before it handles
+  /// signals, if no checkpoint is to be kept, or if the copy's limit is too small for a GPU.
   ///
   /// Until its destruction, the object handles SIGUSR1, SIGUSR2, SIGTERM, SIGHUP and SIGINT. But
   /// if the process ignores SIGHUP or SIGINT, this signal stays ignored. If a SIGINT has
