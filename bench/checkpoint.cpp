@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -91,7 +92,10 @@ int run(int argc, char** argv, dist::World& world) {
       TESSERA_CHECK(found != nullptr, "{}: there is no checkpoint", options.folder);
       train::restore_checkpoint(*found, optimizer);
     }));
-    if (world.rank == 0 && !options.loads) train::prune_checkpoints(options.folder, INT64_MAX, 1);
+    std::set<int64_t> later;
+    if (world.rank == 0 && !options.loads) {
+      train::prune_checkpoints(options.folder, INT64_MAX, 1, later);
+    }
   }
   if (world.rank == 0) {
     fmt::print(R"({{"bytes":{},"save_ms":[{:.1f}],"load_ms":[{:.1f}]}})"

@@ -1,7 +1,9 @@
 #include "train/checkpoint/checkpoint.h"
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -87,6 +89,29 @@ TEST_CASE("a checkpoint of the same step is replaced, and nothing else remains")
   const std::string path = write(folder.path("run"), 2);
   CHECK_FALSE(digest_of(path) == old);
   CHECK(names(folder.path("run")) == std::vector{train::checkpoint_name(step)});
+}
+
+TEST_CASE("of the checkpoints of later steps, only damaged ones are removed") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  for (const int64_t at : {5, 6, 7, 8, 9, 10}) write(run, 1, at);
+  const auto damage = [&](int64_t at, const char* file) {
+    std::fstream(fs::path(run) / train::checkpoint_name(at) / file) << "damaged";
+  };
+  damage(9, train::manifest_name);
+  const std::string shard = train::shard_name(0, 2);
+  damage(10, shard.c_str());
+  std::set<int64_t> whole_later;
+  train::prune_checkpoints(run, 7, 2, whole_later);
+  CHECK(train::checkpoint_steps(run) == std::vector<int64_t>{8, 7, 6});
+  CHECK(whole_later == std::set<int64_t>{8});
+  // Checkpoints that are known to be whole are not read again.
+  damage(8, train::manifest_name);
+  train::prune_checkpoints(run, 7, 1, whole_later);
+  CHECK(train::checkpoint_steps(run) == std::vector<int64_t>{8, 7});
+  std::set<int64_t> none;
+  train::prune_checkpoints(run, 7, 1, none);
+  CHECK(train::checkpoint_steps(run) == std::vector<int64_t>{7});
 }
 
 TEST_CASE("the old checkpoint comes back if its replacement was interrupted") {

@@ -71,7 +71,7 @@ struct Verified {
 // Opens a checkpoint on all ranks, and verifies it: each rank verifies its share of the bytes. If
 // the checkpoint is damaged or was removed, returns the reason. If it is there, but reading fails
 // on a rank, throws: the checkpoint may be whole, and must not be passed over. If find_checkpoint
-// took an older checkpoint instead, prune_checkpoints would later remove the newer one. Collective.
+// took an older checkpoint instead, the run would train the steps after it once more. Collective.
 Verified verify_together(const std::string& path, const dist::World& world,
                          std::unique_ptr<CheckpointReader>& reader) {
   std::string damage;
@@ -237,10 +237,10 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   file.commit();
   // All content must be on the disk before the folder gets its final name below.
   flush_folder(partial);
-  // There may be a checkpoint of this step already. It can be replaced without loss, because it is
-  // not whole or has the same bits. Its folder is moved away first, because rename() replaces only
-  // empty folders. If the process is killed between the two renames, remove_partial_checkpoints
-  // moves the folder back.
+  // There may be a checkpoint of this step already. After a resume it can be replaced without loss,
+  // because it is not whole or has the same bits. Its folder is moved away first, because rename()
+  // replaces only empty folders. If the process is killed between the two renames,
+  // remove_partial_checkpoints moves the folder back.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   const fs::path before = whole.string() + replaced_end;
   const bool replaces = fs::exists(whole);
@@ -262,7 +262,8 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   if (replaces) fs::remove_all(before, error);
 }
 
-void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) {
+void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep,
+                       std::set<int64_t>& whole_later) {
   int64_t kept = 0;
   // The steps are listed newest first, so the first `keep` steps up to `newest` stay.
   for (const int64_t step : checkpoint_steps(folder)) {
@@ -270,6 +271,12 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep) 
     // --save-every writes weights to folders with such names too. Only checkpoints have a manifest.
     if (!has_manifest(old.string())) continue;
     if (step <= newest && kept++ < keep) continue;
+    if (step > newest && (whole_later.contains(step) || !is_damaged(old.string()))) {
+      if (!whole_later.insert(step).second) continue;
+      spdlog::warn("{} is of a later step than {}, and is kept; a later start would go on from it",
+                   old.string(), newest);
+      continue;
+    }
     // commit_checkpoint may have failed to remove the folder that `old` replaced. The replaced
     // folder must be removed before `old`, because remove_partial_checkpoints would restore the
     // replaced folder if `old` were missing.

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -81,11 +82,16 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
 void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// Writes the manifest, and gives the checkpoint its final name.
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
-/// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes all other checkpoints.
-/// `newest` is the step of the checkpoint written last. Checkpoints of later steps are not whole:
-/// the run passed over them when it resumed. If they stayed, each later run would try them first.
-/// The caller must be the folder's only writer.
-void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep);
+/// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes the older ones.
+/// `newest` is the step of the checkpoint written last.
+///
+/// Also removes checkpoints of later steps that are not whole: a run passes over them when it
+/// resumes, and if they stayed, each later run would try them first. If a later one is whole, an
+/// earlier run has written it, and the caller did not resume from it. It is kept with a warning,
+/// and its step is added to `whole_later`. Steps in `whole_later` are kept without being read, so
+/// the caller should pass the same set again. The caller must be the folder's only writer.
+void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep,
+                       std::set<int64_t>& whole_later);
 /// Removes all checkpoints with a temporary name. A checkpoint whose replacement was interrupted
 /// gets its final name back instead. No writer of the folder may be running.
 void remove_partial_checkpoints(const std::string& folder);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 
 #include "core/digest.h"
@@ -221,6 +222,17 @@ int64_t CheckpointReader::count(const std::string& path) const {
   int64_t value = 0;
   read_bytes(path, 0, std::as_writable_bytes(std::span(&value, 1)));
   return value;
+}
+
+bool is_damaged(const std::string& folder) {
+  try {
+    CheckpointReader(folder).verify();
+  } catch (const InputError&) {
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+  return false;
 }
 
 }  // namespace tessera::train

@@ -59,4 +59,8 @@ class CheckpointReader : public optim::StateSource {
   mutable std::deque<size_t> open_;                        // indices of files_ in order of opening
 };
 
+/// Reads the checkpoint in a folder. True if it is there and readable, but not whole. False if it
+/// is whole, or if it cannot be read for another reason, because it may then be whole.
+bool is_damaged(const std::string& folder);
+
 }  // namespace tessera::train

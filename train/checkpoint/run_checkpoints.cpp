@@ -287,7 +287,7 @@ void RunCheckpoints::advance() {
     digest_ = manifest.digest.text();
     // The new checkpoint is whole by now, so a failure to remove an old one is only a warning.
     try {
-      prune_checkpoints(options_.folder, manifest.step, options_.keep);
+      prune_checkpoints(options_.folder, manifest.step, options_.keep, whole_later_);
     } catch (const std::exception& error) {
       spdlog::warn("an old checkpoint could not be removed: {}", error.what());
     }

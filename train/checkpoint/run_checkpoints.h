@@ -20,6 +20,7 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -161,6 +162,7 @@ class RunCheckpoints {
   int64_t not_written_ = 0;            // number of skipped checkpoints
   bool warned_ = false;                // true: has warned of a skipped scheduled checkpoint
   int64_t saved_step_ = -1;            // step of the last whole checkpoint
+  std::set<int64_t> whole_later_;      // rank 0's thread: see prune_checkpoints
   std::string failure_;                // why the last checkpoint failed; empty if it did not
 };
 
