@@ -12,6 +12,7 @@
 
 #include "apps/cli/changed_settings.h"
 #include "core/error.h"
+#include "core/text/json_line.h"
 
 namespace tessera::apps {
 namespace {
@@ -41,8 +42,11 @@ nlohmann::json header_of(const std::string& path) {
 void check_implied(const RunOptions& options, const nlohmann::json& header) {
   const auto [flag, path] = kept_for(options);
   const auto member = header.find(flag);
-  const bool is_ours = member != header.end() && member->is_string() &&
-                       fs::path(member->get<std::string>()).filename() == fs::path(path).filename();
+  // A name that is not UTF-8 differs in the header, because json_string replaces bytes.
+  const auto written = nlohmann::json::parse(json_string(path)).get<std::string>();
+  const bool is_ours =
+      member != header.end() && member->is_string() &&
+      fs::path(member->get<std::string>()).filename() == fs::path(written).filename();
   if (is_ours) return;
   fail_input(
       "--{} {} keeps its log in {}, which already exists and was not written for {}; name "

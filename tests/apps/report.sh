@@ -226,6 +226,8 @@ echo precious > kept.jsonl
 echo precious > plain.html
 expect 'kept.jsonl, which already exists' "$train_gpt" "${run[@]}" --report kept.html
 expect 'kept.jsonl, which already exists' "$train_gpt" "${run[@]}" --csv kept.csv
+# The header of the log has a name that is not UTF-8 in another form. It is still the run's own log.
+for _ in first second; do alone "${run[@]}" --steps 2 --report $'caf\xe9.html'; done
 if "$train_gpt" "${stopped[@]}" --csv going.csv --steps 31 --resume-changed steps \
   2> stderr.log; then
   fail "the log of another report went on"
