@@ -74,8 +74,7 @@ TEST_CASE("row-sparse tables: a row that was not prefetched is refused again") {
 
 TEST_CASE("row-sparse tables: a loss that was computed outside of its micro-batch is refused") {
   const TableRun run{};
-  const auto outside = ContainsSubstring("a gradient of 'users.weight' arrived") &&
-                       ContainsSubstring("run the forward within the micro-batch");
+  const auto outside = ContainsSubstring("a gradient of 'users.weight' arrived, but the running");
   for (const int stage : {0, 3}) {
     CAPTURE(stage);
     TableModel model(run);
