@@ -136,10 +136,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return error != cudaSuccess ? error : wait_for_stream(stream);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
   const auto error = check_not_captured(stream, __func__);
   if (error != cudaSuccess) return error;
+  if (const auto capture = check_no_capture(__func__); capture != cudaSuccess) return capture;
   return is_idle(stream) ? wait_for_stream(stream) : failed(cudaErrorNotReady, __func__);
 }
 
@@ -189,10 +189,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return error != cudaSuccess || !event->recorded ? error : wait_for(event->recorded);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
   if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
   const auto error = check_not_captured(event->point, __func__);
   if (error != cudaSuccess || !event->recorded) return error;
+  if (const auto capture = check_no_capture(__func__); capture != cudaSuccess) return capture;
   return passed(event->recorded) ? wait_for(event->recorded) : failed(cudaErrorNotReady, __func__);
 }
 
@@ -206,6 +206,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
                     "cudaEventElapsedTime: an event has no timing, or was never recorded");
     }
     if (!passed(event->recorded, &times[i])) return failed(cudaErrorNotReady, __func__);
+    if (const auto error = wait_for(event->recorded); error != cudaSuccess) return error;
   }
   const std::chrono::duration<float, std::milli> elapsed = times[1] - times[0];
   *milliseconds = elapsed.count();
