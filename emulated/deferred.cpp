@@ -154,8 +154,8 @@ class Device {
     return queue.steps.empty() || queue.steps.front().number > number;
   }
 
-  /// True if the step is done, or if deferred work has failed: the caller then gets the failure from
-  /// wait_for(). Otherwise makes the device's thread run work that this step needs.
+  /// True if the step is done, or if deferred work has failed: the caller then gets the failure
+  /// from wait_for(). Otherwise makes the device's thread run work that this step needs.
   bool is_done_or_hinted(Queue& queue, uint64_t number) {
     if (is_done(queue, number) || failure_ != cudaSuccess) return true;
     hint_ = {&queue, number};
