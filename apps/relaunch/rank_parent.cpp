@@ -195,7 +195,9 @@ int run_as_rank(const std::vector<std::string>& command) {
 
   std::vector<int> waiting;
   ChildState state(child);
-  std::chrono::steady_clock::time_point deadline;  // mpirun kills a second after its SIGTERM
+  // mpirun kills this process a second after its SIGTERM. This process may run late on a busy
+  // machine, so it kills the child's group well before that time.
+  std::chrono::steady_clock::time_point deadline;
   LastResort last_resort(child, record.rank);
   while (!state.ended()) {
     constexpr int soon_ms = 20;
@@ -214,7 +216,7 @@ int run_as_rank(const std::vector<std::string>& command) {
       record.event = RankRecord::Event::told;
       record.stopped = state.was_stopped();
       record.status = file.read();
-      deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(700);
+      deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
       report(record, sender);
       ::kill(-child, SIGTERM);
     }
