@@ -62,8 +62,10 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
   emulated=
   if head -n 1 run.jsonl | grep -q 'emulated GPU'; then emulated=yes; fi
   # Before its first step, a run measures algorithms. The measurement is no step of the run.
-  expect '^error: no/run.jsonl: .* the folder no does not exist$' \
-    "$train_gpt" "${run[@]}" --device cuda --tune on --log no/run.jsonl
+  ! "$train_gpt" "${run[@]}" --device cuda --tune on --log no/run.jsonl \
+    > stdout.log 2> stderr.log < /dev/null || fail "it ran: $(cat stderr.log)"
+  grep -q '^error: no/run.jsonl: .* the folder no does not exist$' stderr.log ||
+    fail "$(cat stderr.log)"
   used cuda mpirun -n 2 "$train_gpt"
   used cuda mpirun -n 2 "$train_gpt" --device cuda --comm mpi
   used cpu mpirun -n 2 "$train_gpt" --device cpu

@@ -6,17 +6,21 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 #include <random>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/run_status.h"
 #include "dist/agreement.h"
 #include "dist/communicator.h"
 #include "train/checkpoint/checkpoint.h"
@@ -73,7 +77,15 @@ CheckpointFolder::CheckpointFolder(const std::string& folder)
   if (const auto error = made_.make(folder)) {
     fail_input("{}: cannot be made: {}", folder, error.message());
   }
-  if (!claim()) {
+  // relaunch starts a job while the programs of the job before it may still be ending. So a program
+  // under relaunch waits for their lock.
+  const auto patience = std::chrono::seconds(std::getenv(run_status_variable) != nullptr ? 10 : 0);
+  const auto limit = std::chrono::steady_clock::now() + patience;
+  while (!claim()) {
+    if (std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      continue;
+    }
     fail_input("{}: another run writes its checkpoints there; give this run another folder",
                folder);
   }
