@@ -223,8 +223,9 @@ std::string running_step_text() {
 }
 
 // All ranks usually find the same fault in their input, but the user needs only one report. So rank
-// 0 reports its fault immediately and ends the job, while the other ranks sleep for a second. If
-// rank 0 has found no fault, the first rank that wakes up reports its own fault.
+// 0 reports its fault immediately and ends the job, while the other ranks sleep for 3 s. (On a busy
+// machine, the job may take more than a second to end.) If rank 0 has found no fault, the first
+// rank that wakes up reports its own fault.
 [[noreturn]] void end_with_input_error(const std::string& text) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();
@@ -232,7 +233,7 @@ std::string running_step_text() {
     end_job(fmt::format("error: {}{}", text, step.empty() ? "" : " (" + step + ")"), 2);
   }
   said_last_words = true;
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  std::this_thread::sleep_for(std::chrono::seconds(3));
   end_job(
       fmt::format("error: {} (rank {}{})", text, own_rank.load(), step.empty() ? "" : ", " + step),
       2);

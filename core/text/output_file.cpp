@@ -216,14 +216,6 @@ void OutputFile::commit() {
   }
   ::close(descriptor_);
   descriptor_ = -1;
-  // The new name must be on the disk too. Otherwise a crash could leave the contents under the
-  // temporary name, which the next OutputFile removes. Not every file system can flush a folder.
-  const std::string folder = std::filesystem::path(path_).parent_path().string();
-  const char* const name = folder.empty() ? "." : folder.c_str();
-  const int parent = ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (parent < 0) return;
-  (void)::fsync(parent);
-  ::close(parent);
 }
 
 }  // namespace tessera
