@@ -84,10 +84,7 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
     why = error.what();
   }
   // The ranks' GPUs or libraries may differ, so every rank checks the table.
-  for (const std::string& text : dist::gather_text(*world.communicator, why)) {
-    if (why.empty()) why = text;
-  }
-  why = dist::broadcast_text(*world.communicator, why);
+  why = train::first_reason(why, *world.communicator);
   if (why.empty()) train::use_tuned_text(folder, manifest.tuned, world);
   return why;
 }

@@ -264,8 +264,7 @@ void check_not_a_dash(const std::string& flag, const std::string& path) {
 
 void check_checkpoint_folder(const std::string& flag, const std::string& path) {
   if (!train::names_checkpoint(path)) {
-    std::error_code error;
-    const std::string real = fs::weakly_canonical(path, error).string();
+    const std::string real = future_name(path).string();
     // Accepts a link to a checkpoint: check_paths() refuses the link, with a better message.
     if (!train::has_manifest(path) || train::names_checkpoint(real)) return;
     fail_input("{0} {1} is a checkpoint whose folder was renamed; give {0} another folder", flag,

@@ -125,7 +125,7 @@ class ZeroEngine {
   /// to all ranks: the touched rows of its shard, and the touched blocks of 256 elements
   /// (optim/tables/table.h). Collective.
   void gather_touched_counts();
-  /// What add() restores if it fails: the sizes of lists, and whether losses are scaled.
+  /// The sizes of lists, and whether losses are scaled. add() restores them if it fails.
   struct Extent {
     size_t trainable;
     size_t frozen;

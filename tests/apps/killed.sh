@@ -1,24 +1,18 @@
 #!/usr/bin/env bash
 # A rank of train_gpt is killed in the middle of training: the job ends soon, with a non-zero exit
 # code, and the survivors say which step they finished last. This also holds with --checkpoint,
-# where the program has its own handler of SIGTERM, and in the first step of a resumed run.
+# where the program has its own handler of SIGTERM.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
-# await_in_log PATTERN COUNT: waits until run.jsonl has COUNT lines with the pattern.
-await_in_log() {
-  for _ in $(seq 600); do
-    [[ $(grep -c "$1" run.jsonl 2> /dev/null) -ge $2 ]] && return
-    sleep 0.1
-  done
-  fail "no $2 lines with $1 in the log: $(cat output.log)"
-}
-
 for extra in "" "--checkpoint saved"; do
   rm -f run.jsonl
   # $extra is a flag and its value, so it has no quotes.
   mpirun -n 3 "$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 \
     --log run.jsonl $extra > output.log 2>&1 < /dev/null &
   job=$!
-  await_in_log '"type":"step"' 3
+  for _ in $(seq 600); do
+    [[ $(grep -c '"type":"step"' run.jsonl 2> /dev/null) -ge 3 ]] && break
+    sleep 0.1
+  done
   victim=$(pgrep -n -f "^$train_gpt .*--log run.jsonl" || true)
   [[ -n $victim ]] || fail "no rank is running: $(cat output.log)"
   begin=$SECONDS

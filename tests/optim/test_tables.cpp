@@ -116,8 +116,8 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
   input.parameters[0].rows = 1000;
   input.parameters[0].distinct = 8;
   CHECK(dense_table_advice(input).empty());
-  // Of the table, rank 0 stores its own 252 rows and the 8 rows of a micro-batch. Of the layer,
-  // rank 0 stores the gathered parameters (64 x 64) and its own shard (1024 elements).
+  // Rank 0 stores its own 252 rows of the table, and the 8 rows of a micro-batch. It also stores
+  // the gathered parameters of the layer (64 x 64), and its own shard of them (1024 elements).
   CHECK(plan(input, 0).parameters == 4 * (64 * (252 + 8) + 64 * 64 + 1024));
   input.parameters[0] = {.name = "users", .elements = 1000 * 64, .shared = true, .lookups = 1};
   CHECK(dense_table_advice(input).empty());

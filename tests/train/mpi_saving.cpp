@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/shared_folder.h"
+#include "tests/support/signal_handler.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/tiny_vision.h"
 #include "train/plan/run_plan.h"
@@ -259,15 +260,10 @@ TEST_CASE("a GPU's state cannot be read in place") {
   const SharedFolder folder(world);
   LoopRun run{.loop = six_steps()};
   run.loop.checkpoints = {.folder = folder.path(), .staging = 0};
-  const auto handler = [] {
-    struct sigaction action {};
-    sigaction(SIGUSR2, nullptr, &action);
-    return action.sa_handler;
-  };
-  const auto before = handler();
+  const auto before = handler_of(SIGUSR2);
   CHECK(message_of<InputError>([&] { run_gpt(run); }).find("the state is on the GPU") !=
         std::string::npos);
-  CHECK(handler() == before);  // the refused run does not handle signals
+  CHECK(handler_of(SIGUSR2) == before);  // the refused run does not handle signals
 }
 
 }  // namespace

@@ -5,19 +5,15 @@
 
 #include "models/gpt/gpt.h"
 #include "tests/support/catch.h"
+#include "tests/support/signal_handler.h"
 #include "tests/support/temporary_folder.h"
 #include "train/checkpoint/run_checkpoints.h"
 
 using namespace tessera;
 using namespace tessera::train;
+using test::handler_of;
 
 namespace {
-
-auto handler_of(int signal) {
-  struct sigaction action {};
-  sigaction(signal, nullptr, &action);
-  return action.sa_handler;
-}
 
 // Gives SIGUSR1 and SIGUSR2 their default actions, at construction and again at destruction.
 struct DefaultActions {

@@ -7,11 +7,13 @@
 #include "core/error.h"
 #include "models/gpt/gpt.h"
 #include "tests/support/catch.h"
+#include "tests/support/signal_handler.h"
 #include "tests/support/temporary_folder.h"
 #include "train/step_loop.h"
 
 using namespace tessera;
 using namespace tessera::train;
+using test::handler_of;
 
 namespace {
 
@@ -31,12 +33,6 @@ std::string refusal(int64_t steps, int64_t first_step, const CheckpointOptions& 
                            return Tensor();
                          }});
   });
-}
-
-auto handler_of(int signal) {
-  struct sigaction action {};
-  sigaction(signal, nullptr, &action);
-  return action.sa_handler;
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "models/gpt/gpt.h"
 #include "nn/weights_file.h"
 #include "tests/support/catch.h"
+#include "tests/support/signal_handler.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tensors.h"
 #include "train/plan/run_plan.h"
@@ -26,6 +27,7 @@
 using namespace tessera;
 using namespace tessera::train;
 using Catch::Matchers::ContainsSubstring;
+using test::handler_of;
 
 namespace {
 
@@ -229,11 +231,6 @@ TEST_CASE("a run that is refused before its first line changes neither the log n
 TEST_CASE("after the steps, a request for a checkpoint does not end the program") {
   const test::TemporaryFolder folder;
   const dist::World world = alone();
-  const auto handler_of = [](int signal) {
-    struct sigaction action {};
-    sigaction(signal, nullptr, &action);
-    return action.sa_handler;
-  };
   const auto own = [](int) {};
   ::signal(SIGUSR1, own);
   ::signal(SIGUSR2, SIG_DFL);

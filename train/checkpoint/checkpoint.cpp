@@ -54,15 +54,6 @@ int64_t step_of_name(const std::string& name) {
   return step;
 }
 
-// `own` says why this rank has failed; it is empty if the rank has not failed. Returns the text of
-// the lowest rank that has failed, or an empty text. One text is enough, because often all ranks
-// fail for the same reason, such as a missing file. Collective.
-std::string first_reason(const std::string& own, const dist::World& world) {
-  const std::vector<std::string> all = dist::gather_text(*world.communicator, own);
-  const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
-  return dist::broadcast_text(*world.communicator, first == all.end() ? "" : *first);
-}
-
 struct Verified {
   std::string why = {};  // why the checkpoint is not whole; empty if it is
   bool removed = false;  // true: the folder was removed meanwhile, which is not damage
@@ -84,8 +75,8 @@ Verified verify_together(const std::string& path, const dist::World& world,
   } catch (const std::exception& error) {
     failure = error_text(error);
   }
-  failure = first_reason(failure, world);
-  damage = first_reason(damage, world);
+  failure = first_reason(failure, *world.communicator);
+  damage = first_reason(damage, *world.communicator);
   if (failure.empty() && damage.empty()) return {};
   const std::string there = has_name(path) ? "there" : "";
   if (dist::broadcast_text(*world.communicator, there).empty()) {
@@ -141,6 +132,12 @@ std::string first_failure(const std::vector<std::string>& texts) {
     if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
   }
   return "";
+}
+
+std::string first_reason(const std::string& own, dist::Communicator& communicator) {
+  const std::vector<std::string> all = dist::gather_text(communicator, own);
+  const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
+  return dist::broadcast_text(communicator, first == all.end() ? "" : *first);
 }
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:09}", name_begin, step); }
