@@ -93,8 +93,9 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
 //
 //   --tuned FILE       the table of algorithms in FILE, which the caller has loaded
 //   resume of a run    the table of that run. If the run had none, cuBLASLt's first proposals. If
-//                      the table cannot be used on this GPU, prints a warning, and --tune decides
-//   unequal ranks      cuBLASLt's first proposals, because a table holds for one kind of GPU
+//                      a rank cannot use the table, prints a warning, and the cases below decide
+//   unequal GPUs       cuBLASLt's first proposals, because a table holds for one kind of GPU and
+//                      one version of the library (World::difference)
 //   --tune on          the algorithms that are the fastest in measurements
 //   --tune off         cuBLASLt's first proposals
 //

@@ -71,10 +71,11 @@ class Event {
   void wait() const;
   /// The host waits until the device has reached the point. Throws as cuda::synchronize does.
   void synchronize() const;
+  // passed() and over() throw in the capture of a graph.
   /// True if the device has reached the point. Throws if the device has failed.
   bool passed() const;
-  /// True if the device has reached the point, or has failed and never will. For destructors, which
-  /// must not throw; throws only in the capture of a graph.
+  /// True if the device has reached the point, or if the device has failed. Destructors call over()
+  /// instead of passed(), because they must not throw.
   bool over() const;
 
  private:

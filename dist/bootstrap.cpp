@@ -223,9 +223,9 @@ std::string running_step_text() {
 }
 
 // All ranks usually find the same fault in their input, but the user needs only one report. So rank
-// 0 reports its fault immediately and ends the job, while the other ranks sleep for 3 s. (On a busy
-// machine, the job may take more than a second to end.) If rank 0 has found no fault, the first
-// rank that wakes up reports its own fault.
+// 0 reports its fault immediately and ends the job, while the other ranks sleep. They sleep for
+// 3 s, because on a busy machine it may take more than a second until the job ends. If rank 0 has
+// found no fault, the first rank that wakes up reports its own fault.
 [[noreturn]] void end_with_input_error(const std::string& text) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();

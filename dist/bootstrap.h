@@ -75,10 +75,10 @@ int run(int argc, char** argv, const std::function<int(World&)>& body);
 void set_running_step(int64_t step);
 void set_finished_step(int64_t step);
 
-/// Prints the last finished training step, once, if a training step has begun or finished. Called
-/// when this rank gets SIGTERM or SIGINT, because another rank has died or the user ends the job. A
-/// program that replaces the handler of SIGTERM after init calls this in its own handler. Makes
-/// only async-signal-safe calls.
+/// Prints the last finished training step, at most once, if a training step has begun or finished.
+/// The handlers that init sets call this function, because another rank has died (SIGTERM) or the
+/// user ends the job (SIGTERM or SIGINT). If a program replaces the handler of SIGTERM after init,
+/// its own handler must call this function. The function makes only async-signal-safe calls.
 void say_last_words();
 
 /// Set to true while stderr is in the middle of a line. Messages then begin with a newline.

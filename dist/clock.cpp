@@ -19,7 +19,7 @@ namespace {
 constexpr int questions = 16;
 constexpr int tag = 0;
 
-/// Returns the number in the job of each rank of `world`, which may be a group. Collective.
+/// Returns the ranks of `world`, which may be a group, as ranks of the job. Collective.
 std::vector<int> job_ranks_of(const World& world) {
   int own = 0;
   TESSERA_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &own));
@@ -30,8 +30,8 @@ std::vector<int> job_ranks_of(const World& world) {
   return {values.begin(), values.end()};
 }
 
-/// Returns an MPI communicator of these ranks of the job, in this order. Only these ranks take
-/// part, so a group need not wait for ranks outside of it. The communicator is kept for later
+/// Returns an MPI communicator of these ranks of the job, in this order. Collective among these
+/// ranks, so a group does not wait for ranks outside of it. The communicator is kept for later
 /// comparisons, and is never freed: MPI_Comm_free is a collective, so if only one rank fails and
 /// frees it, this rank waits for the others for ever.
 MPI_Comm connect(const std::vector<int>& job_ranks) {
@@ -51,8 +51,8 @@ MPI_Comm connect(const std::vector<int>& job_ranks) {
 }
 
 /// Sends and receives over a separate MPI communicator, so that these messages do not mix with
-/// others. MPI_Comm_create_group waits for the ranks without a time limit. So the gather, which has
-/// a time limit, comes first: it ends only when all ranks are here.
+/// others. connect() would wait without a time limit for a rank that never comes. So the gather in
+/// job_ranks_of() is made first: it has a time limit, and ends only when all ranks have come.
 class Ranks {
  public:
   explicit Ranks(const World& world)

@@ -25,9 +25,9 @@ struct ClockReading {
 /// with the shortest round trip. If the measured offset is between -error_ns and error_ns,
 /// offset_ns is set to 0, which is right for a rank on rank 0's host. For a rank on another host,
 /// this 0 may be wrong by up to 2 * error_ns. `world` may be a group (dist/mesh.h). Then only the
-/// group's ranks take part, and rank 0 is the group's. Sends a few hundred bytes for each rank over
-/// MPI. The traffic ledger does not count these bytes, except for a gather of four bytes from each
-/// rank, which counts as Traffic::other. Throws if a rank does not answer within
+/// group's ranks take part, and rank 0 is rank 0 of the group. Sends a few hundred bytes for each
+/// rank over MPI. The traffic ledger does not count these bytes, except for a gather of four bytes
+/// from each rank, which counts as Traffic::other. Throws if a rank does not answer within
 /// World::comm_timeout_s. Collective.
 ClockReading compare_clocks(const World& world);
 

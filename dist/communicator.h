@@ -125,9 +125,10 @@ class Communicator {
   /// once. `group` names the new communicator in errors and traces. split() is collective over this
   /// communicator and returns when all ranks have called split().
   ///
-  /// Before the ranks of a group destroy its communicator, they must call barrier() or wait for all
-  /// calls. Over NCCL, the destructor waits until the calls that were waited for are done, and ends
-  /// all other calls.
+  /// Before the ranks of a group destroy its communicator, they must call barrier(), or
+  /// Work::wait() for all their calls. Over NCCL, Work::wait() makes only a stream wait. So the
+  /// destructor waits on the host for these calls, and aborts all other calls. The destructor does
+  /// not wait if a call has failed, or if an exception destroys the communicator.
   virtual std::shared_ptr<Communicator> split(int color, int key, const std::string& group) = 0;
 
   /// The device on which allocate() allocates and the ranks compute.

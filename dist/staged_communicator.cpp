@@ -95,8 +95,8 @@ class StagedCommunicator : public Communicator {
     check_exchange(input, contributors, size(), device_);
     const Tensor mirror = copy_to_host(input);
     host_->exchange(mirror, contributors, on_device(input, std::move(receive)), call);
-    // This Work also waits for the kernels that `receive` has launched. They may read the input, so
-    // the body holds it until run() has waited for them.
+    // The Work of this empty body is done when the kernels that `receive` has launched are done.
+    // These kernels may read `input`, so the body holds `input` until then.
     return run([input] {});
   }
 

@@ -105,7 +105,8 @@ void load_parameter(const NamedParameter& named, const ParameterSource& source) 
   try {
     assign(tensor, [&](int64_t begin, std::span<float> out) { source(named, begin, out); });
   } catch (...) {
-    // Without memory, the parameter still counts as one whose initial values are to be drawn.
+    // Takes the memory away again. A parameter with memory would count as one that has values, and
+    // materialize() would not draw initial values for it.
     if (is_new) tensor.attach(nullptr, 0);
     throw;
   }

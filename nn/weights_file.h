@@ -45,17 +45,17 @@ class WeightsFile {
   /// value is not finite or a variance is negative.
   void load_statistics(const Module& model) const;
   /// Overwrites parameters and running statistics, for inference. Allocates memory for those that
-  /// have none. Throws as load_statistics does, before it changes anything. Throws as read_weights
-  /// does, and if a parameter belongs to an optimizer. After an error, a parameter that had no
-  /// memory and was not read has none.
+  /// have none. Throws as load_statistics does, before anything is changed. Also throws as
+  /// read_weights does, and if a parameter belongs to an optimizer. After such an error, parameters
+  /// that had no memory still have none, except those that were read before the error.
   void load(Module& model) const;
 
  private:
   /// Returns the file's tensor of this name. Throws InputError if there is none.
   const SafetensorsEntry& entry(const std::string& name) const;
   void expect(const std::string& name, const Shape& shape);
-  /// Returns mean and variance of each running statistics in turn, f32 on the CPU. Throws as
-  /// load_statistics does.
+  /// Returns the mean and the variance of each of model.named_statistics(), in this order, as f32
+  /// tensors on the CPU. Throws as load_statistics does.
   std::vector<Tensor> read_statistics(const Module& model) const;
   /// Copies the result of read_statistics to the model.
   static void copy_statistics(const std::vector<Tensor>& values, const Module& model);

@@ -51,7 +51,8 @@ void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
   if (!loop.stopped()) {
     failure = first_failure(failure, finish());
   } else {
-    // Without the checkpoint, the weights are all that is left of the steps since the last one.
+    // Without the last checkpoint, only the weights can still save the result of the steps since
+    // the checkpoint before it.
     if (!has_checkpoint && save) failure = first_failure(failure, save());
     failure = try_to_write_trace(files, world, failure);
   }
@@ -80,8 +81,8 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
   TESSERA_CHECK(options.steps >= options.first_step,
                 "train: {} steps, but the run goes on after step {}; expected at least {} steps",
                 options.steps, options.first_step, options.first_step);
-  // A rank that is told to end during its first step must know the steps of the run that it
-  // resumes.
+  // A rank that is told to end prints its last finished step. Until a step has finished after a
+  // resume, this is the last step before the resume.
   dist::set_finished_step(options.first_step - 1);
   check_step_folders(options);
   if (options.checkpoints.wanted()) {

@@ -162,9 +162,10 @@ class StepLoop {
 /// every rank (save_or_rescue). If only the trace was not written, it returns the reason on rank 0
 /// alone (try_to_write_trace).
 ///
-/// If a signal stops the run, run_to_end does not call `finish`, but writes the trace itself. The
-/// checkpoint then has the weights. If it cannot be written, run_to_end first calls `save`, if
-/// there is one. `save` must save the weights, and returns the same text as `finish`.
+/// If a signal stops the run, the last checkpoint has the weights. So run_to_end does not call
+/// `finish`, and writes the trace itself. If the last checkpoint cannot be written, run_to_end
+/// first calls `save`, if it is given. `save` must save the weights. It returns an empty text, or
+/// on every rank the reason why the weights were not saved.
 ///
 /// After the following failures, the other files are still written. Then rank 0 throws the first of
 /// the errors, which ends the job:

@@ -25,7 +25,8 @@ void run_micro_step(const GptProducts& products, dist::World& world) {
     optimizer.backward(model.loss(tokens, tokens));
   }
   optimizer.step();
-  // The run itself has not begun a step. Without this, messages would name step 1 as finished.
+  // The step above is not a step of the run. Without these calls, messages would name step 1 as
+  // finished.
   dist::set_running_step(-1);
   dist::set_finished_step(-1);
 }

@@ -82,8 +82,9 @@ std::ptrdiff_t levels_below(const fs::path& file, const fs::path& folder) {
   return has_dot ? 0 : std::distance(relative.begin(), relative.end());
 }
 
-// Returns `file` with the first name below `data` in lower case, because the names of parts, such
-// as Val, are found in upper and lower case.
+// If `file` is below `data`, returns it with the first name below `data` in lower case; otherwise
+// returns `file`. A part of the data set is found in upper and lower case, such as Val, but for a
+// part that does not exist yet, class_parents has only the name in lower case.
 fs::path with_lower_part(const fs::path& file, const fs::path& data) {
   const fs::path relative = file.lexically_relative(data);
   if (relative.empty() || *relative.begin() == "..") return file;

@@ -42,7 +42,8 @@ nlohmann::json header_of(const std::string& path) {
 void check_implied(const RunOptions& options, const nlohmann::json& header) {
   const auto [flag, path] = kept_for(options);
   const auto member = header.find(flag);
-  // A name that is not UTF-8 differs in the header, because json_string replaces bytes.
+  // The header was written with json_string, which replaces bytes that are not UTF-8. So the given
+  // name is compared after the same replacement.
   const auto written = nlohmann::json::parse(json_string(path)).get<std::string>();
   const bool is_ours =
       member != header.end() && member->is_string() &&

@@ -74,9 +74,9 @@ void check_checkpoint_folder(const std::string& flag, const std::string& path);
 /// model.safetensors. The error ends with `advice`; if this is empty, with the command that exports
 /// the weights.
 void check_not_a_checkpoint(const std::string& weights, const std::string& advice = "");
-/// Throws InputError as check_outside_checkpoints does, or if `path` is "-" or the log of a run, if
-/// standard output or standard error is redirected to it, or if no file can be written to it. For
-/// programs with a single output.
+/// Throws InputError as check_outside_checkpoints does. Also throws InputError if `path` is "-", if
+/// it is the log of a run or a file to which standard output or standard error is redirected, or if
+/// no file can be written to `path`. For programs with a single output.
 void check_output_path(const std::string& flag, const std::string& path);
 /// Throws InputError if no file can be written to `save`, the file of --save. Throws InputError,
 /// naming --save-best, if the best weights could not be written to their folder beside that file.

@@ -112,9 +112,10 @@ class LastResort {
   int sent_ = 0;      // the last signal sent
 };
 
-// Must be called when the child has ended. If the child was a wrapper, the program that it started
-// may still run and hold the lock on the folder of checkpoints, so that a restart would be refused.
-// Waits until `deadline` for the rest of the child's process group to end, and then kills the rest.
+// Must be called when the child has ended. If the child was a wrapper, the program that the wrapper
+// started may still run and hold the lock on the folder of checkpoints. A restart would then be
+// refused. Waits until `deadline` for the processes of the child's process group to end, and then
+// kills those that still run.
 void end_group(pid_t child, std::chrono::steady_clock::time_point deadline) {
   const auto await_end = [child](std::chrono::steady_clock::time_point limit) {
     while (::kill(-child, 0) == 0 && std::chrono::steady_clock::now() < limit) {
@@ -124,7 +125,7 @@ void end_group(pid_t child, std::chrono::steady_clock::time_point deadline) {
   await_end(deadline);
   if (::kill(-child, SIGKILL) != 0) return;
   // A killed process holds its locks until the kernel has taken it down. The wait is short, because
-  // mpirun may kill this process before it has reported how the child ended.
+  // this process must report how the child ended before mpirun kills this process.
   await_end(std::chrono::steady_clock::now() + std::chrono::milliseconds(200));
 }
 
@@ -195,8 +196,9 @@ int run_as_rank(const std::vector<std::string>& command) {
 
   std::vector<int> waiting;
   ChildState state(child);
-  // mpirun kills this process a second after its SIGTERM. This process may run late on a busy
-  // machine, so it kills the child's group well before that time.
+  // The time at which end_group kills the child's group: 0.3 s after mpirun's SIGTERM, because
+  // mpirun kills this process a second after SIGTERM, and this process may run late on a busy
+  // machine. Before a SIGTERM, `deadline` is a time in the past.
   std::chrono::steady_clock::time_point deadline;
   LastResort last_resort(child, record.rank);
   while (!state.ended()) {
@@ -204,7 +206,7 @@ int run_as_rank(const std::vector<std::string>& command) {
     constexpr int a_second_ms = 1000;
     pollfd ready{.fd = signals.descriptor(), .events = POLLIN, .revents = 0};
     ::poll(&ready, 1, pass_on(child, waiting) ? a_second_ms : soon_ms);
-    // No launcher is left to end the child, or the program that the child has started.
+    // If the launcher is gone, nobody else ends the child, or a program that the child started.
     if (::getppid() != launcher) ::kill(-child, SIGKILL);
     // Reads the child's state before the signals. Otherwise a child that died before SIGTERM
     // arrived would be recorded as told to end.
@@ -223,8 +225,8 @@ int run_as_rank(const std::vector<std::string>& command) {
     if (!state.ended()) last_resort.look(std::ranges::count(waiting, SIGUSR2) > 0);
   }
   if (!record.was_told) last_resort.await_group();
-  // If a signal killed a wrapper, nobody is left who would wait for its program. Without a SIGTERM
-  // from mpirun the deadline is long past.
+  // If a signal killed the child and the child was a wrapper, its program may run on without it.
+  // Unless SIGTERM has come, `deadline` is past, and end_group kills the program at once.
   if (record.was_told || WIFSIGNALED(state.status())) end_group(child, deadline);
   record.event = RankRecord::Event::ended;
   record.status = file.read();

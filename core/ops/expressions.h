@@ -161,7 +161,7 @@ TESSERA_UNARY_EXPRESSIONS(TESSERA_UNARY_STRUCT)
 TESSERA_BINARY_EXPRESSIONS(TESSERA_BINARY_STRUCT)
 #undef TESSERA_BINARY_STRUCT
 
-/// True for an expression whose result is one of its inputs or a constant, which it selects.
+/// True for an expression that selects its result: one of its inputs, or a constant.
 template <class Expression>
 inline constexpr bool selects = false;
 template <>
@@ -175,8 +175,9 @@ inline constexpr bool selects<where_nonzero> = true;
 template <>
 inline constexpr bool selects<where_zero> = true;
 
-/// Returns dy * slope. The gradient of a value that was not selected is 0 even if dy is infinite or
-/// NaN, as in sqrt(clamp(x, 0, 1)) for x < 0: the root's gradient at 0 is infinite.
+/// Returns dy * slope. But an input that an expression has not selected gets the gradient 0, even
+/// if dy is infinite or NaN. For instance, in sqrt(clamp(x, 0, 1)) with x < 0, dy is the derivative
+/// of sqrt at 0, which is infinite.
 template <class Expression>
 TESSERA_BOTH inline float gradient(float dy, float slope) {
   const float product = dy * slope;

@@ -37,8 +37,9 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// Throws an error with this text. `error` is the value of errno. Throws InputError, unless `error`
-/// has its cause in the machine: a full or failing disk, too many open files, or too little memory.
+/// Throws an error with this text, because a file cannot be opened or written. `error` is the value
+/// of errno. If the cause is the machine (a full or failing disk, too many open files, too little
+/// memory), throws Error, otherwise InputError.
 [[noreturn]] void fail_to_open(int error, const std::string& text);
 
 /// True if a member of a gzip file may begin at byte `position`: gzip's magic number is there

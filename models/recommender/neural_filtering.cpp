@@ -33,8 +33,8 @@ GeneralizedFactorization::GeneralizedFactorization(const RecommenderConfig& conf
       output_(config.factors, 1, glorot(config.factors, 1)) {
   add("user_factors", user_factors_);
   add("item_factors", item_factors_);
-  // ZeRO stage 3 gathers a block of the model as a whole. Each layer is a block, because an
-  // operation reads its weight and bias together.
+  // ZeRO stage 3 gathers a block of the model as a whole. Each layer is a block, because one
+  // operation reads the layer's weight and bias together.
   begin_block();
   add("output", output_);
 }

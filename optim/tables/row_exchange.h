@@ -101,8 +101,8 @@ class RowGather {
 
   /// The number of rows for which there are buffers.
   int64_t capacity() const { return rows_.defined() ? rows_.size(0) : 0; }
-  /// Allocates buffers for the rows that all ranks together send, at most `most`, unless the
-  /// buffers are large enough already. The previous gather must be complete.
+  /// Allocates buffers for `most` rows, the most that all ranks together send, unless the buffers
+  /// are large enough already. The previous gather must be complete.
   void reserve(int64_t most);
 
   struct Gathered {

@@ -66,8 +66,8 @@ void Table::set_hooks(MicroStepLog& log, Complete complete) {
                   "optimizer: table '{}' was frozen when the optimizer took it over, so it has no "
                   "memory for a gradient",
                   info_.name());
-    // An evaluation numbers rows by their index in the table, and not by slot. So the gradient of
-    // its lookups does not fit into the buffer.
+    // A lookup outside of the micro-batch counts as an evaluation. It does not number rows by the
+    // slots of the micro-batch, so its gradient does not fit into the buffer.
     TESSERA_CHECK(looked_up_,
                   "optimizer: a gradient of '{}' arrived, but the running micro-batch has not "
                   "looked up its rows; run the forward within the micro-batch",

@@ -27,12 +27,13 @@ class TableUpdate {
   TableUpdate(const TableInfo& info, dist::Communicator& communicator, UpdateRule rule,
               const ZeroOptions& options);
 
-  /// Allocates buffers for the rows that all ranks together may touch in a step, at most `most`.
-  /// Called when a step begins, because a step that is skipped has no update.
+  /// Allocates buffers for `most` rows, the most that all ranks together may touch in a step.
+  /// Called when a micro-step begins, so that the memory is the same if the step is skipped and has
+  /// no update.
   void reserve(TableValues& values, int64_t most);
   /// Updates rows with the gradient sums in `gradients`. At stages 1 and 2 also sends the new
-  /// values to the other ranks. Rank r owns counts[r] touched rows, for which reserve()
-  /// has allocated buffers. Collective.
+  /// values to the other ranks. Rank r owns counts[r] touched rows. reserve() must have allocated
+  /// buffers for the touched rows of all ranks. Collective.
   void update(TableGradients& gradients, TableValues& values, const std::vector<int64_t>& counts,
               const UpdateHyper& hyper, const StepScalars* scalars);
 

@@ -110,7 +110,8 @@ TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
   }
 }
 
-// Adds rows to looked_up(). If it throws, some of the new rows may have been added.
+// Adds the rows to looked_up(), and returns their slots. If this function throws, some of the new
+// rows may have been added.
 Tensor TableValues::slots_of_micro_batch(const Tensor& indices, int64_t used) {
   const int64_t before = current_.slots.count();
   const Tensor slots = slots_of(current_.slots, indices, used);

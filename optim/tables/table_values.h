@@ -69,8 +69,9 @@ class TableValues {
   /// Allocates the buffers of gather_updated(), for at most `most` rows of all ranks together.
   void reserve_updated(int64_t most);
   /// Sends the rows that this rank has updated, `changed`, to all ranks (stages 1 and 2). Rank r
-  /// has updated counts[r] rows, for which reserve_updated() has allocated buffers. The next lookup
-  /// or prefetch that reads values() waits for the rows of the other ranks. Collective.
+  /// has updated counts[r] rows. reserve_updated() must have allocated buffers for the rows of all
+  /// ranks. The next lookup or prefetch that reads values() waits for the rows of the other ranks.
+  /// Collective.
   void gather_updated(const Tensor& changed, const std::vector<int64_t>& counts);
   /// Starts to gather all rows from their owners into values(). Lookups wait for the rows, as after
   /// gather_updated(). Collective.

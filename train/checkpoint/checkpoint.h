@@ -89,11 +89,11 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest);
 /// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes the older ones.
 /// `newest` is the step of the checkpoint written last.
 ///
-/// Also removes checkpoints of later steps that are not whole: a run passes over them when it
-/// resumes, and if they stayed, each later run would try them first. If a later one is whole, an
-/// earlier run has written it, and the caller did not resume from it. It is kept with a warning,
-/// and its step is added to `whole_later`. Steps in `whole_later` are kept without being read, so
-/// the caller should pass the same set again. The caller must be the folder's only writer.
+/// Checkpoints of steps after `newest` are from an earlier run, and the caller did not resume from
+/// them. Removes those that are damaged (is_damaged): if they stayed, each later run would try them
+/// first, and pass over them. Keeps the others with a warning, and adds their steps to
+/// `whole_later`. Checkpoints whose steps are in `whole_later` are kept without being read, so the
+/// caller should pass the same set again. The caller must be the folder's only writer.
 void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep,
                        std::set<int64_t>& whole_later);
 /// Removes all checkpoints with a temporary name. A checkpoint whose replacement was interrupted

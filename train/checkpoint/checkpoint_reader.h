@@ -59,8 +59,9 @@ class CheckpointReader : public optim::StateSource {
   mutable std::deque<size_t> open_;                        // indices of files_ in order of opening
 };
 
-/// Reads the checkpoint in a folder. True if it is there and readable, but not whole. False if it
-/// is whole, or if it cannot be read for another reason, because it may then be whole.
+/// Reads all of the checkpoint in `folder`. Returns true if a file is missing, invalid, or does not
+/// match the manifest. Returns false if the checkpoint is whole. Also returns false if a file
+/// cannot be read, for instance without permission, because the checkpoint may then be whole.
 bool is_damaged(const std::string& folder);
 
 }  // namespace tessera::train

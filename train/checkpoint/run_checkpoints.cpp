@@ -49,7 +49,7 @@ void ask(int signal) {
   if (signal == SIGTERM) {
     if (early) early_end = true;
     // mpirun sends SIGTERM if another rank has died. The running step then never ends, and mpirun
-    // kills this rank a second later.
+    // kills this rank a second later. So the last finished step is printed now.
     dist::say_last_words();
   }
   if (signal == SIGINT) {
@@ -144,7 +144,8 @@ RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& wor
   if (options_.staged()) {
     copy_ = StateCopy(options_, optimizer_.own_state_pieces(), optimizer_.options().offload);
   }
-  // The handlers come last. If the constructor threw after them, no destructor would restore them.
+  // The handlers are set last. If the constructor threw after that, no destructor would restore the
+  // previous handlers.
   early = false;
   // The constructor of Signals would forget the signals that an EarlySignals has handled.
   if (!signals) signals = std::make_unique<Signals>();

@@ -78,8 +78,9 @@ class RunCheckpoints {
  public:
   /// World, optimizer and log must outlive this object. Rank 0 must have claimed the folder
   /// (claim_folder in checkpoint_folder.h). Checkpoints record the settings, metadata and best
-  /// evaluation of `info`. Allocates the copy if the options ask for one. Throws, before it handles
-  /// signals, if no checkpoint is to be kept, or if the copy's limit is too small for a GPU.
+  /// evaluation of `info`. Allocates the copy if the options ask for one. Throws if options.keep is
+  /// less than 1, or if the copy's limit is too small for a GPU. The handlers of signals are then
+  /// unchanged.
   ///
   /// Until its destruction, the object handles SIGUSR1, SIGUSR2, SIGTERM, SIGHUP and SIGINT. But
   /// if the process ignores SIGHUP or SIGINT, this signal stays ignored. If a SIGINT has
@@ -162,7 +163,7 @@ class RunCheckpoints {
   int64_t not_written_ = 0;            // number of skipped checkpoints
   bool warned_ = false;                // true: has warned of a skipped scheduled checkpoint
   int64_t saved_step_ = -1;            // step of the last whole checkpoint
-  std::set<int64_t> whole_later_;      // rank 0's thread: see prune_checkpoints
+  std::set<int64_t> whole_later_;      // for prune_checkpoints, in the thread of rank 0
   std::string failure_;                // why the last checkpoint failed; empty if it did not
 };
 

@@ -30,7 +30,7 @@ Json parsed(const std::string& line) {
     if (begins && depth >= most) throw TooDeep();
     return true;
   };
-  // The library takes a NUL for the end of the text.
+  // The library takes a NUL for the end of the text, and would ignore what follows.
   if (line.find('\0') != std::string::npos) return Json(Json::value_t::discarded);
   try {
     return Json::parse(line, watch, false);

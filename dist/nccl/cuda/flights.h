@@ -28,7 +28,7 @@ struct Flight {
 
   /// True once the call's work is done. Throws if the device has failed.
   bool passed() const { return is_launched && (!behind || behind->passed()); }
-  /// As passed(), but also true if the device has failed, instead of throwing.
+  /// Like passed(), but returns true instead of throwing if the device has failed.
   bool over() const { return is_launched && (!behind || behind->over()); }
 };
 
@@ -46,10 +46,10 @@ class Flights {
   /// after the work of these calls.
   void wait(Flight& flight);
   void wait_for_all();
-  /// True once the call's work is done or the call has failed. If the device has failed, every
-  /// launched call is done, because destructors ask, and must not throw.
+  /// True once the call's work is done or the call has failed. If the device has failed, true for
+  /// every launched call: destructors call done(), so it must not throw.
   bool done(const Flight& flight) const;
-  /// True once the work of every call that was waited for is done, or the device has failed.
+  /// True once the work of all calls that were passed to wait() is done, or the device has failed.
   bool awaited_done() const;
 
   /// Forgets the calls whose work on the stream is done, and releases their buffers.
@@ -74,7 +74,7 @@ class Flights {
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<Flight>> flights_;  // ascending numbers
   int64_t next_number_ = 0;
-  int64_t awaited_number_ = -1;         // the latest call that was waited for; -1 if there is none
+  int64_t awaited_number_ = -1;         // number of the latest call passed to wait(); -1: none
   std::optional<cuda::Event> awaited_;  // recorded after the work of that call
 };
 

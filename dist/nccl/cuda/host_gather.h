@@ -43,7 +43,7 @@ class HostGather {
     return group;
   }
 
-  /// Throws if a piece of `buffer` has 2 GiB or more, which is an argument that all_gather refuses.
+  /// Throws if a piece of `buffer` has 2 GiB or more. all_gather refuses such a buffer.
   void check_piece(const Tensor& buffer, Call call) const {
     const int64_t piece_bytes = buffer.bytes() / size_;
     TESSERA_CHECK(piece_bytes <= std::numeric_limits<int>::max(),
@@ -52,7 +52,7 @@ class HostGather {
   }
 
   /// Gathers every rank's piece of `buffer`, which is in host memory, in place. The calling thread
-  /// waits for the other ranks. Throws as check_piece, and StalledError if the call has not
+  /// waits for the other ranks. Throws as check_piece does. Throws StalledError if the call has not
   /// finished in `timeout_s` seconds.
   void all_gather(const Tensor& buffer, Call call, double timeout_s) const {
     check_piece(buffer, call);

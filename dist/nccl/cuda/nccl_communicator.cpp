@@ -87,8 +87,9 @@ NcclCommunicator::~NcclCommunicator() {
 
 // Work::wait makes only a stream wait. So the work of a call that was waited for may still be
 // queued, and the abort would leave its buffers partly written, without an error. The watchdog
-// still runs, and ends the job if a call does not finish in time. An exception has no time to wait
-// for peers.
+// still runs, and ends the job if a call does not finish in time. If an exception destroys the
+// communicator, this function does not wait: other ranks may never make their calls, and the wait
+// would delay the report of the exception.
 void NcclCommunicator::finish_awaited() const {
   if (failure_ || std::uncaught_exceptions() > 0) return;
   while (!flights_->awaited_done()) std::this_thread::sleep_for(std::chrono::microseconds(100));

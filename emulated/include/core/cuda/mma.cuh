@@ -5,8 +5,8 @@
 //
 // Differences from the CUDA file:
 //   - mma adds the products in ascending order of the summed index;
-//   - an asynchronous copy is made only when the thread waits for the copy's group. From the start
-//     of the copy to the wait, the destination is filled with bytes 0xFF, which are NaN;
+//   - the start of an asynchronous copy fills the destination with bytes 0xFF, which are NaN. The
+//     copy is made only when the thread waits for the copy's group;
 //   - blocks must be one-dimensional.
 #pragma once
 
@@ -116,8 +116,8 @@ struct Copies {
 inline void start_copy(SharedAddress to, const void* from, bool wanted, size_t bytes) {
   check_aligned(to.value(), bytes);
   check_aligned(from, bytes);
-  // On a GPU, the bytes may arrive at any time from now on. NaN shows a thread that still reads the
-  // earlier bytes.
+  // On a GPU, the copied bytes may arrive at any time from now on. A thread that still reads the
+  // earlier bytes is wrong, and gets NaN here, so that a test notices the mistake.
   std::memset(to.value(), 0xFF, bytes);
   Copies::of_this_thread().groups.back().push_back({to.value(), wanted ? from : nullptr, bytes});
 }
