@@ -179,8 +179,9 @@ wait "$job" || status=$?
 [[ $status == 0 ]] || fail "exit code $status after SIGTERM to a rank: $(cat output.log)"
 twice=$(grep '"type":"step"' asked.jsonl | grep -oE '"step":[0-9]+' | uniq -d)
 [[ -z $twice ]] || fail "$twice twice"
-# If the checkpoint on SIGUSR2 cannot be written, the run saves its weights and ends with code 1. A
-# file has the name of the folder here. The tables of plan and measurement are not printed.
+# If the checkpoint on SIGUSR2 cannot be written, the run saves its weights and ends with code 1,
+# and does not print the tables of plan and measurement. Here the checkpoint cannot be written,
+# because a file replaces the folder of checkpoints.
 for ranks in 1 2; do
   mpirun -n "$ranks" "$train_gpt" "${long[@]}" --checkpoint lost --log lost.jsonl \
     --eval-every 99999 --save lost.safetensors --trace lost.json > output.log 2>&1 < /dev/null &

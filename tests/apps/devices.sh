@@ -61,7 +61,8 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
   used cuda "$train_gpt"
   emulated=
   if head -n 1 run.jsonl | grep -q 'emulated GPU'; then emulated=yes; fi
-  # Before its first step, a run measures algorithms. The measurement is no step of the run.
+  # A run measures algorithms before its first step. If the run then fails before this step, the
+  # error must not name a step, because the measurement is not a step of the run.
   ! "$train_gpt" "${run[@]}" --device cuda --tune on --log no/run.jsonl \
     > stdout.log 2> stderr.log < /dev/null || fail "it ran: $(cat stderr.log)"
   grep -q '^error: no/run.jsonl: .* the folder no does not exist$' stderr.log ||
@@ -75,7 +76,8 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
   fi
   if [[ -n $emulated ]]; then
     # Ranks whose GPUs differ are refused, except with --reduction fast.
-    # `expect` accepts mpirun's own lines only if the command is mpirun, so this is no function.
+    # The command line is not put into a function, because `expect` accepts lines of mpirun itself
+    # only if its command is mpirun.
     ordered=("${run[@]}" --reduction ordered)
     expect 'reduction ordered: rank 1 has 5 multiprocessors, rank 0 has 3 multiprocessors, so' \
       mpirun -n 1 -x TESSERA_EMULATED_MULTIPROCESSORS=3 "$train_gpt" "${ordered[@]}" : \

@@ -5,7 +5,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 for extra in "" "--checkpoint saved"; do
   rm -f run.jsonl
-  # $extra is a flag and its value, so it has no quotes.
+  # $extra is not in quotes, because it is empty, or a flag and its value.
   mpirun -n 3 "$train_gpt" --data text.txt "${tiny[@]}" --steps 1000000 --eval-every 0 \
     --log run.jsonl $extra > output.log 2>&1 < /dev/null &
   job=$!

@@ -57,8 +57,8 @@ for tables in "--tables dense" "--table-optimizer rowwise-adagrad --lr 0.05" \
     grep -q "equal on all ranks" stdout.log || fail "$(cat stdout.log)"
   done
 done
-# Stage 3 gathers both parts of a layer at once, even if its weight and bias are in two buckets. In
-# buckets of this size, each parameter is alone.
+# Stage 3 gathers the weight and the bias of a layer together, even if they are in two buckets. A
+# bucket of this size holds only one parameter.
 for tables in sparse dense; do
   ranks 2 "${run[@]}" --objective ranking --model neumf --hidden 8,6,4 --tables "$tables" \
     --bucket-bytes 1024 --stage 3

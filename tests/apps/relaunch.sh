@@ -119,9 +119,9 @@ resumes crashed.jsonl 1
 says 'relaunch: mpirun was killed by SIGSEGV; starting again with 2 ranks'
 [[ $(digest_of crashed.jsonl) == "$expected" ]] || fail "other bits after mpirun was killed"
 
-# The command is a script that starts the program without `exec`, so the program is not a child of
-# relaunch's own process. A rank is killed together with its script, and then a rank is stopped. In
-# both cases the other ranks' programs must have ended before the restart locks the checkpoints.
+# The command is a script that starts the program without `exec`, so the program is a child of the
+# script, and not of relaunch's process. In the next three cases, all programs of the job must have
+# ended before the restart locks the checkpoints. First, a program is killed with its script.
 printf '#!/bin/sh\nwrapped=1; export wrapped\n"$@"\n' > wrapper.sh
 chmod +x wrapper.sh
 in_background "$relaunch" -n 2 -- ./wrapper.sh "$train_gpt" "${run[@]}" --steps $steps \
@@ -141,6 +141,7 @@ kill -KILL "$(rank_process alone.jsonl 1)"
 ends 0
 resumes alone.jsonl 1
 says 'relaunch: rank 1 was killed by SIGKILL after step [0-9]+; starting again with 1 rank'
+# Only the program is stopped.
 in_background "$relaunch" -n 2 -- ./wrapper.sh "$train_gpt" "${run[@]}" --steps $steps \
   --comm-timeout 2 --checkpoint halted --log "$work/halted.jsonl"
 await_steps halted.jsonl 20

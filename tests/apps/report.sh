@@ -226,7 +226,8 @@ echo precious > kept.jsonl
 echo precious > plain.html
 expect 'kept.jsonl, which already exists' "$train_gpt" "${run[@]}" --report kept.html
 expect 'kept.jsonl, which already exists' "$train_gpt" "${run[@]}" --csv kept.csv
-# The header of the log has a name that is not UTF-8 in another form. It is still the run's own log.
+# In the header of the log, bytes of a name that are not UTF-8 are replaced. The second run must
+# still accept the log as its own.
 for _ in first second; do alone "${run[@]}" --steps 2 --report $'caf\xe9.html'; done
 if "$train_gpt" "${stopped[@]}" --csv going.csv --steps 31 --resume-changed steps \
   2> stderr.log; then

@@ -120,8 +120,9 @@ TEST_CASE("after a gather of host memory with pieces that are too large, NCCL is
   for (const uint8_t flag : flags.values<uint8_t>()) CHECK(flag == 1);
 }
 
-// The all-reduce of integers has no kernel of core/, whose launches wait for their work in tests.
-// So on deferred streams the call is still queued when the group is destroyed.
+// In tests, launches of core/ wait until their kernels are done (share_memory_with_host). The
+// all-reduce of integers launches no such kernel. So on deferred streams, the call is still queued
+// when the group is destroyed.
 TEST_CASE("a call that was waited for is finished before its group is destroyed") {
   const Tensor buffer = filled<int64_t>(job().rank(), 1000);
   {

@@ -1,6 +1,6 @@
 // Tests the calls of communicators on deferred streams, whose work is queued and runs later. An
-// input lives as long as queued work reads it. On a device that has failed, destructors can ask
-// whether a call is done.
+// input must live as long as queued work reads it. On a device that has failed, a destructor must
+// be able to ask without an exception if a call is done.
 #include <atomic>
 #include <memory>
 #include <thread>
@@ -27,8 +27,8 @@ __global__ void fails_kernel() {
 
 }  // namespace
 
-// A copy that Receive queues reads this rank's own piece of the input. The copy is made without
-// core/, whose copies wait for their work in tests.
+// Receive queues a copy that reads this rank's own piece of the input. Receive calls CUDA directly,
+// because in tests the copies of core/ wait until they are done.
 TEST_CASE("an exchange over MPI holds its input until the work of Receive is done") {
   const emulated_tests::World world;
   const StreamSeed streams(1);

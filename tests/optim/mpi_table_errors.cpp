@@ -1,4 +1,4 @@
-// Tests uses of row-sparse tables that an optimizer refuses, and that a refused use changes
+// Tests that an optimizer refuses wrong uses of row-sparse tables, and that a refused use changes
 // nothing.
 #include <string>
 #include <vector>
@@ -44,7 +44,8 @@ TEST_CASE("row-sparse tables: a refused lookup leaves no rows in the micro-batch
   for ([[maybe_unused]] const auto& micro : optimizer.micro_batches(0, {.global = 6, .micro = 6})) {
     look_up(model.users(), {5});
     CHECK_THROWS_WITH(look_up(model.users(), {1, 2, 3, 4}), several);
-    // The rows 1 and 2 of the refused lookup would leave no place for two other rows.
+    // The micro-batch has room for 3 distinct rows. If rows 1 and 2 of the refused lookup had
+    // remained beside row 5, the next lookup would be refused too.
     CHECK(look_up(model.users(), {5, 3, 9}) == expected);
     CHECK_THROWS_WITH(look_up(model.users(), {1}), several);
     optimizer.backward(ops::mean(model.users()(list({5, 3, 9}))));

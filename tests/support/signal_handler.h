@@ -1,4 +1,4 @@
-// Reads the handler of a signal, for tests that a program sets and restores handlers.
+// Reads the handler of a signal, for tests of code that sets and restores handlers.
 #pragma once
 
 #include <signal.h>

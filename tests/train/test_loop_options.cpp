@@ -1,5 +1,5 @@
-// Tests that the library refuses options of a run with which its checkpoints would be lost or
-// wrong.
+// Tests that the library refuses options of a run if they would make the run's checkpoints wrong,
+// or remove them.
 #include <signal.h>
 
 #include <string>
