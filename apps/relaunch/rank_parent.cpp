@@ -196,9 +196,9 @@ int run_as_rank(const std::vector<std::string>& command) {
 
   std::vector<int> waiting;
   ChildState state(child);
-  // The time at which end_group kills the child's group: 0.3 s after mpirun's SIGTERM, because
-  // mpirun kills this process a second after SIGTERM, and this process may run late on a busy
-  // machine. Before a SIGTERM, `deadline` is a time in the past.
+  // end_group waits until this time before it kills what is left of the child's group. The time is
+  // 0.3 s after mpirun's SIGTERM, because mpirun kills this process a second after SIGTERM, and
+  // this process may run late on a busy machine. Before a SIGTERM, `deadline` is in the past.
   std::chrono::steady_clock::time_point deadline;
   LastResort last_resort(child, record.rank);
   while (!state.ended()) {
