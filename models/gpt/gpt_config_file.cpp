@@ -85,6 +85,13 @@ GptConfig read_gpt_config(const std::string& config_path) {
   return sizes;
 }
 
+std::optional<GptConfig> find_gpt_config(const std::string& config_path) {
+  if (!has_name(config_path)) return std::nullopt;
+  const json config = read_json_file(config_path, limits);
+  if (!config.is_object() || !config.contains("model_type")) return std::nullopt;
+  return read_gpt_config(config_path);
+}
+
 std::string gpt_config_text(const GptConfig& config) {
   // GPT-2's vocabulary ends with its end-of-text token, 50256. Byte models have no such token.
   const char* end_of_text = config.vocab == 50257 ? "50256" : "null";

@@ -2,6 +2,7 @@
 // weights.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "models/gpt/gpt.h"
@@ -22,6 +23,11 @@ bool is_gpt_config(const std::string& config_path);
 ///   - GptConfig::validate refuses a size, epsilon or initializer_range;
 ///   - a setting asks for something that Gpt does not support.
 GptConfig read_gpt_config(const std::string& config_path);
+
+/// Reads a config.json that may be absent. Returns nullopt if the file does not exist, or has no
+/// member model_type and so may belong to something else. Otherwise reads the file, and throws
+/// InputError, as read_gpt_config does, also for a model_type other than gpt2.
+std::optional<GptConfig> find_gpt_config(const std::string& config_path);
 
 /// Returns the text of a config.json that transformers can read.
 std::string gpt_config_text(const GptConfig& config);

@@ -82,11 +82,11 @@ GptFileSizes read_gpt_file_sizes(const std::string& weights_path) {
   sizes.context = table_sizes(file, "wpe.weight").first;
   sizes.layers = count_layers(file);
   const std::string config_path = config_path_beside(weights_path);
-  if (!is_gpt_config(config_path)) return sizes;
-  const GptConfig config = read_gpt_config(config_path);
-  check_agreement(weights_path, sizes, config_path, config);
-  sizes.heads = config.heads;
-  sizes.epsilon = config.epsilon;
+  const std::optional<GptConfig> config = find_gpt_config(config_path);
+  if (!config) return sizes;
+  check_agreement(weights_path, sizes, config_path, *config);
+  sizes.heads = config->heads;
+  sizes.epsilon = config->epsilon;
   return sizes;
 }
 

@@ -28,9 +28,10 @@ struct GptFileSizes {
 /// Throws InputError for a folder whose weights are divided among several files.
 std::string gpt_weights_path(const std::string& path);
 
-/// Reads the sizes from a safetensors file. If a GPT-2's config.json is beside the file, also reads
-/// the number of attention heads and the norms' epsilon from config.json. If the two files
-/// disagree, throws an InputError that names every size that differs.
+/// Reads the sizes from a safetensors file. If a config.json with a model_type is beside the file,
+/// also reads the number of attention heads and the norms' epsilon from config.json, and throws
+/// InputError as read_gpt_config does. If the two files disagree, throws an InputError that names
+/// every size that differs.
 GptFileSizes read_gpt_file_sizes(const std::string& weights_path);
 
 /// Returns the name of the preset with these sizes and this initializer_range. If there is no such

@@ -35,14 +35,14 @@ void check_same(const std::string& path, const char* what, auto in_file, auto in
 }
 
 void check_config(const std::string& path, const GptConfig& model) {
-  if (!is_gpt_config(path)) return;
-  const GptConfig file = read_gpt_config(path);
-  check_same(path, "n_layer", file.layers, model.layers);
-  check_same(path, "n_head", file.heads, model.heads);
-  check_same(path, "n_embd", file.width, model.width);
-  check_same(path, "n_positions", file.context, model.context);
-  check_same(path, "vocab_size", file.vocab, model.vocab);
-  check_same(path, "layer_norm_epsilon", file.epsilon, model.epsilon);
+  const std::optional<GptConfig> file = find_gpt_config(path);
+  if (!file) return;
+  check_same(path, "n_layer", file->layers, model.layers);
+  check_same(path, "n_head", file->heads, model.heads);
+  check_same(path, "n_embd", file->width, model.width);
+  check_same(path, "n_positions", file->context, model.context);
+  check_same(path, "vocab_size", file->vocab, model.vocab);
+  check_same(path, "layer_norm_epsilon", file->epsilon, model.epsilon);
 }
 
 bool is_gpt_file(const std::string& path) {

@@ -84,11 +84,11 @@ std::string_view without_gpt_prefix(std::string_view name);
 /// True if the file has a GPT-2's embeddings and last norm, with or without the prefix.
 bool has_gpt_tensors(const nn::SafetensorsReader& file);
 
-/// Throws InputError if config.json beside `path` describes a GPT whose sizes or epsilon differ
-/// from the model's. Call this function before a GptWriter overwrites weights at `path`. The writer
-/// replaces config.json first, and then the weights. So a crash in between leaves the old weights
-/// beside the new config.json. After this check, the old weights can still be read, because both
-/// versions of config.json have the same sizes and epsilon.
+/// Throws InputError if config.json beside `path` describes another kind of model, or a GPT whose
+/// sizes or epsilon differ from the model's. Call this function before a GptWriter overwrites
+/// weights at `path`. The writer replaces config.json first, and then the weights. So a crash in
+/// between leaves the old weights beside the new config.json. After this check, the old weights can
+/// still be read, because both versions of config.json have the same sizes and epsilon.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
 /// Throws InputError if

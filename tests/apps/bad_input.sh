@@ -128,6 +128,11 @@ expect 'epsilon is -1, expected above 0' "$generate" saved/model.safetensors
 config n_layer 3
 expect 'config.json: says n_layer 3, but the tensors of .* have 2' \
   "$generate" saved/model.safetensors
+# The weights of another kind of model may have the same names and shapes.
+config model_type '"other"'
+expect 'config.json: model_type is "other", but only "gpt2" is' "$generate" saved/model.safetensors
+train 'config.json: model_type is "other", but only "gpt2" is supported' \
+  "${small[@]}" --init saved/model.safetensors
 head -c 200000 /dev/zero | tr '\0' '[' > saved/config.json
 expect 'config.json: is nested deeper than 32' "$generate" saved/model.safetensors
 train 'config.json: is nested deeper than 32' "${small[@]}" --init saved/model.safetensors

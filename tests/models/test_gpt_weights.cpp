@@ -252,6 +252,10 @@ TEST_CASE_METHOD(Saved, "a config.json that says something else is refused") {
   REQUIRE_THAT(refuse(), ContainsSubstring("n_inner is 31"));
   with("model_type", "llama");
   REQUIRE_THAT(refuse(), ContainsSubstring("model_type is \"llama\""));
+  REQUIRE_THAT(test::message_of<InputError>([&] { GptWeights(path, model); }),
+               ContainsSubstring("config.json: model_type is \"llama\", but only \"gpt2\""));
+  REQUIRE_THAT(test::message_of<InputError>([&] { read_gpt_file_sizes(path); }),
+               ContainsSubstring("config.json: model_type is \"llama\", but only \"gpt2\""));
   with("n_embd", "8");
   REQUIRE(refuse().ends_with("config.json: n_embd is \"8\", expected a whole number"));
   with("n_embd", 9);
@@ -315,6 +319,18 @@ TEST_CASE_METHOD(Saved, "config.json is read within the limits of a GPT, and bef
     CHECK_THROWS_AS(read_gpt_config_of(path), InputError);
     CHECK_THROWS_AS(GptWeights(path, model), InputError);
   }
+}
+
+TEST_CASE_METHOD(Saved, "a config.json without model_type is ignored where it may be missing") {
+  const std::string path = folder.path("model.safetensors");
+  save(model, path);
+  auto config = nlohmann::json::parse(folder.read("config.json"));
+  config.erase("model_type");
+  config["n_head"] = 4;
+  folder.file("config.json", config.dump());
+  CHECK(read_gpt_config_of(path).heads == 4);
+  CHECK_FALSE(read_gpt_file_sizes(path).heads.has_value());
+  CHECK_NOTHROW(GptWeights(path, model));
 }
 
 TEST_CASE("weights do not replace another program's config.json") {
