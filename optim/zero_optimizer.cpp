@@ -267,10 +267,9 @@ Ownership ZeroOptimizer::ownership() const {
       options_.offload != Offload::none && !(engine_->communicator().device() == Device{});
   for (const StagedPartition* staged : engine_->partitions()) {
     const Partition& partition = staged->partition();
-    OwnedGroup group;
-    group.dtype = partition.dtype();
-    group.trainable = partition.trainable();
+    OwnedGroup group{.dtype = partition.dtype(), .trainable = partition.trainable(), .buckets = {}};
     if (group.trainable) {
+      group.gradients_in_sums = gradients_in_sums(partition, engine_->communicator(), options_);
       group.sum_bytes = dtype_size(partition.sums().dtype());
       const bool has_masters = all_have_masters || group.dtype != DType::f32;
       group.state_bytes = f32_bytes * (std::ssize(engine_->rule().state_names()) + has_masters);

@@ -151,9 +151,11 @@ void RingGradients::wait_for_all() {
   for (Slot& slot : own_) std::exchange(slot.work, {}).wait();
 }
 
-bool gradients_in_sums(const GradientSums& options) {
-  return options.ranks == 1 && options.device.is_cpu() && options.gradients == options.sums &&
-         options.reduction == Reduction::ordered && !options.no_sync;
+bool gradients_in_sums(const Partition& partition, const dist::Communicator& communicator,
+                       const ZeroOptions& options) {
+  return communicator.size() == 1 && communicator.device().is_cpu() &&
+         partition.dtype() == partition.sums().dtype() && options.reduction == Reduction::ordered &&
+         !options.no_sync;
 }
 
 void GradientsInSums::begin(const MicroStep& micro_step) {

@@ -110,19 +110,10 @@ class RingGradients : public GradientPolicy {
   std::vector<int> own_slot_;   // bucket -> index in own_, or -1
 };
 
-/// The options on which gradients_in_sums() depends.
-struct GradientSums {
-  int64_t ranks = 1;
-  Device device = {};
-  DType gradients = DType::f32;
-  DType sums = DType::f32;
-  Reduction reduction = Reduction::ordered;
-  bool no_sync = false;
-};
-
-/// True if GradientsInSums is used: for a single rank on the CPU whose gradients have the dtype of
-/// their sums, with ordered reduction and without no_sync.
-bool gradients_in_sums(const GradientSums& options);
+/// True if the trained parameters of `partition` use GradientsInSums: on a single rank on the CPU,
+/// if gradients have the dtype of their sums, with ordered reduction and without no_sync.
+bool gradients_in_sums(const Partition& partition, const dist::Communicator& communicator,
+                       const ZeroOptions& options);
 
 /// The first micro-step of a step writes gradients directly into the sums. So a step with one
 /// micro-step needs no other memory for gradients. Works only on a single rank, because the sums of

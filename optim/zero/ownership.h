@@ -26,12 +26,15 @@ struct OwnedBucket {
 
 /// Parameters of one dtype that are all trainable or all frozen. For each element, the owner keeps
 /// `sum_bytes` for the sum of its gradients, and `state_bytes` for its master weight and the update
-/// rule's state. Frozen parameters have neither, so sum_bytes and state_bytes are 0.
+/// rule's state. Frozen parameters have neither, so sum_bytes and state_bytes are 0. If
+/// `gradients_in_sums` is true, the first micro-step of a step writes gradients directly into their
+/// sums, so that steps with one micro-step need no other memory for gradients.
 struct OwnedGroup {
   DType dtype = DType::f32;
   bool trainable = true;
   int64_t sum_bytes = 0;
   int64_t state_bytes = 0;
+  bool gradients_in_sums = false;
   std::vector<OwnedBucket> buckets;
 };
 

@@ -176,13 +176,7 @@ TrainablePartition::TrainablePartition(std::vector<PlacedParameter> parameters, 
 
 void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions& options) {
   auto place = update_place(partition_, communicator_->device(), options);
-  const bool in_sums = gradients_in_sums({.ranks = communicator_->size(),
-                                          .device = communicator_->device(),
-                                          .gradients = partition_.dtype(),
-                                          .sums = partition_.sums().dtype(),
-                                          .reduction = options.reduction,
-                                          .no_sync = options.no_sync});
-  if (in_sums) {
+  if (gradients_in_sums(partition_, *communicator_, options)) {
     gradients_ = std::make_unique<GradientsInSums>(
         partition_, [this, stage = options.stage] { return own_gradients(stage); });
     // There is only one rank, whose shard is the whole bucket. So nothing is gathered at any stage.

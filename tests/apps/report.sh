@@ -8,6 +8,7 @@ run=(--data text.txt "${tiny[@]}" --steps 40 --eval-every 20 --stage 3)
 ranks 3 "${run[@]}" --report run.html --csv run.csv --norms-every 10
 grep -q 'planned and measured are equal on all ranks (3)' stdout.log || fail "$(cat stdout.log)"
 alone "${run[@]}" --log plain.jsonl
+alone "${run[@]}" --steps 1 --micro-batch 12 --stage 0 --log one.jsonl
 losses run.jsonl | diff - <(losses plain.jsonl) || fail "a report changed the losses"
 mv run.html by_run.html
 must_work "$report" run.jsonl
@@ -39,6 +40,15 @@ held = sum(group["state_bytes"] * bucket["shard"]
            for group in layout["groups"] for bucket in group["buckets"])
 state = of("summary")[0]["ranks"][0]["memory"]["optimizer_state"]["peak"]
 assert held == state, (held, state)
+# A single rank writes the gradients of a step's first micro-batch into their sums. With one
+# micro-batch a step, the sums are all the memory that gradients have.
+assert not any(group["gradients_in_sums"] for group in layout["groups"])
+one = [json.loads(line) for line in open("one.jsonl")]
+groups = one[0]["layout"]["groups"]
+assert all(group["gradients_in_sums"] for group in groups)
+sums = sum(group["sum_bytes"] * bucket["shard"] for group in groups for bucket in group["buckets"])
+summary, = [line for line in one if line["type"] == "summary"]
+assert sums == summary["ranks"][0]["memory"]["gradients"]["peak"], sums
 timeline = run["timeline"]
 assert timeline["step"] == 3 and [r["rank"] for r in timeline["ranks"]] == [0, 1, 2]
 for rank in timeline["ranks"]:

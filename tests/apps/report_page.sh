@@ -11,9 +11,10 @@ train_recommender=$TESSERA_BIN/train_recommender
 ranks 2 --data text.txt "${tiny[@]}" --steps 30 --eval-every 10 --report gpt.html --norms-every 5
 must_work "$train_resnet" --steps 4 --batch 16 --micro-batch 16 --eval-every 2 --report images.html
 must_work mpirun -n 2 "$train_recommender" --steps 20 --eval-every 10 --report ratings.html
+alone --data text.txt "${tiny[@]}" --steps 3 --eval-every 0 --micro-batch 12 --report one.html
 must_work "$report" gpt.jsonl gpt.jsonl --names one,two --out both.html
 "$browser" --version > /dev/null 2>&1 || { echo "skipped: $browser does not start"; exit 77; }
-for page in gpt images ratings both; do
+for page in gpt one images ratings both; do
   timeout 100 "$browser" --headless --no-sandbox --disable-gpu --virtual-time-budget=5000 \
     --user-data-dir="$work/browser" --dump-dom "file://$work/$page.html" > "$page.dom" 2> dom.log ||
     fail "$page: $(tail -5 dom.log)"
@@ -73,8 +74,8 @@ for rank in of("summary")[0]["ranks"]:
     traffic = page.table("rank %d" % rank["rank"], 1)
     for purpose, sent in rank["traffic"].items():
         assert value(traffic[purpose][1]) == sent["measured"], purpose
-# "Who holds what" lists what each rank holds between steps. The parameters are in column 0, and the
-# shard of the optimizer state is in column 2.
+# "Who holds what" lists what each rank holds. The parameters are in column 0, and the shard of the
+# optimizer state is in column 2.
 held = page.table("Who holds what")
 memory = of("summary")[0]["ranks"][0]["memory"]
 assert value(held["rank 0"][0]) == memory["parameters"]["planned"]
@@ -84,6 +85,12 @@ for rank in of("timeline")[0]["ranks"]:
     length, waited = map(value, waits["rank %d" % rank["rank"]][:2])
     assert abs(length - rank["length_us"] / 1000) < 0.001 and 0 < waited <= length, waits
 assert page.table("Settings")["stage"] == ["2"]
+
+# A single rank with one micro-batch a step has no memory for gradients beside that of their sums.
+page, of = Page(open("one.dom").read()), log("one.jsonl")
+held = page.table("Who holds what")
+assert held["bytes"] == ["parameters", "sums of gradients", "optimizer state"], held
+assert value(held["rank 0"][1]) == of("summary")[0]["ranks"][0]["memory"]["gradients"]["peak"]
 
 page, of = Page(open("images.dom").read()), log("images.jsonl")
 assert close(page.table("Evaluation: top1")["top1"][3], of("eval")[-1]["top1"])

@@ -37,6 +37,7 @@ JsonObject layout_json(const optim::Ownership& ownership) {
                          .add("trainable", group.trainable)
                          .add("sum_bytes", group.sum_bytes)
                          .add("state_bytes", group.state_bytes)
+                         .add("gradients_in_sums", group.gradients_in_sums)
                          .raw("buckets", array(buckets))
                          .text());
   }

@@ -5,15 +5,23 @@
 
 const elementBytes = {f32: 4, bf16: 2, f16: 2};
 
+// True if gradients have no memory beside that of their sums: the only micro-batch of a step writes
+// them into the sums. Logs of earlier versions lack `gradients_in_sums`.
+function onlySums(group, header) {
+  return Boolean(group.gradients_in_sums) && header.global_batch === header.micro_batch;
+}
+
 // Returns all elements as one sequence of parts: first the buckets of parameters, then the
-// row-sparse tables.
-function flatParts(layout, ranks) {
+// row-sparse tables. At stages 2 and 3 no rank holds a whole gradient.
+function flatParts({header, layout}) {
+  const {ranks, stage} = header;
   const parts = [];
   let begin = 0;
   layout.groups.forEach((group) => group.buckets.forEach((bucket, b) => {
     parts.push({begin, size: bucket.elements, shard: bucket.shard, label: `bucket ${b}`,
                 values: elementBytes[group.dtype],
-                gradients: group.trainable ? elementBytes[group.dtype] : 0,
+                gradients: group.trainable && stage < 2 && !onlySums(group, header)
+                  ? elementBytes[group.dtype] : 0,
                 sums: group.sum_bytes, state: group.state_bytes, parameters: bucket.parameters});
     begin += bucket.elements;
   }));
@@ -31,9 +39,9 @@ function flatParts(layout, ranks) {
   return {parts, size: begin};
 }
 
-// Returns the kinds of memory that a rank keeps from step to step. `of` is the name of a part's
-// member with the bytes per element. Frozen parameters have neither gradients nor state. The
-// gradients of row-sparse tables exist only within a step.
+// Returns the kinds of memory that a rank holds. `of` is the name of a part's member with the bytes
+// per element. Frozen parameters have neither gradients nor state. The gradients of row-sparse
+// tables are not drawn, because they are only of rows that a step looks up.
 function kindsOf(stage, {parts}) {
   const kinds = [
     {name: "parameters", of: "values", sharded: stage >= 3, color: color(0)},
@@ -41,8 +49,7 @@ function kindsOf(stage, {parts}) {
     {name: "sums of gradients", of: "sums", sharded: true, color: color(3)},
     {name: "optimizer state", of: "state", sharded: stage >= 1, color: color(2)},
   ];
-  return kinds.filter((kind) => parts.some((part) => part[kind.of] > 0) &&
-                                !(kind.of === "gradients" && stage >= 2));
+  return kinds.filter((kind) => parts.some((part) => part[kind.of] > 0));
 }
 
 // Names the parameter at an element, and the parameter's elements that are in `range`.
@@ -87,14 +94,23 @@ function drawHeld(svg, flat, rank, kind, x, y) {
   return sum;
 }
 
-function ownershipText(flat, stage, hidden) {
+function ownershipText({header, layout}, flat, hidden) {
+  const {stage} = header;
   const sparse = flat.parts.some((part) => part.label === "row-sparse table");
+  const trained = layout.groups.filter((group) => group.trainable);
+  const beside = trained.some((group) => !onlySums(group, header));
   const texts = [
     `Stage ${stage}: all ${number(flat.size)} elements, to scale, in the order of the buckets ` +
-      "(thin lines end a bucket). Below, for each rank, what it holds from step to step.",
+      "(thin lines end a bucket). Below, for each rank, what it holds.",
     hidden > 0 ? `${hidden} more ranks are not drawn.` : "",
-    "The sum of gradients over the micro-batches of a step is kept by its owner alone.",
-    stage >= 2 ? "During backward a rank also holds buckets that are being filled or sent." : "",
+    trained.length === 0 ? "" : beside
+      ? "The sum of gradients over the micro-batches of a step is kept by its owner alone."
+      : "The only micro-batch of a step writes its gradients into their sums.",
+    trained.length > 0 && header.device === "cpu"
+      ? `On a CPU, ${beside && stage < 2 ? "gradients and their sums" : "the sums"} have memory ` +
+        "only within a step." : "",
+    beside && stage >= 2
+      ? "A rank also has room for the buckets of gradients that are being filled or sent." : "",
     sparse ? "Of row-sparse tables it also has room for rows that a micro-batch looks up, and " +
       "for their gradients and sums." : "",
     stage >= 3 ? "In forward and backward it also holds gathered blocks of parameters." : "",
@@ -106,10 +122,10 @@ function ownershipSection(page, run) {
   const {ranks, stage} = run.header;
   if (!run.layout?.groups || !(ranks > 0) || stage === undefined) return;
   const drawn = Math.min(ranks, mostPanels);
-  const flat = flatParts(run.layout, ranks);
+  const flat = flatParts(run);
   const kinds = kindsOf(stage, flat);
   const node = section(page, "owners", "Who holds what",
-                       ownershipText(flat, stage, ranks - drawn));
+                       ownershipText(run, flat, ranks - drawn));
   legend(node, kinds.map((kind) =>
     [kind.color, `${kind.name}: ${kind.sharded ? `1 shard of ${ranks}` : "all"}`]));
   const width = 1140;
@@ -143,6 +159,6 @@ function ownershipSection(page, run) {
     return `rank ${rank}, ${kind.name}, ${part.label}\n` +
       (holds ? describe(part, inside, range) : `held by rank ${owner}`);
   });
-  tableOf(node, "numbers", ["bytes from step to step", ...kinds.map((kind) => kind.name)],
+  tableOf(node, "numbers", ["bytes", ...kinds.map((kind) => kind.name)],
           held.map((row, rank) => [`rank ${rank}`, ...row.map(number)]));
 }
