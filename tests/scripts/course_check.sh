@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests what course/check prints of a lesson's program that ends with an error. Small scripts stand
-# in for the lesson's programs, so nothing is built.
+# in for the lesson's programs, so nothing is built. Also tests that each lesson names and explains
+# exactly its planted bugs.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -44,3 +45,13 @@ course/check 4 --solution --programs "$work" --ranks 1 > "$work/output" 2>&1 && 
 left=$(head -n 1 "$work/output")
 [ "${left#/}" != "$left" ] || fail "the program made no file: $left"
 [ ! -e "$left" ] || fail "$left is left behind"
+
+for bugs in course/*/bugs.txt; do
+  lesson=$(dirname "$bugs")
+  planted=$(grep -oE '^\[[a-z]\]$' "$bugs" | tr -d '[]' | tr -d '\n')
+  explained=$(grep -oE '^- \*\*[a-z]\*\*' "$lesson/answers.md" | tr -d -- '- *' | tr -d '\n')
+  [ "$explained" = "$planted" ] || fail "$lesson/answers.md explains $explained, not $planted"
+  numbers=(zero one two three four five six seven eight nine ten)
+  grep -q "^There are ${numbers[${#planted}]}, ${planted:0:1} to ${planted: -1}[.:]" \
+    "$lesson/README.md" || fail "$lesson/README.md does not name the bugs $planted"
+done
