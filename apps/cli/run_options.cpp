@@ -68,8 +68,8 @@ void add_distribution(Flags& app, GivenRun& given, const DefaultTexts& defaults)
   add_overlap_option(app, given.overlap);
   add_graph_option(app, given.graph);
   app.add_option("--threads", given.threads,
-                 "CPU threads of each rank (default: OMP_NUM_THREADS, else the host's cores "
-                 "divided by the number of its ranks)")
+                 "CPU threads of each rank (default: in a resumed run those of the checkpoint; "
+                 "else OMP_NUM_THREADS, else the host's cores divided by the number of its ranks)")
       ->compare(Compared::nothing)  // on CPUs, check_inputs compares the resulting thread counts
       ->group(group);
 }

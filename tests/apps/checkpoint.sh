@@ -260,6 +260,9 @@ OMP_NUM_THREADS=2 alone "${run[@]}" --steps 14 --resume-changed 'steps, warmup' 
   --checkpoint more --log more.jsonl
 [[ $(digest more.jsonl 14) != '' ]] || fail "$(cat more.jsonl)"
 grep -q '"threads":"1"' more/step-000000014/manifest.json || fail "the threads of the run changed"
+must_work "$train_gpt" --help
+[[ $(tr -s '[:space:]' ' ' < stdout.log) == *"in a resumed run those of the checkpoint"* ]] ||
+  fail "$(cat stdout.log)"
 # A folder of weights from --save-every has the name of a checkpoint. It must not be removed as an
 # old checkpoint.
 mkdir -p beside/step-000000001
