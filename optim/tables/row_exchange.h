@@ -91,8 +91,8 @@ class RowFetch {
 };
 
 /// Sends the touched rows of a step to every rank: the row indices, and for each row its gradient
-/// sum or its updated values. The caller calls reserve() when a step begins, so that the memory
-/// does not depend on whether the step updates anything.
+/// sum or its updated values. The caller calls reserve() when a micro-step begins, so that the
+/// memory does not depend on whether the step updates anything.
 class RowGather {
  public:
   /// `dtype`: the dtype of the gradient sums or values that are sent.
