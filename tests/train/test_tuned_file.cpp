@@ -56,6 +56,10 @@ TEST_CASE("a table of measured products is read as it was written") {
     CHECK(read[i].algorithm == written[i].fastest.algorithm);
   }
   CHECK(parse(tuned_text(here, {})).empty());
+
+  json with_more = json::parse(tuned_text(here, written));
+  with_more["note"] = "members with other names are ignored";
+  CHECK(parse(with_more.dump()).size() == written.size());
 }
 
 TEST_CASE("a table of another GPU or library, and an invalid table, are refused") {
