@@ -1,5 +1,6 @@
 #include "core/text/json_read.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
@@ -75,7 +76,7 @@ TEST_CASE("whole numbers of JSON keep their value or are refused") {
   CHECK(unlimited("2.0") == "a is 2.0, expected a whole number");
   CHECK(unlimited("9223372036854775808") ==
         "a is 9223372036854775808, expected a whole number of at most 9223372036854775807");
-  const std::string long_text = '"' + std::string(1000, 'x') + '"';
+  const std::string long_text = fmt::format("\"{}\"", std::string(1000, 'x'));
   CHECK(test::message_of<InputError>([&] { integer(long_text.c_str()); }).size() < 200);
 }
 

@@ -112,7 +112,7 @@ std::string other_string(std::string& text, Random& random) {
   const std::string value = random.pick<std::string>(
       {"\"\"", "\"\xff\xfe\"", "\"\\ud800\"", "\"\\u0000\"", std::string("\"\0\"", 3), "\"\\x\"",
        "null", "3", "[]", "{}", "true", "\"../../etc\"", "\"F64\"", "\"BF16\"", "\"I64\"",
-       "\"shape\"", "\"__metadata__\"", '"' + std::string(100'000, 'a') + '"'});
+       "\"shape\"", "\"__metadata__\"", fmt::format("\"{}\"", std::string(100'000, 'a'))});
   text.replace(begin, bytes, value);
   return fmt::format("JSON: the text at {} becomes {} bytes", begin, value.size());
 }
