@@ -51,19 +51,44 @@ float row_total(const T* x, int64_t channels) {
   return total;
 }
 
-/// Returns the mean and rstd of a row whose elements add up to `total`. Computes the variance in a
-/// second pass over the row. Unless the row is very long, it is in the L1 cache by then. A single
-/// pass would suffer from cancellation.
 template <class T>
-RowStatistics row_statistics(float total, const T* x, int64_t channels, float epsilon) {
-  const float mean = total / static_cast<float>(channels);
+float row_variance(const T* x, int64_t channels, float mean) {
   float squares = 0;
 #pragma omp simd reduction(+ : squares)
   for (int64_t i = 0; i < channels; ++i) {
     const float centred = float(x[i]) - mean;
     squares += centred * centred;
   }
-  return {mean, 1.0f / std::sqrt(squares / static_cast<float>(channels) + epsilon)};
+  return squares / static_cast<float>(channels);
+}
+
+/// Returns the mean of the elements' differences from `mean`, which is the rounding error of `mean`
+/// with the opposite sign.
+template <class T>
+float mean_correction(const T* x, int64_t channels, float mean) {
+  float total = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < channels; ++i) total += float(x[i]) - mean;
+  return total / static_cast<float>(channels);
+}
+
+/// Returns the mean and rstd of a row whose elements add up to `total`. Computes the variance in a
+/// second pass over the row. Unless the row is very long, it is in the L1 cache by then. A single
+/// pass would suffer from cancellation.
+///
+/// The mean has the rounding error of `total`. If 1 / rstd is less than 1/1024 of the mean's
+/// magnitude, this error can be visible in the normalized row: for instance, a row of equal
+/// elements would not become zero. So the mean of such a row is corrected. The differences from the
+/// mean are small, so that their sum is accurate.
+template <class T>
+RowStatistics row_statistics(float total, const T* x, int64_t channels, float epsilon) {
+  float mean = total / static_cast<float>(channels);
+  float variance = row_variance(x, channels, mean);
+  if ((variance + epsilon) * 0x1p20f < mean * mean) {
+    mean += mean_correction(x, channels, mean);
+    variance = row_variance(x, channels, mean);
+  }
+  return {mean, 1.0f / std::sqrt(variance + epsilon)};
 }
 
 /// y = (x - mean) * rstd * weight + bias

@@ -99,6 +99,19 @@ TEST_CASE("layer_norm of rows far from zero", "[layer_norm]") {
   REQUIRE(max_error(run(in).y, reference(in).y) < 2e-3);  // near 1000, f32 values are 6e-5 apart
 }
 
+// In such a row the roundings of a sum do not cancel. On a GPU the sums are shorter, and the mean
+// is not corrected.
+TEST_CASE("layer_norm of rows of equal values far from zero", "[layer_norm][cpu]") {
+  const auto [channels, value] = GENERATE(table<int64_t, float>(
+      {{768, 123.4f}, {768, 1000.1f}, {1000, 1000.1f}, {4096, 123.4f}, {4096, 1000.1f}}));
+  Inputs in(2, channels);
+  for (float& element : in.x.values<float>()) element = value;
+  const Reference expected = reference(in);
+  const Outputs actual = run(in);
+  REQUIRE(max_error(actual.y, expected.y) < 1e-5);
+  REQUIRE(max_error(actual.dx, expected.dx) < 1e-3);
+}
+
 TEST_CASE("layer_norm_backward computes only the gradients that are wanted", "[layer_norm]") {
   const Inputs in(37, 19);
   const Context context = test_context();

@@ -36,6 +36,15 @@ TEST_CASE("residual_layer_norm equals add and layer_norm bit by bit", "[residual
   REQUIRE(same_bits(normalized, ops::layer_norm(expected, in[2], in[3])));
 }
 
+// On a GPU the mean of such a row is not corrected.
+TEST_CASE("residual_layer_norm of a row of equal values far from zero is the bias",
+          "[residual_layer_norm][cpu]") {
+  auto in = inputs({1, 1000});
+  in[0] = Tensor::full({1, 1000}, 1000.1f);
+  in[1] = Tensor::zeros({1, 1000});
+  REQUIRE(max_error(run(in).normalized, doubles(in[3])) < 1e-5);
+}
+
 TEST_CASE("residual_layer_norm's gradient", "[residual_layer_norm]") {
   const GradientCheckOptions options = any_dtype();
   const auto in = inputs({2, 3, 7});
