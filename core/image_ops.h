@@ -53,8 +53,11 @@ Tensor relu(const Tensor& x);
 /// (N, H, W, C) -> (N, H', W', C), H' = floor((H + 2 padding - kernel) / stride) + 1. Windows of
 /// max_pool have at most 255 pixels.
 Tensor max_pool(const Tensor& x, const PoolOptions& options);
-Tensor avg_pool(const Tensor& x, const PoolOptions& options);  // padding counts as zeros
-Tensor global_avg_pool(const Tensor& x);                       // (N, H, W, C) -> (N, C)
+/// The mean over each window, with the shapes of max_pool. Padding counts as zeros. The pixels of a
+/// window are added up one after the other in f32, which is inexact for thousands of pixels.
+Tensor avg_pool(const Tensor& x, const PoolOptions& options);
+/// (N, H, W, C) -> (N, C). Images of more than 1,024 pixels are summed in f64.
+Tensor global_avg_pool(const Tensor& x);
 
 /// (N, H, W, C) -> (N, C * H * W) in torch's order, channel by channel.
 Tensor flatten(const Tensor& x);

@@ -1,4 +1,4 @@
-// The kernel launchers of avg_pool, which global_avg_pool uses too.
+// The kernel launchers of avg_pool, which global_avg_pool of small images uses too.
 #pragma once
 
 #include "core/dispatch.h"
