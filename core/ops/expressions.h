@@ -57,7 +57,8 @@ struct Scalars {
 //   flat     the slopes are zero, so there is no backward
 //
 // The slope of div with respect to b is computed as -(a / b) / b. The equal form -a / (b * b) is
-// not used, because b * b would underflow or overflow for many b.
+// not used, because b * b would underflow or overflow for many b. The gradient of a is computed as
+// dy / b, not as dy times the slope (binary.cpp).
 //
 // bce_with_logits of a logit a and a target b in [0, 1] is defined as
 //   -(b log(sigmoid(a)) + (1 - b) log(1 - sigmoid(a))).

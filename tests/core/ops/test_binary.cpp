@@ -124,6 +124,20 @@ TEST_CASE("the gradient of div is accurate where the divisor's square leaves the
   }
 }
 
+TEST_CASE("the gradient of a dividend is accurate where the divisor's reciprocal is infinite",
+          "[elementwise]") {
+  const Tensor a = as_parameter(Tensor::zeros({2, 3}));
+  const Tensor b = Tensor::from<float>({3}, {1e-39f, 1e-39f, 3});
+  const Tensor dy = Tensor::from<float>({2, 3}, {0, 1e-3f, 5, -2e-3f, 0, 7});
+  const Values divisors = values_of(b), dys = values_of(dy);
+  backward_from(ops::div(a, b), dy);
+  const Values gradient = values_of(a.leaf()->gradient);
+  for (size_t i = 0; i < 6; ++i) {
+    CAPTURE(dys[i], divisors[i % 3]);
+    CHECK(gradient[i] == Catch::Approx(dys[i] / divisors[i % 3]).epsilon(1e-6));
+  }
+}
+
 TEST_CASE("equal inputs of maximum and minimum share the gradient", "[elementwise]") {
   for (const Operation operation : {ops::maximum, ops::minimum}) {
     const Tensor a = as_parameter(Tensor::from<float>({2}, {1, 4}));
