@@ -1,7 +1,6 @@
 #include "optim/zero_optimizer.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <set>
 #include <string>
 
@@ -11,38 +10,6 @@
 #include "optim/zero/zero_engine.h"
 
 namespace tessera::optim {
-
-namespace {
-
-// Keeps the parameters' old values, so that restore() can put them back if ZeroEngine::add fails.
-class ValuesBefore {
- public:
-  explicit ValuesBefore(const std::vector<nn::NamedParameter>& parameters) {
-    for (const auto& named : parameters) {
-      const Tensor tensor = named.parameter.tensor();
-      places_.push_back({tensor, tensor.storage(), offset_bytes(tensor)});
-    }
-  }
-  void restore() const {
-    for (Place place : places_) place.tensor.attach(place.storage, place.offset_bytes);
-  }
-
- private:
-  static int64_t offset_bytes(const Tensor& tensor) {
-    if (!tensor.allocated()) return 0;
-    return static_cast<std::byte*>(tensor.raw()) -
-           static_cast<std::byte*>(tensor.storage()->data());
-  }
-
-  struct Place {
-    Tensor tensor;
-    std::shared_ptr<Storage> storage;
-    int64_t offset_bytes;
-  };
-  std::vector<Place> places_;
-};
-
-}  // namespace
 
 void ZeroOptimizer::check(const nn::Module& model, const UpdateRule& rule, const dist::World& world,
                           const ZeroOptions& options) {
@@ -92,13 +59,11 @@ void ZeroOptimizer::add_param_group(nn::Module& module, const GroupOptions& grou
   check_groups(with_group, engine_->rule(), parameters, groups);
   check_graph(options_, parameters, engine_->communicator());
   check_tables(options_, engine_->rule(), parameters);
-  const ValuesBefore before(parameters);
   options_.groups.push_back(group);
   try {
     engine_->add(std::move(parameters), groups, module.named_statistics());
   } catch (...) {
     options_.groups.pop_back();
-    before.restore();
     throw;
   }
   further_names_.insert(further_names.begin(), further_names.end());

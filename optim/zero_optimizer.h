@@ -100,7 +100,9 @@ class ZeroOptimizer {
   /// sets hooks on all parameters. The model must outlive the optimizer. At stage 3 the parameters
   /// lose their values when the optimizer is destroyed. Parameters that are frozen at this time get
   /// neither gradient nor state. Throws as `check` does. Also throws if a parameter already has an
-  /// optimizer. Collective.
+  /// optimizer. If the constructor throws, for instance for lack of memory, the parameters are as
+  /// before. For that, values that they already have keep their memory until the constructor ends.
+  /// Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                 ZeroOptions options = {});
   ~ZeroOptimizer();

@@ -1,8 +1,10 @@
 // Adds parameters to a ZeroEngine: lays them out in partitions and tables, and rolls back if adding
 // fails on any rank.
 #include <algorithm>
+#include <cstddef>
 #include <exception>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "core/autograd.h"
@@ -34,6 +36,34 @@ ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters
   };
 }
 
+// Keeps the parameters' old values, so that restore() can put them back if ZeroEngine::add fails.
+class ValuesBefore {
+ public:
+  void keep(const std::vector<nn::NamedParameter>& parameters) {
+    for (const auto& named : parameters) {
+      const Tensor tensor = named.parameter.tensor();
+      places_.push_back({tensor, tensor.storage(), offset_bytes(tensor)});
+    }
+  }
+  void restore() const {
+    for (Place place : places_) place.tensor.attach(place.storage, place.offset_bytes);
+  }
+
+ private:
+  static int64_t offset_bytes(const Tensor& tensor) {
+    if (!tensor.allocated()) return 0;
+    return static_cast<std::byte*>(tensor.raw()) -
+           static_cast<std::byte*>(tensor.storage()->data());
+  }
+
+  struct Place {
+    Tensor tensor;
+    std::shared_ptr<Storage> storage;
+    int64_t offset_bytes;
+  };
+  std::vector<Place> places_;
+};
+
 /// Returns the lowest rank whose `failed` is true, or -1 if none failed. Collective.
 int first_that_failed(dist::Communicator& communicator, bool failed) {
   // Plain host memory is used, because communicator.allocate() may have no memory left.
@@ -64,8 +94,10 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   // the failed rank rolled back, the other ranks would wait for it forever in the next step.
   GradientNorm norm;
   BatchStatistics::Addition addition;
+  ValuesBefore values;
   std::exception_ptr failure;
   try {
+    values.keep(parameters);
     add_partitions(std::move(parameters), groups);
     norm = norm_of_all();
     addition = statistics_.prepare(std::move(statistics));
@@ -82,6 +114,7 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
     return;
   }
   shrink_to(before);  // also on ranks where nothing failed
+  values.restore();
   if (failure) std::rethrow_exception(failure);
   fail(
       "optimizer: rank {} could not take over the parameters, so no rank has taken them over; that "

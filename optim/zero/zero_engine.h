@@ -36,10 +36,9 @@ class ZeroEngine {
 
   /// Adds a model's parameters and running statistics; groups[i] is the group of hyper-parameters
   /// (ZeroOptions::groups) of parameters[i]. Collective. If the call fails on one rank, for
-  /// instance for lack of memory:
-  ///  - The first call of an engine throws on that rank only.
-  ///  - Later calls throw on every rank. Parameters of earlier calls stay as they were; the new
-  ///    parameters have lost their values.
+  /// instance for lack of memory, the first call of an engine throws on that rank only, and later
+  /// calls throw on every rank. Where it throws, the parameters have their old values again, and
+  /// parameters of earlier calls stay as they were.
   void add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups,
            std::vector<nn::NamedStatistics> statistics);
 

@@ -8,6 +8,7 @@
 #include "tests/support/layered_model.h"
 #include "tests/support/memory_use.h"
 #include "tests/support/mixed_model.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tessera::test {
 namespace {
@@ -240,6 +241,47 @@ std::string bytes_of(const nn::Module& model) {
     bytes.append(static_cast<const char*>(values.raw()), static_cast<size_t>(values.bytes()));
   }
   return bytes;
+}
+
+TEST_CASE("a constructor that runs out of memory leaves the model as it was", "[cpu]") {
+  dist::World world = lone_world();
+  const auto memory = std::make_shared<ShortOfMemory>(world.communicator);
+  world.communicator = memory;
+  for (const bool has_values : {false, true}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      CAPTURE(has_values, stage);
+      Joining model;
+      Joining untouched;
+      if (has_values) {
+        // Another seed than that of the optimizers, so that these are not initial values again.
+        nn::materialize(model, {}, 7);
+        nn::materialize(untouched, {}, 7);
+      }
+      const std::string before = has_values ? bytes_of(model) : "";
+      const auto optimizer_of = [&](nn::Module& module) {
+        return std::make_unique<optim::ZeroOptimizer>(
+            module, optim::AdamW{}, world,
+            optim::ZeroOptions{.stage = stage, .bucket_bytes = 1024});
+      };
+      std::unique_ptr<optim::ZeroOptimizer> optimizer;
+      int failed = 0;
+      for (; failed < 100; ++failed) {
+        const MemoryUse use(*world.communicator);
+        memory->left = failed;
+        const std::string text = message_of<Error>([&] { optimizer = optimizer_of(model); });
+        memory->left = -1;
+        if (optimizer) break;
+        CHECK_THAT(text, ContainsSubstring("no memory for"));
+        for (const auto& named : model.named_parameters()) {
+          CHECK(named.parameter.tensor().allocated() == has_values);
+        }
+        if (has_values) CHECK((bytes_of(model) == before));
+        for (int c = 0; c < category_count; ++c) CHECK(use.current(Category(c)) == 0);
+      }
+      REQUIRE((failed > 4 && failed < 100));
+      CHECK(weights_of(*optimizer) == weights_of(*optimizer_of(untouched)));
+    }
+  }
 }
 
 TEST_CASE("add_param_group: if one rank is out of memory, nothing changes on any rank", "[cpu]") {
