@@ -148,9 +148,6 @@ void ZeroOptimizer::backward(const Tensor& loss) {
 
 void ZeroOptimizer::skip() {
   engine_->check_open("skip");
-  TESSERA_CHECK(!options_.sync_batch_norm,
-                "optimizer: a rank without data would leave the other ranks waiting in their "
-                "synchronized batch norms");
   engine_->skip();
   dropout_.end_micro_batch();
 }

@@ -157,6 +157,7 @@ class ZeroOptimizer {
 
   /// Runs all micro-steps of a step. In each micro-step, `load` writes a micro-batch's data to the
   /// memory that `loss` reads. `loss` returns the mean loss, or an undefined tensor for no data.
+  /// Throws as backward() and skip() do.
   ///
   /// With options.graph, every micro-batch must have data. `loss` and its backward are captured in
   /// CUDA graphs and replayed (cuda::Graph lists the conditions). A replay does not call `loss`.

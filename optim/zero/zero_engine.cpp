@@ -116,7 +116,14 @@ void ZeroEngine::backward(const Tensor& given) {
   end_micro_step();
 }
 
+void ZeroEngine::check_skip() const {
+  TESSERA_CHECK(!options_.sync_batch_norm,
+                "optimizer: a rank without data would leave the other ranks waiting in their "
+                "synchronized batch norms");
+}
+
 void ZeroEngine::skip() {
+  check_skip();
   reducer_->skip();
   end_micro_step();
 }
@@ -124,7 +131,11 @@ void ZeroEngine::skip() {
 void ZeroEngine::run_micro_step(const std::function<Tensor()>& loss) {
   const auto traced_loss = [&] {
     Tensor value = loss();
-    if (value.defined()) value = checked_loss(value);
+    if (value.defined()) {
+      value = checked_loss(value);
+    } else {
+      check_skip();
+    }
     trace_.begin_backward();
     return value;
   };

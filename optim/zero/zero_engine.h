@@ -152,6 +152,8 @@ class ZeroEngine {
     int64_t failures;                    // failures_ at the launch
     FetchedScalars values;
   };
+  /// Throws if a micro-step without data is not allowed.
+  void check_skip() const;
   void end_micro_step();
   int64_t launch_end();
   /// Throws if the schedule's factor of the current step is not finite, or is negative.

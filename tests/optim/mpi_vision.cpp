@@ -317,6 +317,11 @@ TEST_CASE("synchronized batch norms: several micro-batches on a rank, or none, a
     CHECK_THROWS_WITH(optimizer.skip(), Catch::Contains("without data"));
     break;
   }
+  models::ResNet other(run.model);
+  optim::ZeroOptimizer second(other, optim::Sgd{}, world, {.sync_batch_norm = true});
+  CHECK_THROWS_WITH(second.micro_steps(
+                        0, batch, [](const MicroBatch&) {}, [] { return Tensor(); }),
+                    Catch::Contains("without data"));
 }
 
 }  // namespace
