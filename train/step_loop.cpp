@@ -187,6 +187,7 @@ void StepLoop::evaluate(int64_t done) {
     evaluation.line.add("best", true);
     evaluation.text += "  the best so far";
   }
+  if (evaluation.after) evaluation.after();
   log_.write(evaluation.line);
   progress_.evaluation(done, evaluation.text);
   if (evaluation.finite()) return;
