@@ -1,6 +1,7 @@
 #include "train/step_loop.h"
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -288,7 +289,12 @@ void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
     // With this dropout state, dropout draws the same masks as in the failed step.
     dropout_state() = {
         .seed = optimizer_.options().seed, .step = step, .first_sample = micro.first_sample};
-    text += "; first at " + first_non_finite([&] { work_.forward(micro); });
+    try {
+      text += "; first at " + first_non_finite([&] { work_.forward(micro); });
+    } catch (const std::exception& failure) {
+      // Throws on any rank, and at once, because other ranks may wait for this rank in the forward.
+      fail("{}; the search for the operation failed: {}", text, failure.what());
+    }
   }
   if (world_.rank != 0) world_.communicator->barrier();
   fail("{}", text);

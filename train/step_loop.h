@@ -37,7 +37,8 @@ struct StepWork {
   std::string unit = {};  // unit of the logged speed, such as "tokens"
   int64_t units_per_step = 0;
   /// Reads a micro-batch and returns its mean loss. Also called, on every rank, to find the
-  /// operation where a loss became non-finite.
+  /// operation where a loss became non-finite. The step is then over, and gradients are off: calls
+  /// that need a running micro-batch, such as ZeroOptimizer::prefetch, throw, and end the search.
   std::function<Tensor(const MicroBatch&)> forward = nullptr;
   /// If set, steps call `load` and `loss` instead of `forward`. Set both or neither. `load` puts a
   /// micro-batch's data where `loss` reads them. CUDA graphs require this separation. The

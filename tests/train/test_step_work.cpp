@@ -1,8 +1,10 @@
 // Tests what StepLoop does around the functions of StepWork.
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <string>
 
+#include "core/error.h"
 #include "core/ops.h"
 #include "nn/layers.h"
 #include "nn/weights_file.h"
@@ -22,6 +24,17 @@ dist::World alone() {
   set_up_messages(false);
   return test::lone_world();
 }
+
+// A model with a row-sparse table, of which every micro-batch looks up rows 1 and 5.
+struct TwoRows : nn::Module {
+  TwoRows() { add("table", table); }
+  Tensor loss(float scale = 1) {
+    const Tensor rows = ops::mul(table.forward(indices()), Tensor::full({2, 4}, scale));
+    return ops::mean(ops::mul(rows, rows));
+  }
+  static Tensor indices() { return Tensor::from<int32_t>({2}, {1, 5}); }
+  nn::Embedding table{8, 4, {.sparse = true, .distinct = 2}};
+};
 
 }  // namespace
 
@@ -76,4 +89,20 @@ TEST_CASE("the best weights are those that were evaluated, and the trained ones 
   CHECK(largest_and_smallest() != std::pair(1.0f, 1.0f));
   CHECK(trained(true) == plain);
   CHECK(largest_and_smallest() == std::pair(1.0f, 1.0f));
+}
+
+TEST_CASE("if the search for a non-finite operation fails, the error still says what happened") {
+  const dist::World world = alone();
+  TwoRows model;
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world);
+  RunLog log("");
+  StepLoop loop({.steps = 1, .batch = {.global = 1, .micro = 1}}, world, optimizer, log,
+                {.unit = "samples", .units_per_step = 1, .forward = [&](const MicroBatch&) {
+                   optimizer.prefetch(model.table, TwoRows::indices());
+                   return model.loss(NAN);
+                 }});
+  CHECK(test::message_of<Error>([&] { loop.train(); }) ==
+        "step 1: the loss is not finite (nan); the search for the operation failed: prefetch: "
+        "called outside of a micro-batch; call it before the backward of the micro-batch that "
+        "computes while the rows arrive");
 }
