@@ -74,6 +74,7 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
       optimizer_(optimizer),
       log_(log),
       work_(std::move(work)),
+      rows_before_(optimizer.row_counts()),
       progress_(options.steps, world.rank == 0, work_.unit),
       timeline_(options.timeline && options.steps_left() > 0
                     ? options.first_step + std::min<int64_t>(2, options.steps_left() - 1)
@@ -165,7 +166,7 @@ int64_t StepLoop::run_steps() {
     if (evaluates) evaluate(done);
     if (saves_) saves_->after_step(done, done - skipped());
     if (saves_) count_.saves = saves_->count();
-    if (last || stopped_) count_.rows = optimizer_.row_counts();
+    if (last || stopped_) count_rows();
     // The checkpoint comes after the saves, because it records the evaluation whose weights are
     // saved as the best.
     if (saves_ && checkpoints_) checkpoints_->set_best(saves_->best());
@@ -175,6 +176,13 @@ int64_t StepLoop::run_steps() {
     if (checkpoints_ && !last) checkpoints_->after_step(done, skipped(), notes);
   }
   return options_.steps;
+}
+
+void StepLoop::count_rows() {
+  count_.rows = optimizer_.row_counts();
+  // An earlier loop may have trained with the same optimizer. A table that has joined the optimizer
+  // since this loop was made has no entry in rows_before_, and has counted nothing before.
+  for (auto& [name, counts] : count_.rows) counts -= rows_before_[name];
 }
 
 void StepLoop::evaluate(int64_t done) {

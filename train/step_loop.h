@@ -135,6 +135,7 @@ class StepLoop {
   bool wants_norms(int64_t step) const {
     return options_.norms_every > 0 && (step + 1) % options_.norms_every == 0;
   }
+  void count_rows();
   void evaluate(int64_t done);
   int64_t skipped() const { return options_.skipped + count_.skipped; }
   void launch(int64_t step);
@@ -150,6 +151,7 @@ class StepLoop {
   // If the caller gave only `forward`, the constructor makes a `load`, which stores the micro-batch
   // here.
   MicroBatch loaded_;
+  std::map<std::string, optim::RowCounts> rows_before_;  // counted before this loop was made
   Progress progress_;
   TimelineRecorder timeline_;
   std::optional<Running> running_;

@@ -17,6 +17,19 @@ struct RowCounts {
   int64_t updated = 0;    // like `touched`, but only for steps whose update was launched
   int64_t blocks = 0;     // blocks of 256 elements with touched rows; each once per step
   int64_t updates = 0;    // steps whose update was launched, even if the device then skipped it
+
+  /// Subtracts the counts of an earlier time, so that what was counted since then remains.
+  RowCounts& operator-=(const RowCounts& before) {
+    looked_up -= before.looked_up;
+    sent -= before.sent;
+    asked -= before.asked;
+    served -= before.served;
+    touched -= before.touched;
+    updated -= before.updated;
+    blocks -= before.blocks;
+    updates -= before.updates;
+    return *this;
+  }
 };
 
 }  // namespace tessera::optim

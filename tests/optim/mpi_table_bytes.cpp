@@ -60,13 +60,7 @@ void check_bytes(const TableRun& run, const ZeroOptions& options, const optim::U
     optimizer.synchronize();
     auto counts = optimizer.row_counts();
     for (auto& [name, count] : counts) {
-      const optim::RowCounts& last = before.at(name);
-      count.sent -= last.sent;
-      count.asked -= last.asked;
-      count.served -= last.served;
-      count.updated -= last.updated;
-      count.updates -= last.updates;
-      count.blocks -= last.blocks;
+      count -= before.at(name);
       CHECK(count.updates == (name == "items.weight" && run.freeze_items ? 0 : 1));
     }
     const auto rows = optim::tables_traffic(input, world.rank, counts);

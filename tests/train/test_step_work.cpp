@@ -106,3 +106,30 @@ TEST_CASE("if the search for a non-finite operation fails, the error still says 
         "called outside of a micro-batch; call it before the backward of the micro-batch that "
         "computes while the rows arrive");
 }
+
+TEST_CASE("a loop counts the rows of its own steps, not those of an earlier loop") {
+  const dist::World world = alone();
+  TwoRows model;
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world);
+  RunLog log("");
+  const auto rows_of_steps = [&](int64_t first, int64_t end) {
+    StepLoop loop({.steps = end, .batch = {.global = 2, .micro = 1}, .first_step = first}, world,
+                  optimizer, log,
+                  {.unit = "samples", .units_per_step = 2, .forward = [&](const MicroBatch&) {
+                     return model.loss();
+                   }});
+    loop.train();
+    return loop.count().rows.at("table.weight");
+  };
+  // Both micro-batches of a step look up the same two rows, which are in one block of 256 elements.
+  for (const auto& [first, end] : {std::pair(0, 2), std::pair(2, 5)}) {
+    CAPTURE(first);
+    const optim::RowCounts rows = rows_of_steps(first, end);
+    const int64_t steps = end - first;
+    CHECK(rows.looked_up == 4 * steps);
+    CHECK(rows.touched == 2 * steps);
+    CHECK(rows.updated == 2 * steps);
+    CHECK(rows.blocks == steps);
+    CHECK(rows.updates == steps);
+  }
+}
