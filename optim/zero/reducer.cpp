@@ -232,6 +232,7 @@ void Reducer::skip() {
   TESSERA_CHECK(notes_.log.empty(),
                 "optimizer: skip() was called after operations had read parameters in this "
                 "micro-batch, expected before");
+  notes_.log.forget_running_events();
   const bool must_know = (options_.stage == 3 && !tables_.empty()) ||
                          std::any_of(parameters_.begin(), parameters_.end(),
                                      [](const auto* p) { return p->gathers_as_read(); });
@@ -240,11 +241,7 @@ void Reducer::skip() {
                 "optimizer: a rank without data in its first micro-batch cannot know in which "
                 "order the other ranks gather parameters at stage 3");
   // A rank that has never had data follows the events of the run that it resumes.
-  if (knows) {
-    notes_.log.repeat_last();
-  } else {
-    follow_events();
-  }
+  knows ? notes_.log.repeat_last() : follow_events();
   // If this rank had nothing to repeat or to follow above, the backward of the tables begins here.
   // If it has begun above, this second call changes nothing.
   for (Table* const table : tables_) table->begin_backward();

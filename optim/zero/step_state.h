@@ -100,8 +100,10 @@ class MicroStepLog {
   const std::vector<ParameterEvent>& events() const {
     return running_events_.empty() ? last_events_ : running_events_;
   }
+  /// Forgets the events of the current micro-step, which has no data: they belong to an evaluation.
+  void forget_running_events() { running_events_.clear(); }
   void set_events(std::vector<ParameterEvent> events) {
-    running_events_.clear();
+    forget_running_events();
     last_events_ = std::move(events);
   }
 

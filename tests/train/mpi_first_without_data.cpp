@@ -119,6 +119,26 @@ TEST_CASE("the order in which parameters are used is the same at every stage") {
   }
 }
 
+TEST_CASE("an evaluation before skip() does not change the recorded order") {
+  // At stage 3, a rank that skips a micro-batch must not evaluate in it.
+  for (const int stage : {0, 1, 2}) {
+    CAPTURE(stage);
+    Run run(job_world(), stage, false);
+    run.train(0, 1);
+    const std::vector<int64_t> events = run.optimizer.parameter_events();
+    for (const MicroBatch& micro : run.optimizer.micro_batches(1, run.tiny.batch)) {
+      {
+        const NoGrad no_grad;
+        run.training.loss(micro);
+      }
+      run.optimizer.skip();
+      CHECK(run.optimizer.parameter_events() == events);
+    }
+    CHECK(run.optimizer.step().skipped);
+    CHECK(run.optimizer.parameter_events() == events);
+  }
+}
+
 /// A state with the values of `state`, but with `events` as the recorded order of parameter uses.
 class OtherOrder : public optim::StateSource {
  public:
