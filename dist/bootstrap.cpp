@@ -13,7 +13,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <memory>
@@ -26,6 +25,7 @@
 #include "core/text/control_character.h"
 #include "core/text/error_text.h"
 #include "core/text/step_number.h"
+#include "dist/launcher.h"
 #include "dist/mpi/mpi_check.h"
 #include "dist/stalled.h"
 #include "dist/start_guard.h"
@@ -47,47 +47,6 @@ MPI_Comm ending_ranks = MPI_COMM_NULL;
 MPI_Request all_ended = MPI_REQUEST_NULL;
 bool announced_end = false;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
-
-/// The number of processes that the launcher has started, and the environment variable that
-/// contains this number.
-struct Launched {
-  const char* variable = nullptr;
-  std::string size;
-};
-
-// Slurm's variable is read last: if mpirun starts the ranks within a Slurm allocation, Slurm's
-// variable counts mpirun's daemons.
-Launched launched() {
-  for (const char* variable :
-       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
-    if (const char* const size = std::getenv(variable)) return {variable, size};
-  }
-  return {};
-}
-
-// True if MPI must be initialised. This is so if a variable of Open MPI, MPICH, Intel MPI or PMIx
-// (prterun, srun --mpi=pmix) is set, or if a launcher has started several processes.
-bool started_by_launcher() {
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"}) {
-    if (std::getenv(variable) != nullptr) return true;
-  }
-  const Launched found = launched();
-  return found.variable != nullptr && found.size != "1";
-}
-
-// Throws if the launcher has started several processes that MPI does not connect. Each process
-// would train alone, and all processes would write the same files.
-void check_launcher(const World& world) {
-  const auto [variable, size] = launched();
-  // If there are several ranks, MPI has connected the job. The number of ranks is not compared with
-  // the launcher's number, because Slurm's number may count mpirun's daemons.
-  if (variable == nullptr || size == "1" || world.size > 1) return;
-  fail_input(
-      "the launcher has started {} processes ({}), but MPI does not connect them: start the "
-      "program with the mpirun of the MPI that it was built with, or with srun and a type of --mpi "
-      "(pmix, pmi2) that this MPI supports",
-      size, variable);
-}
 
 bool mpi_runs() {
   int initialized = 0;
@@ -288,7 +247,7 @@ World init(int& argc, char**& argv) {
   // Handlers are set after MPI_Init_thread, which may set handlers of its own.
   handle_sigterm(before);
   handle_sigint();
-  check_launcher(world);
+  check_launcher(world.size);
   return world;
 }
 
