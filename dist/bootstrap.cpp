@@ -46,6 +46,7 @@ struct sigaction program_handler;  // the program's own handler of SIGTERM
 MPI_Comm ending_ranks = MPI_COMM_NULL;
 MPI_Request all_ended = MPI_REQUEST_NULL;
 bool announced_end = false;
+bool runs_body = false;  // true while run() calls its body
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 bool mpi_runs() {
@@ -288,19 +289,10 @@ void end_unless_all_end(int code) {
   end_job(fmt::format(text, own_rank.load(), code), code);
 }
 
-}  // namespace
-
-int run(int argc, char** argv, const std::function<int(World&)>& body) {
-  // Declared outside of `try`: the communicator must not be destroyed before a catch block below
-  // has reported the error and ended the job.
-  World world;
+// To be called in a catch block. Reports the caught exception and ends the job.
+[[noreturn]] void end_with_exception() {
   try {
-    world = init(argc, argv);
-    int result = body(world);
-    if (result != 0 && (result & 255) == 0) result = 1;  // a shell sees only the low 8 bits
-    if (result != 0) end_unless_all_end(result);
-    finish(world);
-    return result;
+    throw;
   } catch (const InputError& error) {
     end_with_input_error(error.what());
   } catch (const StalledError& error) {
@@ -313,6 +305,30 @@ int run(int argc, char** argv, const std::function<int(World&)>& body) {
     publish_failure(RunFailure::error);
     end_with_error("an exception that is not a std::exception");
   }
+}
+
+}  // namespace
+
+int run(int argc, char** argv, const std::function<int(World&)>& body) {
+  // Declared outside of `try`: the communicator must not be destroyed before end_with_exception()
+  // has reported the error and ended the job.
+  World world;
+  try {
+    world = init(argc, argv);
+    runs_body = true;
+    int result = body(world);
+    runs_body = false;
+    if (result != 0 && (result & 255) == 0) result = 1;  // a shell sees only the low 8 bits
+    if (result != 0) end_unless_all_end(result);
+    finish(world);
+    return result;
+  } catch (...) {
+    end_with_exception();
+  }
+}
+
+void end_failed_body() {
+  if (runs_body) end_with_exception();
 }
 
 void fail_job(const std::string& text, const std::function<void()>& last) {

@@ -63,6 +63,13 @@ void finish(World& world);
 /// all ranks with this code.
 int run(int argc, char** argv, const std::function<int(World&)>& body);
 
+/// To be called in a catch block in the body of run(). Reports the caught exception and ends the
+/// job on all ranks, as run() does if its body throws, but without unwinding the body. This is for
+/// code whose destructors may wait long: the other ranks might reach their time limit before the
+/// exception reaches run(), and would then report this rank as lost. Outside of run(), does
+/// nothing, and the caller must rethrow.
+void end_failed_body();
+
 /// Prints `text`, with rank and step, and ends the job on all ranks. Meant for threads whose
 /// exceptions are not caught. After the message, `last` runs on a thread of its own; the job waits
 /// at most 3 s for `last`. `last` must not throw.

@@ -119,9 +119,17 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
 }
 
 void StepLoop::train() {
-  const int64_t done = run_steps();
-  // The last gathers may still be in flight, and the caller may read parameters after train().
-  optimizer_.synchronize();
+  int64_t done = 0;
+  try {
+    done = run_steps();
+    // The last gathers may still be in flight, and the caller may read parameters after train().
+    optimizer_.synchronize();
+  } catch (...) {
+    // Unwinding would wait until this rank's thread has written its part of a checkpoint. Until
+    // then nobody would learn of the error, and the other ranks would wait for this rank.
+    if (checkpoints_ && checkpoints_->writes()) dist::end_failed_body();
+    throw;
+  }
   timeline_.end();
   count_.timeline = timeline_.window();
   if (checkpoints_) write_last_checkpoint(done);

@@ -104,7 +104,8 @@ class StepLoop {
   ///  - otherwise LastEvaluationError if the score after the last step is not finite.
   /// After these two errors the caller can still save the weights. Any other error ends the whole
   /// job, for example if a function of StepWork throws, or if a loss or gradient is not finite and
-  /// losses are not scaled.
+  /// losses are not scaled. If this rank's thread is writing a checkpoint when the error occurs,
+  /// train() itself ends the job (dist::end_failed_body), because unwinding waits for the thread.
   void train();
   /// Returns what was counted since first_step: logged steps, among them the skipped ones; saves;
   /// and how many rows of row-sparse tables were looked up, sent and updated.

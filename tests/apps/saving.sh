@@ -309,6 +309,14 @@ grep -q 'the checkpoint of step 2 is skipped, because that of step 1 is' stderr.
 [[ $(grep -c ' is skipped' stderr.log) == 1 ]] || fail "$(cat stderr.log)"
 grep -qE "$skips of the run's checkpoints (was|were) skipped" stderr.log || fail "$(cat stderr.log)"
 ! grep -q wait_ms all.jsonl || fail "a wait for a whole copy: $(cat all.jsonl)"
+# A rank that fails while its thread writes to a slow disk says so at once. If it waited for the
+# thread, the other rank would reach its time limit and report the failed rank as lost.
+failing=("$train_gpt" "${run[@]}" --eval-every 0 --lr 1e30 --warmup 0
+  --checkpoint "$work/stuck" --checkpoint-every 1 --comm-timeout 3)
+fails_late '^rank 0: step 2: the loss is not finite' mpirun -n 1 env LD_PRELOAD="$work/faults.so" \
+  FAULT_FOLDER="$work/stuck/step-" FAULT_DELAY_MS=20000 "${failing[@]}" : -n 1 "${failing[@]}"
+! grep -q 'nothing has moved' stderr.log || fail "$(cat stderr.log)"
+[[ ! -e stuck/step-000000001 ]] || fail "the checkpoint was written before the failure"
 alone --plan "${few[@]}" --checkpoint all
 grep -q 'checkpoint besides' stdout.log || fail "$(cat stdout.log)"
 grep -q 'nothing is written for --checkpoint$' stderr.log || fail "$(cat stderr.log)"

@@ -90,13 +90,16 @@ class RunCheckpoints {
   ///
   /// The destructor restores the previous handlers. But if SIGUSR1 or SIGUSR2 had none, the process
   /// ignores the signal from then on, so that a late signal does not end a program that still saves
-  /// results. The same holds for SIGHUP if a SIGHUP has come.
+  /// results. The same holds for SIGHUP if a SIGHUP has come. The destructor also waits for this
+  /// rank's thread, which takes long on a slow disk (writes()).
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
+  /// True while this rank's thread writes.
+  bool writes() const { return busy_; }
   /// Returns this rank's notes, to be passed to ZeroOptimizer::set_notes before each step.
   uint8_t notes() const;
   /// True if a checkpoint is due after `done` steps: by the interval, or because at least one rank
