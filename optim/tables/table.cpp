@@ -42,16 +42,16 @@ void Table::set_hooks(MicroStepLog& log, Complete complete) {
   const int64_t registration = info_.placed.registration;
   leaf.look_up = [this, &log, registration](const Tensor& indices, int64_t used) {
     const bool evaluates = !values_.running() || !may_be_differentiated();
+    TableRows rows =
+        evaluates ? values_.look_up_in_evaluation(indices, used) : values_.look_up(indices, used);
+    if (!evaluates) looked_up_ = true;
     // Lookups are logged, because a rank without data repeats the log to take part in the fetches
-    // of the other ranks.
+    // of the other ranks. A refused lookup has fetched nothing and is not logged.
     if (values_.running()) {
       const auto kind = evaluates ? ParameterEvent::Kind::done : ParameterEvent::Kind::use;
       log.note({kind, registration});
       log.add([this, kind] { follow(kind); });
     }
-    if (evaluates) return values_.look_up_in_evaluation(indices, used);
-    TableRows rows = values_.look_up(indices, used);
-    looked_up_ = true;
     return rows;
   };
   leaf.about_to_be_used = [name = info_.name()] {
