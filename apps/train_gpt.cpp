@@ -133,7 +133,7 @@ class Run {
         data_(open_data(options)) {
     model_.to(parameter_dtype(options.memory));
     set_thread_count(resumed.threads(options.threads, world));
-    if (world.size > 1) check_inputs(world, options, data_settings(options, data_));
+    if (world.size > 1) check_inputs(world, options, resumed, data_settings(options, data_));
     std::unique_ptr<models::GptWeights> weights;
     const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty())

@@ -80,7 +80,7 @@ class Run {
         task_(task),
         model_(task.build(options)) {
     set_thread_count(resumed.threads(options.threads, world));
-    check_inputs(world, options, {});
+    check_inputs(world, options, resumed, {});
     left_ = go_on();
     if (left_ == Left::nothing) return;
     std::unique_ptr<nn::WeightsFile> weights;

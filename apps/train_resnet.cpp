@@ -146,7 +146,7 @@ class Run {
         data_(data),
         model_(build_model(options, data)) {
     set_thread_count(resumed.threads(options.threads, world));
-    check_inputs(world, options, {});
+    check_inputs(world, options, resumed, {});
     std::unique_ptr<nn::WeightsFile> weights;
     const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty())

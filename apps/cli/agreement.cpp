@@ -13,10 +13,14 @@ void check_command_lines(const dist::World& world, const std::string& program,
   dist::check_agreement(world, own);
 }
 
-void check_inputs(const dist::World& world, const RunOptions& options, const dist::Settings& data) {
+void check_inputs(const dist::World& world, const RunOptions& options, const Resumed& resumed,
+                  const dist::Settings& data) {
   if (world.size == 1) return;  // no other rank to compare with
   dist::Settings own = data;
-  own.push_back(train::file_setting("--init", options.init, options.verify_data));
+  // A resumed run has the checkpoint's weights. So the file of --init may be gone by then.
+  if (!resumed.found()) {
+    own.push_back(train::file_setting("--init", options.init, options.verify_data));
+  }
   const dist::Settings processor = train::processor_settings(world);
   own.insert(own.end(), processor.begin(), processor.end());
   dist::check_agreement(world, own);

@@ -16,9 +16,11 @@ namespace tessera::apps {
 void check_command_lines(const dist::World& world, const std::string& program,
                          const dist::Settings& flags, const dist::DeviceOptions& devices);
 
-/// Compares `data` and the weights of --init over ranks; if the ranks compute on CPUs, also the
-/// thread count and oneDNN's version, instruction set and math mode. Call it after
-/// set_thread_count. Throws InputError if ranks differ. Collective.
-void check_inputs(const dist::World& world, const RunOptions& options, const dist::Settings& data);
+/// Compares `data` over ranks, and the weights of --init unless the run resumes from a checkpoint;
+/// if the ranks compute on CPUs, also the thread count and oneDNN's version, instruction set and
+/// math mode. Call it after set_thread_count. Throws InputError if ranks differ, or if the file of
+/// --init is needed and cannot be read. Collective.
+void check_inputs(const dist::World& world, const RunOptions& options, const Resumed& resumed,
+                  const dist::Settings& data);
 
 }  // namespace tessera::apps
