@@ -7,7 +7,6 @@
 // of memory and traffic.
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,9 +18,8 @@
 #include "apps/cli/class_folders.h"
 #include "apps/cli/command_line.h"
 #include "apps/cli/run_header.h"
-#include "apps/cli/saved_weights.h"
 #include "apps/cli/unwritten_outputs.h"
-#include "apps/console/flag_value.h"
+#include "apps/train_resnet_data.h"
 #include "apps/train_resnet_options.h"
 #include "core/context.h"
 #include "data/images/image_data.h"
@@ -45,82 +43,6 @@
 
 namespace tessera::apps {
 namespace {
-
-data::ImageData open_data(const ImageTrainOptions& options) {
-  data::ImageDataOptions source{.path = options.data, .image_size = options.image_size};
-  // Without --image-size, images of a folder get the size for which the weights of --init were
-  // trained. A missing file of --init is no error here: a resumed run takes the size from its
-  // checkpoint (prepare_data), and a new run reports the missing file later.
-  std::error_code error;
-  if (options.image_size == 0 && std::filesystem::exists(options.init, error)) {
-    const nn::SafetensorsMetadata metadata = nn::SafetensorsReader(options.init).metadata();
-    if (models::describes_image_model(metadata)) {
-      source.folder_size = models::parse_image_model(options.init, metadata).sizes.side;
-    }
-  }
-  data::ImageData data = data::open_image_data(source);
-  const data::ImageShape& shape = data.transform.shape;
-  if (shape.height != shape.width) {
-    fail_input("{}: its images have {} x {} pixels, expected square images", options.data,
-               shape.height, shape.width);
-  }
-  data.transform.augments = options.augment;
-  data.transform.seed = options.seed;
-  data.transform.dtype = parameter_dtype(options.memory);
-  return data;
-}
-
-// Compares the data over ranks. With --verify-data, reads every image, even if there is one rank.
-void check_data(const dist::World& world, const ImageTrainOptions& options,
-                const data::ImageData& data) {
-  if (world.size == 1 && !options.verify_data) return;  // no other rank to compare with
-  const uint64_t digest = data::digest_of_images(data, options.verify_data);
-  dist::check_agreement(world, {{"--data", fmt::format("{}: {}, with digest {:016x}", data.format,
-                                                       data.description(), digest)}});
-}
-
-models::ImageSizes sizes_of(const data::ImageData& data) {
-  const data::ImageShape& shape = data.transform.shape;
-  return {.side = shape.height, .channels = shape.channels, .classes = data.classes()};
-}
-
-models::ImageModel description_of(const ImageTrainOptions& options, const data::ImageData& data) {
-  return {.name = options.model,
-          .sizes = sizes_of(data),
-          .norm = {.mean = data.transform.norm.mean, .std = data.transform.norm.std},
-          .resizes = data.transform.resizes,
-          .class_names = data.class_names};
-}
-
-// Prepares the data for saved weights, if the metadata of the weights describe a model. Without
-// --image-size, images of a folder are resized to the size in the metadata. With --eval-only,
-// images are also normalised as in the training, and data with other class names are refused. Data
-// with another number of classes or channels are refused later, because the weights do not fit.
-void prepare_data(const ImageTrainOptions& options, const Resumed& resumed, data::ImageData& data) {
-  const bool takes_size = options.image_size == 0 && data.transform.resizes;
-  if (!options.eval_only && !(resumed.found() && takes_size)) return;
-  const SavedWeights saved = saved_weights(options, resumed);
-  if (!models::describes_image_model(saved.metadata)) return;
-  const models::ImageModel model = models::parse_image_model(saved.path, saved.metadata);
-  if (takes_size) data.transform.shape.height = data.transform.shape.width = model.sizes.side;
-  if (!options.eval_only) return;
-  // The saved class names were written as metadata, and writing metadata replaces invalid UTF-8. So
-  // the data's class names are converted to metadata and back before they are compared.
-  const models::ImageModel own = models::parse_image_model(
-      options.data, models::image_metadata(description_of(options, data)));
-  if (model.sizes.classes == own.sizes.classes) {
-    const auto [theirs, ours] = std::ranges::mismatch(model.class_names, own.class_names);
-    if (theirs != model.class_names.end()) {
-      fail_input("--eval-only: class {} of {} is {}, but {} in the data",
-                 theirs - model.class_names.begin() + 1, saved.path, quoted(*theirs),
-                 quoted(*ours));
-    }
-  }
-  if (model.sizes.channels == own.sizes.channels) {
-    data.transform.norm.mean = model.norm.mean;
-    data.transform.norm.std = model.norm.std;
-  }
-}
 
 std::unique_ptr<nn::Module> build_model(const ImageTrainOptions& options,
                                         const data::ImageData& data) {

@@ -1,0 +1,31 @@
+// The data of a run of train_resnet, and how they are prepared for the weights that the run begins
+// with.
+#pragma once
+
+#include "apps/cli/resume.h"
+#include "apps/train_resnet_options.h"
+#include "data/images/image_data.h"
+#include "dist/bootstrap.h"
+#include "models/image/image_model.h"
+
+namespace tessera::apps {
+
+/// Opens the images of --data. Throws InputError if they cannot be read, or are not square.
+data::ImageData open_data(const ImageTrainOptions& options);
+
+/// Compares the data over ranks. With --verify-data, reads every image, even if there is one rank.
+void check_data(const dist::World& world, const ImageTrainOptions& options,
+                const data::ImageData& data);
+
+models::ImageSizes sizes_of(const data::ImageData& data);
+
+/// Returns the description of the model for the metadata of its weights.
+models::ImageModel description_of(const ImageTrainOptions& options, const data::ImageData& data);
+
+/// Prepares the data for saved weights, if the metadata of the weights describe a model. Without
+/// --image-size, images of a folder are resized to the size in the metadata. With --eval-only,
+/// images are also normalised as in the training, and data with other class names are refused. Data
+/// with another number of classes or channels are refused later, because the weights do not fit.
+void prepare_data(const ImageTrainOptions& options, const Resumed& resumed, data::ImageData& data);
+
+}  // namespace tessera::apps
