@@ -293,6 +293,7 @@ int run(int argc, char** argv, dist::World& world) {
   data::ImageData data = open_data(line.options);
   check_outside_classes(paths_of(line.options, ""), line.options.data, data.class_parents);
   check_data(world, line.options, data);
+  take_size_of_init(line.options, data);
   complete(line, data.train->size(), data.format);
   const ImageTrainOptions& options = line.options;
   check_ranks(options, data.transform.shape.height, world.size);

@@ -13,18 +13,8 @@
 namespace tessera::apps {
 
 data::ImageData open_data(const ImageTrainOptions& options) {
-  data::ImageDataOptions source{.path = options.data, .image_size = options.image_size};
-  // Without --image-size, images of a folder get the size for which the weights of --init were
-  // trained. A missing file of --init is no error here: a resumed run takes the size from its
-  // checkpoint (prepare_data), and a new run reports the missing file later.
-  std::error_code error;
-  if (options.image_size == 0 && std::filesystem::exists(options.init, error)) {
-    const nn::SafetensorsMetadata metadata = nn::SafetensorsReader(options.init).metadata();
-    if (models::describes_image_model(metadata)) {
-      source.folder_size = models::parse_image_model(options.init, metadata).sizes.side;
-    }
-  }
-  data::ImageData data = data::open_image_data(source);
+  data::ImageData data =
+      data::open_image_data({.path = options.data, .image_size = options.image_size});
   const data::ImageShape& shape = data.transform.shape;
   if (shape.height != shape.width) {
     fail_input("{}: its images have {} x {} pixels, expected square images", options.data,
@@ -42,6 +32,16 @@ void check_data(const dist::World& world, const ImageTrainOptions& options,
   const uint64_t digest = data::digest_of_images(data, options.verify_data);
   dist::check_agreement(world, {{"--data", fmt::format("{}: {}, with digest {:016x}", data.format,
                                                        data.description(), digest)}});
+}
+
+void take_size_of_init(const ImageTrainOptions& options, data::ImageData& data) {
+  std::error_code error;
+  if (options.image_size != 0 || !data.transform.resizes) return;
+  if (!std::filesystem::exists(options.init, error)) return;
+  const nn::SafetensorsMetadata metadata = nn::SafetensorsReader(options.init).metadata();
+  if (!models::describes_image_model(metadata)) return;
+  const models::ImageModel model = models::parse_image_model(options.init, metadata);
+  data.transform.shape.height = data.transform.shape.width = model.sizes.side;
 }
 
 models::ImageSizes sizes_of(const data::ImageData& data) {

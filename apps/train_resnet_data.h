@@ -17,6 +17,13 @@ data::ImageData open_data(const ImageTrainOptions& options);
 void check_data(const dist::World& world, const ImageTrainOptions& options,
                 const data::ImageData& data);
 
+/// Without --image-size, gives the images of a folder the size for which the weights of --init were
+/// trained. Must be called after check_data: if only one rank lacks the file, the sizes differ, and
+/// check_data would report a difference of --data. A missing file is no error here: a resumed run
+/// takes the size from its checkpoint (prepare_data), and a new run reports the missing file later.
+/// Throws InputError if the file is there but cannot be read.
+void take_size_of_init(const ImageTrainOptions& options, data::ImageData& data);
+
 models::ImageSizes sizes_of(const data::ImageData& data);
 
 /// Returns the description of the model for the metadata of its weights.

@@ -142,6 +142,11 @@ alone "${sizeless[@]}"
 cmp stdout.log evaluated.txt || fail "another size than that of the weights: $(cat stderr.log)"
 alone "${sizeless[@]}" --image-size 20
 grep -q 'images of 20 x 20 x 3' stderr.log || fail "$(cat stderr.log)"
+# If the file of --init is missing for one rank, the error names the file, although this rank does
+# not know the size of the images.
+fresh=("$train_gpt" "${sizeless[@]:0:6}" --steps 1 --init)
+expect '^error: none.safetensors: cannot be opened: No such file or directory (rank 1)$' \
+  mpirun -n 1 "${fresh[@]}" one.safetensors : -n 1 "${fresh[@]}" none.safetensors
 edit_safetensors one.safetensors shifted.safetensors \
   'describe("tessera_image_model", "mean", [0.1, 0.1, 0.1])'
 ranks 2 "${run[@]}" --init shifted.safetensors --eval-only
