@@ -46,7 +46,7 @@ struct sigaction program_handler;  // the program's own handler of SIGTERM
 MPI_Comm ending_ranks = MPI_COMM_NULL;
 MPI_Request all_ended = MPI_REQUEST_NULL;
 bool announced_end = false;
-bool runs_body = false;  // true while run() calls its body
+World* body_world = nullptr;  // the world of run() while run() calls its body
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 bool mpi_runs() {
@@ -184,16 +184,17 @@ std::string running_step_text() {
 
 // All ranks usually find the same fault in their input, but the user needs only one report. So rank
 // 0 reports its fault immediately and ends the job, while the other ranks sleep. They sleep for
-// 3 s, because on a busy machine it may take more than a second until the job ends. If rank 0 has
-// found no fault, the first rank that wakes up reports its own fault.
-[[noreturn]] void end_with_input_error(const std::string& text) {
+// 3 s, because on a busy machine it may take more than a second until the job ends. But they must
+// wake up before `comm_timeout_s` is over, or a rank that waits for them would report a timeout. If
+// rank 0 has found no fault, the first rank that wakes up reports its own fault.
+[[noreturn]] void end_with_input_error(const std::string& text, double comm_timeout_s) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();
   if (own_rank == 0) {
     end_job(fmt::format("error: {}{}", text, step.empty() ? "" : " (" + step + ")"), 2);
   }
   said_last_words = true;
-  std::this_thread::sleep_for(std::chrono::seconds(3));
+  std::this_thread::sleep_for(std::chrono::duration<double>(std::min(3.0, comm_timeout_s / 2)));
   end_job(
       fmt::format("error: {} (rank {}{})", text, own_rank.load(), step.empty() ? "" : ", " + step),
       2);
@@ -290,11 +291,11 @@ void end_unless_all_end(int code) {
 }
 
 // To be called in a catch block. Reports the caught exception and ends the job.
-[[noreturn]] void end_with_exception() {
+[[noreturn]] void end_with_exception(const World& world) {
   try {
     throw;
   } catch (const InputError& error) {
-    end_with_input_error(error.what());
+    end_with_input_error(error.what(), world.comm_timeout_s);
   } catch (const StalledError& error) {
     publish_failure(RunFailure::stalled, error.ranks);
     end_with_error(error.what());
@@ -315,20 +316,20 @@ int run(int argc, char** argv, const std::function<int(World&)>& body) {
   World world;
   try {
     world = init(argc, argv);
-    runs_body = true;
+    body_world = &world;
     int result = body(world);
-    runs_body = false;
+    body_world = nullptr;
     if (result != 0 && (result & 255) == 0) result = 1;  // a shell sees only the low 8 bits
     if (result != 0) end_unless_all_end(result);
     finish(world);
     return result;
   } catch (...) {
-    end_with_exception();
+    end_with_exception(world);
   }
 }
 
 void end_failed_body() {
-  if (runs_body) end_with_exception();
+  if (body_world != nullptr) end_with_exception(*body_world);
 }
 
 void fail_job(const std::string& text, const std::function<void()>& last) {

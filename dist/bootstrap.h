@@ -29,7 +29,8 @@ struct World {
   int size = 1;
   int local_rank = 0;  // among the ranks of this host
   int local_size = 1;
-  /// Time limit of collectives in seconds; dist::choose_devices sets it.
+  /// Time limit of collectives in seconds; dist::choose_devices sets it. A program may set it
+  /// earlier, because `run` reports bad input of one rank before the other ranks reach the limit.
   double comm_timeout_s = default_comm_timeout_s;
   /// Says how the ranks' GPUs or GPU libraries differ; empty if they are equal, or if the ranks
   /// compute on the CPU. If they differ, the same work may give different bits on different ranks.

@@ -4,9 +4,10 @@
 
 namespace tessera::apps {
 
-void check_command_lines(const dist::World& world, const std::string& program,
+void check_command_lines(dist::World& world, const std::string& program,
                          const dist::Settings& flags, const dist::DeviceOptions& devices) {
   dist::check_device_options(devices);  // checks timeout_s before it is used
+  world.comm_timeout_s = devices.timeout_s;
   world.communicator->set_timeout(devices.timeout_s);
   dist::Settings own = train::program_settings(program);
   own.insert(own.end(), flags.begin(), flags.end());

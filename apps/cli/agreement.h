@@ -10,10 +10,10 @@
 namespace tessera::apps {
 
 /// Compares the program, its build and its flags over all ranks. Call it right after parsing and
-/// before any other collective, because the flags decide which collectives follow. Sets the
-/// communicator's timeout to devices.timeout_s. Throws InputError if `devices` is invalid or if
-/// ranks differ. Collective.
-void check_command_lines(const dist::World& world, const std::string& program,
+/// before any other collective, because the flags decide which collectives follow. Sets the time
+/// limit of the world and of its communicator to devices.timeout_s. Throws InputError if `devices`
+/// is invalid or if ranks differ. Collective.
+void check_command_lines(dist::World& world, const std::string& program,
                          const dist::Settings& flags, const dist::DeviceOptions& devices);
 
 /// Compares `data` over ranks, and the weights of --init unless the run resumes from a checkpoint;

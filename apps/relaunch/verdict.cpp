@@ -149,9 +149,6 @@ void name_hosts(const JobEnd& job, std::vector<LostRank>& ranks) {
 // Judges a job whose mpirun crashed. No rank of the job was killed by a signal before the crash.
 Verdict judge_crash(const JobEnd& job) {
   for (const RankRecord& record : job.records) {
-    if (record.status.failure == RunFailure::input) return {.why = own_failure(record)};
-  }
-  for (const RankRecord& record : job.records) {
     if (record.status.failure != RunFailure::stalled) continue;
     std::vector<LostRank> absent = absent_ranks(job, record);
     add_missing(silent_beside(job, absent), absent);
@@ -168,6 +165,11 @@ Verdict judge_records(const JobEnd& job) {
         .kind = Verdict::Kind::lost_ranks,
         .lost = {lost(*killed, "was killed by " + signal_name(killed->signal), killed->signal)}};
   }
+  // A rank with bad input may report it later than other ranks report that they timed out while
+  // they waited for this rank.
+  for (const RankRecord& record : job.records) {
+    if (record.status.failure == RunFailure::input) return {.why = own_failure(record)};
+  }
   if (job.launcher_signal != 0) return judge_crash(job);
   // Failures are judged before silent ranks. A rank that mpirun ends may have no time to report its
   // end, and would look silent.
@@ -179,8 +181,7 @@ Verdict judge_records(const JobEnd& job) {
     if (job.hung) gone = silent_ranks(job);
     // If a host does not answer, ranks on other hosts may get an MPI error before they time out.
     // Then the silent ranks are the cause.
-    const bool of_input = failed->status.failure == RunFailure::input;
-    if (!stalled && !of_input && !gone.empty()) {
+    if (!stalled && !gone.empty()) {
       return {.kind = Verdict::Kind::lost_ranks, .lost = std::move(gone)};
     }
     if (!stalled) return {.why = own_failure(*failed)};

@@ -44,19 +44,18 @@ struct Verdict {
 ///
 ///   1. mpirun ended with exit code 0: finished.
 ///   2. A rank was killed: the first killed rank is lost.
-///   3. mpirun crashed:
-///        - A rank reported bad input: failed.
+///   3. A rank reported bad input: failed.
+///   4. mpirun crashed:
 ///        - Ranks are absent: the absent ranks are lost, and the silent ranks on their hosts.
 ///        - Otherwise: crashed.
-///   4. A rank failed. The first failure in the records decides:
-///        - Bad input: failed.
+///   5. A rank failed. The first failure in the records decides:
 ///        - A timeout in a collective: the absent ranks are lost. If mpirun hung, the silent ranks
 ///          are lost too. If no rank is lost so far, the stopped ranks are lost. If no rank was
 ///          stopped: stalled.
 ///        - Any other failure: if mpirun hung, the silent ranks are lost. If mpirun did not hang,
 ///          or no rank is silent: failed.
-///   5. Ranks are silent: the silent ranks are lost.
-///   6. Otherwise: failed.
+///   6. Ranks are silent: the silent ranks are lost.
+///   7. Otherwise: failed.
 ///
 /// The rules use these terms:
 ///
@@ -66,9 +65,9 @@ struct Verdict {
 ///   absent    Another rank timed out while it waited for this rank, and this rank probably caused
 ///             the timeout (absent_ranks in verdict.cpp).
 ///
-/// Rule 3 ignores all reported errors except bad input and timeouts, because a crash of mpirun
-/// causes errors: it breaks the ranks' connections. If the launcher is a script around mpirun, the
-/// script's exit code hides a crash of mpirun, so rule 3 does not apply.
+/// Rule 4 ignores all reported errors except timeouts, because a crash of mpirun causes errors: it
+/// breaks the ranks' connections. If the launcher is a script around mpirun, the script's exit code
+/// hides a crash of mpirun, so rule 4 does not apply.
 Verdict judge(const JobEnd& job);
 
 }  // namespace tessera::apps

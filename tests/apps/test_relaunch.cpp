@@ -268,6 +268,9 @@ TEST_CASE("Ctrl-C that comes before mpirun starts ends the job") {
 
 TEST_CASE("failures that would happen again do not count as lost ranks") {
   CHECK(of_four({exited(2, 2, {.failure = RunFailure::input})}, 2).why == "rank 2 has bad input");
+  // Rank 0 timed out while it waited for rank 2, which had bad input and reported it later.
+  CHECK(of_four({exited(0, 1, stalled({2})), told(2, {.failure = RunFailure::input})}).why ==
+        "rank 2 has bad input");
   CHECK(of_four({told(1, {.failure = RunFailure::error})}).kind == Kind::failed);
   CHECK(of_four({exited(2, 3)}, 3).why == "rank 2 ended with exit code 3");
   CHECK(judge({.code = 7, .ranks = 2}).why ==
