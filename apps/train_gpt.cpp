@@ -261,9 +261,11 @@ class Run {
     train::report_run(planned, count, world_, *log_, [&] {
       failure = save();
       failure = train::try_to_write_trace(files_, world_, failure);
-      // print_sample throws if the logits are NaN, and then it throws on every rank. The job still
-      // writes its other outputs before it fails.
-      train::attempt(failure, [this] { print_sample(); });
+      // print_sample throws if the logits are NaN. The job still writes its other outputs before it
+      // fails.
+      if (options_.sample > 0) {
+        train::attempt_together(failure, world_, [this] { print_sample(); });
+      }
     });
     return failure;
   }

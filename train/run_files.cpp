@@ -17,6 +17,7 @@
 #include "core/text/output_file.h"
 #include "core/trace.h"
 #include "dist/stalled.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/path_within.h"
 #include "train/report/csv.h"
 #include "train/report/rank_clock.h"
@@ -161,6 +162,14 @@ void attempt(std::string& failure, const std::function<void()>& write) {
   } catch (const std::exception& error) {
     failure = first_failure(failure, error_text(error));
   }
+}
+
+void attempt_together(std::string& failure, const dist::World& world,
+                      const std::function<void()>& write) {
+  std::string own;
+  attempt(own, write);
+  if (!own.empty() && world.rank != 0) own += fmt::format(" (rank {})", world.rank);
+  failure = first_failure(failure, first_reason(own, *world.communicator));
 }
 
 void throw_failure(const std::string& failure, const dist::World& world) {
