@@ -14,8 +14,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <future>
-#include <memory>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -127,22 +125,6 @@ void handle_sigint() {
   sigaction(SIGINT, &action, nullptr);
 }
 
-// Runs `last` on a thread of its own and waits at most 3 s for it, because it may hang. For
-// example, ncclCommAbort waits until graphs with captured calls are destroyed, and a failing job
-// never destroys them.
-void run_with_deadline(const std::function<void()>& last) {
-  const auto done = std::make_shared<std::promise<void>>();
-  try {
-    std::thread([done, last] {
-      last();
-      done->set_value();
-    }).detach();
-  } catch (const std::system_error&) {
-    return;  // no thread could be started; the job ends without running `last`
-  }
-  (void)done->get_future().wait_for(std::chrono::seconds(3));
-}
-
 // Ends this process in 5 s, in case MPI_Abort does not. MPI_Abort waits until the launcher's daemon
 // ends the process, but the daemon may be waiting for a host that is gone.
 void exit_later(int exit_code) {
@@ -158,15 +140,13 @@ void exit_later(int exit_code) {
 
 // Prints one line, with control characters escaped, and ends the job on all ranks. If several
 // threads fail, only the first one prints, and the others sleep here until the process ends.
-[[noreturn]] void end_job(const std::string& message, int exit_code,
-                          const std::function<void()>& last = {}) {
+[[noreturn]] void end_job(const std::string& message, int exit_code) {
   while (ending.test_and_set()) pause();
   said_last_words = true;  // `message` takes the place of the last words
   std::fflush(stdout);
   if (line_open.exchange(false)) std::fputs("\n", stderr);
   std::fputs((with_escaped_controls(message) + "\n").c_str(), stderr);
   std::fflush(stderr);
-  if (last) run_with_deadline(last);
   if (mpi_runs()) {
     exit_later(exit_code);
     MPI_Abort(MPI_COMM_WORLD, exit_code);
@@ -200,13 +180,12 @@ std::string running_step_text() {
       2);
 }
 
-[[noreturn]] void end_with_error(const std::string& text,
-                                 const std::function<void()>& last = {}) {
+[[noreturn]] void end_with_error(const std::string& text) {
   const std::string step = running_step_text();
   // Do not name the step twice if the text begins with it.
   const bool says = !step.empty() && !text.starts_with("step ");
   const std::string place = says ? ", " + step : "";
-  end_job(fmt::format("rank {}{}: {}", own_rank.load(), place, text), 1, last);
+  end_job(fmt::format("rank {}{}: {}", own_rank.load(), place, text), 1);
 }
 
 World init_mpi(int& argc, char**& argv) {
@@ -332,9 +311,9 @@ void end_failed_body() {
   if (body_world != nullptr) end_with_exception(*body_world);
 }
 
-void fail_job(const std::string& text, const std::function<void()>& last) {
+void fail_job(const std::string& text) {
   publish_failure(RunFailure::error);
-  end_with_error(text, last);
+  end_with_error(text);
 }
 
 void set_running_step(int64_t step) { running_step = step; }

@@ -72,9 +72,8 @@ int run(int argc, char** argv, const std::function<int(World&)>& body);
 void end_failed_body();
 
 /// Prints `text`, with rank and step, and ends the job on all ranks. Meant for threads whose
-/// exceptions are not caught. After the message, `last` runs on a thread of its own; the job waits
-/// at most 3 s for `last`. `last` must not throw.
-[[noreturn]] void fail_job(const std::string& text, const std::function<void()>& last = {});
+/// exceptions are not caught.
+[[noreturn]] void fail_job(const std::string& text);
 
 /// Set the running step and the last finished step of this rank, counted from 0; -1 stands for
 /// none. The optimizer calls these functions. A run that resumes also sets the last finished step

@@ -95,8 +95,8 @@ int train(dist::World& world, const std::string& how, const std::string& gatheri
   if (how == "stop" || how == "stall") world.communicator->set_timeout(2);
   if (how == "suspend") world.communicator->set_timeout(4);
   if (how == "linger") world.comm_timeout_s = 0.2;
-  // The function is static and on the heap, so that an exception does not destroy the graph. The
-  // graph must still exist when the job is aborted.
+  // The function is static and on the heap, so that an exception does not destroy the graph. An
+  // abort of NCCL's calls would wait until the graph is destroyed, and the job must end without it.
   static std::function<void()>& gathers = *new std::function<void()>(gather);
   if (gathering == "graph") {
     gather();  // allocations of the first call must not happen during the capture
@@ -114,6 +114,7 @@ int train(dist::World& world, const std::string& how, const std::string& gatheri
     if (step == 5 && gathering == "host") fail_in_step_6(how, world);
     gathers();
     world.communicator->barrier();
+    if (step == 5 && how == "hang") say("step 6 has ended\n");
     dist::set_finished_step(step);
   }
   gathers = nullptr;  // the graph must be destroyed before the communicator

@@ -35,7 +35,6 @@ auto with_time_limit(int device, const NcclOptions& options, const Connect& conn
       .timeout_s = std::max(options.timeout_s, least_start_timeout_s),
       .oldest = [] { return Flights::UnderWay{0, "connecting ranks over NCCL"}; },
       .failure = [] { return std::string(); },
-      .abort = {},
   });
   return connect();
 }
@@ -60,12 +59,6 @@ NcclCommunicator::NcclCommunicator(int device, const NcclOptions& options, NcclR
       .timeout_s = options.timeout_s,
       .oldest = [this] { return flights_->oldest(); },
       .failure = [this] { return failure_of(comm_); },
-      .abort =
-          [this] {
-            // Runs on a new thread, and CUDA selects device 0 for new threads.
-            (void)cudaSetDevice(device_.index);
-            (void)ncclCommAbort(comm_);
-          },
   });
 }
 

@@ -41,23 +41,19 @@ void Watchdog::watch() {
       waited.look();
       const std::string failure = watched_.failure();
       if (!failure.empty()) {
-        end(fmt::format("{}: {}", oldest ? oldest->name : "between two calls", failure));
+        fail_job(fmt::format("{}: {}", oldest ? oldest->name : "between two calls", failure));
       }
       if (oldest && waited.seconds() > watched_.timeout_s) {
         publish_failure(RunFailure::stalled);
-        end(fmt::format("{} has not finished in {} s: another rank is gone, is stuck, or runs "
-                        "another collective", oldest->name, watched_.timeout_s));
+        fail_job(
+            fmt::format("{} has not finished in {} s: another rank is gone, is stuck, or runs "
+                        "another collective",
+                        oldest->name, watched_.timeout_s));
       }
     }
   } catch (const std::exception& error) {
-    end(fmt::format("{}: {}", oldest ? oldest->name : "the watchdog", error.what()));
+    fail_job(fmt::format("{}: {}", oldest ? oldest->name : "the watchdog", error.what()));
   }
-}
-
-void Watchdog::end(const std::string& why) {
-  // fail_job prints the message before it aborts the communicator, because the abort may hang too:
-  // it waits until graphs with captured calls are destroyed.
-  fail_job(why, watched_.abort);
 }
 
 }  // namespace tessera::dist

@@ -13,19 +13,19 @@
 
 namespace tessera::dist {
 
-/// The inputs of a watchdog. The watchdog's thread calls `oldest` and `failure`. `abort` may hang,
-/// so fail_job runs it on another thread.
+/// The inputs of a watchdog. The watchdog's thread calls `oldest` and `failure`.
 struct Watched {
   int device = 0;
   double timeout_s = 0;
   std::function<std::optional<Flights::UnderWay>()> oldest;
   std::function<std::string()> failure;  // error text of the transport; empty if there is no error
-  std::function<void()> abort;           // aborts the calls in flight
 };
 
 /// Ends the job on all ranks if the transport has failed, or if one call has been the oldest call
 /// in flight for longer than the timeout. Time in which this process itself is stopped does not
-/// count. Before the job ends, prints an error with the call's name and aborts the calls in flight.
+/// count. Before the job ends, prints an error with the call's name. Does not abort the calls in
+/// flight: an aborted call looks like a finished call, so that the rank would go on with data that
+/// have not arrived, and could log a step or write a checkpoint with them.
 class Watchdog {
  public:
   explicit Watchdog(Watched watched);
@@ -34,7 +34,6 @@ class Watchdog {
 
  private:
   void watch();
-  [[noreturn]] void end(const std::string& why);
 
   const Watched watched_;
   std::mutex mutex_;
