@@ -230,7 +230,10 @@ tests_all() {
   local bits="~[full]~[cpu]~[slow]equal bits*" own=(env OMP_NUM_THREADS=1 mpirun -n "$gpus")
   local steps="~[full]~[cpu]~[slow]launched steps*"
   local sharing=(env TESSERA_TEST_COMM=mpi OMP_NUM_THREADS=1 mpirun -n)
+  local collectives='~[full]~[.]~[cpu]~[slow]'
+  local over_nccl=$collectives
   if $emulated; then
+    over_nccl='~[cpu]NCCL*'
     bits="~[cpu]equal bits over ranks in f32*" steps="~[cpu]*read after the next is launched*"
   fi
   alone() {
@@ -266,10 +269,12 @@ tests_all() {
     if $emulated; then numbers=(2); fi
     for ranks in "${numbers[@]}"; do
       part "test_dist_mpi_np$ranks" 90 env TESSERA_TEST_DEVICE=cuda "${sharing[@]}" "$ranks" \
-        "$build/bin/test_dist_mpi" '~[full]~[.]~[cpu]~[slow]' || true
+        "$build/bin/test_dist_mpi" "$collectives" || true
       part "equal_bits_mpi_np$ranks" 200 env TESSERA_TEST_DEVICE=cuda "${sharing[@]}" "$ranks" \
         "$build/bin/test_optim_mpi" "$bits,$steps" || true
     done
+    part "test_dist_nccl_np$gpus" 90 env TESSERA_TEST_DEVICE=cuda "${own[@]}" \
+      "$build/bin/test_dist_mpi" "$over_nccl" || true
     part "equal_bits_nccl_np$gpus" 200 env TESSERA_TEST_DEVICE=cuda "${own[@]}" \
       "$build/bin/test_optim_mpi" "$bits,$steps" || true
   }

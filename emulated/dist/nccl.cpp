@@ -204,6 +204,22 @@ void check_ids(const ncclUniqueId& id, int ranks) {
   }
 }
 
+void check_devices(int device, int ranks) {
+  if (ranks == 1) return;
+  cudaDeviceProp properties{};
+  (void)cudaGetDeviceProperties(&properties, device);
+  const cudaUUID_t own = properties.uuid;
+  std::vector<cudaUUID_t> all(static_cast<size_t>(ranks));
+  MPI_Allgather(&own, sizeof(own), MPI_BYTE, all.data(), sizeof(own), MPI_BYTE, MPI_COMM_WORLD);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    for (size_t other = 0; other < rank; ++other) {
+      if (std::memcmp(&all[rank], &all[other], sizeof(own)) != 0) continue;
+      throw Failure(ncclInvalidUsage, "ncclCommInitRank: ranks " + std::to_string(other) + " and " +
+                                          std::to_string(rank) + " share a GPU");
+    }
+  }
+}
+
 void check_config(const ncclConfig_t& config) {
   const ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
   if (config.magic != initial.magic || config.size != initial.size) {
@@ -279,6 +295,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
     }
     check_world(ranks, rank);
     check_ids(id, ranks);
+    check_devices(device, ranks);
     *comm = handle_of(std::make_shared<Communicator>(rank, ranks, device));
   });
 }

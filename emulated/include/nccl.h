@@ -7,6 +7,7 @@
 // values in rank order.
 //
 // The following rules are checked. They are rules of NCCL, except where the list says otherwise:
+//   - the ranks of a communicator are on different GPUs;
 //   - every rank calls the same collectives in the same order, with the same count, dtype,
 //     reduction and root. Ranks compare their calls before any data moves;
 //   - every send has a receive of the same count and dtype;
@@ -26,7 +27,6 @@
 //     less strict: after some calls with wrong arguments, the communicator is still usable.
 //
 // Differences and limits:
-//   - several ranks may share one GPU, which NCCL refuses;
 //   - a communicator must have all ranks of MPI_COMM_WORLD, or be split from such a communicator;
 //   - with several ranks, MPI must provide MPI_THREAD_MULTIPLE. A single rank does not use MPI.
 #pragma once

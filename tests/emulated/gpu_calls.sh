@@ -46,7 +46,7 @@ call 0 --measure resnet ordered --peer none
 has 'resnet20, bf16, 32x32, B=2: step | ' 'ordered against fast reduction' 'gpt2 | ok'
 call 0 --tests
 has 'test_core | ok' 'test_dist | ok' 'test_dist_mpi_np2 | ok' 'equal_bits_mpi_np2 | ok' \
-  'equal_bits_nccl_np2 | ok'
+  'test_dist_nccl_np2 | ok' 'equal_bits_nccl_np2 | ok'
 call 0 --programs
 has 'programs | ok' 'test_dist | ok'
 

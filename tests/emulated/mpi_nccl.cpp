@@ -176,6 +176,19 @@ TEST_CASE("arguments that NCCL refuses, or that are not emulated, are errors") {
         ncclInvalidArgument);
 }
 
+TEST_CASE("ranks that share a GPU are refused") {
+  const World world;
+  if (world.size == 1) return;
+  int own = 0;
+  REQUIRE(cudaGetDevice(&own) == cudaSuccess);
+  REQUIRE(cudaSetDevice(world.last() ? 0 : own) == cudaSuccess);
+  ncclComm_t comm = nullptr;
+  CHECK(ncclCommInitRank(&comm, world.size, {}, world.rank) == ncclInvalidUsage);
+  const std::string last = std::to_string(world.size - 1);
+  CHECK(reason() == "ncclCommInitRank: ranks 0 and " + last + " share a GPU");
+  CHECK(cudaSetDevice(own) == cudaSuccess);
+}
+
 TEST_CASE("a refused call makes its whole group fail") {
   const World world;
   const Comm comm;

@@ -12,6 +12,7 @@
 #include <deque>
 #include <thread>
 
+#include "core/cuda.h"
 #include "core/trace.h"
 #include "dist/host_work.h"
 
@@ -140,6 +141,8 @@ class DelayedCommunicator : public Communicator {
   }
 
   void serve() {
+    // Every thread starts with device 0.
+    if (!inner_->device().is_cpu()) cuda::use_device(inner_->device().index);
     for (;;) {
       Task task;
       {

@@ -8,7 +8,7 @@
 
 namespace tessera::test {
 
-void use_test_device() {
+void use_test_device(int local_rank) {
   const char* const variable = std::getenv("TESSERA_TEST_DEVICE");
   const std::string name = variable == nullptr ? "cpu" : variable;
   if (name == "cpu") return;
@@ -18,7 +18,9 @@ void use_test_device() {
     std::exit(2);
   }
   cuda::share_memory_with_host();
-  set_default_device({DeviceType::cuda, 0});
+  const int index = local_rank % cuda::device_count();
+  cuda::use_device(index);
+  set_default_device({DeviceType::cuda, index});
 }
 
 bool on_cpu() { return default_device().is_cpu(); }

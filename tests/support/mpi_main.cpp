@@ -88,6 +88,15 @@ class MeetingPoint : public Listener {
 };
 CATCH_REGISTER_LISTENER(MeetingPoint)
 
+int rank_on_this_host() {
+  MPI_Comm host = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
+  int local_rank = 0;
+  MPI_Comm_rank(host, &local_rank);
+  MPI_Comm_free(&host);
+  return local_rank;
+}
+
 int run_session(int argc, char** argv) {
   std::vector<char*> arguments(argv, argv + argc);
   // All ranks must run the cases in the same order, but some versions of Catch2 use a random order
@@ -101,12 +110,12 @@ int run_session(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  tessera::test::use_test_device();
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_dup(MPI_COMM_WORLD, &ranks);
   if (provided < MPI_THREAD_MULTIPLE) abort_all("MPI does not provide MPI_THREAD_MULTIPLE");
+  tessera::test::use_test_device(rank_on_this_host());
   std::streambuf* const terminal = std::cout.rdbuf();
   if (rank != 0) std::cout.rdbuf(report.rdbuf());
 
