@@ -25,6 +25,7 @@ import sys
 import tempfile
 
 import compare
+import gpu_count
 
 PRESETS = ("gpt2", "gpt2-medium", "gpt2-large")
 SHAPES = {"gpt2": (12, 768), "gpt2-medium": (24, 1024), "gpt2-large": (36, 1280)}  # layers, width
@@ -316,7 +317,7 @@ def ordered(args):
 
     Runs over MPI on 2 ranks and, if there are several GPUs, over NCCL on all of them.
     """
-    gpus = 1 if args.smoke else len(smi("name"))
+    gpus = 1 if args.smoke else gpu_count.visible_gpus()
     runs = [("mpi", 2)] + ([("nccl", gpus)] if gpus > 1 else [])
     size = "64KiB" if args.smoke else "64MiB"
     for comm, ranks in runs:

@@ -84,13 +84,16 @@ if ! $emulated; then
   command -v nvidia-smi > /dev/null || die "there is no GPU here: nvidia-smi is not installed"
   capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | sed -n 1p) &&
     [[ $capability =~ ^[0-9]+\.[0-9]+$ ]] || die "there is no GPU here: nvidia-smi finds none"
-  gpus=$(nvidia-smi -L | wc -l)
 fi
 if wants measure && [[ $python != none ]] && ! "$python" -c 'import torch' 2> /dev/null; then
   say "$python has no torch: measuring without the peer"
   python=none
 fi
 install_packages
+if ! $emulated; then
+  gpus=$(python3 bench/gpu_count.py)
+  ((gpus > 0)) || die "there is no GPU here: CUDA shows none (CUDA_VISIBLE_DEVICES)"
+fi
 mkdir -p "$report"
 # All ranks are on one host, so the loopback interface is enough for NCCL. A machine without a
 # network has no other interface.

@@ -11,7 +11,7 @@ show_gpus
 if [[ -v TESSERA_EMULATED_DEVICES ]]; then
   gpus=$TESSERA_EMULATED_DEVICES
 else
-  gpus=$(nvidia-smi -L 2> /dev/null | wc -l) || gpus=0
+  gpus=$(python3 "$TESSERA_SOURCE_DIR/bench/gpu_count.py")
 fi
 if ! "$train_gpt" "${tiny[@]}" --data text.txt --steps 1 --eval-every 0 --device cuda \
   > stdout.log 2> stderr.log < /dev/null; then

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests bench/gpu.py on the CPU: runs Tessera's measurements at tiny sizes (without PyTorch's, and
 # without `gaps`, which needs a GPU), and checks the function that adds up a GPU's idle time. Also
-# tests the error of bench/gpu.sh on a machine without a GPU.
+# tests the number of GPUs that the scripts use, and the error of bench/gpu.sh on a machine without
+# a GPU.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -21,6 +22,27 @@ PYTHONPATH=bench python3 -c '
 import gpu
 lines = ["60 70 memcpy", "0 10 first", "50 65 f(int, char)", "90 100 last"]
 assert gpu.idle(lines) == (20, 50), gpu.idle(lines)'
+
+# The scripts use the GPUs that CUDA's driver shows, and not those of nvidia-smi, which ignores
+# CUDA_VISIBLE_DEVICES. A small library stands in for the driver.
+cat > "$work/driver.c" << 'STUB'
+#include <stdlib.h>
+int cuInit(unsigned flags) { return flags != 0 || getenv("FAILS") != NULL; }
+int cuDeviceGetCount(int* count) { return *count = 3, 0; }
+STUB
+mkdir "$work/driver"
+"$CC" -shared -fPIC -o "$work/driver/libcuda.so.1" "$work/driver.c"
+driver=(env "LD_LIBRARY_PATH=$work/driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
+[[ $("${driver[@]}" FAILS=1 bench/gpu_count.py) == 0 ]] || fail "GPUs of a driver that fails"
+"${driver[@]}" "PATH=$work:$PATH" PYTHONPATH=bench python3 -c '
+import gpu, types
+runs = []
+def comm_bench(args, program, *options, ranks, **env):
+    runs.append((options[options.index("--comm") + 1], ranks))
+    return {"results": [{"collective": c, "time_us": 1} for c in ("exchange", "reduce_scatter")]}
+gpu.ours = comm_bench
+gpu.ordered(types.SimpleNamespace(smoke=False, device="cuda"))
+assert runs == [("mpi", 2), ("nccl", 3)], runs'
 
 if [[ ! -x $TESSERA_BIN/bench_kernels ]]; then
   echo "skipped: built without TESSERA_BENCH"
