@@ -1,5 +1,6 @@
 # Decides how CUDA code is built: emulated on the CPU if asked for, else by nvcc, or not at all.
-#   TESSERA_CUDA       AUTO (by nvcc if nvcc and NCCL are found), ON (an error if they are not), OFF
+#   TESSERA_CUDA       AUTO (by nvcc if nvcc and NCCL are found, and they and the machine's GPUs are
+#                      new enough), ON (an error if not), OFF
 #   TESSERA_EMULATED   compile the .cu files as host C++ against the headers in emulated/include
 # Sets tessera_cuda to nvcc, emulated or OFF, and tessera_cuda_libraries to the libraries that CUDA
 # code is linked to (none in a build without nvcc).
@@ -8,13 +9,55 @@ set_property(CACHE TESSERA_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TESSERA_EMULATED "Compile the CUDA code for the CPU, to test it without a GPU" OFF)
 set(TESSERA_CUDA_ARCHITECTURES "" CACHE STRING
   "Compute capabilities, as 80;90; empty for those of the machine's GPUs, or 90 without one")
+set(tessera_least_nvcc 12)    # the first with C++20
+set(tessera_least_nccl 2.19)  # the first with ncclMemAlloc
 
+# Sets `why` to the reason why no CUDA code can be built; empty if it can be. Then sets
+# `architectures` to what it is built for.
 function(tessera_find_cuda)
   find_program(TESSERA_NVCC nvcc HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda
     PATH_SUFFIXES bin)
   if(NOT TESSERA_NVCC)
     set(why "nvcc is not installed" PARENT_SCOPE)
     return()
+  endif()
+  execute_process(COMMAND ${TESSERA_NVCC} --version OUTPUT_VARIABLE shown ERROR_QUIET)
+  if(NOT shown MATCHES "release ([0-9.]+)")
+    set(why "${TESSERA_NVCC} does not work" PARENT_SCOPE)
+    return()
+  elseif(CMAKE_MATCH_1 VERSION_LESS tessera_least_nvcc)
+    set(why "nvcc is version ${CMAKE_MATCH_1}, expected ${tessera_least_nvcc} or later"
+      PARENT_SCOPE)
+    return()
+  endif()
+  cmake_path(GET TESSERA_NVCC PARENT_PATH bin)
+  find_library(TESSERA_NCCL nccl HINTS ${bin}/../lib64)
+  find_path(TESSERA_NCCL_INCLUDE nccl.h HINTS ${bin}/../include)
+  if(NOT TESSERA_NCCL OR NOT TESSERA_NCCL_INCLUDE)
+    set(why "NCCL is not installed" PARENT_SCOPE)
+    return()
+  endif()
+  file(STRINGS ${TESSERA_NCCL_INCLUDE}/nccl.h shown REGEX "define NCCL_(MAJOR|MINOR) ")
+  string(REGEX REPLACE "[^0-9;]" "" nccl "${shown}")
+  list(JOIN nccl "." nccl)
+  if(nccl VERSION_LESS tessera_least_nccl)
+    set(why "NCCL is version ${nccl}, expected ${tessera_least_nccl} or later" PARENT_SCOPE)
+    return()
+  endif()
+  set(found ${TESSERA_CUDA_ARCHITECTURES})
+  if(NOT found)
+    # Kernels use instructions for bf16, which GPUs have from compute capability 8.0 on.
+    tessera_present_capabilities(found)
+    set(old ${found})
+    list(FILTER old INCLUDE REGEX "^[0-7][.]")
+    list(FILTER found EXCLUDE REGEX "^[0-7][.]")
+    if(NOT found)
+      set(why "the GPUs have compute capability ${old}, expected 8.0 or later" PARENT_SCOPE)
+      return()
+    elseif(old)
+      message(STATUS "Without CUDA on GPUs of compute capability ${old}, expected 8.0 or later")
+    endif()
+    string(REPLACE "." "" found "${found}")
   endif()
   # CUDACXX is set rather than CMAKE_CUDA_COMPILER, because check_language does not try the compiler
   # if CMAKE_CUDA_COMPILER is set.
@@ -25,19 +68,13 @@ function(tessera_find_cuda)
     set(why "${TESSERA_NVCC} does not work" PARENT_SCOPE)
     return()
   endif()
-  cmake_path(GET TESSERA_NVCC PARENT_PATH bin)
-  find_library(TESSERA_NCCL nccl HINTS ${bin}/../lib64)
-  find_path(TESSERA_NCCL_INCLUDE nccl.h HINTS ${bin}/../include)
-  if(NOT TESSERA_NCCL OR NOT TESSERA_NCCL_INCLUDE)
-    set(why "NCCL is not installed" PARENT_SCOPE)
-    return()
-  endif()
   set(why "" PARENT_SCOPE)
+  set(architectures ${found} PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to the compute capabilities of the GPUs that the driver shows, or to 90 if it shows
+# Sets `result` to the compute capabilities of the GPUs that the driver shows, or to 9.0 if it shows
 # none.
-function(tessera_present_architectures result)
+function(tessera_present_capabilities result)
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
     OUTPUT_VARIABLE shown ERROR_QUIET RESULT_VARIABLE status)
   string(REGEX MATCHALL "[0-9]+\\.[0-9]+" capabilities "${shown}")
@@ -45,7 +82,6 @@ function(tessera_present_architectures result)
     set(capabilities 9.0)
   endif()
   list(REMOVE_DUPLICATES capabilities)
-  string(REPLACE "." "" capabilities "${capabilities}")
   set(${result} ${capabilities} PARENT_SCOPE)
 endfunction()
 
@@ -68,10 +104,7 @@ else()
 endif()
 
 if(tessera_cuda STREQUAL "nvcc")
-  set(CMAKE_CUDA_ARCHITECTURES ${TESSERA_CUDA_ARCHITECTURES})
-  if(NOT CMAKE_CUDA_ARCHITECTURES)
-    tessera_present_architectures(CMAKE_CUDA_ARCHITECTURES)
-  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${architectures})
   enable_language(CUDA)
   message(STATUS "With CUDA: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for compute capability "
     "${CMAKE_CUDA_ARCHITECTURES}")
