@@ -247,9 +247,6 @@ void finish(World& world) {
     }
     // Wait for all ranks, because no rank may tear down its communicator while others still send.
     world.communicator->barrier();
-    // A rank whose barrier over NCCL has ended may abort its NCCL communicator before the data of
-    // the barrier has reached a slower rank. MPI's barrier waits for that rank too.
-    TESSERA_MPI(MPI_Barrier(ending_ranks));
     TESSERA_MPI(MPI_Comm_free(&ending_ranks));
     world.communicator.reset();
     MPI_Finalize();

@@ -125,10 +125,12 @@ class Communicator {
   /// once. `group` names the new communicator in errors and traces. split() is collective over this
   /// communicator and returns when all ranks have called split().
   ///
-  /// Before the ranks of a group destroy its communicator, they must call barrier(), or
-  /// Work::wait() for all their calls. Over NCCL, Work::wait() makes only a stream wait. So the
-  /// destructor waits on the host for these calls, and aborts all other calls. The destructor does
-  /// not wait if a call has failed, or if an exception destroys the communicator.
+  /// Before the ranks of a group destroy its communicator, they must call barrier(). Over MPI,
+  /// Work::wait() for all their calls is enough. Over NCCL, Work::wait() makes only a stream wait.
+  /// So the destructor waits on the host for these calls, and aborts all other calls. But without a
+  /// barrier, data of these calls may still be on the way to a rank on another host, and the
+  /// destructor drops them. The destructor does not wait if a call has failed, or if an exception
+  /// destroys the communicator.
   virtual std::shared_ptr<Communicator> split(int color, int key, const std::string& group) = 0;
 
   /// The device on which allocate() allocates and the ranks compute.
@@ -200,7 +202,7 @@ class Communicator {
   ///  - With staged_communicator, a call that `body` makes with a buffer in GPU memory throws.
   virtual Work run(std::function<void()> body) = 0;
 
-  /// Returns when every rank has called barrier() and earlier calls are done.
+  /// Returns when every rank has called barrier() and earlier calls are done on all ranks.
   virtual void barrier() = 0;
 
   /// True if calls can be captured in a CUDA graph: all of their work runs on the device.

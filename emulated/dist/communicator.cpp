@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "emulated/dist/control.h"
+
 namespace emulated::nccl {
 
 namespace {
@@ -184,6 +186,7 @@ void Communicator::run(std::span<const Call> calls) {
       }
     }
     run_transfers(transfers);
+    std::this_thread::sleep_for(std::chrono::milliseconds(nccl_delay_ms()));
   });
 }
 

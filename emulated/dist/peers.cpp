@@ -9,10 +9,14 @@ namespace emulated {
 
 namespace {
 std::atomic<double> timeout_s{120};
-}
+std::atomic<int> delay_ms{0};
+}  // namespace
 
 void set_nccl_timeout_s(double seconds) { timeout_s = seconds; }
 double nccl_timeout_s() { return timeout_s; }
+
+void set_nccl_delay_ms(int milliseconds) { delay_ms = milliseconds; }
+int nccl_delay_ms() { return delay_ms; }
 
 }  // namespace emulated
 

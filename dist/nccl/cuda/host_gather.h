@@ -1,10 +1,11 @@
-// Gathers host values in a job that communicates over NCCL. The values are sent over MPI, so that
-// no GPU has to wait.
+// Gathers host values, and lets ranks wait for each other, in a job that communicates over NCCL.
+// This is done over MPI, so that no GPU has to wait.
 #pragma once
 
 #include <mpi.h>
 
 #include <limits>
+#include <string>
 
 #include "dist/backoff.h"
 #include "dist/communicator.h"
@@ -66,23 +67,36 @@ class HostGather {
     }
   }
 
+  /// Returns when every rank has called barrier(). Throws StalledError, in which `name` names the
+  /// call, if this has not happened in `timeout_s` seconds.
+  void barrier(const std::string& name, double timeout_s) const {
+    MPI_Request request = MPI_REQUEST_NULL;
+    TESSERA_MPI(MPI_Ibarrier(comm_, &request));
+    if (!done_within(timeout_s, request)) throw stalled(name, timeout_s);
+  }
+
  private:
   void gather_pieces(const Tensor& buffer, int piece_bytes, Call call, double timeout_s) const {
     MPI_Request request = MPI_REQUEST_NULL;
     TESSERA_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer.raw(), piece_bytes,
                                MPI_BYTE, comm_, &request));
+    if (!done_within(timeout_s, request)) throw stalled("all_gather of " + call.text(), timeout_s);
+  }
+
+  static bool done_within(double timeout_s, MPI_Request request) {
     Backoff backoff;
     for (int done = 0;; backoff.pause()) {
       TESSERA_MPI(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
-      if (done != 0) return;
-      if (static_cast<double>(backoff.slept_ns()) > 1e9 * timeout_s) {
-        throw StalledError(
-            fmt::format("all_gather of {} has not finished in {} s (--comm-timeout): a rank has "
-                        "not made this call (stopped, hanging, or computing)",
-                        call.text(), timeout_s),
-            {});
-      }
+      if (done != 0) return true;
+      if (static_cast<double>(backoff.slept_ns()) > 1e9 * timeout_s) return false;
     }
+  }
+
+  static StalledError stalled(const std::string& name, double timeout_s) {
+    return {fmt::format("{} has not finished in {} s (--comm-timeout): a rank has not made this "
+                        "call (stopped, hanging, or computing)",
+                        name, timeout_s),
+            {}};
   }
 
   void open(MPI_Comm comm) {

@@ -193,15 +193,23 @@ Work NcclCommunicator::all_gather(const Tensor& buffer, Call call) {
 Work NcclCommunicator::all_gather_host(const Tensor& buffer, Call call) {
   check_all_gather(buffer, size_);
   if (size_ > 1) hosts_.check_piece(buffer, call);  // a wrong argument must not set failure_
+  call_hosts([&] { hosts_.all_gather(buffer, call, options_.timeout_s); });
+  traffic_.add(Collective::all_gather, call.purpose, (size_ - 1) * (buffer.bytes() / size_));
+  return {};
+}
+
+// Runs `body`, which makes a call of hosts_. After a failure, all later calls of this communicator
+// fail.
+template <class Body>
+void NcclCommunicator::call_hosts(const Body& body) {
   if (failure_) std::rethrow_exception(failure_);
+  if (size_ == 1) return;
   try {
-    if (size_ > 1) hosts_.all_gather(buffer, call, options_.timeout_s);
+    body();
   } catch (...) {
     failure_ = std::current_exception();
     throw;
   }
-  traffic_.add(Collective::all_gather, call.purpose, (size_ - 1) * (buffer.bytes() / size_));
-  return {};
 }
 
 // NCCL adds in its own order. For integers every order gives the same sum. Floats are gathered, and
@@ -272,6 +280,12 @@ void NcclCommunicator::meet(Collective reason) {
   submit({{}, reason, 0, std::move(body)}).wait();
   // Wait on the host for the last rank, as a barrier must.
   TESSERA_CUDA(cudaStreamSynchronize(stream_));
+  // When the all-reduce has ended on this rank, its data may still be on the way to a slower rank.
+  // If this rank destroyed its communicator now, the abort would drop these data. So wait until the
+  // all-reduce has ended on all ranks.
+  call_hosts([&] {
+    hosts_.barrier(std::string(collective_name(reason)) + in_group(), options_.timeout_s);
+  });
 }
 
 std::shared_ptr<Communicator> NcclCommunicator::split(int color, int key,

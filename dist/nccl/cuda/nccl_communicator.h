@@ -73,6 +73,8 @@ class NcclCommunicator : public Communicator {
   Work submit(NcclTask task);
   std::string in_group() const;  // " in group NAME"; "" for all ranks of the job
   void meet(Collective reason);
+  template <class Body>
+  void call_hosts(const Body& body);
   void finish_awaited() const;
   void launch(const NcclTask& task, Flight& flight);
   template <class Launch>
