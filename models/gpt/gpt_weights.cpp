@@ -17,6 +17,8 @@ namespace {
 constexpr std::string_view prefix = "transformer.";
 constexpr std::string_view head_name = "lm_head.weight";
 constexpr std::string_view table_name = "wte.weight";
+// Every GPT-2 has these tensors, and they tell its weights from those of other models.
+constexpr std::string_view telling_names[] = {table_name, "wpe.weight", "ln_f.weight"};
 constexpr int64_t piece_elements = int64_t{1} << 18;  // elements compared at a time
 
 // True if `name` is a transformer layer's causal mask or the mask's fill value. Old versions of
@@ -45,9 +47,23 @@ void check_config(const std::string& path, const GptConfig& model) {
   check_same(path, "layer_norm_epsilon", file->epsilon, model.epsilon);
 }
 
-bool is_gpt_file(const std::string& path) {
+bool has_tensor(const nn::SafetensorsReader& file, std::string_view name) {
+  return std::ranges::any_of(file.entries(), [&](const nn::SafetensorsEntry& entry) {
+    return without_gpt_prefix(entry.name) == name;
+  });
+}
+
+// True if a file has the weights of a GPT or a part of them. One of the telling tensors is enough,
+// because weights may be divided among several files.
+bool has_part_of_gpt(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  // transformers gives these names to files of torch.save. Their content is not read here.
+  if (name.starts_with("pytorch_model") && name.ends_with(".bin")) return true;
+  if (path.extension() != ".safetensors") return false;
   try {
-    return has_gpt_tensors(nn::SafetensorsReader(path));
+    const nn::SafetensorsReader file(path.string());
+    return std::ranges::any_of(telling_names,
+                               [&](std::string_view tensor) { return has_tensor(file, tensor); });
   } catch (const InputError&) {
     return false;
   }
@@ -60,8 +76,7 @@ std::string other_weights_beside(const std::string& path) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, error)) {
     const fs::path name = entry.path().filename();
-    if (name.extension() != ".safetensors" || name == fs::path(path).filename()) continue;
-    if (is_gpt_file(entry.path().string())) return name.string();
+    if (name != fs::path(path).filename() && has_part_of_gpt(entry.path())) return name.string();
   }
   return "";
 }
@@ -81,12 +96,8 @@ std::string_view without_gpt_prefix(std::string_view name) {
 }
 
 bool has_gpt_tensors(const nn::SafetensorsReader& file) {
-  const auto has = [&](std::string_view name) {
-    return std::ranges::any_of(file.entries(), [&](const nn::SafetensorsEntry& entry) {
-      return without_gpt_prefix(entry.name) == name;
-    });
-  };
-  return has(table_name) && has("wpe.weight") && has("ln_f.weight");
+  return std::ranges::all_of(telling_names,
+                             [&](std::string_view tensor) { return has_tensor(file, tensor); });
 }
 
 GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) {

@@ -359,6 +359,22 @@ TEST_CASE_METHOD(Saved, "weights do not replace a config.json that other weights
                    [&] { check_gpt_destination(folder.path("larger.safetensors"), larger); }),
                ContainsSubstring("model.safetensors would be left without its sizes") &&
                    ContainsSubstring("n_layer is 2, the model's is 3"));
+
+  // Weights need their config.json also if they are divided among files, or are PyTorch's.
+  const auto refused = [&] {
+    return test::message_of<InputError>([&] { check_gpt_destination(path, larger); });
+  };
+  const auto tensors = tensors_of(model, "transformer.");
+  const std::string part = folder.path("model-00002-of-00002.safetensors");
+  for (const auto& held : {std::vector(tensors.begin(), tensors.begin() + 1),
+                           std::vector(tensors.end() - 2, tensors.end())}) {
+    nn::write_safetensors(part, held);
+    CHECK_THAT(refused(), ContainsSubstring("model-00002-of-00002.safetensors would be left"));
+  }
+  nn::write_safetensors(part, {{"fc.weight", Tensor::zeros({2})}});
+  CHECK(refused() == "nothing was thrown");
+  folder.file("pytorch_model-00001-of-00002.bin", "PK\3\4 of torch.save");
+  CHECK_THAT(refused(), ContainsSubstring("pytorch_model-00001-of-00002.bin would be left"));
 }
 
 TEST_CASE("a model saved by transformers has the logits of transformers") {
