@@ -173,11 +173,7 @@ class Run {
          .load = [this](const MicroBatch& micro) { input_->load(micro); },
          .loss = [this] { return model_.loss(input_->tokens(), input_->targets()); },
          .evaluate = [this](int64_t done) { return evaluation(done); },
-         .open_weights =
-             [this](const std::string& path, int64_t) {
-               models::check_gpt_destination(path, model_.config());
-               return open_weights(path);
-             },
+         .open_weights = [this](const std::string& path, int64_t) { return open_weights(path); },
          .run = run_settings_,
          .bits = bits_settings("train_gpt", world_),
          .weights = models::gpt_metadata(model_.config())});
@@ -270,7 +266,10 @@ class Run {
     return failure;
   }
 
+  // Called on rank 0 when the weights are to be written. check_destinations has passed by then, but
+  // during the run another one may have saved weights in the folder.
   train::WeightsSink open_weights(const std::string& path) const {
+    models::check_gpt_destination(path, model_.config());
     const auto writer = std::make_shared<models::GptWriter>(path, model_);
     return {.write = [writer](const nn::NamedParameter& named,
                               std::span<const float> values) { writer->write(named, values); },

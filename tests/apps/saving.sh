@@ -247,6 +247,24 @@ grep -q "the weights were not written to $work/replaced/model.safetensors\$" std
 for file in rescued.html rescued.csv rescued.json; do [[ -s $file ]] || fail "no $file"; done
 grep -q '"type":"summary"' rescued.jsonl || fail "no summary: $(< rescued.jsonl)"
 
+# Weights of another size appear in the folder of --save during a run. They keep their config.json,
+# and the run's weights are in another folder.
+mkdir shared
+"$train_gpt" "${run[@]}" --steps 1000 --eval-every 0 --width 32 --save shared/late.safetensors \
+  --lr 0.001 --log shared.jsonl > stdout.log 2> stderr.log < /dev/null &
+job=$!
+wait_for '"step":1,' shared.jsonl
+kill -STOP "$job" || fail "the run has ended before other weights were there: $(< stderr.log)"
+cp long/model.safetensors long/config.json shared
+kill -CONT "$job"
+status=0
+wait "$job" || status=$?
+[[ $status == 1 ]] || fail "exit code $status instead of 1: $(< stderr.log)"
+grep -q 'model.safetensors would be left without its sizes, .*; the weights are in .* instead$' \
+  stderr.log || fail "$(< stderr.log)"
+[[ $(ls shared) == $'config.json\nmodel.safetensors' ]] || fail "$(ls shared)"
+must_work "$generate" shared --tokens 3
+
 # If the best weights cannot be written, the run goes on, and the exit code is 1 unless a later save
 # succeeds.
 mkdir best_lost
