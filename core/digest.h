@@ -22,6 +22,8 @@ uint64_t digest_of_list(const std::vector<std::string>& texts, uint64_t seed = 0
 struct FileDigest {
   int64_t bytes = 0;  // size of the whole file, even if only 64 blocks of the file are digested
   uint64_t digest = 0;
+
+  bool operator==(const FileDigest&) const = default;
 };
 
 /// Digests 64 blocks of 4 KiB, evenly spread from the beginning of a file to its end. Digests the

@@ -3,7 +3,10 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "core/digest.h"
 
 namespace tessera::train {
 
@@ -25,6 +28,9 @@ struct BestEvaluation {
   /// WeightSaveOptions::evaluated. Empty in checkpoints of earlier versions, which did not record
   /// this text.
   std::string evaluated = {};
+  /// digest_of_file of the saved weights. Only rank 0 knows it before it is read from a checkpoint.
+  /// nullopt in checkpoints of earlier versions, which did not record it.
+  std::optional<FileDigest> file = std::nullopt;
 
   bool operator==(const BestEvaluation&) const = default;
 };

@@ -20,6 +20,16 @@ std::string beside(const std::string& path, const std::string& folder) {
   return (file.parent_path() / folder / file.filename()).string();
 }
 
+// Returns what happened to the best weights if the file at `path` does not have them, otherwise an
+// empty text. The file may be missing or have other weights because --save names another path since
+// the checkpoint was written, or because a later step, which was lost, has replaced the file.
+std::string fate_of_best(const std::string& path, const BestEvaluation& best) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return "are missing";
+  if (best.file && digest_of_file(path) != *best.file) return "were replaced by others";
+  return "";
+}
+
 }  // namespace
 
 std::string step_weights_path(const std::string& path, int64_t step) {
@@ -39,13 +49,12 @@ WeightSaves::WeightSaves(WeightSaveOptions options, const dist::World& world,
       best_(std::move(best)) {
   if (!options_.best || !best_) return;
   const std::string path = best_weights_path(options_.path);
-  std::error_code error;
-  const bool lost = world.rank == 0 && !fs::exists(path, error);
-  if (dist::broadcast_text(*world.communicator, lost ? "lost" : "").empty()) return;
+  const std::string fate =
+      dist::broadcast_text(*world.communicator, world.rank == 0 ? fate_of_best(path, *best_) : "");
+  if (fate.empty()) return;
   spdlog::warn(
-      "{}: the best weights so far, of step {}, are missing; the next evaluation counts as the "
-      "best",
-      path, best_->step);
+      "{}: the best weights so far, of step {}, {}; the next evaluation counts as the best", path,
+      best_->step, fate);
   best_.reset();
 }
 
@@ -66,7 +75,8 @@ bool WeightSaves::keep_best(int64_t done, int64_t updates, const std::optional<S
   best_ = {.step = done,
            .value = score->value,
            .tie = score->tie,
-           .evaluated = options_.evaluated};
+           .evaluated = options_.evaluated,
+           .file = world_.rank == 0 ? std::optional(written_) : std::nullopt};
   return true;
 }
 
@@ -87,7 +97,12 @@ std::string WeightSaves::save(const std::string& path, int64_t updates) {
     std::error_code error;
     fs::create_directories(folder, error);
     if (error) fail("the folder {} cannot be made: {}", folder.string(), error.message());
-    return open_(to, updates);
+    WeightsSink sink = open_(to, updates);
+    sink.commit = [this, to, commit = std::move(sink.commit)] {
+      commit();
+      written_ = digest_of_file(to);
+    };
+    return sink;
   });
 }
 

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "core/digest.h"
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
 #include "train/report/run_log.h"
@@ -35,8 +36,9 @@ class WeightSaves {
   using Open = std::function<WeightsSink(const std::string& path, int64_t updates)>;
 
   /// World, optimizer and log must outlive this object. `best` is the best evaluation that the
-  /// resumed checkpoint records, or nullopt. If WeightSaveOptions::best is set and the file of the
-  /// best weights is missing, the recorded evaluation is dropped with a warning. Collective.
+  /// resumed checkpoint records, or nullopt. If WeightSaveOptions::best is set, and the file of the
+  /// best weights is missing or has other weights, the recorded evaluation is dropped with a
+  /// warning. Throws on rank 0 if the file cannot be read. Collective.
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);
 
@@ -71,6 +73,7 @@ class WeightSaves {
   RunLog& log_;
   Open open_;
   std::optional<BestEvaluation> best_;
+  FileDigest written_;  // on rank 0: the digest of the file that save() has written last
   int64_t count_ = 0;
   std::string best_failure_;  // set if the last save by keep_best() has failed, else empty
   std::string step_failure_;  // set if the last save by after_step() has failed, else empty

@@ -10,6 +10,7 @@
 #include <limits>
 #include <sstream>
 
+#include "core/digest.h"
 #include "core/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/shared_folder.h"
@@ -206,10 +207,40 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
     run_gpt(part);
     const auto found = train::find_checkpoint(part.loop.checkpoints.folder, world);
     REQUIRE(found != nullptr);
-    CHECK(found->manifest().best == train::BestEvaluation{.step = 4, .value = 1.5});
-    CHECK(read_file(train::best_weights_path(part.loop.weights.path)) == best);
+    const std::string path = train::best_weights_path(part.loop.weights.path);
+    CHECK(found->manifest().best ==
+          train::BestEvaluation{.step = 4, .value = 1.5, .file = digest_of_file(path)});
+    CHECK(read_file(path) == best);
     world.communicator->barrier();
   }
+}
+
+TEST_CASE("a resumed run does not take other weights for those of its best evaluation") {
+  const dist::World world = job_world();
+  const SharedFolder folder(world);
+  LoopRun run{.stage = 1, .loop = six_steps(), .scores = {1, 2, 3, 5, 4, 6}};
+  run.loop.eval_every = 1;
+  run.loop.weights = {.path = folder.path() + "/w.safetensors", .best = true};
+  run.loop.checkpoints = {.folder = folder.path() + "/checkpoints"};
+  run.loop.steps = 3;
+  run_gpt(run);
+  world.communicator->barrier();
+  if (world.rank == 0) {
+    const std::string path = train::best_weights_path(run.loop.weights.path);
+    std::string other = read_file(path);
+    other.back() ^= 1;
+    std::ofstream(path, std::ios::binary) << other;
+  }
+  world.communicator->barrier();
+  run.loop.steps = all_steps;
+  run_gpt(run);
+  const auto found = train::find_checkpoint(run.loop.checkpoints.folder, world);
+  REQUIRE(found != nullptr);
+  REQUIRE(found->manifest().best);
+  // The evaluation of step 1 has the best score, but its weights are lost. Among the later ones,
+  // step 4 comes first and step 5 is better.
+  CHECK(found->manifest().best->step == 5);
+  world.communicator->barrier();
 }
 
 TEST_CASE("limiting its copy does not change a checkpoint, and the limit holds") {

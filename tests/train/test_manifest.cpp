@@ -69,6 +69,10 @@ TEST_CASE("a manifest may have the best evaluation so far, and an invalid one is
   CHECK(manifest_text(manifest).find("\"evaluated\"") == std::string::npos);
   manifest.best->evaluated = "ndcg@10 among all 1682 items";
   CHECK(train::parse_manifest("m.json", manifest_text(manifest)).best == manifest.best);
+  // Older manifests also lack size and digest of the file with the best weights.
+  CHECK(manifest_text(manifest).find("1682 items\"}") != std::string::npos);
+  manifest.best->file = {.bytes = 5000, .digest = 0xfedcba9876543210};
+  CHECK(train::parse_manifest("m.json", manifest_text(manifest)).best == manifest.best);
   for (const int64_t step : {0, 41}) {
     manifest.best->step = step;
     CHECK(refusal(manifest) ==
@@ -93,6 +97,10 @@ TEST_CASE("a manifest may have the best evaluation so far, and an invalid one is
   CHECK(with(R"({"step":3,"value":1,"tie":0,"evaluated":7})").find("best: evaluated is 7") !=
         std::string::npos);
   CHECK(with(R"({"step":-3,"value":1,"tie":0})").find("best: step") != std::string::npos);
+  CHECK(with(R"({"step":3,"value":1,"tie":0,"bytes":9,"digest":"9"})") ==
+        "m.json: best: digest is not a digest of 16 hexadecimal digits");
+  CHECK(with(R"({"step":3,"value":1,"tie":0,"digest":"0123456789abcdef"})") ==
+        "m.json: best: it has no \"bytes\"");
 }
 
 TEST_CASE("a better evaluation becomes the best, but never one that is not finite") {

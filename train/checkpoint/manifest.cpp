@@ -211,18 +211,26 @@ JsonObject best_json(const BestEvaluation& best) {
   JsonObject object;
   object.add("step", best.step).add("value", best.value).add("tie", best.tie);
   if (!best.evaluated.empty()) object.add("evaluated", best.evaluated);
+  if (best.file) {
+    object.add("bytes", best.file->bytes).add("digest", hexadecimal(best.file->digest));
+  }
   return object;
 }
 
-// "best" is optional, because a run that does not save its best weights has none. Its member
-// "evaluated" is optional, because earlier versions did not write it.
+// "best" is optional, because a run that does not save its best weights has none. Its members
+// "evaluated", "bytes" and "digest" are optional, because earlier versions did not write them.
 std::optional<BestEvaluation> parse_best(const Members& members) {
   if (!members.has("best")) return std::nullopt;
   const Members best(members.member("best"), members.at("best"));
-  return BestEvaluation{.step = best.integer("step"),
+  BestEvaluation result{.step = best.integer("step"),
                         .value = best.number("value"),
                         .tie = best.number("tie"),
                         .evaluated = best.has("evaluated") ? best.text("evaluated") : ""};
+  if (best.has("digest")) {
+    result.file = {.bytes = best.integer("bytes"),
+                   .digest = parse_hexadecimal(best.member("digest"), best.text("digest"))};
+  }
+  return result;
 }
 
 void parse_tensors(const std::string& where, const nlohmann::json& list, Manifest& manifest) {
