@@ -14,6 +14,7 @@
 #include "apps/cli/paths.h"
 #include "apps/recommend_options.h"
 #include "core/context.h"
+#include "core/text/control_character.h"
 #include "core/text/number_text.h"
 #include "data/ratings/item_titles.h"
 #include "dist/device_choice.h"
@@ -85,7 +86,7 @@ int recommend(const RecommendOptions& options) {
       continue;
     }
     const std::span<const float> scores = scorer.catalogue(std::span(&user, 1));
-    fmt::print("user {}\n", id);
+    fmt::print("user {}\n", with_escaped_controls(id));
     const std::vector<int32_t> items = best_items(scores, histories, user, options);
     if (items.empty()) {
       fmt::print(
@@ -98,8 +99,8 @@ int recommend(const RecommendOptions& options) {
       if (file.objective == "rating") score = std::clamp(score, file.lowest, file.highest);
       const std::string& item_id = file.item_ids[static_cast<size_t>(item)];
       const auto title = titles.find(item_id);
-      fmt::print("{:10.4f}  {}{}\n", score, item_id,
-                 title == titles.end() ? "" : "  " + title->second);
+      fmt::print("{:10.4f}  {}{}\n", score, with_escaped_controls(item_id),
+                 title == titles.end() ? "" : "  " + with_escaped_controls(title->second));
     }
   }
   return result;

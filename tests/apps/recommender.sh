@@ -140,6 +140,10 @@ for user, found in (("u7", lines[1:5]), ("u8", lines[6:])):
     assert int(found[0].split()[1]) % 3 == int(user[1:]) % 3, found
 PYTHON
 [[ $("$recommend" model.safetensors u7 --top 99 --all | wc -l) == 31 ]] || fail "--all"
+# The byte 0x9b of a title in Latin-1 is U+009B, which begins a command to a terminal.
+LC_ALL=C sed 's/Caf\xe9/Caf\x9b/' u.item > controls.item
+must_work "$recommend" model.safetensors u7 --top 1 --items controls.item
+grep -q 'Caf\\u009b [0-9]* (1990)$' stdout.log || fail "$(cat stdout.log)"
 
 # Training resumes from saved weights: a tiny step leaves the recommendations unchanged.
 alone --data u.data --batch 60 --micro-batch 12 --split none --steps 1 --factors 8 --lr 1e-9 \
