@@ -137,8 +137,8 @@ expect 'is the lock of the folder of --checkpoint' "$train_gpt" "${run[@]}" --ch
   --log not-yet/lock
 # Outputs are not written where writers of checkpoints would remove or replace them.
 for output in --csv --tensorboard; do
-  expect 'would be removed as an unfinished checkpoint, because of the name step-9.partial' \
-    "$train_gpt" "${run[@]}" $output elsewhere/step-9.partial/out
+  expect 'removed as an unfinished checkpoint, because of the name step-000000009.partial' \
+    "$train_gpt" "${run[@]}" $output elsewhere/step-000000009.partial/out
   expect 'is where --checkpoint writes a checkpoint' "$train_gpt" "${run[@]}" \
     --checkpoint not-yet $output not-yet/step-000000007/out
 done

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "tests/support/catch.h"
@@ -67,6 +68,24 @@ TEST_CASE("a claim on a folder without checkpoints removes what it made") {
   fs::remove(run + "/step-000000003");
   CHECK(claims(run));
   CHECK(fs::exists(lock));  // the last claim did not make the lock, so it did not remove it
+}
+
+TEST_CASE("a claim removes unfinished checkpoints, but nothing with a similar name") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  const std::vector<std::string> others = {"step-notes.partial", "step-9.partial",
+                                           "step-000000005.safetensors.1a2b.partial",
+                                           "step-x.before.partial"};
+  for (const std::string& name : others) fs::create_directories(fs::path(run) / name);
+  fs::create_directories(run + "/step-000000005.partial/x");
+  fs::create_directories(run + "/step-000000006.before.partial");
+  { const CheckpointFolder claimed(run); }
+  for (const std::string& name : others) {
+    CAPTURE(name);
+    CHECK(fs::exists(fs::path(run) / name));
+  }
+  CHECK_FALSE(fs::exists(run + "/step-000000005.partial"));
+  CHECK(fs::exists(run + "/step-000000006"));
 }
 
 TEST_CASE("a claimed folder is recognized by its mark, at any path") {

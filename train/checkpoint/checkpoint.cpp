@@ -155,7 +155,11 @@ bool has_manifest(const std::string& folder) {
 
 bool names_partial_checkpoint(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
-  return name.starts_with(name_begin) && name.ends_with(partial_end);
+  const size_t dot = std::min(name.find('.'), name.size());
+  const std::string end = name.substr(dot);
+  // The whole name is compared, because another program's step-7.safetensors.partial must not be
+  // removed as a checkpoint.
+  return step_of_name(name.substr(0, dot)) >= 0 && (end == partial_end || end == replaced_end);
 }
 
 std::vector<int64_t> checkpoint_steps(const std::string& folder) {

@@ -45,9 +45,9 @@ inline constexpr const char* lock_name = "lock";
 std::string checkpoint_name(int64_t step);
 /// True if the last part of a path is the name of a checkpoint, such as "step-000000100".
 bool names_checkpoint(const std::string& path);
-/// True if the last part of a path is the temporary name of a checkpoint, such as
-/// "step-000000100.partial". The folder's next writer calls remove_partial_checkpoints, which
-/// removes or renames files and folders with such a name.
+/// True if the last part of a path is the temporary name of a checkpoint, "step-000000100.partial"
+/// or "step-000000100.before.partial" for step 100. The folder's next writer calls
+/// remove_partial_checkpoints, which removes or renames files and folders with such a name.
 bool names_partial_checkpoint(const std::string& path);
 /// True if a folder contains a manifest, as every whole checkpoint does. False if the folder cannot
 /// be read.
