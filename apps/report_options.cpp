@@ -1,6 +1,7 @@
 #include "apps/report_options.h"
 
 #include <filesystem>
+#include <system_error>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/paths.h"
@@ -49,7 +50,9 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
       fail_input("--out is missing: name the page of {} runs", options.logs.size());
     }
     options.out = std::filesystem::path(options.logs.front()).replace_extension(".html").string();
-    if (std::filesystem::exists(options.out) && !train::is_report_page(options.out)) {
+    // An error is dropped here: reading the log, or writing the page, then fails too.
+    std::error_code error;
+    if (std::filesystem::exists(options.out, error) && !train::is_report_page(options.out)) {
       fail_input("{} already exists and is not a report; name the page with --out", options.out);
     }
   }

@@ -210,6 +210,7 @@ expect 'not set but 0.01 in the checkpoint; .*: model.epsilon comes from the con
 expect 'a log is required' "$report"
 expect 'none.jsonl: No such file' "$report" none.jsonl
 expect 'text.txt: not the log of a run' "$report" text.txt
+expect 'a.jsonl: File name too long$' "$report" "$(printf 'a%.0s' {1..300}).jsonl"
 head -n 1 run.jsonl > begun.jsonl
 expect 'begun.jsonl: the run has logged no step yet' "$report" begun.jsonl
 expect 'begun.jsonl: the run has logged no step yet' "$report" begun.jsonl --csv begun.csv
