@@ -319,7 +319,8 @@ void check_save_best(const std::string& save) {
   std::error_code error;
   const bool is_new = fs::create_directory(folder, error);
   if (error) {
-    fail_input("--save-best: the folder {} cannot be made: {}", folder.string(), error.message());
+    fail_with_reason(error.value(),
+                     fmt::format("--save-best: the folder {} cannot be made", folder.string()));
   }
   const std::shared_ptr<void> at_end(nullptr, [&](void*) {
     if (is_new) fs::remove(folder, error);  // a run that is refused leaves no folder

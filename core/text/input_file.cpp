@@ -15,10 +15,7 @@ namespace tessera {
 // Without O_NONBLOCK, opening a pipe would wait for a writer.
 InputFile::InputFile(const std::string& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  if (descriptor_ < 0) {
-    const int why = errno;
-    fail_to_open(why, fmt::format("{}: cannot be opened: {}", path, std::strerror(why)));
-  }
+  if (descriptor_ < 0) fail_with_reason(errno, path + ": cannot be opened");
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor_);
@@ -54,6 +51,10 @@ void fail_to_open(int error, const std::string& text) {
     if (error == other) fail("{}", text);
   }
   fail_input("{}", text);
+}
+
+void fail_with_reason(int error, const std::string& text) {
+  fail_to_open(error, fmt::format("{}: {}", text, std::strerror(error)));
 }
 
 bool has_gzip_magic(const InputFile& file, int64_t position) {

@@ -41,6 +41,8 @@ class InputFile {
 /// of errno. If the cause is the machine (a full or failing disk, too many open files, too little
 /// memory), throws Error, otherwise InputError.
 [[noreturn]] void fail_to_open(int error, const std::string& text);
+/// Calls fail_to_open with `text`, a colon and the reason that `error` stands for.
+[[noreturn]] void fail_with_reason(int error, const std::string& text);
 
 /// True if a member of a gzip file may begin at byte `position`: gzip's magic number is there
 /// (RFC 1952).

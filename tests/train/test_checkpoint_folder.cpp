@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/open_file_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "train/checkpoint/checkpoint_folder.h"
 
@@ -68,6 +69,14 @@ TEST_CASE("a claim on a folder without checkpoints removes what it made") {
   fs::remove(run + "/step-000000003");
   CHECK(claims(run));
   CHECK(fs::exists(lock));  // the last claim did not make the lock, so it did not remove it
+}
+
+TEST_CASE("a folder that cannot be locked because too many files are open is not bad input") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  CHECK(failure_with_files(0, [&] { const CheckpointFolder claimed(run); }) ==
+        run + "/lock: cannot be written: Too many open files");
+  CHECK_FALSE(fs::exists(run));
 }
 
 TEST_CASE("a claim removes unfinished checkpoints, but nothing with a similar name") {

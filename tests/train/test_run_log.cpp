@@ -16,8 +16,11 @@
 #include "core/text/number_text.h"
 #include "tests/support/catch.h"
 #include "tests/support/file_size_limit.h"
+#include "tests/support/open_file_limit.h"
 #include "tests/support/temporary_folder.h"
 #include "train/plan/plan_table.h"
+#include "train/report/event_file.h"
+#include "train/report/log_reader.h"
 #include "train/report/progress.h"
 #include "train/report/run_report.h"
 
@@ -140,6 +143,23 @@ TEST_CASE("a log is a regular file or a device, and a pipe is refused, not waite
       test::message_of<InputError>([&] { RunLog{pipe}; }),
       ContainsSubstring("pipe: cannot be written: it already exists and is neither a regular"));
   RunLog("/dev/null").write(eval_line(1, 2));
+}
+
+TEST_CASE("files that cannot be opened because too many are open are not bad input") {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.file("log.jsonl", header_begin("test").text() + "\n");
+  using test::failure_with_files;
+  CHECK(failure_with_files(0, [&] { RunLog{path}; }) ==
+        path + ": cannot be written: Too many open files");
+  // A log that goes on is also read. It must not be taken for an empty one, and be overwritten.
+  CHECK(failure_with_files(1, [&] { RunLog(path, 1); }) ==
+        path + ": cannot be read: Too many open files");
+  CHECK(failure_with_files(0, [&] { read_log(path, [](const auto&) {}); }) ==
+        path + ": cannot be read: Too many open files");
+  const std::string events = failure_with_files(0, [&] { EventFile(folder.path(""), 0); });
+  CHECK(events.starts_with(folder.path("events.out.tfevents.")));
+  CHECK(events.ends_with(": cannot be written: Too many open files"));
+  CHECK(folder.entries() == 1);
 }
 
 TEST_CASE("a report expects a skipped step to send everything but its update") {

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <random>
@@ -21,6 +20,7 @@
 
 #include "core/error.h"
 #include "core/run_status.h"
+#include "core/text/input_file.h"
 #include "dist/agreement.h"
 #include "dist/communicator.h"
 #include "train/checkpoint/checkpoint.h"
@@ -75,7 +75,7 @@ std::error_code MadeFolders::make(const std::string& folder) {
 CheckpointFolder::CheckpointFolder(const std::string& folder)
     : folder_(folder), lock_((fs::path(folder) / lock_name).string()) {
   if (const auto error = made_.make(folder)) {
-    fail_input("{}: cannot be made: {}", folder, error.message());
+    fail_with_reason(error.value(), folder + ": cannot be made");
   }
   // relaunch starts a job while the programs of the job before it may still be ending. So a program
   // under relaunch waits for their lock.
@@ -96,8 +96,9 @@ CheckpointFolder::CheckpointFolder(const std::string& folder)
     remove_marks(folder);
   } catch (const fs::filesystem_error& error) {
     ::close(descriptor_);  // gives up the claim: ~CheckpointFolder does not run after this error
-    fail_input("{}: left over by an earlier run, and cannot be removed: {}", error.path1().string(),
-               error.code().message());
+    fail_with_reason(
+        error.code().value(),
+        error.path1().string() + ": left over by an earlier run, and cannot be removed");
   }
 }
 
@@ -115,7 +116,7 @@ bool CheckpointFolder::claim() {
       made_.make(folder_);  // another run had made the folder, was refused, and has removed it
       continue;
     }
-    if (descriptor_ < 0) fail_input("{}: cannot be written: {}", lock_, std::strerror(errno));
+    if (descriptor_ < 0) fail_with_reason(errno, lock_ + ": cannot be written");
     // The system releases the lock when this process ends, even if it is killed. On file systems
     // without locks, flock's error is not EWOULDBLOCK, and the folder is used without a lock.
     const bool locked = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
@@ -152,7 +153,7 @@ std::string CheckpointFolder::put_mark() {
       fmt::format("{}{:08x}{:08x}{:08x}", mark_begin, random(), random(), random());
   mark_ = (fs::path(folder_) / name).string();
   const int file = ::open(mark_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (file < 0) fail_input("{}: cannot be written: {}", mark_, std::strerror(errno));
+  if (file < 0) fail_with_reason(errno, mark_ + ": cannot be written");
   ::close(file);
   return name;
 }

@@ -17,7 +17,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "core/error.h"
+#include "core/text/input_file.h"
 #include "core/text/output_file.h"
 
 namespace tessera::train {
@@ -141,7 +141,7 @@ uint32_t crc32c(std::string_view bytes) {
 void make_event_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) fail_input("{}: cannot be made: {}", folder, error.message());
+  if (error) fail_with_reason(error.value(), folder + ": cannot be made");
 }
 
 EventFile::EventFile(const std::string& folder, int64_t first_step, std::optional<double> time)
@@ -160,7 +160,7 @@ EventFile::EventFile(const std::string& folder, int64_t first_step, std::optiona
     descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor_ < 0 && errno != EEXIST) break;
   }
-  if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
+  if (descriptor_ < 0) fail_with_reason(errno, path_ + ": cannot be written");
   write_event(event_of(0, time_).bytes(3, "brain.Event:2").text());
   // Field number of SessionLog: 1 status. The status START (1) makes TensorBoard drop the values of
   // other files from `first_step` on.

@@ -16,7 +16,8 @@ namespace tessera::train {
 /// Returns the CRC-32C (Castagnoli, RFC 3720) of some bytes.
 uint32_t crc32c(std::string_view bytes);
 
-/// Makes the folder of event files if it is missing. Throws InputError if it cannot be made.
+/// Makes the folder of event files if it is missing. Throws InputError if it cannot be made, or
+/// Error if the reason is the machine (fail_to_open).
 void make_event_folder(const std::string& folder);
 
 class EventFile {
@@ -24,7 +25,8 @@ class EventFile {
   /// Creates a new file in `folder`, and the folder if necessary. The name begins with
   /// "events.out.tfevents.", as TensorBoard expects. If other files in the folder have values of
   /// `first_step` or later steps, the new file makes TensorBoard drop those values. For `time`, see
-  /// set_time. Throws InputError if the file cannot be created.
+  /// set_time. Throws InputError if the file cannot be created, or Error if the reason is the
+  /// machine (fail_to_open).
   EventFile(const std::string& folder, int64_t first_step, std::optional<double> time = {});
   ~EventFile();
   EventFile(const EventFile&) = delete;

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/text/input_file.h"
 
 namespace tessera::train {
 namespace {
@@ -67,10 +68,10 @@ bool is_log(const std::string& path) {
 void read_log(const std::string& path,
               const std::function<void(const nlohmann::ordered_json&)>& visit) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) fail_input("{}: {}", path, std::strerror(errno));
+  if (::stat(path.c_str(), &status) != 0) fail_with_reason(errno, path);
   if (!S_ISREG(status.st_mode)) fail_input("{}: not a regular file, expected a log", path);
   std::ifstream file(path, std::ios::binary);
-  if (!file) fail_input("{}: cannot be read: {}", path, std::strerror(errno));
+  if (!file) fail_with_reason(errno, path + ": cannot be read");
   int64_t number = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     ++number;
@@ -92,7 +93,7 @@ void read_log(const std::string& path,
       fail_input("{}: line {} is not a line of a log: {}", path, number, error.what());
     }
   }
-  if (file.bad()) fail_input("{}: reading failed: {}", path, std::strerror(errno));
+  if (file.bad()) fail("{}: reading failed: {}", path, std::strerror(errno));
   if (number == 0) fail_input("{}: not the log of a run: it has no whole line", path);
 }
 

@@ -21,7 +21,8 @@ bool is_log(const std::string& path);
 ///  - if a loss, gradient norm or learning rate of a step or evaluation is
 ///    neither a number nor null,
 ///  - if `visit` throws an nlohmann::json::exception.
-/// In the last three cases, the message has the number of the line.
+/// In the last three cases, the message has the number of the line. Throws Error if the file cannot
+/// be read because of the machine (fail_to_open), or if reading fails.
 void read_log(const std::string& path,
               const std::function<void(const nlohmann::ordered_json&)>& visit);
 

@@ -20,6 +20,7 @@
 #include "core/cpu/onednn_version.h"
 #include "core/cuda.h"
 #include "core/error.h"
+#include "core/text/input_file.h"
 #include "core/text/output_file.h"
 #include "core/text/step_number.h"
 #include "dist/device_choice.h"
@@ -46,7 +47,10 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
         path);
   }
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail_input("{}: cannot be written: {}", path, why_not_made(path, errno));
+  if (descriptor_ < 0) {
+    const int error = errno;
+    fail_to_open(error, fmt::format("{}: cannot be written: {}", path, why_not_made(path, error)));
+  }
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) return;
   try {
     // The system releases the lock when this process ends, even if it is killed. On file systems
@@ -68,6 +72,7 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
 // line.
 void RunLog::find_kept_lines(int64_t finished) {
   std::ifstream file(path_, std::ios::binary);
+  if (!file) fail_with_reason(errno, path_ + ": cannot be read");
   int64_t number = 0;
   int64_t invalid = 0;
   int64_t last_step = 0;
@@ -101,7 +106,7 @@ void RunLog::find_kept_lines(int64_t finished) {
 
 void RunLog::cut() {
   if (::ftruncate(descriptor_, bytes_) != 0 || ::lseek(descriptor_, bytes_, SEEK_SET) != bytes_) {
-    fail_input("{}: cannot be written: {}", path_, std::strerror(errno));
+    fail_with_reason(errno, path_ + ": cannot be written");
   }
   must_cut_ = false;
 }

@@ -35,6 +35,7 @@ class RunLog {
   ///  - if it is the log of another run that still writes to it;
   ///  - if `finished` is set and a valid line follows a damaged line. Lines after the first line to
   ///    be removed are not read.
+  /// In the first case, throws Error if the reason is the machine (fail_to_open).
   explicit RunLog(const std::string& path, std::optional<int64_t> finished = std::nullopt);
   ~RunLog();
   RunLog(const RunLog&) = delete;
@@ -49,11 +50,11 @@ class RunLog {
     followers_.push_back(std::move(follower));
   }
 
-  /// Appends a line. The first call also removes the lines that are not kept, and throws InputError
-  /// if this fails. If writing fails, for instance on a full disk, a regular file keeps no part of
-  /// the line, and the run continues. Only the first failure prints a warning. Later calls still
-  /// try to write their lines. If the first line of a file could not be written, later calls try to
-  /// write it before their own line, because a log without its header cannot be read.
+  /// Appends a line. The first call also removes the lines that are not kept, and throws as
+  /// fail_to_open does if this fails. If writing fails, as on a full disk, a regular file keeps no
+  /// part of the line, and the run continues. Only the first failure prints a warning. Later calls
+  /// still try to write their lines. If the first line of a file could not be written, later calls
+  /// try to write it before their own line, because a log without its header cannot be read.
   void write(const JsonObject& line);
 
  private:

@@ -1,0 +1,49 @@
+// As long as an OpenFileLimit exists, this process can open only `spare` more files. Tests use the
+// limit to imitate a machine whose resources are used up. The limit applies even to root.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "core/error.h"
+
+namespace tessera::test {
+
+class OpenFileLimit {
+ public:
+  explicit OpenFileLimit(int spare) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    // A new file gets the lowest free descriptor, and descriptors must be below the limit.
+    const int lowest = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ::close(lowest);
+    const rlimit limit{.rlim_cur = static_cast<rlim_t>(lowest + spare),
+                       .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ~OpenFileLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  OpenFileLimit(const OpenFileLimit&) = delete;
+  OpenFileLimit& operator=(const OpenFileLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+/// Runs `body`, which can open only `spare` files. Returns the message of the Error that it throws.
+/// For an InputError, "bad input: " precedes the message.
+template <class Body>
+std::string failure_with_files(int spare, Body&& body) {
+  const OpenFileLimit limit(spare);
+  try {
+    body();
+  } catch (const InputError& error) {
+    return std::string("bad input: ") + error.what();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace tessera::test
