@@ -1,7 +1,6 @@
 #include "apps/cli/run_options.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <limits>
 
@@ -9,6 +8,7 @@
 #include "apps/cli/command_line.h"
 #include "apps/cli/log_file.h"
 #include "apps/cli/unwritten_outputs.h"
+#include "apps/console/console.h"
 #include "apps/console/flags.h"
 #include "train/report/progress.h"
 
@@ -223,19 +223,6 @@ void check_distribution(const GivenRun& given, RunOptions& options) {
 }
 
 }  // namespace
-
-void positive(const char* flag, float value) {
-  if (std::isfinite(value) && value > 0) return;
-  fail_input("{} is {}, expected a number greater than 0", flag, value);
-}
-
-void within(const char* flag, float value, float minimum, float below) {
-  if (value >= minimum && value < below) return;
-  if (std::isinf(below)) {
-    fail_input("{} is {}, expected a finite number of at least {}", flag, value, minimum);
-  }
-  fail_input("{} is {}, expected a number from {} to below {}", flag, value, minimum, below);
-}
 
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags) {
   add_training(app, given, options, flags);

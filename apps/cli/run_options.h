@@ -145,10 +145,4 @@ train::RunFiles run_files(const RunOptions& options, const Resumed& resumed,
 /// Returns the update rule, the optimizer's options and the training loop's options.
 train::TrainingRun training_run(const RunOptions& options);
 
-/// positive() and within() throw InputError, naming the flag, if the value is invalid. positive()
-/// requires a finite value above 0. within() requires a finite value in [minimum, below); `below`
-/// may be infinity.
-void positive(const char* flag, float value);
-void within(const char* flag, float value, float minimum, float below);
-
 }  // namespace tessera::apps

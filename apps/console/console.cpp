@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -31,6 +32,19 @@ void at_least(const char* flag, int64_t value, int64_t minimum) {
 
 void at_most(const char* flag, int64_t value, int64_t maximum) {
   if (value > maximum) fail_input("{} is {}, expected at most {}", flag, value, maximum);
+}
+
+void positive(const char* flag, float value) {
+  if (std::isfinite(value) && value > 0) return;
+  fail_input("{} is {}, expected a number greater than 0", flag, value);
+}
+
+void within(const char* flag, float value, float minimum, float below) {
+  if (value >= minimum && value < below) return;
+  if (std::isinf(below)) {
+    fail_input("{} is {}, expected a finite number of at least {}", flag, value, minimum);
+  }
+  fail_input("{} is {}, expected a number from {} to below {}", flag, value, minimum, below);
 }
 
 namespace {

@@ -16,6 +16,11 @@ namespace tessera::apps {
 /// at_least() and at_most() throw InputError, naming the flag, if the value is out of range.
 void at_least(const char* flag, int64_t value, int64_t minimum);
 void at_most(const char* flag, int64_t value, int64_t maximum);
+/// positive() and within() throw InputError, naming the flag, if the value is invalid. positive()
+/// requires a finite value above 0. within() requires a finite value in [minimum, below); `below`
+/// may be infinity.
+void positive(const char* flag, float value);
+void within(const char* flag, float value, float minimum, float below);
 /// Returns the flags whose second member is true, in their order.
 std::vector<std::string> given_flags(std::initializer_list<std::pair<const char*, bool>> flags);
 
