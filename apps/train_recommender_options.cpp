@@ -121,6 +121,13 @@ void check_prediction(const RecommenderTrainOptions& options, const Given& given
   if (flag != nullptr) fail_input("--{} is for --objective ranking", flag);
 }
 
+[[noreturn]] void refuse_without_evaluation(const char* flag) {
+  fail_input(
+      "--split none holds nothing out, so there is nothing to evaluate on: leave out {}, or give "
+      "another --split",
+      flag);
+}
+
 void check_ranking(RecommenderTrainOptions& options, const Given& given) {
   using models::RecommenderObjective;
   options.ranks = given.objective == "ranking";
@@ -141,6 +148,7 @@ void check_ranking(RecommenderTrainOptions& options, const Given& given) {
   options.top = given.top.value_or(10);
   at_least("--top", options.top, 1);
   at_most("--top", options.top, 1 << 20);
+  if (given.top && options.split == "none") refuse_without_evaluation("--top");
   if (options.sampled > 0 && options.split != "last") {
     fail_input("--sampled-items needs one held-out item of each user: --split is {}, expected last",
                options.split);
@@ -232,11 +240,7 @@ void check_held_out(const RecommenderCommandLine& line) {
                            : line.options.save_best              ? "--save-best"
                            : line.options.eval_only              ? "--eval-only"
                                                                  : nullptr;
-  if (flag == nullptr) return;
-  fail_input(
-      "--split none holds nothing out, so there is nothing to evaluate on: leave out {}, or give "
-      "another --split",
-      flag);
+  if (flag != nullptr) refuse_without_evaluation(flag);
 }
 
 // Returns the help's texts for the defaults that defaults_for chooses.

@@ -39,9 +39,9 @@ void add_training(Flags& app, GivenRun& given, RunOptions& options, const RunFla
                       defaults.warmup))
       ->group(group);
   app.add_option("--weight-decay", given.weight_decay, flags.decay)->group(group);
-  app.add_option("--beta1", given.beta1,
-                 "Decay of the first moment in adam and adamw; momentum of sgd")
-      ->capture_default_str()
+  app.add_option(
+         "--beta1", given.beta1,
+         with_default("Decay of the first moment in adam and adamw; momentum of sgd", "0.9"))
       ->group(group);
   app.add_option("--beta2", given.beta2,
                  with_default("Decay of the second moment in adam and adamw", defaults.beta2))
@@ -133,6 +133,16 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
   app.add_flag("--plan", options.plan,
                "Print the planned memory and traffic of the run, for any number of ranks, and end")
       ->group(group);
+}
+
+// Refuses the flags of moments that the optimizer does not have, because they would have no effect.
+void check_moments(const GivenRun& given, const std::string& optimizer) {
+  if (given.beta1 && optimizer == "adagrad") {
+    fail_input("--beta1 is for --optimizer adamw, adam or sgd, not {}", optimizer);
+  }
+  if (given.beta2 && optimizer != "adamw" && optimizer != "adam") {
+    fail_input("--beta2 is for --optimizer adamw or adam, not {}", optimizer);
+  }
 }
 
 void check_training(const RunOptions& options) {
@@ -251,7 +261,7 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   fill_min_lr(given, defaults, options);
   options.warmup = given.warmup.value_or(std::min(defaults.warmup, options.steps / 10));
   options.weight_decay = given.weight_decay.value_or(defaults.weight_decay);
-  options.beta1 = given.beta1;
+  options.beta1 = given.beta1.value_or(0.9f);
   options.beta2 = given.beta2.value_or(defaults.beta2);
   options.eval_every = given.eval_every.value_or(defaults.eval_every);
   const bool shows_norms = !options.report.empty() || !options.tensorboard.empty();
@@ -263,6 +273,7 @@ void fill_run(const GivenRun& given, const TrainDefaults& defaults, RunOptions& 
   options.reduction = reduction(given.buckets);
   options.checkpoints.only_weights = options.eval_only;
   fill_checkpoints(options.checkpoints);
+  check_moments(given, options.optimizer);
   check_training(options);
   check_eval_only(options);
   check_saves(options);

@@ -80,8 +80,7 @@ struct GivenRun {
   BatchOptions batch;
   BucketOptions buckets;
   std::optional<int64_t> steps, warmup, eval_every, norms_every;
-  std::optional<float> lr, min_lr, weight_decay, beta2;
-  float beta1 = 0.9f;
+  std::optional<float> lr, min_lr, weight_decay, beta1, beta2;
   std::string overlap = "on";
   std::string graph = "off";
   int64_t stage = 2;

@@ -55,6 +55,7 @@ TEST_CASE("every preset has consistent defaults") {
   REQUIRE(nano.steps == 2000);
   REQUIRE(nano.batch.global == 12);
   REQUIRE(nano.lr == 1e-3f);
+  REQUIRE(nano.beta1 == 0.9f);
   REQUIRE(nano.beta2 == 0.99f);
   REQUIRE(nano.weight_decay == 0.1f);
   REQUIRE(parse({"--optimizer", "sgd"}).weight_decay == 0);
@@ -84,6 +85,8 @@ TEST_CASE("flags override the preset") {
   REQUIRE(options.stage == 0);
   REQUIRE(options.lr == 0.5f);
   REQUIRE(options.min_lr == 0);
+  REQUIRE(parse({"--optimizer", "sgd", "--beta1", "0.5"}).beta1 == 0.5f);
+  REQUIRE(parse({"--optimizer", "adam", "--beta2", "0.5"}).beta2 == 0.5f);
 }
 
 TEST_CASE("train_gpt --eval-only takes a micro-batch that does not divide the global batch") {
@@ -152,6 +155,10 @@ TEST_CASE("train_gpt refuses invalid flags in one line that says what is expecte
       {{"--min-lr", "1"}, "--min-lr is 1, expected from 0 to the learning rate"},
       {{"--beta1", "1"}, "--beta1 is 1, expected a number from 0 to below 1"},
       {{"--beta2", "-0.1"}, "--beta2 is -0.1"},
+      {{"--optimizer", "adagrad", "--beta1", "0.5"},
+       "--beta1 is for --optimizer adamw, adam or sgd, not adagrad"},
+      {{"--optimizer", "sgd", "--beta2", "0.5"},
+       "--beta2 is for --optimizer adamw or adam, not sgd"},
       {{"--clip", "-1"}, "--clip is -1, expected a finite number of at least 0"},
       {{"--loss-rows", "-1"}, "--loss-rows is -1, expected at least 0"},
       {{"--checkpoint-keep", "2"}, "--checkpoint-keep: give --checkpoint"},

@@ -125,6 +125,8 @@ TEST_CASE("without a split, nothing is evaluated") {
                     Catch::Contains("leave out --eval-every, or give another --split"));
   CHECK_THROWS_WITH(parse({"--split", "none", "--save", "model", "--save-best"}),
                     Catch::Contains("leave out --save-best, or give another --split"));
+  CHECK_THROWS_WITH(parse({"--objective", "ranking", "--split", "none", "--top", "3"}),
+                    Catch::Contains("leave out --top, or give another --split"));
 }
 
 TEST_CASE("train_recommender --eval-only takes a batch with which no step could be taken") {
