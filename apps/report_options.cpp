@@ -50,7 +50,8 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
       fail_input("--out is missing: name the page of {} runs", options.logs.size());
     }
     options.out = std::filesystem::path(options.logs.front()).replace_extension(".html").string();
-    // An error is dropped here: reading the log, or writing the page, then fails too.
+    // An error of exists() is not reported: if there is one, reading the log or writing the page
+    // will fail too.
     std::error_code error;
     if (std::filesystem::exists(options.out, error) && !train::is_report_page(options.out)) {
       fail_input("{} already exists and is not a report; name the page with --out", options.out);

@@ -266,8 +266,8 @@ class Run {
     return failure;
   }
 
-  // Called on rank 0 when the weights are to be written. check_destinations has passed by then, but
-  // during the run another one may have saved weights in the folder.
+  // Called on rank 0 when weights are about to be written. Checks the folder again: since the call
+  // of check_destinations, another program may have saved weights in it.
   train::WeightsSink open_weights(const std::string& path) const {
     models::check_gpt_destination(path, model_.config());
     const auto writer = std::make_shared<models::GptWriter>(path, model_);

@@ -1,5 +1,5 @@
-// The data of a run of train_resnet, and how they are prepared for the weights that the run begins
-// with.
+// Opens the data of a run of train_resnet, compares them over ranks, and prepares them for the
+// weights that the run begins with.
 #pragma once
 
 #include "apps/cli/resume.h"
@@ -13,15 +13,16 @@ namespace tessera::apps {
 /// Opens the images of --data. Throws InputError if they cannot be read, or are not square.
 data::ImageData open_data(const ImageTrainOptions& options);
 
-/// Compares the data over ranks. With --verify-data, reads every image, even if there is one rank.
+/// Throws InputError if the ranks' data differ. With --verify-data, reads every image, even if
+/// there is only one rank. Collective.
 void check_data(const dist::World& world, const ImageTrainOptions& options,
                 const data::ImageData& data);
 
 /// Without --image-size, gives the images of a folder the size for which the weights of --init were
-/// trained. Must be called after check_data: if only one rank lacks the file, the sizes differ, and
-/// check_data would report a difference of --data. A missing file is no error here: a resumed run
-/// takes the size from its checkpoint (prepare_data), and a new run reports the missing file later.
-/// Throws InputError if the file is there but cannot be read.
+/// trained. Must be called after check_data. Otherwise, if only one rank lacked the file, the sizes
+/// would differ, and check_data would report a difference of --data. A missing file is not an error
+/// here: a resumed run takes the size from its checkpoint (prepare_data), and a new run reports the
+/// missing file later. Throws InputError if the file is there but cannot be read.
 void take_size_of_init(const ImageTrainOptions& options, data::ImageData& data);
 
 models::ImageSizes sizes_of(const data::ImageData& data);

@@ -12,8 +12,8 @@ set(TESSERA_CUDA_ARCHITECTURES "" CACHE STRING
 set(tessera_least_nvcc 12)    # the first with C++20
 set(tessera_least_nccl 2.19)  # the first with ncclMemAlloc
 
-# Sets `why` to the reason why no CUDA code can be built; empty if it can be. Then sets
-# `architectures` to what it is built for.
+# Sets `why` to the reason why no CUDA code can be built. If CUDA code can be built, sets `why` to
+# an empty text, and `architectures` to the compute capabilities for which the code is compiled.
 function(tessera_find_cuda)
   find_program(TESSERA_NVCC nvcc HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda
     PATH_SUFFIXES bin)

@@ -241,8 +241,8 @@ inline Tensor operator-(float number, const Tensor& x) { return ops::add(ops::ne
 inline Tensor operator*(const Tensor& x, float factor) { return ops::scale(x, factor); }
 inline Tensor operator*(float factor, const Tensor& x) { return ops::scale(x, factor); }
 /// Multiplies x by the rounded reciprocal of the divisor. The last bits of the result can differ
-/// from those of a division. The reciprocal of a divisor below 2.9e-39 is infinite, and the result
-/// is then infinite or NaN.
+/// from those of a division. If |divisor| is below 2.9e-39, the reciprocal is infinite, and the
+/// result is infinite or NaN.
 inline Tensor operator/(const Tensor& x, float divisor) { return ops::scale(x, 1 / divisor); }
 /// Multiplies the reciprocal of x by the number. The reciprocal is first rounded to the dtype of x.
 /// In f16 it is infinite for |x| below 1.5e-5 and has fewer bits for |x| above 16,384.

@@ -24,9 +24,9 @@ struct Setting {
 using Settings = std::vector<Setting>;
 
 /// Throws InputError on every rank if the ranks' settings differ. The error names the first setting
-/// that differs, or says that only the order differs. Ranks have their numbers in `world`, which
-/// may be a group. Every rank sends an 8-byte digest of its settings to every other rank. The
-/// settings themselves are gathered only if the digests differ.
+/// that differs, or says that only the order differs. If `world` is a group, the error numbers the
+/// ranks within the group. Every rank sends an 8-byte digest of its settings to every other rank.
+/// The settings themselves are gathered only if the digests differ.
 ///
 /// Collective; does nothing in a job of one rank. Call check_agreement as soon as the settings are
 /// known, and before train::begin_run. begin_run resets the traffic ledger, so a run's traffic does

@@ -44,7 +44,7 @@ struct sigaction program_handler;  // the program's own handler of SIGTERM
 MPI_Comm ending_ranks = MPI_COMM_NULL;
 MPI_Request all_ended = MPI_REQUEST_NULL;
 bool announced_end = false;
-World* body_world = nullptr;  // the world of run() while run() calls its body
+World* body_world = nullptr;  // the world of run() while the body runs, otherwise null
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 bool mpi_runs() {
@@ -164,9 +164,10 @@ std::string running_step_text() {
 
 // All ranks usually find the same fault in their input, but the user needs only one report. So rank
 // 0 reports its fault immediately and ends the job, while the other ranks sleep. They sleep for
-// 3 s, because on a busy machine it may take more than a second until the job ends. But they must
-// wake up before `comm_timeout_s` is over, or a rank that waits for them would report a timeout. If
-// rank 0 has found no fault, the first rank that wakes up reports its own fault.
+// 3 s, because on a busy machine it may take more than a second until the job ends. But they sleep
+// at most half of `comm_timeout_s`, because a rank that waits for them longer than `comm_timeout_s`
+// reports a timeout. If rank 0 has found no fault, the first rank that wakes up reports its own
+// fault.
 [[noreturn]] void end_with_input_error(const std::string& text, double comm_timeout_s) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();

@@ -29,8 +29,9 @@ struct World {
   int size = 1;
   int local_rank = 0;  // among the ranks of this host
   int local_size = 1;
-  /// Time limit of collectives in seconds; dist::choose_devices sets it. A program may set it
-  /// earlier, because `run` reports bad input of one rank before the other ranks reach the limit.
+  /// Time limit of collectives in seconds; dist::choose_devices sets it. A program that knows the
+  /// limit earlier should set it at once: `run` needs the limit to report bad input of one rank
+  /// before the other ranks time out.
   double comm_timeout_s = default_comm_timeout_s;
   /// Says how the ranks' GPUs or GPU libraries differ; empty if they are equal, or if the ranks
   /// compute on the CPU. If they differ, the same work may give different bits on different ranks.

@@ -127,10 +127,10 @@ class Communicator {
   ///
   /// Before the ranks of a group destroy its communicator, they must call barrier(). Over MPI,
   /// Work::wait() for all their calls is enough. Over NCCL, Work::wait() makes only a stream wait.
-  /// So the destructor waits on the host for these calls, and aborts all other calls. But without a
-  /// barrier, data of these calls may still be on the way to a rank on another host, and the
-  /// destructor drops them. The destructor does not wait if a call has failed, or if an exception
-  /// destroys the communicator.
+  /// So the destructor waits on the host for each call for which Work::wait() was called, and
+  /// aborts all other calls. But when a call has ended on this rank, its data may still be on the
+  /// way to a rank on another host. Without a barrier, the destructor drops these data. The
+  /// destructor does not wait if a call has failed, or if an exception destroys the communicator.
   virtual std::shared_ptr<Communicator> split(int color, int key, const std::string& group) = 0;
 
   /// The device on which allocate() allocates and the ranks compute.

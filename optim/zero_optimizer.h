@@ -101,8 +101,8 @@ class ZeroOptimizer {
   /// lose their values when the optimizer is destroyed. Parameters that are frozen at this time get
   /// neither gradient nor state. Throws as `check` does. Also throws if a parameter already has an
   /// optimizer. If the constructor throws, for instance for lack of memory, the parameters are as
-  /// before. For that, values that they already have keep their memory until the constructor ends.
-  /// Collective.
+  /// before. So the previous memory of parameters that have values is freed only at the end of the
+  /// constructor. Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                 ZeroOptions options = {});
   ~ZeroOptimizer();

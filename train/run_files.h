@@ -47,10 +47,10 @@ std::string first_failure(const std::string& failure, const std::string& later);
 /// Calls `write`, which writes an output. If `write` throws, sets `failure` to
 /// first_failure(failure, the error's text). But a StalledError is thrown to the caller.
 void attempt(std::string& failure, const std::function<void()>& write);
-/// Like attempt, for an output that every rank makes and that may fail on any rank: all ranks get
-/// the error's text, that of the lowest rank that failed. Names the rank unless it is rank 0.
-/// Without this, a failed rank would wait in throw_failure for the others until its time limit.
-/// Collective.
+/// Like attempt, but for an output that every rank makes. If `write` throws on some ranks, all
+/// ranks get the text of the error on the lowest of these ranks, with its number unless it is rank
+/// 0. If the other ranks did not learn of the failure, a failed rank other than 0 would wait for
+/// them in throw_failure until its time limit. Collective.
 void attempt_together(std::string& failure, const dist::World& world,
                       const std::function<void()>& write);
 /// Writes files.trace, if it has a path. Returns `failure`, or the reason if `failure` is empty and

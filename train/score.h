@@ -28,8 +28,9 @@ struct BestEvaluation {
   /// WeightSaveOptions::evaluated. Empty in checkpoints of earlier versions, which did not record
   /// this text.
   std::string evaluated = {};
-  /// digest_of_file of the saved weights. Only rank 0 knows it before it is read from a checkpoint.
-  /// nullopt in checkpoints of earlier versions, which did not record it.
+  /// The digest_of_file of the saved weights. When the weights are saved, only rank 0 sets it, and
+  /// its checkpoint records it. nullopt on other ranks until the checkpoint is read, and in
+  /// checkpoints of earlier versions, which did not record it.
   std::optional<FileDigest> file = std::nullopt;
 
   bool operator==(const BestEvaluation&) const = default;

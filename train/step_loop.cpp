@@ -308,7 +308,8 @@ void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
     try {
       text += "; first at " + first_non_finite([&] { work_.forward(micro); });
     } catch (const std::exception& failure) {
-      // Throws on any rank, and at once, because other ranks may wait for this rank in the forward.
+      // This rank throws at once, even if it is not rank 0, because other ranks may be waiting for
+      // it in the forward.
       fail("{}; the search for the operation failed: {}", text, failure.what());
     }
   }

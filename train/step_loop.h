@@ -53,10 +53,10 @@ struct StepWork {
     /// LoopOptions::weights asks for the best weights. If the score is not finite, the loop only
     /// warns, except after the last step: then train() throws LastEvaluationError instead.
     std::optional<Score> score = std::nullopt;
-    /// If set, called on every rank after the evaluation, and after the loop has saved the weights
-    /// if it is the best so far. An `evaluate` that measures other weights than the trained ones,
-    /// such as averages, leaves them in the model and lets `after` put the trained ones back. The
-    /// best weights are then those that were measured.
+    /// If set, called on every rank after the evaluation. If the evaluation is the best so far, and
+    /// LoopOptions::weights asks for the best weights, they are saved before this call. So if
+    /// `evaluate` measures other weights than the trained ones, such as averages, it should leave
+    /// the measured weights in the model, and `after` should restore the trained ones.
     std::function<void()> after = nullptr;
 
     bool finite() const { return !score || score->valid(); }

@@ -21,8 +21,9 @@ std::string beside(const std::string& path, const std::string& folder) {
 }
 
 // Returns what happened to the best weights if the file at `path` does not have them, otherwise an
-// empty text. The file may be missing or have other weights because --save names another path since
-// the checkpoint was written, or because a later step, which was lost, has replaced the file.
+// empty text. The file may be missing or have other weights if --save now names another path than
+// before the resume. The file may also have other weights if the earlier run replaced it after its
+// last checkpoint.
 std::string fate_of_best(const std::string& path, const BestEvaluation& best) {
   std::error_code error;
   if (!fs::exists(path, error)) return "are missing";

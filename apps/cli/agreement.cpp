@@ -18,7 +18,8 @@ void check_inputs(const dist::World& world, const RunOptions& options, const Res
                   const dist::Settings& data) {
   if (world.size == 1) return;  // no other rank to compare with
   dist::Settings own = data;
-  // A resumed run has the checkpoint's weights. So the file of --init may be gone by then.
+  // A resumed run takes its weights from the checkpoint, so those of --init do not matter. The file
+  // of --init may even be gone, except in train_gpt, which reads the model's sizes from it.
   if (!resumed.found()) {
     own.push_back(train::file_setting("--init", options.init, options.verify_data));
   }

@@ -83,8 +83,8 @@ std::ptrdiff_t levels_below(const fs::path& file, const fs::path& folder) {
 }
 
 // If `file` is below `data`, returns it with the first name below `data` in lower case; otherwise
-// returns `file`. A part of the data set is found in upper and lower case, such as Val, but for a
-// part that does not exist yet, class_parents has only the name in lower case.
+// returns `file`. An output in Val/ would create this folder, and the next run would read it as a
+// part of the data set. But if neither Val nor val exists, class_parents has only val.
 fs::path with_lower_part(const fs::path& file, const fs::path& data) {
   const fs::path relative = file.lexically_relative(data);
   if (relative.empty() || *relative.begin() == "..") return file;

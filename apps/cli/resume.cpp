@@ -35,10 +35,10 @@ const std::set<std::string> not_of_the_run = {
 
 // True for settings that check() compares even if --eval-only is given. With --eval-only, check()
 // compares other settings only if must_agree() is true for them. For instance, SGD must have
-// momentum in both runs or in neither, because --eval-only restores the optimizer's state too. Two
-// rules of check() come before this one. For an imported checkpoint, the settings that the import
-// recorded and the epsilon are compared, and no others. A setting in `recent` that the checkpoint
-// lacks is not compared.
+// momentum in both runs or in neither, because --eval-only restores the optimizer's state too.
+// check() does not call this function for an imported checkpoint, for which it only compares the
+// settings that the import recorded, and the epsilon. Nor does check() call it for a setting in
+// `recent` that the checkpoint lacks, because this setting is not compared.
 bool shapes_weights(const std::string& name) {
   if (name == "model.dropout") return false;  // evaluations are without dropout
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||

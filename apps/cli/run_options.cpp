@@ -135,7 +135,7 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
       ->group(group);
 }
 
-// Refuses the flags of moments that the optimizer does not have, because they would have no effect.
+// Refuses --beta1 and --beta2 for optimizers that do not use them: they would have no effect.
 void check_moments(const GivenRun& given, const std::string& optimizer) {
   if (given.beta1 && optimizer == "adagrad") {
     fail_input("--beta1 is for --optimizer adamw, adam or sgd, not {}", optimizer);

@@ -25,8 +25,8 @@ struct RankRecord {
   Event event = Event::started;
   std::string host = {};
   bool stopped = false;   // for told: true if the rank's program was stopped, as by SIGSTOP
-  int signal = 0;         // for ended: the signal that killed the process, or only a shell's
-                          // program, whose end the shell reports as 128 + signal (set_end); or 0
+  int signal = 0;         // for ended: the signal that killed the process or, if the process was a
+                          // shell, the shell's program (set_end); 0 if there was no such signal
   int code = 0;           // for ended without a signal: the exit code
   bool was_told = false;  // for ended: true if mpirun had told the parent to end, or was gone
   RunStatus status = {};  // for told and ended

@@ -165,8 +165,8 @@ Verdict judge_records(const JobEnd& job) {
         .kind = Verdict::Kind::lost_ranks,
         .lost = {lost(*killed, "was killed by " + signal_name(killed->signal), killed->signal)}};
   }
-  // A rank with bad input may report it later than other ranks report that they timed out while
-  // they waited for this rank.
+  // Bad input is judged before timeouts: a rank with bad input may report it only after other ranks
+  // that waited for this rank have timed out.
   for (const RankRecord& record : job.records) {
     if (record.status.failure == RunFailure::input) return {.why = own_failure(record)};
   }

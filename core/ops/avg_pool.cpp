@@ -48,7 +48,7 @@ Tensor global_avg_pool(const Tensor& x) {
   TESSERA_CHECK(x.rank() == 4 && x.size(1) > 0 && x.size(2) > 0,
                 "global_avg_pool: x has shape {}, expected (N, H, W, C) with H, W > 0", x.shape());
   // avg_pool adds up the pixels one after the other in f32. With a million equal pixels, the
-  // rounding error would reach 1 %. Means over dimensions are summed in f64.
+  // rounding error would reach 1 %. mean() adds up in f64.
   constexpr int64_t max_pixels = 1024;
   if (x.size(1) * x.size(2) > max_pixels) return mean(x, {1, 2});
   const Tensor y = avg_pool(x, {.kernel = {x.size(1), x.size(2)}});

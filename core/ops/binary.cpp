@@ -55,8 +55,9 @@ Tensor record_curved(const char* name, const Tensor& y, const Tensor& a, const T
                      Binary which) {
   const auto backward = [which, a = saved(a), b = saved(b)](const Tensor& dy,
                                                             InputGradients& grads) {
-    // The gradient of mul with respect to one input reads only the other input. All other
-    // operations that are recorded here announce both inputs.
+    // The gradient of mul with respect to one input reads only the other input. For all other
+    // operations that are recorded here, InUse gets both inputs, although div's gradient with
+    // respect to the dividend reads only the divisor.
     const bool crossed = which == Binary::mul;
     const InUse in_backward(
         {grads.wanted(1) || !crossed ? &a : nullptr, grads.wanted(0) || !crossed ? &b : nullptr});
@@ -64,7 +65,7 @@ Tensor record_curved(const char* name, const Tensor& y, const Tensor& a, const T
       give_gradient(grads, input, (input == 0 ? a : b).shape(), dy, [&](const Tensor& dx) {
         const Context context = current_context(dy.device());
         if (crossed) return kernels::binary(context, dx, dy, input == 0 ? b : a, Binary::mul);
-        // The slope 1 / b is infinite for the smallest b, where dy / b can still be finite.
+        // The slope 1 / b is infinite if |b| is below 2.9e-39, but dy / b can still be finite.
         if (which == Binary::div && input == 0) {
           return kernels::binary(context, dx, dy, b, Binary::div);
         }

@@ -78,8 +78,8 @@ float mean_correction(const T* x, int64_t channels, float mean) {
 ///
 /// The mean has the rounding error of `total`. If 1 / rstd is less than 1/1024 of the mean's
 /// magnitude, this error can be visible in the normalized row: for instance, a row of equal
-/// elements would not become zero. So the mean of such a row is corrected. The differences from the
-/// mean are small, so that their sum is accurate.
+/// elements would not become zero. So the mean of such a row is corrected. The correction is
+/// accurate, because the elements' differences from the mean are small.
 template <class T>
 RowStatistics row_statistics(float total, const T* x, int64_t channels, float epsilon) {
   float mean = total / static_cast<float>(channels);

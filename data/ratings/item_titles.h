@@ -25,9 +25,11 @@ namespace tessera::data {
 ///  - for an item without an id,
 ///  - for an id or a title with a control character (is_control_character),
 ///  - for an id that occurs twice.
-/// The message has the file and, if the error is in a line, the line's number. Ids and titles may
-/// have U+0080 to U+009F, because some files have bytes of Windows-1252 there. A terminal may obey
-/// these characters, so programs print them with with_escaped_controls.
+/// The message has the file and, if the error is in a line, the line's number.
+///
+/// Ids and titles may have U+0080 to U+009F. For instance, if a file in Windows-1252 is read as
+/// Latin-1, its quotes and dashes become such characters. A terminal may obey these characters, so
+/// programs print ids and titles with with_escaped_controls.
 std::map<std::string, std::string> read_item_titles(const std::string& path);
 
 }  // namespace tessera::data

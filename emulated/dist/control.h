@@ -8,7 +8,7 @@ void set_nccl_timeout_s(double seconds);
 double nccl_timeout_s();
 
 /// Makes calls on this rank end this many milliseconds after their data have arrived; 0 by default.
-/// The calls of other ranks do not wait for that, as on a network.
+/// The calls of other ranks end as soon as their own data have arrived, as over a network.
 void set_nccl_delay_ms(int milliseconds);
 int nccl_delay_ms();
 

@@ -24,9 +24,9 @@ bool is_gpt_config(const std::string& config_path);
 ///   - a setting asks for something that Gpt does not support.
 GptConfig read_gpt_config(const std::string& config_path);
 
-/// Reads a config.json that may be absent. Returns nullopt if the file does not exist, or has no
-/// member model_type and so may belong to something else. Otherwise reads the file, and throws
-/// InputError, as read_gpt_config does, also for a model_type other than gpt2.
+/// Like read_gpt_config, but returns nullopt if the file does not exist, or if it has no member
+/// model_type and so may not describe a model. Throws InputError as read_gpt_config does, for
+/// instance for a model_type other than gpt2.
 std::optional<GptConfig> find_gpt_config(const std::string& config_path);
 
 /// Returns the text of a config.json that transformers can read.

@@ -57,7 +57,7 @@ bool has_tensor(const nn::SafetensorsReader& file, std::string_view name) {
 // because weights may be divided among several files.
 bool has_part_of_gpt(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
-  // transformers gives these names to files of torch.save. Their content is not read here.
+  // transformers gives these names to weights that it saves by torch.save. Such files are not read.
   if (name.starts_with("pytorch_model") && name.ends_with(".bin")) return true;
   if (path.extension() != ".safetensors") return false;
   try {

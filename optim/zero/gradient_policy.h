@@ -110,8 +110,8 @@ class RingGradients : public GradientPolicy {
   std::vector<int> own_slot_;   // bucket -> index in own_, or -1
 };
 
-/// True if the trained parameters of `partition` use GradientsInSums: on a single rank on the CPU,
-/// if gradients have the dtype of their sums, with ordered reduction and without no_sync.
+/// True if a partition of trained parameters uses GradientsInSums. The conditions are a single rank
+/// on the CPU, gradients with the dtype of their sums, ordered reduction, and no options.no_sync.
 bool gradients_in_sums(const Partition& partition, const dist::Communicator& communicator,
                        const ZeroOptions& options);
 

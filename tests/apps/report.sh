@@ -40,8 +40,9 @@ held = sum(group["state_bytes"] * bucket["shard"]
            for group in layout["groups"] for bucket in group["buckets"])
 state = of("summary")[0]["ranks"][0]["memory"]["optimizer_state"]["peak"]
 assert held == state, (held, state)
-# A single rank writes the gradients of a step's first micro-batch into their sums. With one
-# micro-batch a step, the sums are all the memory that gradients have.
+# With several ranks, gradients have memory beside their sums. A single rank writes the gradients of
+# a step's first micro-batch into their sums. With one micro-batch a step, the sums are then all the
+# memory that gradients have.
 assert not any(group["gradients_in_sums"] for group in layout["groups"])
 one = [json.loads(line) for line in open("one.jsonl")]
 groups = one[0]["layout"]["groups"]

@@ -89,8 +89,9 @@ for step in 30 90; do
 done
 ranks 3 "${many[@]}" --save killed/model.safetensors --checkpoint saved --log killed.jsonl --stage 3
 same_saves killed "killed and gone on with"
-# A resumed run may mark more evaluations as the best: if the run was killed after the file of the
-# best weights was replaced and before the next checkpoint, the best evaluation starts anew.
+# A resumed run may mark more evaluations as the best. If the run was killed after it had replaced
+# the file of the best weights and before the next checkpoint, the file does not have the weights
+# that the last checkpoint records. The next evaluation then counts as the best.
 evals() { grep '"type":"eval"' "$1" | sed 's/,"best":true//'; }
 diff <(evals first.jsonl) <(evals killed.jsonl) || fail "other evals"
 [[ $(best_step killed.jsonl) == "$(best_step first.jsonl)" ]] || fail "another best evaluation"
@@ -118,7 +119,7 @@ measured='measured the loss with --eval-batches 1 on --data'
 grep -q "$measured, but this run measures the loss with --eval-batches 2 on --data" stderr.log ||
   fail "$(cat stderr.log)"
 grep -q '"type":"eval","step":18,.*"best":true' part.jsonl || fail "$(grep eval part.jsonl)"
-# The first evaluation also becomes the best if the file has other weights than the best ones.
+# The first evaluation also becomes the best if other weights replace the file of the best ones.
 rm -r part && mv again part
 cp first/step-000000040/model.safetensors killed/best
 alone "${longer[@]}"
@@ -258,8 +259,8 @@ grep -q "the weights were not written to $work/replaced/model.safetensors\$" std
 for file in rescued.html rescued.csv rescued.json; do [[ -s $file ]] || fail "no $file"; done
 grep -q '"type":"summary"' rescued.jsonl || fail "no summary: $(< rescued.jsonl)"
 
-# Weights of another size appear in the folder of --save during a run. They keep their config.json,
-# and the run's weights are in another folder.
+# During a run, weights of another size are saved in the folder of --save. The run must not replace
+# their config.json, so it must save its own weights in another folder.
 mkdir shared
 "$train_gpt" "${run[@]}" --steps 1000 --eval-every 0 --width 32 --save shared/late.safetensors \
   --lr 0.001 --log shared.jsonl > stdout.log 2> stderr.log < /dev/null &
@@ -338,8 +339,9 @@ grep -q 'the checkpoint of step 2 is skipped, because that of step 1 is' stderr.
 [[ $(grep -c ' is skipped' stderr.log) == 1 ]] || fail "$(cat stderr.log)"
 grep -qE "$skips of the run's checkpoints (was|were) skipped" stderr.log || fail "$(cat stderr.log)"
 ! grep -q wait_ms all.jsonl || fail "a wait for a whole copy: $(cat all.jsonl)"
-# A rank that fails while its thread writes to a slow disk says so at once. If it waited for the
-# thread, the other rank would reach its time limit and report the failed rank as lost.
+# If a rank fails while its thread writes a checkpoint to a slow disk, the rank must report its
+# error at once. If it waited for the thread, the other rank would reach its time limit first, and
+# would report the failed rank as lost.
 failing=("$train_gpt" "${run[@]}" --eval-every 0 --lr 1e30 --warmup 0
   --checkpoint "$work/stuck" --checkpoint-every 1 --comm-timeout 3)
 fails_late '^rank 0: step 2: the loss is not finite' mpirun -n 1 env LD_PRELOAD="$work/faults.so" \

@@ -173,7 +173,7 @@ resized 16 --resume saved/step-000000006 --steps 7 --resume-changed steps,warmup
 must_work "$TESSERA_BIN/checkpoint" import one.safetensors imported --optimizer sgd
 resized 16 --resume imported/step-000000000 --steps 1
 resized 20 --resume imported/step-000000000 --steps 1 --image-size 20
-# A resumed run does not read the file of --init, which may be gone by then.
+# A resumed run does not need the file of --init.
 cp one.safetensors gone.safetensors
 begun=("${run[@]}" --init gone.safetensors --checkpoint begun --checkpoint-every 3)
 alone "${begun[@]}"

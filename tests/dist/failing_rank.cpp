@@ -96,7 +96,7 @@ int train(dist::World& world, const std::string& how, const std::string& gatheri
   if (how == "suspend") world.communicator->set_timeout(4);
   if (how == "linger") world.comm_timeout_s = 0.2;
   // The function is static and on the heap, so that an exception does not destroy the graph. An
-  // abort of NCCL's calls would wait until the graph is destroyed, and the job must end without it.
+  // abort of NCCL's calls would then wait for ever, so the job must end without such an abort.
   static std::function<void()>& gathers = *new std::function<void()>(gather);
   if (gathering == "graph") {
     gather();  // allocations of the first call must not happen during the capture

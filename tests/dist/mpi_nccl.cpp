@@ -23,7 +23,7 @@ using Listener = Catch::TestEventListenerBase;
 #endif
 
 // Skips the program if ranks that share a GPU would connect over NCCL, which refuses them. All
-// ranks of a test program are on one host.
+// ranks of a test program are on one host, so they share GPUs if there are more ranks than GPUs.
 class SharedGpu : public Listener {
  public:
   using Listener::Listener;

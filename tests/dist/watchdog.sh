@@ -54,8 +54,8 @@ run none graph
 [[ $status == 0 ]] || fail "two ranks with a graph ended with $status"
 grep -qE '^all steps finished' "$output" || fail "two ranks with a graph did not finish"
 hangs 'graph of a micro-step' graph
-# On deferred streams, as on a GPU, a stream goes on after an aborted call. So an abort would let
-# rank 0 end step 6. (The variable has no effect on a GPU.)
+# The variable makes emulated streams deferred. As on a GPU, a deferred stream goes on after an
+# aborted call, so an abort would let rank 0 end step 6. On a GPU the variable has no effect.
 TESSERA_EMULATED_STREAMS=2 hangs 'graph of a micro-step' graph
 
 run throw

@@ -1,5 +1,6 @@
 // Tests that a barrier over NCCL waits for a rank on which NCCL's calls end later. A rank that has
-// left the barrier may destroy its communicator, and would drop data that it still has to send.
+// left the barrier may destroy its communicator. If it left before the barrier had ended on another
+// rank, it could drop data that are still on the way to that rank.
 #include <mpi.h>
 
 #include <chrono>
@@ -11,7 +12,7 @@
 namespace tessera::test {
 namespace {
 
-// All ranks of a test are on one host, so that this clock is the same for all of them.
+// All ranks of a test are on one host, so they read the same clock.
 int64_t now_ms() {
   using namespace std::chrono;
   return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();

@@ -253,7 +253,8 @@ TEST_CASE("a constructor that runs out of memory leaves the model as it was", "[
       Joining model;
       Joining untouched;
       if (has_values) {
-        // Another seed than that of the optimizers, so that these are not initial values again.
+        // The seed 7 is not the optimizers' seed, so these values differ from the initial values
+        // that an optimizer would give the parameters.
         nn::materialize(model, {}, 7);
         nn::materialize(untouched, {}, 7);
       }

@@ -71,8 +71,8 @@ std::vector<int64_t> events_of_step(bool refuses) {
 
 TEST_CASE("row-sparse tables: ranks without data do not repeat refused lookups") {
   CHECK(events_of_step(true) == events_of_step(false));
-  // A step has two micro-steps. In both, the first lookup of the last rank is refused. In the
-  // second one, this rank then has no data.
+  // A step has two micro-steps. In both, the first lookup of the last rank is refused. In the first
+  // micro-step this rank then computes its loss. In the second one it then has no data.
   const int64_t ranks = job_world().size;
   const auto trained = [ranks](const dist::World& world, int stage) {
     TableModel model(TableRun{.distinct_users = 3});

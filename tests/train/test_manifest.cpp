@@ -69,7 +69,8 @@ TEST_CASE("a manifest may have the best evaluation so far, and an invalid one is
   CHECK(manifest_text(manifest).find("\"evaluated\"") == std::string::npos);
   manifest.best->evaluated = "ndcg@10 among all 1682 items";
   CHECK(train::parse_manifest("m.json", manifest_text(manifest)).best == manifest.best);
-  // Older manifests also lack size and digest of the file with the best weights.
+  // Older manifests also lack the size and the digest of the file with the best weights. Without
+  // `file`, they are not written here either.
   CHECK(manifest_text(manifest).find("1682 items\"}") != std::string::npos);
   manifest.best->file = {.bytes = 5000, .digest = 0xfedcba9876543210};
   CHECK(train::parse_manifest("m.json", manifest_text(manifest)).best == manifest.best);

@@ -151,7 +151,8 @@ TEST_CASE("files that cannot be opened because too many are open are not bad inp
   using test::failure_with_files;
   CHECK(failure_with_files(0, [&] { RunLog{path}; }) ==
         path + ": cannot be written: Too many open files");
-  // A log that goes on is also read. It must not be taken for an empty one, and be overwritten.
+  // If a run goes on with its log, the log is opened a second time, to be read. If this fails, the
+  // log must not count as empty, because it would then be overwritten.
   CHECK(failure_with_files(1, [&] { RunLog(path, 1); }) ==
         path + ": cannot be read: Too many open files");
   CHECK(failure_with_files(0, [&] { read_log(path, [](const auto&) {}); }) ==

@@ -16,13 +16,13 @@ bool is_log(const std::string& path);
 
 /// Calls `visit` with each line of the log, in order. A last line without a newline is left out.
 /// Throws InputError
-///  - if the file cannot be read, or if its first line is not a header,
+///  - if the file cannot be opened or is not a regular file, or if its first line is not a header,
 ///  - if a line is not a JSON object with a member "type" that is a string,
 ///  - if a loss, gradient norm or learning rate of a step or evaluation is
 ///    neither a number nor null,
 ///  - if `visit` throws an nlohmann::json::exception.
-/// In the last three cases, the message has the number of the line. Throws Error if the file cannot
-/// be read because of the machine (fail_to_open), or if reading fails.
+/// In the last three cases, the message has the number of the line. Throws Error if the machine is
+/// the reason why the file cannot be opened (fail_to_open), or if reading the opened file fails.
 void read_log(const std::string& path,
               const std::function<void(const nlohmann::ordered_json&)>& visit);
 

@@ -67,8 +67,8 @@ class HostGather {
     }
   }
 
-  /// Returns when every rank has called barrier(). Throws StalledError, in which `name` names the
-  /// call, if this has not happened in `timeout_s` seconds.
+  /// Returns when every rank has called barrier(). Throws StalledError if a rank has not called
+  /// barrier() in `timeout_s` seconds. `name` is the name of this call in the error.
   void barrier(const std::string& name, double timeout_s) const {
     MPI_Request request = MPI_REQUEST_NULL;
     TESSERA_MPI(MPI_Ibarrier(comm_, &request));

@@ -24,8 +24,8 @@ struct Watched {
 /// Ends the job on all ranks if the transport has failed, or if one call has been the oldest call
 /// in flight for longer than the timeout. Time in which this process itself is stopped does not
 /// count. Before the job ends, prints an error with the call's name. Does not abort the calls in
-/// flight: an aborted call looks like a finished call, so that the rank would go on with data that
-/// have not arrived, and could log a step or write a checkpoint with them.
+/// flight: an aborted call looks like a finished call. So the rank would go on although data have
+/// not arrived, and could log a step or write a checkpoint with wrong values.
 class Watchdog {
  public:
   explicit Watchdog(Watched watched);

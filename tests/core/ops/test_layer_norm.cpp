@@ -99,8 +99,8 @@ TEST_CASE("layer_norm of rows far from zero", "[layer_norm]") {
   REQUIRE(max_error(run(in).y, reference(in).y) < 2e-3);  // near 1000, f32 values are 6e-5 apart
 }
 
-// In such a row the roundings of a sum do not cancel. On a GPU the sums are shorter, and the mean
-// is not corrected.
+// The rounding errors of a sum of equal values do not cancel. On the CPU, the mean of such a row is
+// corrected (row_statistics). On a GPU it is not: each thread adds up fewer values there.
 TEST_CASE("layer_norm of rows of equal values far from zero", "[layer_norm][cpu]") {
   const auto [channels, value] = GENERATE(table<int64_t, float>(
       {{768, 123.4f}, {768, 1000.1f}, {1000, 1000.1f}, {4096, 123.4f}, {4096, 1000.1f}}));

@@ -36,7 +36,7 @@ TEST_CASE("residual_layer_norm equals add and layer_norm bit by bit", "[residual
   REQUIRE(same_bits(normalized, ops::layer_norm(expected, in[2], in[3])));
 }
 
-// On a GPU the mean of such a row is not corrected.
+// This test is for the CPU, because on a GPU the mean of a row of equal values is not corrected.
 TEST_CASE("residual_layer_norm of a row of equal values far from zero is the bias",
           "[residual_layer_norm][cpu]") {
   auto in = inputs({1, 1000});
