@@ -28,9 +28,10 @@ struct BestEvaluation {
   /// WeightSaveOptions::evaluated. Empty in checkpoints of earlier versions, which did not record
   /// this text.
   std::string evaluated = {};
-  /// The digest_of_file of the saved weights. When the weights are saved, only rank 0 sets it, and
-  /// its checkpoint records it. nullopt on other ranks until the checkpoint is read, and in
-  /// checkpoints of earlier versions, which did not record it.
+  /// The digest_of_file of the saved weights, which covers only 64 blocks of a large file. When the
+  /// weights are saved, only rank 0 sets it, and its checkpoint records it. nullopt on other ranks
+  /// until the checkpoint is read. Also nullopt if the weights are not in one file, and in
+  /// checkpoints of earlier versions: a resume then does not compare the weights.
   std::optional<FileDigest> file = std::nullopt;
 
   bool operator==(const BestEvaluation&) const = default;

@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <exception>
 #include <filesystem>
 #include <utility>
 
 #include <spdlog/spdlog.h>
 
+#include "core/digest.h"
 #include "core/trace.h"
 #include "train/checkpoint/checkpoint.h"
 
@@ -20,15 +22,26 @@ std::string beside(const std::string& path, const std::string& folder) {
   return (file.parent_path() / folder / file.filename()).string();
 }
 
-// Returns what happened to the best weights if the file at `path` does not have them, otherwise an
-// empty text. The file may be missing or have other weights if --save now names another path than
-// before the resume. The file may also have other weights if the earlier run replaced it after its
-// last checkpoint.
+// Returns "missing" if there is no file at `path`, "replaced" if the file does not have the best
+// weights, otherwise an empty text. The file may be missing or replaced if --save now names another
+// path than before the resume. The file is also replaced if a better evaluation came between the
+// last checkpoint and the end of the earlier run.
 std::string fate_of_best(const std::string& path, const BestEvaluation& best) {
   std::error_code error;
-  if (!fs::exists(path, error)) return "are missing";
-  if (best.file && digest_of_file(path) != *best.file) return "were replaced by others";
+  if (!fs::exists(path, error)) return "missing";
+  if (best.file && digest_of_file(path) != *best.file) return "replaced";
   return "";
+}
+
+// Returns nullopt if there is no file at `path` that can be read, so that a resume compares
+// nothing. The save has still succeeded, because a WeightsSink may write any format, for example a
+// folder or a file of another name.
+std::optional<FileDigest> digest_if_file(const std::string& path) {
+  try {
+    return digest_of_file(path);
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -52,11 +65,22 @@ WeightSaves::WeightSaves(WeightSaveOptions options, const dist::World& world,
   const std::string path = best_weights_path(options_.path);
   const std::string fate =
       dist::broadcast_text(*world.communicator, world.rank == 0 ? fate_of_best(path, *best_) : "");
-  if (fate.empty()) return;
-  spdlog::warn(
-      "{}: the best weights so far, of step {}, {}; the next evaluation counts as the best", path,
-      best_->step, fate);
-  best_.reset();
+  if (fate == "missing") {
+    spdlog::warn(
+        "{}: the best weights so far, of step {}, are missing; the next evaluation counts as the "
+        "best",
+        path, best_->step);
+    best_.reset();
+  } else if (fate == "replaced") {
+    // The recorded score remains the one to beat, because the file may have better weights: those
+    // of a later evaluation, which this run repeats. A worse evaluation must not overwrite them.
+    spdlog::warn(
+        "{}: the best weights so far, of step {}, were replaced by others, which stay until an "
+        "evaluation is better",
+        path, best_->step);
+    best_failure_ = fmt::format("the best weights, of step {}, are lost: {} has other weights",
+                                best_->step, path);
+  }
 }
 
 bool WeightSaves::due(int64_t done, bool evaluated) const {
@@ -77,7 +101,7 @@ bool WeightSaves::keep_best(int64_t done, int64_t updates, const std::optional<S
            .value = score->value,
            .tie = score->tie,
            .evaluated = options_.evaluated,
-           .file = world_.rank == 0 ? std::optional(written_) : std::nullopt};
+           .file = world_.rank == 0 ? digest_if_file(path) : std::nullopt};
   return true;
 }
 
@@ -98,12 +122,7 @@ std::string WeightSaves::save(const std::string& path, int64_t updates) {
     std::error_code error;
     fs::create_directories(folder, error);
     if (error) fail("the folder {} cannot be made: {}", folder.string(), error.message());
-    WeightsSink sink = open_(to, updates);
-    sink.commit = [this, to, commit = std::move(sink.commit)] {
-      commit();
-      written_ = digest_of_file(to);
-    };
-    return sink;
+    return open_(to, updates);
   });
 }
 

@@ -7,7 +7,8 @@
 //
 // Each save has a separate folder, because a model may have other files beside its weights. If a
 // save fails, the run continues, with a warning to the user and a line in the log. If no later save
-// of the same kind succeeds, the run ends with an error after its last step.
+// of the same kind succeeds, the run ends with an error after its last step. The same holds if a
+// resumed run finds that the best weights were replaced by others.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,6 @@
 #include <optional>
 #include <string>
 
-#include "core/digest.h"
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
 #include "train/report/run_log.h"
@@ -36,9 +36,11 @@ class WeightSaves {
   using Open = std::function<WeightsSink(const std::string& path, int64_t updates)>;
 
   /// World, optimizer and log must outlive this object. `best` is the best evaluation that the
-  /// resumed checkpoint records, or nullopt. If WeightSaveOptions::best is set, and the file of the
-  /// best weights is missing or has other weights, the recorded evaluation is dropped with a
-  /// warning. Throws on rank 0 if the file cannot be read. Collective.
+  /// resumed checkpoint records, or nullopt. If WeightSaveOptions::best is set, compares the file
+  /// of the best weights with BestEvaluation::file. If the file is missing, warns and drops the
+  /// recorded evaluation. If the file has other weights, warns and keeps the evaluation, so that
+  /// only a better one replaces the file. Until then, failure() says that the weights are lost.
+  /// Throws on rank 0 if the file cannot be read. Collective.
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);
 
@@ -56,7 +58,8 @@ class WeightSaves {
   /// The number of saves, including failed saves.
   int64_t count() const { return count_; }
   /// Returns an error message if the last save by keep_best() or the last save by after_step() has
-  /// failed. Otherwise returns an empty text. All ranks get the same text.
+  /// failed, or if the weights of best() were lost before the resume. Otherwise returns an empty
+  /// text. All ranks get the same text.
   std::string failure() const { return best_failure_.empty() ? step_failure_ : best_failure_; }
 
  private:
@@ -73,9 +76,10 @@ class WeightSaves {
   RunLog& log_;
   Open open_;
   std::optional<BestEvaluation> best_;
-  FileDigest written_;  // on rank 0: the digest of the file that save() has written last
   int64_t count_ = 0;
-  std::string best_failure_;  // set if the last save by keep_best() has failed, else empty
+  // Set if the last save by keep_best() has failed, or if the constructor has found other weights
+  // than those of best_ and no save by keep_best() has succeeded since. Otherwise empty.
+  std::string best_failure_;
   std::string step_failure_;  // set if the last save by after_step() has failed, else empty
 };
 

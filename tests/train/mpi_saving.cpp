@@ -1,7 +1,8 @@
 // Tests saves of weights during a run, and checkpoints with a limit on the bytes that they copy of
 // the training state (CheckpointOptions::staging). At every ZeRO stage, the results must have the
 // same bits as those of a run without saves and checkpoints. Planned bytes must equal measured
-// bytes. The file with the best weights must be the same if the run is interrupted and resumed.
+// bytes. The file with the best weights must be the same if the run is interrupted and resumed, and
+// a resumed run must not overwrite other weights with worse ones.
 #include <signal.h>
 
 #include <cmath>
@@ -39,7 +40,8 @@ struct LoopRun {
   int stage = 2;
   bool frozen = false;  // true: the first layer is frozen
   train::LoopOptions loop = {};
-  std::vector<double> scores = {};  // the scores of the evaluations, one after each step
+  std::vector<double> scores = {};          // the scores of the evaluations, one after each step
+  train::WeightSaves::Open open = nullptr;  // nullptr: opens a safetensors file
 };
 
 train::LoopOptions six_steps() { return {.steps = all_steps, .batch = {.global = 26, .micro = 2}}; }
@@ -49,6 +51,7 @@ struct Outcome {
   bool equal = false;      // true: planned and measured bytes are equal
   int64_t checkpoint = 0;  // planned bytes of the copy of the state that a checkpoint makes
   std::string log;
+  std::string failed_save;  // StepLoop::failed_save after training
 };
 
 template <class Model>
@@ -82,9 +85,11 @@ Outcome run_loop(const LoopRun& given, Model& model, const Training& training,
                           },
                           .open_weights =
                               [&](const std::string& path, int64_t updates) {
+                                if (given.open) return given.open(path, updates);
                                 return train::open_weights(path, model, {.batches = updates});
                               }});
     loop.train();
+    outcome.failed_save = loop.failed_save();
     const optim::Plan plan =
         train::plan_run(train::as_it_went(run, loop.count()),
                         static_cast<const nn::Module&>(model), train::place_of(world));
@@ -215,32 +220,66 @@ TEST_CASE("the best weights are those of the best evaluation, also of a run that
   }
 }
 
-TEST_CASE("a resumed run does not take other weights for those of its best evaluation") {
+TEST_CASE("a resumed run overwrites other weights than its best ones only with better ones") {
+  const dist::World world = job_world();
+  // The evaluation of step 1 is the best before the run is resumed after step 3. Later, only that
+  // of step 5 can be better.
+  for (const double fifth : {4.0, 0.5}) {
+    CAPTURE(fifth);
+    const bool better = fifth < 1;
+    const SharedFolder folder(world);
+    LoopRun run{.stage = 1, .loop = six_steps(), .scores = {1, 2, 3, 5, fifth, 6}};
+    run.loop.eval_every = 1;
+    run.loop.weights = {.path = folder.path() + "/w.safetensors", .best = true};
+    run.loop.checkpoints = {.folder = folder.path() + "/checkpoints"};
+    run.loop.steps = 3;
+    run_gpt(run);
+    const std::string path = train::best_weights_path(run.loop.weights.path);
+    std::string other = read_file(path);
+    REQUIRE_FALSE(other.empty());
+    other.back() ^= 1;
+    world.communicator->barrier();  // every rank has read the file before rank 0 changes it
+    if (world.rank == 0) std::ofstream(path, std::ios::binary) << other;
+    world.communicator->barrier();
+    run.loop.steps = all_steps;
+    const Outcome resumed = run_gpt(run, folder.path() + "/log.jsonl");
+    const auto found = train::find_checkpoint(run.loop.checkpoints.folder, world);
+    REQUIRE(found != nullptr);
+    REQUIRE(found->manifest().best);
+    CHECK(found->manifest().best->step == (better ? 5 : 1));
+    CHECK((read_file(path) == other) == !better);
+    const std::string lost = "the best weights, of step 1, are lost: " + path + " has other";
+    CHECK(resumed.failed_save == (better ? "" : lost + " weights"));
+    if (world.rank == 0) {
+      const size_t marked = resumed.log.find(R"("step":5,"val_loss":1,"best":true)");
+      CHECK((marked != std::string::npos) == better);
+      const char* mark = R"("best":true)";
+      CHECK(resumed.log.find(mark) == resumed.log.rfind(mark));  // no other evaluation has it
+    }
+    world.communicator->barrier();
+  }
+}
+
+TEST_CASE("weights in a folder are saved, and a resume does not compare the best ones") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
   LoopRun run{.stage = 1, .loop = six_steps(), .scores = {1, 2, 3, 5, 4, 6}};
+  run.open = [](const std::string& path, int64_t) -> train::WeightsSink {
+    return {.write = [](const nn::NamedParameter&, std::span<const float>) {},
+            .commit = [path] { fs::create_directories(path); }};
+  };
   run.loop.eval_every = 1;
-  run.loop.weights = {.path = folder.path() + "/w.safetensors", .best = true};
+  run.loop.weights = {.path = folder.path() + "/w", .every = 1, .best = true};
   run.loop.checkpoints = {.folder = folder.path() + "/checkpoints"};
-  run.loop.steps = 3;
-  run_gpt(run);
-  world.communicator->barrier();
-  if (world.rank == 0) {
-    const std::string path = train::best_weights_path(run.loop.weights.path);
-    std::string other = read_file(path);
-    other.back() ^= 1;
-    std::ofstream(path, std::ios::binary) << other;
+  for (const int64_t steps : {int64_t{3}, all_steps}) {
+    CAPTURE(steps);
+    run.loop.steps = steps;
+    CHECK(run_gpt(run).failed_save.empty());
+    const auto found = train::find_checkpoint(run.loop.checkpoints.folder, world);
+    REQUIRE(found != nullptr);
+    CHECK(found->manifest().best == train::BestEvaluation{.step = 1, .value = 1});
+    world.communicator->barrier();
   }
-  world.communicator->barrier();
-  run.loop.steps = all_steps;
-  run_gpt(run);
-  const auto found = train::find_checkpoint(run.loop.checkpoints.folder, world);
-  REQUIRE(found != nullptr);
-  REQUIRE(found->manifest().best);
-  // The evaluation of step 1 has the best score, but its weights are lost. Among the later ones,
-  // step 4 comes first and step 5 is better.
-  CHECK(found->manifest().best->step == 5);
-  world.communicator->barrier();
 }
 
 TEST_CASE("limiting its copy does not change a checkpoint, and the limit holds") {

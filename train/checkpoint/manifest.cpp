@@ -219,6 +219,7 @@ JsonObject best_json(const BestEvaluation& best) {
 
 // "best" is optional, because a run that does not save its best weights has none. Its members
 // "evaluated", "bytes" and "digest" are optional, because earlier versions did not write them.
+// "bytes" and "digest" are also missing if the weights are not in one file.
 std::optional<BestEvaluation> parse_best(const Members& members) {
   if (!members.has("best")) return std::nullopt;
   const Members best(members.member("best"), members.at("best"));
