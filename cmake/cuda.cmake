@@ -55,9 +55,13 @@ function(tessera_find_cuda)
       set(why "the GPUs have compute capability ${old}, expected 8.0 or later" PARENT_SCOPE)
       return()
     elseif(old)
-      message(STATUS "Without CUDA on GPUs of compute capability ${old}, expected 8.0 or later")
+      message(STATUS "Without CUDA on GPUs of compute capability ${old}, expected 8.0 or later; "
+        "hide them from programs with CUDA_VISIBLE_DEVICES")
     endif()
     string(REPLACE "." "" found "${found}")
+  elseif(found MATCHES "(^|;)[5-7][0-9]")
+    set(why "TESSERA_CUDA_ARCHITECTURES is ${found}, expected 80 or later" PARENT_SCOPE)
+    return()
   endif()
   # CUDACXX is set rather than CMAKE_CUDA_COMPILER, because check_language does not try the compiler
   # if CMAKE_CUDA_COMPILER is set.

@@ -17,12 +17,8 @@
 #include "dist/communicator.h"
 
 namespace tessera::dist {
-namespace {
 
-// Returns the time limit of the start in seconds: --comm-timeout or its default, clamped to
-// [least_start_timeout_s, 10^7]. Ignores a malformed value, because the program parses and checks
-// its command line after the start, when the ranks can communicate.
-double timeout_in(int argc, const char* const* argv) {
+double comm_timeout_in(int argc, const char* const* argv) {
   constexpr std::string_view flag = "--comm-timeout";
   double timeout_s = default_comm_timeout_s;
   for (int i = 1; i < argc; ++i) {
@@ -36,14 +32,14 @@ double timeout_in(int argc, const char* const* argv) {
     const bool whole = error == std::errc() && end == text.data() + text.size();
     if (whole && std::isfinite(value) && value > 0) timeout_s = value;
   }
-  constexpr double most_s = 1e7;
-  return std::clamp(timeout_s, least_start_timeout_s, most_s);
+  return timeout_s;
 }
 
-}  // namespace
-
-StartGuard::StartGuard(int argc, const char* const* argv)
-    : thread_([this, timeout_s = timeout_in(argc, argv)] { watch(timeout_s); }) {}
+StartGuard::StartGuard(double comm_timeout_s)
+    : thread_([this, comm_timeout_s] {
+        constexpr double most_s = 1e7;
+        watch(std::clamp(comm_timeout_s, least_start_timeout_s, most_s));
+      }) {}
 
 StartGuard::~StartGuard() {
   {

@@ -127,7 +127,7 @@ void StepLoop::train() {
   } catch (...) {
     // Unwinding would wait until this rank's thread has written its part of a checkpoint. Until
     // then nobody would learn of the error, and the other ranks would wait for this rank.
-    if (checkpoints_ && checkpoints_->writes()) dist::end_failed_body();
+    if (world_.size > 1 && checkpoints_ && checkpoints_->writes_shard()) dist::end_failed_body();
     throw;
   }
   timeline_.end();

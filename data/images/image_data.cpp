@@ -150,6 +150,7 @@ Found find_idx(const Folder& folder) {
   return data;
 }
 
+constexpr int64_t folder_image_size = 224;  // height and width of images of a folder by default
 constexpr std::array<std::string_view, 2> training_names = {"train", "training"};
 constexpr std::array<std::string_view, 3> validation_names = {"val", "valid", "validation"};
 constexpr std::array<std::string_view, 2> test_names = {"test", "testing"};
@@ -301,7 +302,7 @@ ImageData draw(const ImageDataOptions& options) {
 void set_size(ImageData& data, const ImageDataOptions& options) {
   ImageShape& shape = data.transform.shape;
   const bool is_default = options.image_size == 0 && data.transform.resizes;
-  const int64_t size = is_default ? options.folder_size : options.image_size;
+  const int64_t size = is_default ? folder_image_size : options.image_size;
   if (size < 0 || size > most_image_side) {
     fail_input("image size is {}, expected 0 to {}", size, most_image_side);
   }

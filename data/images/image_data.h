@@ -27,8 +27,7 @@ namespace tessera::data {
 
 struct ImageDataOptions {
   std::string path = {};
-  int64_t image_size = 0;     // height and width; 0: folder_size for folders, else the images' own
-  int64_t folder_size = 224;  // height and width of images of folders if image_size is 0
+  int64_t image_size = 0;  // height and width; 0: 224 for folders, else the images' own
   int64_t drawn_training = 10000;
   int64_t drawn_validation = 2000;
 };

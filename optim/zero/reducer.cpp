@@ -241,7 +241,8 @@ void Reducer::skip() {
                 "optimizer: a rank without data in its first micro-batch cannot know in which "
                 "order the other ranks gather parameters at stage 3");
   // A rank that has never had data follows the events of the run that it resumes.
-  knows ? notes_.log.repeat_last() : follow_events();
+  if (!knows) follow_events();
+  if (knows) notes_.log.repeat_last();
   // If this rank had nothing to repeat or to follow above, the backward of the tables begins here.
   // If it has begun above, this second call changes nothing.
   for (Table* const table : tables_) table->begin_backward();

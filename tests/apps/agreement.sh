@@ -82,6 +82,8 @@ differ 'nothing.txt: cannot be opened: No such file or directory (rank 1)' 1 "${
 # The rank with bad input says so before the other rank's time limit is over.
 differ 'nothing.txt: cannot be opened: No such file or directory (rank 1)' \
   1 "${run[@]}" --comm-timeout 2 : 1 "${run[@]}" --comm-timeout 2 --data nothing.txt
+differ '--stage is 7, expected 0, 1, 2 or 3 (rank 1)' 1 "${run[@]}" --comm-timeout 2 : \
+  1 "${run[@]}" --comm-timeout 2 --stage 7
 
 # Ranks run different programs, or different builds of one program.
 differ 'program: rank 0 has train_gpt ' 1 "${run[@]}" : 1 "${images[@]}"

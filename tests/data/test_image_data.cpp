@@ -238,8 +238,8 @@ TEST_CASE("a folder of class folders, with its own validation part") {
   REQUIRE(data.transform.resizes);
   REQUIRE(data::open_image_data({.path = folder.path(""), .image_size = 64}).transform.shape ==
           data::ImageShape{64, 64, 3});
-  REQUIRE(data::open_image_data({.path = folder.path(""), .folder_size = 32}).transform.shape ==
-          data::ImageShape{32, 32, 3});
+  REQUIRE(data::open_image_data({.path = folder.path("")}).transform.shape ==
+          data::ImageShape{224, 224, 3});
   REQUIRE(
       data::open_image_data({.path = folder.path(""), .image_size = 16384}).transform.shape.width ==
       16384);

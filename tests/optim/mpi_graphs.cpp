@@ -200,7 +200,8 @@ TEST_CASE("launched steps as graphs: unsupported runs are refused with the reaso
   };
   refuses("graph: the ranks compute on the CPU", {.communicator = dist::single_communicator()}, {});
   if (on_cpu()) return;
-  const auto staged = dist::staged_communicator(dist::single_communicator(), 0);
+  const auto staged =
+      dist::staged_communicator(dist::single_communicator(), default_device().index);
   refuses("graph: single sends buckets through the host", {.communicator = staged}, {});
   refuses("graph: offload updates on the host", lone_world(),
           {.offload = optim::Offload::optimizer});

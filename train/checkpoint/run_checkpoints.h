@@ -91,15 +91,16 @@ class RunCheckpoints {
   /// The destructor restores the previous handlers. But if SIGUSR1 or SIGUSR2 had none, the process
   /// ignores the signal from then on, so that a late signal does not end a program that still saves
   /// results. The same holds for SIGHUP if a SIGHUP has come. If this rank's thread is writing a
-  /// checkpoint (writes()), the destructor waits for it, which takes long on a slow disk.
+  /// checkpoint, the destructor waits for it, which takes long on a slow disk.
   RunCheckpoints(CheckpointOptions options, const dist::World& world,
                  optim::ZeroOptimizer& optimizer, RunLog& log, CheckpointInfo info);
   ~RunCheckpoints();
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
-  /// True while this rank's thread writes its part of a checkpoint.
-  bool writes() const { return busy_; }
+  /// True while this rank's thread writes its shard of a checkpoint. False while rank 0's thread
+  /// writes the manifest, which is short and makes the checkpoint whole.
+  bool writes_shard() const { return busy_ && phase_ == Phase::shards; }
   /// Returns this rank's notes, to be passed to ZeroOptimizer::set_notes before each step.
   uint8_t notes() const;
   /// True if a checkpoint is due after `done` steps: by the interval, or because at least one rank

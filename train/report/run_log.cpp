@@ -98,6 +98,7 @@ void RunLog::find_kept_lines(int64_t finished) {
     }
     bytes_ += std::ssize(line) + 1;
   }
+  if (file.bad()) fail("{}: reading failed: {}", path_, std::strerror(errno));
   if (bytes_ > 0 && last_step < finished) {
     spdlog::warn("{} ends with step {}, and the run goes on after step {}: the log has a gap",
                  path_, last_step, finished);
