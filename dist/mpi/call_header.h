@@ -56,8 +56,10 @@ int32_t code_of(int64_t bytes, DType dtype);
 
 /// To be called if the header of `peer`, a rank of the channel, differs from the expected header.
 /// Throws an error that names the calls of this rank and of `peer`. If both ranks make the same
-/// call, and disagree only on the length or dtype of the data that one sends to the other, the
-/// error instead names this call and says what is sent and what is expected.
+/// exchange_v, all_gather_v or send_receive, and disagree only on the length or dtype of the data
+/// that one sends to the other, the error instead names this call and says what is sent. If this
+/// rank is the receiver, the error also says what is expected. The sender cannot say this, because
+/// it has only a code of what the receiver expects.
 [[noreturn]] void fail_disagreeing(const Channel& channel, const CallHeaders& headers, int peer);
 
 }  // namespace tessera::dist
