@@ -62,10 +62,11 @@ struct LoggedRun {
 };
 
 // Returns what the log tells about a checkpoint of step `step`. The seed is that of the last header
-// or `resume` line before the checkpoint. A line is before the checkpoint if a step up to `step`
-// follows it, or if it resumes from an earlier step. A line that resumes from `step` itself comes
-// after the checkpoint, and its seed may be new. Invalid lines are skipped, because RunLog removes
-// or refuses them.
+// or `resume` line before the checkpoint. Such a line is before the checkpoint if the line of step
+// `step`, or of an earlier step, comes later in the log. A `resume` line is also before the
+// checkpoint if it resumes from an earlier step than `step`. A line that resumes from `step` itself
+// comes after the checkpoint, and its seed may be new. Invalid lines are skipped, because RunLog
+// removes or refuses them.
 LoggedRun logged_run(const std::string& path, int64_t step) {
   LoggedRun logged;
   std::optional<std::string> seed;

@@ -111,7 +111,8 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
   }
 }
 
-// Removes the hooks, because they capture `this` and would outlive this object.
+// Removes the hooks, which would outlive this object. Two of them capture `this`. By the third one,
+// check_not_optimised() would take a frozen parameter for one that still has an optimizer.
 StagedPartition::~StagedPartition() {
   for (const PlacedParameter& placed : partition_.parameters()) {
     Leaf& leaf = placed.named.parameter.leaf();
@@ -179,7 +180,8 @@ void TrainablePartition::make_policies(const UpdateRule& rule, const ZeroOptions
   if (gradients_in_sums(partition_, *communicator_, options)) {
     gradients_ = std::make_unique<GradientsInSums>(
         partition_, [this, stage = options.stage] { return own_gradients(stage); });
-    // There is only one rank, whose shard is the whole bucket. So nothing is gathered at any stage.
+    // There is only one rank, whose shard is the whole bucket. So the update needs no gather of the
+    // sums, even at stage 0.
     updates_ = std::make_unique<ShardedUpdate>(partition_, rule, std::move(place));
   } else if (options.stage == 0) {
     auto full = std::make_unique<FullGradients>(partition_, *communicator_);
