@@ -351,8 +351,8 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;
   for (const ChangedSetting& changed : changed_settings(run, manifest().run)) {
-    // A change that --resume-changed does not name is ignored. It can only be of a setting that a
-    // resume does not compare, because check() has refused all other changes that are not named.
+    // Ignores changes that --resume-changed does not name. They are of settings that check() does
+    // not compare, such as lr with --eval-only, because check() has refused all others.
     const bool named = std::ranges::find(flags_.changed, changed.name) != flags_.changed.end();
     if (!named || !affects_evaluation(changed.name, run)) continue;
     spdlog::info("{}, so earlier evaluations no longer count as the best", difference(changed));

@@ -133,7 +133,8 @@ TEST_CASE("the formula of a ResNet's memory holds without projections and at ext
   check_all(config, dtype, 2);
   config.sizes = {.side = 1, .channels = 1, .classes = 3};
   check_all(config, dtype, 5);
-  // The logits are larger than everything else, so the peak is in the loss.
+  // The logits are larger than all other activations together. So the peak of activations is in an
+  // operation that holds the logits: the linear layer or the loss.
   config.sizes = {.side = 3, .channels = 1, .classes = 40'000};
   check_all(config, dtype, 2);
 }

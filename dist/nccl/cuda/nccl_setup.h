@@ -1,5 +1,5 @@
-// Creates the two parts of an NcclCommunicator: NCCL's own communicator (ncclComm_t) and a stream.
-// Also asks NCCL whether an ncclComm_t has failed.
+// Creates NCCL's own communicator (ncclComm_t) and the stream for an NcclCommunicator. Also asks
+// NCCL whether an ncclComm_t has failed.
 #pragma once
 
 #include <cuda_runtime.h>
