@@ -34,7 +34,6 @@ namespace {
 
 // Read by the signal handlers; lock-free, because handlers must not take locks.
 std::atomic<int> own_rank{0};
-double early_timeout_s = default_comm_timeout_s;  // --comm-timeout, before the program parses it
 std::atomic<int64_t> running_step{-1};
 std::atomic<int64_t> finished_step{-1};
 std::atomic<bool> said_last_words{false};
@@ -166,9 +165,9 @@ std::string running_step_text() {
 // All ranks usually find the same fault in their input, but the user needs only one report. So rank
 // 0 reports its fault immediately and ends the job, while the other ranks sleep. They sleep for
 // 3 s, because on a busy machine it may take more than a second until the job ends. But they sleep
-// at most half of the time limit, because a rank that waits for them longer than the time limit
-// reports a timeout. `comm_timeout_s` is not yet set if the fault is in the command line. If rank 0
-// has found no fault, the first rank that wakes up reports its own fault.
+// at most half of `comm_timeout_s`, because a rank that waits for them longer than `comm_timeout_s`
+// reports a timeout. If rank 0 has found no fault, the first rank that wakes up reports its own
+// fault.
 [[noreturn]] void end_with_input_error(const std::string& text, double comm_timeout_s) {
   publish_failure(RunFailure::input);
   const std::string step = running_step_text();
@@ -176,8 +175,7 @@ std::string running_step_text() {
     end_job(fmt::format("error: {}{}", text, step.empty() ? "" : " (" + step + ")"), 2);
   }
   said_last_words = true;
-  const double limit_s = std::min(comm_timeout_s, early_timeout_s);
-  std::this_thread::sleep_for(std::chrono::duration<double>(std::min(3.0, limit_s / 2)));
+  std::this_thread::sleep_for(std::chrono::duration<double>(std::min(3.0, comm_timeout_s / 2)));
   end_job(
       fmt::format("error: {} (rank {}{})", text, own_rank.load(), step.empty() ? "" : ", " + step),
       2);
@@ -223,9 +221,11 @@ World init(int& argc, char**& argv) {
   const struct sigaction before = handler_of_sigterm();
   World world;
   if (started_by_launcher()) {
-    early_timeout_s = comm_timeout_in(argc, argv);
-    const StartGuard guard(early_timeout_s);
+    // The program parses its command line later, and may find a fault in it.
+    const double timeout_s = comm_timeout_in(argc, argv);
+    const StartGuard guard(timeout_s);
     world = init_mpi(argc, argv);
+    world.comm_timeout_s = timeout_s;
   } else {
     world.communicator = single_communicator();
   }

@@ -1,4 +1,4 @@
-// What the environment says about the launcher (mpirun, srun) that has started this process.
+// Reads from the environment whether a launcher (mpirun, srun) has started this process.
 #pragma once
 
 namespace tessera::dist {

@@ -43,24 +43,9 @@ void check_setting(const std::string& path, const json& config, const char* key,
   fail_input("{}: {} is {}, but only {} is supported", path, key, json_excerpt(*found), list);
 }
 
-}  // namespace
-
-std::string config_path_beside(const std::string& path) {
-  return (std::filesystem::path(path).parent_path() / "config.json").string();
-}
-
-bool is_gpt_config(const std::string& config_path) {
-  if (!has_name(config_path)) return false;
-  const json config = read_json_file(config_path, limits);
-  return config.is_object() && config.value("model_type", json()) == "gpt2";
-}
-
-GptConfig read_gpt_config(const std::string& config_path) {
-  if (!has_name(config_path)) {
-    fail_input("{}: there is no such file, expected one with the sizes of the weights beside it",
-               config_path);
-  }
-  const json config = read_json_file(config_path, limits);
+// Reads the sizes of a GPT from the parsed content of config.json at `config_path`. Throws as
+// read_gpt_config does.
+GptConfig config_of(const std::string& config_path, const json& config) {
   if (!config.is_object()) fail_input("{}: is not a JSON object", config_path);
   check_setting(config_path, config, "model_type", {"gpt2"});
   check_setting(config_path, config, "activation_function", {"gelu_new", "gelu_pytorch_tanh"});
@@ -85,11 +70,31 @@ GptConfig read_gpt_config(const std::string& config_path) {
   return sizes;
 }
 
+}  // namespace
+
+std::string config_path_beside(const std::string& path) {
+  return (std::filesystem::path(path).parent_path() / "config.json").string();
+}
+
+bool is_gpt_config(const std::string& config_path) {
+  if (!has_name(config_path)) return false;
+  const json config = read_json_file(config_path, limits);
+  return config.is_object() && config.value("model_type", json()) == "gpt2";
+}
+
+GptConfig read_gpt_config(const std::string& config_path) {
+  if (!has_name(config_path)) {
+    fail_input("{}: there is no such file, expected one with the sizes of the weights beside it",
+               config_path);
+  }
+  return config_of(config_path, read_json_file(config_path, limits));
+}
+
 std::optional<GptConfig> find_gpt_config(const std::string& config_path) {
   if (!has_name(config_path)) return std::nullopt;
   const json config = read_json_file(config_path, limits);
   if (!config.is_object() || !config.contains("model_type")) return std::nullopt;
-  return read_gpt_config(config_path);
+  return config_of(config_path, config);
 }
 
 std::string gpt_config_text(const GptConfig& config) {

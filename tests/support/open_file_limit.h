@@ -3,32 +3,27 @@
 #pragma once
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <string>
 
 #include "core/error.h"
+#include "tests/support/resource_limit.h"
 
 namespace tessera::test {
 
-class OpenFileLimit {
+class OpenFileLimit : public ResourceLimit {
  public:
-  explicit OpenFileLimit(int spare) {
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    // A new file gets the lowest free descriptor, and descriptors must be below the limit.
-    const int lowest = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    ::close(lowest);
-    const rlimit limit{.rlim_cur = static_cast<rlim_t>(lowest + spare),
-                       .rlim_max = before_.rlim_max};
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-  }
-  ~OpenFileLimit() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  OpenFileLimit(const OpenFileLimit&) = delete;
-  OpenFileLimit& operator=(const OpenFileLimit&) = delete;
+  explicit OpenFileLimit(int spare)
+      : ResourceLimit(RLIMIT_NOFILE, static_cast<rlim_t>(lowest_free() + spare)) {}
 
  private:
-  rlimit before_{};
+  // A new file gets the lowest free descriptor, and descriptors must be below the limit.
+  static int lowest_free() {
+    const int lowest = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ::close(lowest);
+    return lowest;
+  }
 };
 
 /// Runs `body`, which can open only `spare` files. Returns the message of the Error that it throws.
