@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains a small GPT with ZeRO-2 on Tessera's own sources: installs what is missing, builds, runs.
-# Arguments go to train_gpt and override the flags below; TESSERA_RANKS is the number of ranks.
+# Arguments go to train_gpt and override the flags below, but flags in a file of --config do not.
+# TESSERA_RANKS is the number of ranks (default: 2).
 # CUDA code is compiled if the machine has a GPU, nvcc and NCCL, or with TESSERA_CUDA=ON.
 # With TESSERA_DEPS=FOLDER nothing is installed; see scripts/bundle_dependencies.sh.
 set -euo pipefail

@@ -41,8 +41,8 @@ GenerateCommandLine parse_generate_command_line(int argc, const char* const* arg
                  "Text to continue, for models with a vocabulary of 256, whose tokens are bytes "
                  "(default: a line break)");
   app.add_option("--prompt-tokens", options.prompt_tokens,
-                 "Tokens to continue, such as 1,2,3 (default: the end-of-text token of GPT-2's "
-                 "vocabulary; for other vocabularies than 256 0)")
+                 "Tokens to continue, such as 1,2,3 (default: the end-of-text token for GPT-2's "
+                 "vocabulary, a line break for a vocabulary of 256, 0 for any other)")
       ->list(',');
   app.add_option("--tokens", options.sample.tokens, "How many tokens to generate")
       ->capture_default_str();

@@ -27,7 +27,7 @@ std::vector<std::string> words(const std::string& text) {
 // `own` has the words before the --, or all words if there is no --. Refuses a word that is neither
 // a flag nor a flag's value, such as a program. Otherwise relaunch would take the program's flags
 // for its own. A flag's value is the next word, unless the flag's own word has the value, as in
-// --ranks=4 or -n4.
+// --ranks=4. A word such as -n4 has its value too, but Flags::parse refuses it later.
 void check_program_place(std::span<const char* const> own) {
   bool is_value = true;  // the first word is the name relaunch
   for (const std::string_view word : own) {

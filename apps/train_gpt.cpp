@@ -1,7 +1,10 @@
 // Trains a GPT with ZeRO on any number of ranks.
 //
 //   train_gpt --data shakespeare.txt                          one rank
-//   mpirun -n 4 train_gpt --data shakespeare.txt --stage 2    four ranks, the same loss bits
+//   mpirun -n 4 train_gpt --data shakespeare.txt --stage 2    four ranks
+//
+// On CPUs, with the same --threads and the default --reduction, the losses have the same bits on
+// any number of ranks and at any stage. docs/determinism.md also has the conditions on GPUs.
 //
 // This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables
 // of memory and traffic, sample. Every rank runs all code that reads the model, because at stage 3
@@ -99,7 +102,7 @@ std::string use_table_of(const train::Manifest& manifest, const std::string& fol
 //   --tune on          the algorithms that are the fastest in measurements
 //   --tune off         cuBLASLt's first proposals
 //
-// For an imported checkpoint, --tune decides, because no run wrote the checkpoint.
+// The second case does not apply to an imported checkpoint, because no run wrote the checkpoint.
 void choose_algorithms(const TrainOptions& options, const Resumed& resumed, dist::World& world) {
   if (!options.tuned.empty() || world.communicator->device().is_cpu()) return;
   if (resumed.found() && resumed.manifest().imported.empty()) {

@@ -211,7 +211,7 @@ void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine
 }
 
 // The rates were chosen on MovieLens 100K (bench/README.md). With 5e-3, neumf ranks best after half
-// of the epochs and then overfits, so neumf has a lower rate.
+// of the epochs and then overfits, so neumf has a lower rate for ranking.
 float default_learning_rate(const RecommenderTrainOptions& options) {
   if (options.optimizer == "sgd") return 0.1f;
   if (options.optimizer == "adagrad") return 5e-2f;

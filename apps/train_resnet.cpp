@@ -1,7 +1,10 @@
 // Trains a classifier of images with ZeRO on any number of ranks.
 //
 //   train_resnet                                              one rank, synthetic pictures
-//   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four ranks, the same loss bits
+//   mpirun -n 4 train_resnet --data cifar-10-batches-bin      four ranks, images of CIFAR-10
+//
+// On CPUs, with the same --threads, the default --reduction and no --sync-bn, the losses have the
+// same bits on any number of ranks (docs/determinism.md).
 //
 // This file only connects the parts: options -> data, model, optimizer -> steps -> weights, tables
 // of memory and traffic.

@@ -151,8 +151,8 @@ void add_machine(Flags& app, Given& given) {
                  "Bytes per second that a rank sends within its node (default: as --bandwidth)")
       ->group(group);
   app.add_option("--memory-bandwidth", given.memory_bandwidth,
-                 "Bytes per second that the optimizer update of a rank moves in memory (default: "
-                 "the update takes no time)")
+                 "Bytes per second that a rank moves in memory, in the update and in element-wise "
+                 "work (default: moving memory takes no time)")
       ->group(group);
   app.add_flag("--shared-cores", given.shared_cores,
                "The ranks have no spare cores, so communication takes time from computing")

@@ -8,7 +8,7 @@
     disk       the same on --disk; also the save against dd with 2 writers and as many bytes in all
     training   what an asynchronous checkpoint every 20 steps adds to a step of micro on 2 ranks
     restart    time from a kill of all ranks to the next finished step of nano
-    relaunch   time from the kill of one of three ranks to the next step that the other two finish
+    relaunch   time from the kill of one of three ranks to the next step, which two new ranks finish
 
 memory and disk measure blocking saves of GPT-2 124M with AdamW's moments by 2 ranks. On --disk,
 Tessera, PyTorch and dd flush their files. Each question prints rows of a table. The programs that a

@@ -6,8 +6,8 @@
 //   bench_gpt_step --precision bf16 --recompute
 //   bench_gpt_step --device cuda --preset gpt2 --context 1024 --batch 64 --precision bf16
 //
-// --batch is the number of sequences in a micro-batch. With several ranks, each rank has its own
-// micro-batch.
+// --batch is the number of sequences in a micro-batch. A step has one micro-batch for each rank,
+// unless --micro-batches gives another number.
 //
 // Prints one JSON object with:
 //

@@ -8,13 +8,14 @@ Each benchmark answers one question, such as kernels or gpt2:
     bench/gpu.py --smoke --device cpu    # tiny sizes without a GPU, to try this script
 
 Each process measures its own times and prints medians; timed work ends with waiting for the device
-(bench/kernels.cpp, bench/gpt_step.cpp, bench/resnet_step.cpp, and the peers of the same names). The
-peer is PyTorch with torch.compile, fused AdamW and its FLASH_ATTENTION backend. --python none
-leaves the peer out. --peer-only compares the peer with Tessera's figures that an earlier call left
-in --out, and measures Tessera only if these figures are missing. For gpt2 and resnet, Tessera also
-trains from the peer's initial weights, even with --peer-only, so that losses can be compared.
-Tessera's figures are printed before the peer begins. Exit code 77 means that all the questions
-were skipped, because the build lacks what they need.
+(bench/kernels.cpp, bench/resnet_step.cpp, and the peers). Only bench_gpt_step waits for a step
+after it has launched the next one, as train_gpt does. The peer is PyTorch with torch.compile, fused
+AdamW and its FLASH_ATTENTION backend. --python none leaves the peer out. --peer-only compares the
+peer with Tessera's figures that an earlier call left in --out, and measures Tessera only if these
+figures are missing. For gpt2 and resnet, Tessera also trains from the peer's initial weights, even
+with --peer-only, so that losses can be compared. Tessera's figures are printed before the peer
+begins. Exit code 77 means that all the questions were skipped, because the build lacks what they
+need.
 """
 import argparse
 import json
@@ -45,9 +46,9 @@ def smi(field):
 def batch_to_fill(args, preset):
     """Return the largest batch, a power of two, that fills at most 3/4 of the card's memory.
 
-    --batch overrides this batch, and --smoke takes 2. Activations and logits are counted: in bf16 a
-    token's activations take about 34 bytes a channel and layer, and its logits 10 bytes a
-    vocabulary entry.
+    The batch is at least 1. --batch overrides this batch, and --smoke takes 2. Activations and
+    logits are counted: in bf16 a token's activations take about 34 bytes a channel and layer, and
+    its logits 10 bytes a vocabulary entry.
     """
     if args.batch or args.smoke:
         return args.batch or 2
@@ -345,7 +346,7 @@ def main():
     parser.add_argument("questions", nargs="*", metavar="QUESTION")
     parser.add_argument("--bin", type=pathlib.Path, default=compare.ROOT / "build/gpu/bin")
     parser.add_argument("--out", type=pathlib.Path,
-                        help="a folder that keeps rates between questions")
+                        help="a folder that keeps Tessera's figures between questions")
     parser.add_argument("--python", default="python3", help="an interpreter with torch, or none")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--batch", type=int,

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds Tessera for this machine's GPU, measures it beside PyTorch (the peer), runs its tests on
-# the GPU, and checks it with compute-sanitizer. Writes a table to paste into bench/README.md. Each
-# call ends within ten minutes, and reuses the build of earlier calls. A call that runs out of time
-# keeps the results so far.
+# the GPU, and checks it with compute-sanitizer. Writes a table to paste into bench/README.md. By
+# default, each call ends within ten minutes. It reuses the build of earlier calls. A call that runs
+# out of time keeps the results so far.
 #
 #   bench/gpu.sh                         means --build --measure kernels gpt2, and --peer none
 #                                        unless TESSERA_PYTHON is set

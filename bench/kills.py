@@ -9,10 +9,10 @@ number of ranks, the stage, the size of buckets, and whether checkpoints are asy
 these may change the result. SIGKILL goes to a rank, to all ranks or to mpirun, after a random time,
 so that kills hit the start, steps, saves and the end.
 
-After every kill `checkpoint verify` must find all checkpoints whole. If there was a checkpoint
-before the kill, there must be one after it. The digest of a finished run must equal that of an
-undisturbed run. Once the number of kills has reached --kills, no further run is begun. Prints a
-JSON line of figures at the end; exits with 1 at the first failed check.
+After every kill `checkpoint verify` must find all checkpoints whole. If there was a checkpoint when
+the killed job started, there must be one after the kill. The digest of a finished run must equal
+that of an undisturbed run. Once the number of kills has reached --kills, no further run is begun.
+Prints a JSON line of figures at the end; exits with 1 at the first failed check.
 """
 
 import argparse

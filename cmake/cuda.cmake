@@ -2,8 +2,8 @@
 #   TESSERA_CUDA       AUTO (by nvcc if nvcc and NCCL are found, and they and the machine's GPUs are
 #                      new enough), ON (an error if not), OFF
 #   TESSERA_EMULATED   compile the .cu files as host C++ against the headers in emulated/include
-# Sets tessera_cuda to nvcc, emulated or OFF, and tessera_cuda_libraries to the libraries that CUDA
-# code is linked to (none in a build without nvcc).
+# Sets tessera_cuda to nvcc, emulated or OFF, and tessera_cuda_libraries to the libraries that all
+# CUDA code is linked to (none in a build without nvcc). dist/ is also linked to NCCL.
 set(TESSERA_CUDA AUTO CACHE STRING "Build for CUDA: AUTO, ON or OFF")
 set_property(CACHE TESSERA_CUDA PROPERTY STRINGS AUTO ON OFF)
 option(TESSERA_EMULATED "Compile the CUDA code for the CPU, to test it without a GPU" OFF)

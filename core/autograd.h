@@ -4,9 +4,11 @@
 // The node's closure computes the gradients of the inputs from the gradients of the outputs.
 //
 //   Tensor gelu(const Tensor& x) {
+//     const InUse in_use({&x});
 //     Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());
 //     kernels::gelu_forward(current_context(x.device()), y, x);
 //     return record("gelu", y, {x}, [x = saved(x)](const Tensor& dy, InputGradients& grads) {
+//       const InUse in_backward({&x});
 //       kernels::gelu_backward(current_context(x.device()), grads.destination(0), dy, x);
 //     });
 //   }
@@ -18,8 +20,8 @@
 //  - A gradient given to InputGradients::pass may share memory with other tensors. Autograd adds to
 //    the gradient in place only if no other tensor uses this memory.
 //  - The first contribution to a parameter's gradient is written straight into the buffer that the
-//    parameter's Leaf provides. The buffer of a row-sparse table (see Leaf::look_up) begins as
-//    zeros, and the first contribution is added to the zeros.
+//    parameter's Leaf provides. In the buffer of a row-sparse table (see Leaf::look_up), the
+//    looked-up rows begin as zeros, and the first contribution is added to the zeros.
 //  - Each later contribution of the same backward is added to the buffer with one addition per
 //    element. Either the kernel adds in place (accumulating_destination), or the kernel computes
 //    the complete contribution in scratch memory, and autograd then adds it.
@@ -48,7 +50,7 @@ namespace tessera {
 
 /// The rows of a table that an operation reads.
 struct TableRows {
-  Tensor values;   // (R, C): the whole table, or a copy of the rows that a micro-batch looks up
+  Tensor values;   // (R, C): the whole table, or a buffer that begins with the looked-up rows
   Tensor indices;  // the row in `values` for each index given to the operation
 };
 
@@ -65,7 +67,8 @@ struct Leaf {
   /// Called before an operation reads the parameter's value, in forward or in backward. Not called
   /// for gradients that do not need the value, such as those of an embedding's table or of a bias.
   std::function<void()> about_to_be_used;
-  /// Called when an operation has finished reading the value: once per call of about_to_be_used.
+  /// Called when an operation has finished reading the value: once per call of about_to_be_used
+  /// that did not throw.
   std::function<void()> no_longer_used;
   /// Returns the memory for the gradient of this micro-batch. Called before the first contribution
   /// to the gradient is written. Without this hook autograd allocates a tensor.
@@ -78,7 +81,8 @@ struct Leaf {
   /// default updates only these rows. An operation that looks up rows calls `look_up`, not
   /// about_to_be_used. In forward and in backward, the operation reads only the returned rows. The
   /// result is valid until the micro-batch's backward has ended. For a row-sparse table,
-  /// `gradient_buffer` returns zeros of shape (looked-up rows of the micro-batch, C).
+  /// `gradient_buffer` returns a tensor with the shape of TableRows::values, and with zeros in the
+  /// looked-up rows of the micro-batch. Its other rows have no meaning.
   ///
   /// If may_be_differentiated() is false, the lookup belongs to an evaluation. The lookup then does
   /// not count as one of the micro-batch, and its result is valid until the next update.
@@ -131,7 +135,7 @@ class InputGradients {
   bool wanted(int input) const { return node_.inputs[static_cast<size_t>(input)].wanted(); }
 
   /// Returns memory of the input's shape, which the closure must overwrite completely. For a
-  /// row-sparse table, the shape is that of the looked-up rows. Throws if the gradient of the input
+  /// row-sparse table, the shape is that of TableRows::values. Throws if the gradient of the input
   /// is not wanted.
   Tensor destination(int input);
 
@@ -210,9 +214,9 @@ void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor>
 void record(const char* name, std::span<Tensor> outputs, std::initializer_list<Tensor> inputs,
             MultiBackward backward);
 
-/// While the object lives, collects inputs of all operations on this thread, recorded or not.
-/// Collects only trainable parameters and tensors with history, each once. Collects nothing while a
-/// later collector lives.
+/// While the object lives, collects inputs of all operations on this thread except comparisons,
+/// recorded or not. Collects only trainable parameters and tensors with history, each once.
+/// Collects nothing while a later collector lives.
 class InputCollector {
  public:
   InputCollector();
@@ -229,8 +233,8 @@ class InputCollector {
 };
 
 /// Makes every operation on this thread, recorded or not, call `observer` with each of its outputs.
-/// Comparisons are the only exception. nullptr ends the calls. Used to find the operation that
-/// first computes a wrong value.
+/// The exceptions are comparisons, and the mean and variance of batch_norm. nullptr ends the calls.
+/// Used to find the operation that first computes a wrong value.
 using OutputObserver = std::function<void(const char* operation, const Tensor& output,
                                           std::span<const Tensor> inputs)>;
 void observe_outputs(OutputObserver observer);

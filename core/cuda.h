@@ -67,7 +67,8 @@ void* copy_stream(int index);
 class Event {
  public:
   explicit Event(int index);
-  /// Makes the calling thread's current stream wait for the point. The host does not wait.
+  /// Makes the calling thread's current stream on the same device wait for the point. The host does
+  /// not wait.
   void wait() const;
   /// The host waits until the device has reached the point. Throws as cuda::synchronize does.
   void synchronize() const;
@@ -93,8 +94,8 @@ void free(int index, void* data, void* stream, const MemoryLedger* captured);
 void release_cached_memory(int index);
 
 /// Allocates pinned host memory, so that the host need not wait for copies between this memory and
-/// a device. Returns nullptr if there is not enough memory. free_pinned waits for the device,
-/// because copies may be in flight.
+/// a device. Returns nullptr if there is not enough memory. free_pinned waits for the calling
+/// thread's device (use_device), because copies may be in flight.
 void* allocate_pinned(int64_t bytes);
 void free_pinned(void* data);
 

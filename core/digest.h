@@ -27,8 +27,8 @@ struct FileDigest {
 };
 
 /// Digests 64 blocks of 4 KiB, evenly spread from the beginning of a file to its end. Digests the
-/// whole file if `whole` is true, or if the file has at most 256 KiB. Throws InputError if the file
-/// cannot be opened or is not a regular file. Throws Error if reading fails.
+/// whole file if `whole` is true, or if the file has at most 256 KiB. Throws as InputFile does
+/// (core/text/input_file.h).
 FileDigest digest_of_file(const std::string& path, bool whole = false);
 
 }  // namespace tessera

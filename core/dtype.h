@@ -2,8 +2,8 @@
 // bytes are i32, i64 or u8.
 //
 // A kernel is a template over its storage type T. The kernel reads with `float(x)`, computes in f32
-// and writes with `rounded<T>(value)`. `visit_float` picks T from a tensor's dtype. `visit_float`
-// has the only list of the types that kernels support.
+// (some sums in f64) and writes with `rounded<T>(value)`. `visit_float` picks T from a tensor's
+// dtype. `visit_float` has the only list of the types that kernels support.
 #pragma once
 
 #include <cstddef>

@@ -36,7 +36,8 @@ class Heap {
   int64_t peak_held_bytes() const;
   /// The bound on held_bytes(): 1.25 times the peak bytes of all blocks, plus a huge page (2 MiB).
   /// If the constructor's `unit` is less than a page, held_bytes() may exceed the bound by free
-  /// parts of pages, which cannot be handed back.
+  /// parts of pages, which cannot be handed back. It may also exceed the bound if the system
+  /// refuses to unmap pages.
   int64_t most_held_bytes() const;
 
  private:

@@ -8,7 +8,8 @@
 // odd numbers, cuBLASLt may also round the product before it adds the bias or the previous c. The
 // bits of a product depend on
 //   - its sizes, strides and dtypes,
-//   - on the CPU, the number of threads, the kind of CPU and the version of oneDNN,
+//   - on the CPU, the number of threads, the kind of CPU, and the version and settings of oneDNN
+//     (core/cpu/onednn_version.h),
 //   - on CUDA, the alignments of its addresses, the version of cuBLASLt, the kind of GPU, and the
 //     table of tuned algorithms (core/product_tuning.h).
 #pragma once
@@ -56,8 +57,7 @@ struct ProductArgs {
 // product_workspace_bytes: returns how many bytes of workspace the next multiply(context, args)
 // needs at most. Sizes must be above 0. No memory is accessed, so addresses may be null. A null
 // bias means that there is no bias. On CUDA the result depends on the alignments of the addresses,
-// and a null address counts as a multiple of 256 bytes. Throws as multiply does, and if the
-// context's device does not exist.
+// and a null address counts as a multiple of 256 bytes. Throws as multiply does.
 #define TESSERA_PRODUCT                                           \
   void multiply(const Context& context, const ProductArgs& args); \
   int64_t product_workspace_bytes(const Context& context, const ProductArgs& args);

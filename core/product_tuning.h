@@ -1,7 +1,8 @@
 // Chooses the cuBLASLt algorithm of each product on CUDA. If a table of measurements names an
 // algorithm for a product, the product uses this algorithm. Other products use the first proposal
 // of cuBLASLt's heuristic. The program `tune` makes the measurements and writes the table, and
-// `train_gpt --tuned` reads the table. In a build without CUDA every call throws.
+// `train_gpt --tuned` reads the table. A new run of train_gpt without --tuned makes the
+// measurements itself, unless --tune is off. In a build without CUDA every call throws.
 #pragma once
 
 #include <array>

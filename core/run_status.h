@@ -23,14 +23,16 @@ enum class RunFailure : int32_t {
   none,
   input,    // bad input: the same command fails again
   error,    // any other error that the process reported, such as a loss that is not finite
-  stalled,  // a collective made no progress for --comm-timeout
+  stalled,  // a collective or the start of MPI reached its time limit (see --comm-timeout)
 };
 
 struct RunStatus {
   int64_t finished_steps = 0;  // counted from the run's first start, not from a restart
   RunFailure failure = RunFailure::none;
-  std::vector<int> absent = {};  // the first 64 of the ranks that a stalled collective waited for
-  bool waits = false;            // true while the process waits for other ranks in a collective
+  /// The first 64 of the ranks that a stalled collective waited for. Empty if they are not known.
+  std::vector<int> absent = {};
+  /// True while a call over MPI waits for other ranks, after its first 50 ms of waiting.
+  bool waits = false;
 };
 
 /// These functions publish to the file that this process has inherited. Without such a file they do

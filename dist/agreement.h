@@ -3,7 +3,7 @@
 //
 //   dist::check_agreement(world, {{"--seed", "1"}, {"--lr", "0.001"}});
 //
-// This call ends the job if the ranks' settings differ:
+// In the body of dist::run, this call ends the job if the ranks' settings differ:
 //
 //   error: --seed: rank 0 has 1, rank 2 has 7; all ranks of a job must have the same value
 #pragma once

@@ -80,7 +80,7 @@ struct Call {
     return {bucket, group, station};
   }
   /// Returns the station (see trace::Station) that the trace records with this call: `exchange` if
-  /// the call exchanges gradients, else `none`.
+  /// `purpose` is Traffic::gradients, else `none`.
   trace::Station station() const {
     return purpose == Traffic::gradients ? trace::Station::exchange : trace::Station::none;
   }
@@ -136,8 +136,8 @@ class Communicator {
   /// The device on which allocate() allocates and the ranks compute.
   virtual Device device() const { return {}; }
 
-  /// Allocates memory of device() that the transport can use directly. Over NCCL, an allocation
-  /// takes milliseconds, so allocate only long-lived buffers in this way.
+  /// Allocates memory of device(). Over NCCL, the transport can use this memory directly, but an
+  /// allocation takes milliseconds, so allocate only long-lived buffers in this way.
   virtual std::shared_ptr<Storage> allocate(int64_t bytes, Category category) = 0;
 
   /// Moves the data of an ordered reduction. Sends piece r of `input` to rank r, and passes the
@@ -243,7 +243,7 @@ class Communicator {
 
 /// Creates the communicator of a job of one rank, whose buffers are on `device`. On the CPU, the
 /// work of a call is done when the call returns. On CUDA, the work has then been launched in the
-/// caller's stream.
+/// caller's stream, and barrier() does not wait for the work.
 std::shared_ptr<Communicator> single_communicator(Device device = {});
 
 /// Creates the communicator over MPI_COMM_WORLD (MPI must be initialised with MPI_THREAD_MULTIPLE).
@@ -271,8 +271,8 @@ struct NcclOptions {
   /// The job ends if one call has been the oldest unfinished call for longer than this time. The
   /// time limit for connecting the ranks is the same, but at least 10 s.
   double timeout_s = default_comm_timeout_s;
-  /// A rank's staging memory has one chunk for each rank of the job. This is the size of a chunk in
-  /// bytes, a multiple of 256 * 8; 0: a default that depends on the number of ranks.
+  /// A rank's staging memory has one chunk for each rank of the communicator. This is the size of a
+  /// chunk in bytes, a multiple of 256 * 8; 0: a default that depends on the number of ranks.
   int64_t chunk_bytes = 0;
   // Bounds on the number of thread blocks (CTAs) of an NCCL kernel. The blocks take SMs from
   // compute kernels.
@@ -283,7 +283,8 @@ struct NcclOptions {
 /// Creates the communicator over NCCL, for memory of the CUDA device `device`. Connects all ranks
 /// of MPI_COMM_WORLD, each with a GPU of its own, or this rank alone if MPI is not initialised.
 /// Collective. Throws in a build without CUDA.
-///  - Every call is launched on the communicator's stream, which has high priority.
+///  - Every call but all_gather_host is launched on the communicator's stream, which has high
+///    priority.
 ///  - `receive` and the body of run() are called on the caller's thread at once. Their launches go
 ///    to the communicator's stream.
 ///  - Work::wait() makes the caller's current stream wait, not the host. To read a result on the

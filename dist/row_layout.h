@@ -18,8 +18,8 @@ namespace tessera::dist {
 class RowLayout {
  public:
   /// A table of `rows` rows of `width` elements. Each range ends after a multiple of
-  /// `multiple` rows or at the table's end. `multiple` must be divisible by row_multiple(width).
-  /// Throws if an argument is not positive, or if `rows` or `width` is 2^31 or more.
+  /// `multiple` rows or at the table's end. Throws if an argument is not positive, if `rows` or
+  /// `width` is 2^31 or more, or if `multiple` is not divisible by row_multiple(width).
   RowLayout(int64_t rows, int64_t width, int64_t ranks, int64_t multiple);
 
   int64_t rows() const { return rows_; }

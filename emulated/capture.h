@@ -47,7 +47,7 @@ CapturedPoint point_of(cudaStream_t stream);
 /// Orders the stream's next captured work after the point. If only the point belongs to a capture,
 /// the stream joins this capture. Does nothing if neither the stream nor the point belongs to a
 /// capture. Returns an error if the stream is captured and the point does not belong to the same
-/// capture.
+/// capture, if the point's capture has ended, or if the null stream would join a capture.
 cudaError_t wait_for_point(cudaStream_t stream, const CapturedPoint& point);
 
 /// Record nodes that allocate and free memory of the graph.

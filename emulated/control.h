@@ -21,8 +21,9 @@ uint64_t order_seed();
 
 /// Sets the seed of deferred streams (emulated/deferred.h); with seed 0, streams are not deferred.
 /// Deferred work runs at the latest when the host waits for it or when it has been queued for
-/// `patience_ms`. This call first waits for all deferred work and clears any failure of that work.
-/// No other thread may use CUDA during this call.
+/// `patience_ms`. This call first waits for all deferred work. If deferred work has failed, this
+/// call instead discards the work that is left, and clears the failure. No other thread may use
+/// CUDA during this call.
 void set_stream_seed(uint64_t seed, int patience_ms = 20);
 
 /// Sets the number of devices, 0 to 64. -1 stands for the number in the environment variable
@@ -56,7 +57,8 @@ std::vector<NvtxRange> take_nvtx_ranges();
 
 /// While on, counts the operations that are given to streams outside of captures: kernels,
 /// products, convolutions, copies, fills, host functions and graphs. Each counts as one. Calls of
-/// NCCL count only while streams are deferred.
+/// NCCL count only while streams are deferred; the calls of a group on one communicator count as
+/// one.
 void count_launches(bool on);
 /// Returns the counts so far and clears them. The keys are the NVTX ranges that were open on the
 /// launching thread, from the outermost on: "backward/linear".

@@ -22,8 +22,9 @@ struct Packed {
   int64_t stride;
 };
 
-/// Computes sums = a (rows, terms) b (terms, columns). If `rotation` is not 0, each sum begins at a
-/// later term than the first. After the last term, the sum adds the terms that it has skipped.
+/// Computes sums = a (rows, terms) b (terms, columns). If `rotation` is not 0 and there are at
+/// least two terms, each sum begins at a later term than the first. After the last term, the sum
+/// adds the terms that it has skipped.
 void sum_tile(Tile& sums, Packed a, Packed b, int64_t rows, int64_t columns, int64_t terms,
               uint32_t rotation);
 

@@ -2,9 +2,10 @@
 // on a thread of the emulator, at the latest when the host waits for the work or when the work has
 // been queued for a while.
 //
-// The order between streams is fixed only by events and by the null stream's implicit waits. Where
-// they leave the order open, a seed decides which stream runs next. So code that lacks a
-// synchronisation gives a different result with some seed. Seeds:
+// The order between streams is fixed only by events, by the null stream's implicit waits, and by
+// NCCL: outside of captures, the calls of one communicator run in the order in which they were made
+// (emulated/dist/nccl.cpp). Where these leave the order open, a seed decides which stream runs
+// next. So code that lacks a synchronisation gives a different result with some seed. Seeds:
 //   0      streams are not deferred: a call does all of its work (the default)
 //   odd    a wait or query of the host runs only the work that it needs
 //   even   a wait or query of the host also runs work of other streams, in a random order
@@ -12,7 +13,7 @@
 // set_stream_seed (emulated/control.h) changes the seed.
 //
 // A failure of deferred work is sticky, as in CUDA: all later calls that queue work or wait return
-// the failure.
+// the failure, until set_stream_seed clears it. cudaEventRecord alone returns success.
 #pragma once
 
 #include <chrono>
@@ -51,14 +52,14 @@ SharedPoint point_behind(cudaStream_t stream);
 /// Makes later work of the stream wait for the point.
 cudaError_t defer_behind(cudaStream_t stream, const SharedPoint& point);
 
-/// True if the work before a point, or all work of a stream, is done. If it is not done, the
-/// emulator runs some of this work in the background, as a GPU would between two queries. `when`
-/// receives the time at which the point was passed.
+/// True if the work before a point, or all work of a stream, is done, or if deferred work has
+/// failed. Otherwise the emulator runs some of this work in the background, as a GPU would between
+/// two queries. If the point was passed, `when` receives the time at which it was passed.
 bool passed(const SharedPoint& point, std::chrono::steady_clock::time_point* when = nullptr);
 bool is_idle(cudaStream_t stream);
 
 /// Make the host wait for a point, for a stream's work so far, or for the work of all streams of a
-/// device. Return the failure of deferred work, if any.
+/// device. If deferred work fails or has failed, return the failure without waiting further.
 cudaError_t wait_for(const SharedPoint& point);
 cudaError_t wait_for_stream(cudaStream_t stream);
 cudaError_t wait_for_device(int device);

@@ -170,8 +170,8 @@ cudaError_t allocate(void** pointer, size_t bytes, Space space) {
   });
 }
 
-/// Waits until the device has finished all its work, then frees memory, as cudaFree and
-/// cudaFreeHost do.
+/// Waits until the device has finished all its work or has failed, then frees memory, as cudaFree
+/// and cudaFreeHost do.
 cudaError_t release(const char* call, void* pointer, Space space, Space or_space) {
   Block block{};
   const auto error = memory().release(call, pointer, space, or_space, block);

@@ -1,6 +1,6 @@
 // A Parameter has a shape, a dtype and an initialiser, but at first no memory. An optimizer or, for
-// inference, `materialize` allocates the memory. So a model can be larger than the memory of one
-// process.
+// inference, `materialize` or `load_weights` allocates the memory. So a model can be larger than
+// the memory of one process.
 #pragma once
 
 #include <cstdint>

@@ -23,8 +23,9 @@ struct RunningStatistics {
   Tensor variance;  // f32 (C), unbiased
   float momentum;   // running = (1 - momentum) * running + momentum * new
 
-  /// In training, receives the mean and the unbiased variance, f32 (C), of each micro-batch.
-  /// Without this hook, observe() updates the running statistics at once.
+  /// In training, receives the mean and the unbiased variance, f32 (C), of each micro-batch or, if
+  /// `parts` describes several parts, of the whole batch. Without this hook, observe() updates the
+  /// running statistics at once.
   std::function<void(const Tensor& mean, const Tensor& variance)> observed;
   /// Returns true if the norm is in evaluation mode and its parameters are frozen. The norm then
   /// uses the running statistics and does not change them, even if other parts of the model are
@@ -41,7 +42,7 @@ struct RunningStatistics {
   void attach(const std::shared_ptr<Storage>& storage, int64_t offset_bytes);
   /// Sets mean to 0 and variance to 1.
   void reset();
-  /// Passes the statistics of one micro-batch to `observed`. Without this hook, updates `mean` and
+  /// Passes the statistics of one forward to `observed`. Without this hook, updates `mean` and
   /// `variance`, and throws if they have no memory.
   void observe(const Tensor& batch_mean, const Tensor& batch_variance);
 };

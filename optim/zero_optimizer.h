@@ -60,12 +60,13 @@ class [[nodiscard]] LaunchedStep {
   /// Waits for the step's loss and norm if they are not on the host yet. May be called once.
   ///
   /// If the loss or gradient of a step is not finite, the step changes no weight. With loss scaling
-  /// the report says that the step was skipped. Without loss scaling, get() throws NonFiniteError.
-  /// If the next step was launched before that error was thrown, the next step changes no weight
-  /// either, and its get() throws too.
+  /// the report says that the step was skipped, unless the loss scale is 1: then launch_step() has
+  /// thrown Error. Without loss scaling, get() throws NonFiniteError. If the next step was launched
+  /// before that error was thrown, the next step changes no weight either, and its get() throws
+  /// too.
   StepReport get();
 
-  /// True if get() would return at once. The result may differ between ranks.
+  /// True if get() would not wait. The result may differ between ranks.
   bool ready() const;
   /// True if get() may have to wait for a GPU. False on the CPU. Also false with loss scaling or
   /// offload, because launch_step() then waits. The result is the same on every rank.
@@ -86,7 +87,8 @@ class [[nodiscard]] LaunchedStep {
 
 class ZeroOptimizer {
  public:
-  /// Checks the options before anything is allocated or written. Throws InputError for
+  /// Checks the options before anything is allocated or written. Only options.loss_scaling is left
+  /// to the constructor. Throws InputError for
   ///  - an invalid stage, bucket size, clip or grad_shard,
   ///  - ordered reduction on ranks with different GPUs or GPU libraries,
   ///  - options.graph, if other options, the parameters or the communicator rule out CUDA graphs.
@@ -100,9 +102,9 @@ class ZeroOptimizer {
   /// sets hooks on all parameters. The model must outlive the optimizer. At stage 3 the parameters
   /// lose their values when the optimizer is destroyed. Parameters that are frozen at this time get
   /// neither gradient nor state. Throws as `check` does. Also throws if a parameter already has an
-  /// optimizer. If the constructor throws, for instance for lack of memory, the parameters are as
-  /// before. So the previous memory of parameters that have values is freed only at the end of the
-  /// constructor. Collective.
+  /// optimizer, and for an invalid options.loss_scaling. If the constructor throws, for instance
+  /// for lack of memory, the parameters are as before. So the previous memory of parameters that
+  /// have values is freed only at the end of the constructor. Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                 ZeroOptions options = {});
   ~ZeroOptimizer();
@@ -184,10 +186,11 @@ class ZeroOptimizer {
 
   /// Fetches the rows of a row-sparse table that this rank's next micro-batch will look up, while
   /// the current micro-batch computes. At stage 3 the owners send the rows. Every rank must call
-  /// prefetch within a micro-batch, before the micro-batch's backward; `indices` (i32) may be
-  /// empty. The next micro-batch may then look up only these rows. If the step's update comes
-  /// before the next micro-batch, the rows are fetched after the update. Throws if the parameter is
-  /// not a row-sparse table, or if a lookup of `indices` would throw. Collective.
+  /// prefetch within a micro-batch, once for the table and before the micro-batch's backward;
+  /// `indices` (i32) may be empty. The next micro-batch may then look up only these rows. If the
+  /// step's update comes before the next micro-batch, the rows are fetched after the update. Throws
+  /// if the parameter is not a row-sparse table, or if a lookup of `indices` would throw.
+  /// Collective.
   void prefetch(const nn::Parameter& table, const Tensor& indices);
   /// Calls prefetch with the table of a module such as nn::Embedding.
   template <class Embedding>
@@ -209,11 +212,11 @@ class ZeroOptimizer {
   StepReport step(int64_t step, const Batch& batch,
                   const std::function<Tensor(const MicroBatch&)>& loss);
 
-  /// Sets bits that this rank sends to all ranks in the current step, without an additional
-  /// message. Between two steps, and after this step's gradient() or gradient_norms(), sets bits
-  /// for the next step. LaunchedStep::notes returns the bits that any rank has set. With these
-  /// bits, all ranks learn of an event that only one rank has noticed, such as a signal or a
-  /// finished file.
+  /// Sets the bits that this rank sends to all ranks in the current step, without an additional
+  /// message. Between two steps, and after this step's gradient() or gradient_norms(), sets the
+  /// bits of the next step. A later call for the same step replaces the bits. LaunchedStep::notes
+  /// returns the bits that any rank has set. With these bits, all ranks learn of an event that only
+  /// one rank has noticed, such as a signal or a finished file.
   void set_notes(uint8_t notes);
 
   /// Returns a parameter's gradient of the step's mean loss, before clipping, in f32 and whole on
@@ -245,8 +248,9 @@ class ZeroOptimizer {
   void synchronize();
 
   /// Calls `body` on every rank with the whole values of each parameter in f32; for trained 16-bit
-  /// parameters these are the master weights. Holds one gathered bucket or one whole row-sparse
-  /// table at a time. The traffic counts as dist::Traffic::saves. Collective.
+  /// parameters these are the master weights. Leaves out parameters without elements. Holds one
+  /// gathered bucket or one whole row-sparse table at a time. The traffic counts as
+  /// dist::Traffic::saves. Collective.
   void for_each_parameter(
       const std::function<void(const nn::NamedParameter&, std::span<const float>)>& body);
   /// Sets every parameter, and asks `source` only for the values that this rank holds. By default
@@ -276,7 +280,8 @@ class ZeroOptimizer {
   /// and the job should end.
   void restore_state(const StateSource& source);
 
-  /// Returns this rank's shards of the parameters' optimizer state, by parameter name.
+  /// Returns the optimizer state that this rank holds, by parameter name: at stage 0 the state of
+  /// whole parameters, at other stages this rank's shards.
   StateByName state() const;
   /// Gathers the optimizer state of whole parameters on rank `root`. Returns an empty map on the
   /// other ranks. Collective.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs the installed libraries that Tessera needs into one folder: Open MPI, oneDNN, Catch2, CLI11,
 # fmt, spdlog, nlohmann json, xxHash, libjpeg, libpng and zlib. Compilers and build tools are not
-# packed. The folder may be copied anywhere.
+# packed. The folder may be copied to any path without spaces and colons.
 #
 #   scripts/bundle_dependencies.sh FOLDER    on Debian or Ubuntu; installs what is missing
 #   TESSERA_DEPS=FOLDER ./run.sh             on a machine without a package archive

@@ -40,8 +40,9 @@ void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions
             const std::function<void(int32_t)>& emit);
 
 /// Returns the token that serves as the prompt if the user gives none. If `bytes` is true, this
-/// token is the line end. If `bytes` is false, this token is GPT-2's end-of-text. If the model's
-/// vocabulary lacks the token, returns token 0.
+/// token is the line end, or token 0 if the model's vocabulary lacks the line end. If `bytes` is
+/// false, this token is GPT-2's end-of-text if the vocabulary has exactly 50,257 tokens, as GPT-2's
+/// has, and token 0 otherwise.
 int32_t default_prompt(const models::GptConfig& config, bool bytes);
 
 /// Returns the text of a new token. If `bytes` is true, the text is the byte with the token's

@@ -74,7 +74,7 @@ struct StepWork {
   dist::Settings bits = {};
   /// The metadata for files of the model's weights. The loop only stores the metadata in
   /// checkpoints. When export_weights makes a weights file from a checkpoint, it adds the metadata
-  /// to the file.
+  /// to the file or, for a GPT, makes config.json from the metadata.
   std::map<std::string, std::string> weights = {};
 };
 
@@ -92,20 +92,24 @@ class LastEvaluationError : public Error {
 class StepLoop {
  public:
   /// World, optimizer and log must outlive the loop. Throws if `work` lacks a function that the
-  /// options require, or if the options have fewer steps than are done (LoopOptions::first_step).
+  /// options require, if the options have fewer steps than are done (LoopOptions::first_step), or
+  /// if checkpoints and the saves of WeightSaveOptions::every would be in the same folder. Also
+  /// throws as the constructors of RunCheckpoints and WeightSaves do. Collective.
   StepLoop(const LoopOptions& options, const dist::World& world, optim::ZeroOptimizer& optimizer,
            RunLog& log, StepWork work);
   StepLoop(const StepLoop&) = delete;
   StepLoop& operator=(const StepLoop&) = delete;
 
-  /// Runs the steps from first_step on, until the last one or until a signal ends the run after a
-  /// step. Writes the last checkpoint if checkpoints are wanted. Collective. Throws on all ranks:
+  /// Runs the steps from first_step on. If checkpoints are wanted, a signal may end the run before
+  /// its last step (run_checkpoints.h), and the last checkpoint is written at the end. Collective.
+  /// Throws on all ranks:
   ///  - LastCheckpointError if this checkpoint cannot be written;
   ///  - otherwise LastEvaluationError if the score after the last step is not finite.
   /// After these two errors the caller can still save the weights. Any other error ends the whole
   /// job, for example if a function of StepWork throws, or if a loss or gradient is not finite and
-  /// losses are not scaled. If this rank's thread is writing a checkpoint when the error occurs,
-  /// train() itself ends the job (dist::end_failed_body), because unwinding waits for the thread.
+  /// losses are not scaled. If the job has several ranks, and this rank's thread is writing its
+  /// shard of a checkpoint when the error occurs, train() itself ends the job
+  /// (dist::end_failed_body), because unwinding waits for the thread.
   void train();
   /// Returns what was counted since first_step: logged steps, among them the skipped ones; saves;
   /// and how many rows of row-sparse tables were looked up, sent and updated.

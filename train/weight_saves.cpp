@@ -33,9 +33,9 @@ std::string fate_of_best(const std::string& path, const BestEvaluation& best) {
   return "";
 }
 
-// Returns nullopt if there is no file at `path` that can be read, so that a resume compares
-// nothing. The save has still succeeded, because a WeightsSink may write any format, for example a
-// folder or a file of another name.
+// Returns nullopt if there is no file at `path` that can be read, so that a resume only checks
+// whether `path` exists. The save has still succeeded, because a WeightsSink may write any format,
+// for example a folder or a file of another name.
 std::optional<FileDigest> digest_if_file(const std::string& path) {
   try {
     return digest_of_file(path);

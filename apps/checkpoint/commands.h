@@ -32,7 +32,8 @@ std::string plain(const std::string& text);
 /// out.
 int inspect_checkpoints(const CheckpointToolOptions& options);
 /// Throws Error, not InputError, if a checkpoint is not whole or cannot be read: the exit code is
-/// then 1, not 2. A checkpoint that a run removes meanwhile does not count as damaged.
+/// then 1, not 2. In a folder of checkpoints, one that a run removes meanwhile does not count as
+/// damaged.
 int verify_checkpoints(const CheckpointToolOptions& options);
 /// Returns 0 if all tensors are equal, else 1.
 int diff_checkpoints(const CheckpointToolOptions& options);

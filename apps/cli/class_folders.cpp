@@ -55,9 +55,9 @@ std::vector<ReadFolder> folders_read(const std::string& data,
   std::vector<ReadFolder> folders;
   for (const std::string& parent : class_parents) {
     // A file directly in `data` is accepted, because only the folders of `data` are read. A file
-    // directly in a part of the data set, such as val/, is refused. If val/ does not exist yet,
-    // writing the file would create val/, and the next run would look for validation images there.
-    // The rule is the same if val/ exists.
+    // directly in a part of the data set, such as val/, is refused. If val/ does not exist yet, an
+    // output that makes its folder, such as --checkpoint, would create val/, and the next run would
+    // look for validation images there. The rule is the same for all outputs, and if val/ exists.
     folders.push_back({future_name(parent), parent == data ? 2 : 1, parent});
     std::error_code error;
     if (!fs::is_directory(parent, error)) continue;
@@ -83,8 +83,9 @@ std::ptrdiff_t levels_below(const fs::path& file, const fs::path& folder) {
 }
 
 // If `file` is below `data`, returns it with the first name below `data` in lower case; otherwise
-// returns `file`. An output in Val/ would create this folder, and the next run would read it as a
-// part of the data set. But if neither Val nor val exists, class_parents has only val.
+// returns `file`. `--checkpoint DATA/Val`, for instance, would create the folder Val, and the next
+// run would read it as a part of the data set. But if neither Val nor val exists, class_parents has
+// only val.
 fs::path with_lower_part(const fs::path& file, const fs::path& data) {
   const fs::path relative = file.lexically_relative(data);
   if (relative.empty() || *relative.begin() == "..") return file;

@@ -109,7 +109,7 @@ void check_program(const std::string& path, const nlohmann::json& header, const 
 
 // Refuses the log of a run that did not write the checkpoint. Such a log has another seed than the
 // checkpoint, or has another digest for the checkpoint's step. An imported checkpoint was written
-// by no run, so any log is accepted for it.
+// by no run, so this function accepts any log for it.
 void check_same_run(const std::string& path, const Resumed& resumed) {
   const train::Manifest& manifest = resumed.manifest();
   if (!manifest.imported.empty()) return;

@@ -31,7 +31,8 @@ struct ModelOptions {
 void add_model_options(Flags& app, ModelOptions& options);
 /// Returns the name of the preset; "nano" if none was given.
 std::string preset_of(const ModelOptions& options);
-/// Returns the model's sizes. Throws InputError, naming the flags, if the sizes are invalid.
+/// Returns the model's sizes. Throws InputError if the sizes are invalid. The message names the
+/// flags, unless with_sizes_of has set the sizes.
 models::GptConfig model_config(const ModelOptions& options);
 /// Returns what --help says about the defaults of GPT training. Where a default depends on the
 /// preset, its text has the value of each preset.

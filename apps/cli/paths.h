@@ -47,8 +47,9 @@ std::filesystem::path future_name(const std::string& path);
 ///   - an output is "-", which does not stand for standard output here;
 ///   - an output is the file that standard output or standard error is redirected to;
 ///   - an output is a checkpoint or in a checkpoint, which the output would damage;
-///   - an output is the lock of a folder of checkpoints, or has the name of an unfinished
-///     checkpoint, or is where --checkpoint may write a checkpoint;
+///   - an output is the lock of a folder of checkpoints;
+///   - an output, or a folder that contains it, has the name of an unfinished checkpoint, or is
+///     where --checkpoint may write a checkpoint;
 ///   - a save during the run would replace an input, a data file in an input folder, or another
 ///     output;
 ///   - an output has the path of a folder in which a save during the run is written;

@@ -65,9 +65,9 @@ class Resumed {
   /// folder of --checkpoint (train::claim_folder). An evaluation does not claim the folder, because
   /// another run may be training in it.
   ///
-  /// Throws InputError in these cases:
+  /// Throws InputError in these cases, and as find_checkpoint and open_checkpoint do:
   ///
-  ///   - The folder to claim is not the same for all ranks.
+  ///   - The folder to claim is not the same for all ranks, or cannot be claimed.
   ///   - Ranks find different checkpoints, for instance in folders that are not shared.
   ///   - --eval-only is given with --resume latest, and there is no checkpoint.
   ///   - --resume never or --resume DIR is given without --eval-only, and the folder of

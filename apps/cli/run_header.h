@@ -11,7 +11,7 @@
 
 namespace tessera::apps {
 
-/// Returns the first members of the header: program, version and data.
+/// Returns the first members of the header: type, program, version and data.
 JsonObject header_begin(const char* program, const RunOptions& options);
 /// Adds the other members that all applications share: devices, distribution, training and files.
 void add_run(JsonObject& header, const RunOptions& options, const dist::World& world);

@@ -131,7 +131,7 @@ void add_output(Flags& app, GivenRun& given, RunOptions& options, const RunFlags
       ->compare(Compared::nothing)
       ->group(group);
   app.add_flag("--plan", options.plan,
-               "Print the planned memory and traffic of the run, for any number of ranks, and end")
+               "Print the planned memory and traffic for several numbers of ranks, and end")
       ->group(group);
 }
 

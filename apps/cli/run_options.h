@@ -101,8 +101,8 @@ struct RunFlags {
   float clip = 0;         // default of --clip
   DefaultTexts defaults = {};
 };
-/// Adds --verify-data and the flags of the groups "Training", "Distribution", "Memory", "Output"
-/// and "Checkpoints".
+/// Adds --verify-data and the shared flags of the groups "Training", "Distribution", "Memory",
+/// "Output" and "Checkpoints".
 void add_run_options(Flags& app, GivenRun& given, RunOptions& options, const RunFlags& flags);
 
 /// Fills in the seed and the path of the log (imply_log in log_file.h). fill_run does this too. A

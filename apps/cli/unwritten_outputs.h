@@ -29,8 +29,9 @@ enum class Left {
   nothing,
 };
 
-/// Returns what the run has to do. If the checkpoint already has all steps, stops handling the
-/// signals that ask for checkpoints, and warns of given flags whose output will not be written:
+/// Returns what the run has to do. With --eval-only, does nothing else. Otherwise, if the
+/// checkpoint already has all steps, stops handling the signals that ask for checkpoints, and warns
+/// of given flags whose output will not be written:
 ///
 ///   - --report, --csv, --tensorboard, --trace, --save-every, --save-best, and `others`, which are
 ///     further given flags that ask for output, such as "--sample" of train_gpt;

@@ -3,7 +3,7 @@
 // the end of a command override those of a script. Two cases differ:
 //   - A flag whose value is a std::vector collects the values of all its occurrences, unless list()
 //     was called for it.
-//   - A value that may be given by position or by name must not be given both ways.
+//   - A single value that may be given by position or by name must not be given both ways.
 // apps/cli/repeated_inputs.h warns if an input such as --data is given several times. CLI11 splits
 // the arguments and writes the help. In apps, only flags.cpp includes CLI11, because CLI11 takes
 // seconds to compile.
@@ -14,7 +14,7 @@
 //   const std::string text = app.parse(argc, argv);       // if not empty: print it and exit
 //   dist::check_agreement(world, app.settings());         // in programs with ranks
 //
-// Values are never rounded or clamped: a text that is not a valid value is refused
+// Values are never clamped: a text that is not a valid value is refused
 // (apps/console/flag_value.h).
 #pragma once
 

@@ -22,7 +22,7 @@ void say(const std::string& text);
 /// Starts `command`, which is mpirun with its arguments, and waits for its end. Forwards the ranks'
 /// standard error to that of this process. Once all ranks have started, forwards SIGTERM and
 /// SIGUSR2 to them as SIGUSR2, and SIGUSR1 unchanged. Throws InputError if the command cannot be
-/// started.
+/// executed.
 JobEnd run_one_job(const std::vector<std::string>& command, int ranks, SignalQueue& signals,
                    Asked& asked);
 

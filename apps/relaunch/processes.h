@@ -39,7 +39,8 @@ struct StartOptions {
   bool own_group = false;  // true: signals to this process's group do not reach the child
   int error_output = -1;   // descriptor for the child's standard error; negative: inherited
 };
-/// Starts a command, which is looked up in PATH. Throws InputError if it cannot be started.
+/// Starts a command, which is looked up in PATH. Throws InputError if it cannot be executed, and
+/// Error if the system cannot make a process.
 pid_t start_process(const std::vector<std::string>& command, const SignalQueue& signals,
                     const StartOptions& options);
 

@@ -92,7 +92,7 @@ int64_t steps_of(const JobEnd& job) {
   return steps;
 }
 
-// Returns the ranks that reported nothing after their start. Returns no ranks if all are silent.
+// Returns the ranks that reported their start at most. Returns no ranks if no rank reported more.
 std::vector<LostRank> silent_ranks(const JobEnd& job) {
   std::set<int> heard;
   for (const RankRecord& record : job.records) {

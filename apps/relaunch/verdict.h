@@ -61,7 +61,7 @@ struct Verdict {
 ///
 ///   killed    A signal ended the rank before mpirun told the rank to end.
 ///   stopped   A signal such as SIGSTOP had stopped the rank when mpirun told the rank to end.
-///   silent    The rank reported nothing after its start, but another rank did.
+///   silent    The rank reported its start at most, but another rank reported more.
 ///   absent    Another rank timed out while it waited for this rank, and this rank probably caused
 ///             the timeout (absent_ranks in verdict.cpp).
 ///

@@ -5,7 +5,9 @@ import re
 
 
 def before_torch(threads, keep_memory=True):
-    """Set variables that OpenMP and OpenBLAS read when they are loaded. Call before `import torch`.
+    """Set OpenMP's number of threads and remove OpenBLAS's variables. Call before `import torch`.
+
+    Both libraries read their variables when they are loaded.
 
     `keep_memory` tells malloc to reuse large blocks instead of returning them to the system: fresh
     pages cost more than AdamW's arithmetic. PyTorch's tuning guide uses jemalloc for this purpose.

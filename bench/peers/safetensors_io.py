@@ -31,8 +31,8 @@ def read(path):
 def write(path, tensors, metadata=None):
     """Write `tensors`, a dict from names to arrays, or to functions that return arrays.
 
-    Each function is called twice, for the header and for the data, so that only one of the
-    functions' arrays exists at a time.
+    Each function is called twice, for the header and for the data, so that the functions' arrays
+    need not all exist at the same time.
     """
     header, offset = {}, 0
     if metadata:

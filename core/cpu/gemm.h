@@ -1,9 +1,9 @@
 // Matrix products on the CPU, with options that CUDA does not have: the number of threads and the
 // memory to work in. core/product.h has the interface of both devices.
 //
-// A product's bits depend on its sizes, strides and threads, never on its addresses. bf16 operands
-// are passed to oneDNN unchanged if the CPU has bf16 instructions. Otherwise they are converted to
-// f32 first. f16 operands are always converted to f32 first.
+// On one machine, a product's bits depend on its sizes, strides, dtypes and threads, never on its
+// addresses. bf16 operands are passed to oneDNN unchanged if the CPU has bf16 instructions.
+// Otherwise they are converted to f32 first. f16 operands are always converted to f32 first.
 #pragma once
 
 #include <cstdint>

@@ -198,8 +198,8 @@ struct QueryBlocks {
 /// Tiles of the kernel of dk and dv. The rows of the products are keys, so that p^T and ds^T are
 /// already laid out as operands of the next products. A warp has 32 keys if D is 64, but only 16 if
 /// D is 128, because dk and dv of a key are then twice as large. A thread block loads 64 queries at
-/// a time. A warp processes only `step` of these queries at a time, so that p^T, ds^T, dk and dv
-/// fit into registers.
+/// a time. A warp processes `step` of these queries at a time (32 if D is 64, all 64 if D is 128),
+/// so that p^T, ds^T, dk and dv fit into registers.
 template <class T, int D>
 struct KeyShape {
   static constexpr int M = D == 64 ? 2 : 1;

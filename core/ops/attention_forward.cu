@@ -26,8 +26,8 @@ struct ForwardShape {
   static constexpr int keys = 64;  // copied at a time
   static constexpr int part = 32;  // multiplied at a time
   static constexpr int N = part / 8;
-  /// Thread blocks that a multiprocessor runs at the same time: one block computes exponentials
-  /// while another block multiplies.
+  /// Thread blocks that a multiprocessor can run at the same time if its shared memory is large
+  /// enough: one block computes exponentials while another block multiplies.
   static constexpr int resident = D == 64 ? 3 : 2;
 
   using Blocks = KeyBlocks<T, D, keys>;

@@ -2,8 +2,8 @@
 // over all R rows of the batch,
 //   y = (x - mean) * rstd * weight + bias + residual,  rstd = 1 / sqrt(variance + epsilon)
 // (Ioffe and Szegedy, arXiv:1502.03167). With relu, y = max(y, 0) follows in the same pass over
-// memory. x, mean and rstd (C) are kept for the gradient. With relu, y is kept too, because dy is
-// then used only where y > 0.
+// memory. x, weight, mean and rstd (C) are kept for the gradient. With relu, y is kept too, because
+// dy is then used only where y > 0.
 #include <cmath>
 #include <limits>
 

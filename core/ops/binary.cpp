@@ -28,7 +28,8 @@ void give_gradient(InputGradients& grads, int input, const Shape& shape, const T
   kernels::sum_to(context, grads.destination(input), whole, 1.0f);
 }
 
-/// Writes the gradient of an input of add or sub: dy or, for the second input of sub, -dy.
+/// Writes the gradient of an input of add or sub: dy or, for the second input of sub, -dy. If the
+/// input was broadcast, its gradient is the sum of these values over the repeated dimensions.
 void linear_gradient(InputGradients& grads, int input, const Shape& shape, const Tensor& dy,
                      Binary which) {
   if (!grads.wanted(input)) return;

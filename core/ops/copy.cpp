@@ -1,5 +1,5 @@
-// copy: y = x, where x and y have the same dtype and equally many elements. No autograd operation
-// wraps this launcher.
+// copy: y = x, where x and y have the same dtype and equally many elements. There is no operation
+// ops::copy; operations such as reshape call this launcher.
 #include <cstring>
 
 #include "core/ops/blocks.h"

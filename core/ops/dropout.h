@@ -12,7 +12,7 @@ namespace tessera {
 struct DropoutArgs {
   DropoutState state;
   uint64_t layer = 0;
-  uint32_t threshold = 0;      // probability times 2^32
+  uint32_t threshold = 0;      // probability times 2^32, rounded down
   float keep_scale = 1;        // 1 / (1 - probability)
   int64_t elements_per_sample = 1;
 };

@@ -1,9 +1,9 @@
 // embedding_bag: indices i32 (L), offsets i32 (B + 1), table (V, C), scale f32 (B) -> y (B, C):
 //   y[b] = scale[b] * sum over p in [offsets[b], offsets[b + 1]) of table[indices[p]].
-// Row v of the table's gradient is the sum of scale[b] dy[b] over all p with indices[p] == v, in
-// ascending order of p, where b is the bag that contains p. Without a scale, all factors are 1. The
-// forward adds up rows directly from TableRows::values (core/autograd.h). It makes no tensor (L, C)
-// with a copy of a row for each index.
+// Row v of the table's gradient is the sum of scale[b] dy[b] over all p with indices[p] == v that
+// are in a bag b, in ascending order of p. Without a scale, all factors are 1. The forward adds up
+// rows directly from TableRows::values (core/autograd.h). It makes no tensor (L, C) with a copy of
+// a row for each index.
 #include "core/ops/embedding_bag.h"
 
 #include "core/autograd.h"

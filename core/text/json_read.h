@@ -30,8 +30,8 @@ struct JsonLimits {
 nlohmann::json parse_json(const std::string& where, std::string_view text,
                           const JsonLimits& limits = {});
 
-/// Reads a regular file. Throws InputError if the file cannot be opened or has more than
-/// `most_bytes`, and Error if reading fails.
+/// Reads a regular file. Throws InputError if the file has more than `most_bytes`. Otherwise throws
+/// as InputFile does (core/text/input_file.h).
 std::string read_text_file(const std::string& path, int64_t most_bytes);
 /// Parses a file. Throws as read_text_file and parse_json do.
 nlohmann::json read_json_file(const std::string& path, const JsonLimits& limits = {});

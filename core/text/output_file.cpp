@@ -121,7 +121,7 @@ OutputFile::OutputFile(const std::string& path) : path_(destination(path)) {
 
 // Returns false if another process has locked the file, or has removed it before this process
 // locked it. Another process removes an unlocked file, because the file looks left behind. Throws
-// InputError if the file cannot be opened or emptied.
+// if the file cannot be opened or emptied.
 bool OutputFile::open_temporary() {
   const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   descriptor_ = ::open(temporary_.c_str(), flags, 0666);

@@ -17,8 +17,9 @@ namespace tessera {
 
 class OutputFile {
  public:
-  /// Removes temporary files for `path` that processes of this host have left behind. Throws
-  /// InputError, with the reason, if `path` cannot be written.
+  /// Removes temporary files for `path` that processes of this host have left behind. Throws, with
+  /// the reason, if `path` cannot be written: InputError, or Error if the cause is the machine
+  /// (fail_to_open in core/text/input_file.h).
   explicit OutputFile(const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -50,16 +51,16 @@ class OutputFile {
 
 /// Makes a write beyond the file size limit (ulimit -f) fail with an error, "File too large". By
 /// default the signal SIGXFSZ would end the process without a message. A handler that the program
-/// has set for this signal is kept. All code that writes files calls this function first, except
-/// the course and the programs in bench/ and emulated/.
+/// has set for this signal is kept. All code that writes to files calls this function first, except
+/// the course, the tests and the programs in bench/ and emulated/.
 void fail_beyond_file_size_limit();
 
 /// Returns the reason why no file can be made at `path`, for an error message. `error` is the errno
 /// of the attempt. If the folder of the file is missing, the reason names the folder.
 std::string why_not_made(const std::string& path, int error);
 
-/// Throws InputError if no OutputFile can be written to `path`. With this check a program fails
-/// before it computes anything.
+/// Throws, as OutputFile's constructor does, if no OutputFile can be written to `path`. With this
+/// check a program fails before it computes anything.
 inline void check_writable(const std::string& path) { OutputFile file(path); }
 
 }  // namespace tessera

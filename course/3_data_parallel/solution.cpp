@@ -50,8 +50,8 @@ void DataParallel::complete(int parameter) {
 }
 
 // Contributions arrive in ascending order of rank, which is the order of micro-batches. Therefore
-// the sum has the same bits for any number of ranks. The function that adds a contribution runs on
-// the communicator's thread.
+// the sum has the same bits for any number of ranks. With several ranks, the function that adds a
+// contribution runs on the communicator's thread.
 void DataParallel::send(int bucket) {
   const bool first_micro_step = micro_.micro_step == 0;
   const Tensor sum = shard_of(sums_, bucket);

@@ -58,8 +58,8 @@ void DataParallel::complete(int) { todo("lesson 3: DataParallel::complete"); }
 // with each chunk that arrives on this rank, in ascending order of source. The function adds the
 // chunk to its place in this rank's shard of the sums (shard_of(sums_, bucket)) by `accumulate`.
 // For the chunks of rank 0 in the first micro-step of a step, `first` of accumulate must be true,
-// because each step begins a new sum. Keep the Work in sent_. The function runs later, on another
-// thread, so it must capture copies of everything that it needs.
+// because each step begins a new sum. Keep the Work in sent_. The function runs later, with several
+// ranks on another thread, so it must capture copies of everything that it needs.
 void DataParallel::send(int) { todo("lesson 3: DataParallel::send"); }
 
 // sum = (first ? 0 : sum) + gradient, element by element.

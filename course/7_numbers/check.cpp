@@ -162,7 +162,7 @@ std::string start_message(const std::vector<std::span<const float>>& masters,
   return "master weights are not the initial values of the elements that this rank owns";
 }
 
-// Runs one step with a learning rate that is so small that bf16 weights would not change.
+// Runs one step with a learning rate that is so small that most bf16 weights would not change.
 Masters masters_of_slow_run(Grade& grade) {
   Training slow = training();
   Masters found;

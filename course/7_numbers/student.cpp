@@ -21,7 +21,7 @@ void Mixed::allocate_state() { todo("lesson 7: Mixed::allocate_state"); }
 
 // Call Zero3::place(), which writes rounded initial values to the 16-bit shards and sets hooks.
 // Then write the exact initial values to the master weights. initialize(bucket, range, tensor)
-// writes to any dtype.
+// writes to f32, bf16 and f16 tensors.
 void Mixed::place() { todo("lesson 7: Mixed::place"); }
 
 // The gradient has 16 bits, the gradient sum has 32. kernels::convert(current_context({}), to,

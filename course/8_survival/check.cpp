@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 const Training training;
 
-// Makes new folders that all ranks share. All folders are removed when the check ends.
+// Makes new folders that all ranks share. All folders are removed when the check ends, unless MPI
+// aborts the job.
 class Folders {
  public:
   explicit Folders(dist::Communicator& communicator) : communicator_(communicator) {

@@ -1,5 +1,5 @@
-// For the checks: access to the tensors of a rank's optimizer, and the bytes of host memory in use,
-// by category.
+// For the checks: access to protected members of a rank's optimizer, and the bytes of host memory
+// in use, by category.
 #pragma once
 
 #include "core/memory.h"

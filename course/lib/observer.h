@@ -1,6 +1,7 @@
-// A communicator that records every call and delays it: the call is passed to the communicator
-// `inner` only when the student waits for this call or a later one, or at finish(), split() or
-// barrier(). So a missing wait gives wrong values in every run, not only in one of a thousand.
+// A communicator that records and delays every call that returns Work: the call is passed to the
+// communicator `inner` only when the student waits for this call or a later one, or at finish(),
+// split() or barrier(). So a missing wait gives wrong values in every run, not only in one of a
+// thousand.
 //
 // The observer also detects races, in which the student writes to memory that a call still reads.
 // The observer computes a digest of this memory twice: when the student starts the call, and when
@@ -21,7 +22,8 @@ namespace course {
 class Observer : public dist::Communicator {
  public:
   /// `inner` and `events` must outlive the observer and the Work of its calls. If `late` is false,
-  /// calls are passed to `inner` at once. The first wait for a call adds an event "wait".
+  /// calls are passed to `inner` at once, and no race is detected. The first wait for a call adds
+  /// an event "wait".
   Observer(dist::Communicator& inner, Events& events, bool late = true);
   ~Observer() override;
 

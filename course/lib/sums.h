@@ -21,7 +21,7 @@ Gradients reference_gradients(const Training& training, int64_t step = 0);
 /// reference.
 struct SumReport {
   std::vector<std::string> wrong;  // parameters that have a differing element
-  // Over all elements of these shards:
+  // Over all elements of these shards. If all expected values are 0, ratio is 1 and distance is 0.
   double ratio = 0;     // (sum of |found|) / (sum of |expected|)
   double distance = 0;  // (sum of |found - expected|) / (sum of |expected|)
 };

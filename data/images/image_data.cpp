@@ -199,7 +199,7 @@ std::string validation_folder(const Folder& folder) {
 }
 
 // Returns all paths at which a training or validation folder is looked for, whether it exists or
-// not.
+// not. Names with capital letters are returned only if the folder exists.
 std::vector<std::string> part_paths(const Folder& folder) {
   std::vector<std::string> paths;
   const auto add = [&](std::span<const std::string_view> names) {

@@ -40,7 +40,7 @@ struct ImageData {
   /// For folders of images: the paths whose subfolders count as classes. Without a training folder,
   /// only the path that was opened. With a training folder, the paths of the training folder and of
   /// the validation folder, and all paths at which such a folder would be found if it were created
-  /// later.
+  /// later. The path of a folder that does not exist has the folder's name in lower case.
   std::vector<std::string> class_parents = {};
   /// Shape, normalisation and kind of augmentation. Mean and deviation are measured if the training
   /// images are in memory; folders use ImageNet's. Seed, dtype and `augments` are set by the run.
@@ -61,6 +61,7 @@ struct ImageData {
 ///    parts of a data set: neither has files, and two or more names of subfolders occur in both,
 ///  - if a format's files are incomplete, or a file is malformed (JPEG and PNG files are not
 ///    checked here: ImageSet::read throws for them),
+///  - if the training images are in memory, and a channel has the same value in all of them,
 ///  - if image_size is below 0 or above most_image_side (core/image_side.h),
 ///  - if image_size is not 0 and differs from the images' size. Images of folders may differ,
 ///    because they are resized.

@@ -21,7 +21,7 @@ class ImageInput {
  public:
   struct Options {
     int workers = 1;    // threads that read and prepare images
-    int64_t depth = 3;  // batches in host memory, including the one in use; at least 3
+    int64_t depth = 3;  // batches in host memory, including those in use; at least 3
   };
   /// Allocates up to `depth` batches on the host and, if the default device is a GPU, one batch on
   /// the GPU. Each batch takes ImageBatches::bytes bytes in Category::activations.

@@ -15,11 +15,11 @@
 // Some users are more active and some items more popular than others. The n users and the m items
 // are each put in a random order, with the places r = 0, 1, 2, ....
 //  - If there are at least n ratings, each user first gets one rating. The remaining ratings are
-//    shared: the share of the user at place r is in proportion to 1 / (r + 1 + n / 20).
+//    shared: the share of the user at place r is in proportion to 1 / (r + 1 + floor(n / 20)).
 //  - A user rates at most max(1, floor(3 m / 4)) items. Ratings beyond this limit go to other
 //    users.
 //  - A user's items are drawn without repetition. In each draw, the probability of the item at
-//    place r is in proportion to 1 / (r + 1 + m / 20).
+//    place r is in proportion to 1 / (r + 1 + floor(m / 20)).
 //
 // Every drawn value depends only on the options and on its user, item or pair. All values are
 // computed in integers or by correctly rounded operations. So every machine draws the same ratings.

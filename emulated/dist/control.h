@@ -3,7 +3,8 @@
 
 namespace emulated {
 
-/// Sets how many seconds a call waits for the other ranks before it fails; 120 by default.
+/// Sets how many seconds a collective or transfer waits for the other ranks before it fails; 120 by
+/// default.
 void set_nccl_timeout_s(double seconds);
 double nccl_timeout_s();
 

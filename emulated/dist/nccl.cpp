@@ -102,8 +102,8 @@ void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t strea
     const DeviceAccess access;
     return communicator->run(calls);
   }
-  // The calls of a communicator run in the order in which they were made, even on different
-  // streams.
+  // Outside of captures, the calls of a communicator run in the order in which they were made, even
+  // on different streams.
   if (!is_captured && communicator->last_call()) {
     (void)defer_behind(stream, communicator->last_call());
   }

@@ -57,7 +57,7 @@ class Peers {
 
   // `send` and `receive` only start transfers of data; `finish` waits until all transfers are done.
   // If one of the three throws, `cancel` must be called before the caller's memory is freed or
-  // reused, because a late message would overwrite this memory. After `cancel`, no transfers can be
+  // reused, because a late message would overwrite this memory. After `cancel`, no transfers may be
   // started.
   void send(int peer, const void* data, size_t bytes);
   void receive(int peer, void* data, size_t bytes);

@@ -24,7 +24,7 @@
 //   - an algorithm needs the alignment that it was proposed for. A call with a less aligned address
 //     returns CUBLAS_STATUS_NOT_SUPPORTED. On a GPU no algorithm needs more than 16-byte alignment;
 //   - the result D must not overlap A or B. D may be C if C and D have the same layout;
-//   - each product overwrites its whole workspace.
+//   - each product overwrites the whole workspace that its algorithm needs.
 //
 // Not covered: which algorithms a GPU has, their order of addition, and a GPU's rounding.
 #pragma once

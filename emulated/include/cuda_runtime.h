@@ -10,7 +10,7 @@
 //
 // These errors are found whatever the order of the threads:
 //   - threads wait at a barrier or warp operation that other threads never reach, because the other
-//     threads end or wait elsewhere. The launch returns cudaErrorLaunchFailure, and
+//     threads end or wait elsewhere. The launch fails with cudaErrorLaunchFailure, and
 //     cudaGetErrorString says which threads wait where;
 //   - calls that the real runtime would refuse, and some that only the emulation refuses
 //     (emulated/runtime_api.h). cudaGetErrorString explains the refusal;

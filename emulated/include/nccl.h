@@ -23,8 +23,9 @@
 //   - streams exist, and each ncclGroupEnd has an ncclGroupStart;
 //   - each ncclGroupStart has an ncclGroupEnd. If not, the process is aborted when the thread ends;
 //   - a communicator is not used again after one of its calls has failed. ncclCommGetAsyncError
-//     reports the failure, and all calls return it until ncclCommAbort or ncclCommDestroy. NCCL is
-//     less strict: after some calls with wrong arguments, the communicator is still usable.
+//     reports the failure. Collectives, transfers, ncclCommSplit and ncclCommRegister return it
+//     until ncclCommAbort or ncclCommDestroy. NCCL is less strict: after some calls with wrong
+//     arguments, the communicator is still usable.
 //
 // Differences and limits:
 //   - a communicator must have all ranks of MPI_COMM_WORLD, or be split from such a communicator;
@@ -103,7 +104,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
-/// Aborts the communicator, from any thread. A call in progress then fails.
+/// Aborts the communicator, from any thread. A collective or transfer in progress that still waits
+/// for other ranks then fails. Returns when all graphs with captured calls of the communicator are
+/// destroyed.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 

@@ -29,7 +29,8 @@ struct GptConfig {
   int64_t vocab = 0;
   float dropout = 0;
   float epsilon = 1e-5f;
-  float initializer_range = 0.02f;  // standard deviation of the initial weights
+  /// Standard deviation of the initial weights. For c_proj it is divided by sqrt(2 * layers).
+  float initializer_range = 0.02f;
   /// If true, backward recomputes each block's activations (core/recompute.h). Backward then calls
   /// the model's blocks again, so the model must exist until backward ends.
   bool recompute = false;

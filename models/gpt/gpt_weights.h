@@ -33,7 +33,8 @@ class GptWeights {
   ///   - a parameter is absent, has another shape, or is not F32, BF16 or F16;
   ///   - the file has a tensor that the model lacks;
   ///   - the output head differs from the token table;
-  ///   - a GPT-2's config.json beside the file differs from the model's config.
+  ///   - config.json beside the file describes another kind of model, or a GPT whose sizes or
+  ///     epsilon differ from the model's.
   GptWeights(const std::string& path, const Gpt& model);
 
   /// Overwrites the model's parameters, rounding to their dtype. A parameter without memory gets

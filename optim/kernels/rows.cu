@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(threads) touched_kernel(double* squares, Touch
       const int64_t from = max(row_begin, begin);
       const int64_t to = min(row_begin + touched.width, end);
       const float* const row = touched.sums + touched.slots[i] * touched.width;
-      // The distance from `from` to the first element, `from` included, that this lane adds.
+      // The first element that this lane adds is from + offset.
       const int64_t offset = (lane - (from - begin) % lanes + lanes) % lanes;
       for (int64_t e = from + offset; e < to; e += lanes) {
         const double value = row[e - row_begin];

@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-/// Plain data on the device that runs the end of a step and the update. The host may read the
-/// scalars later, or not at all.
+/// Plain data on the ranks' device, which runs the end of a step and, without offload, the update.
+/// The host reads a copy.
 struct StepScalars {
   double square_sum = 0;     // sum of squares of the gradient sums, before scaling
   float loss = 0;            // loss of the global batch

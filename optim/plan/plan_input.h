@@ -69,7 +69,8 @@ struct PlanInput {
   bool sync_batch_norm = false;
   Device device = {};  // the device on which the ranks compute
   /// True if GPUs communicate through the host. The host then needs copies as large as the largest
-  /// buffers that are passed to a collective.
+  /// buffers that are passed to a collective. Exchanges of rows of row-sparse tables are left out,
+  /// because their sizes depend on the data.
   bool staged = false;
   /// Staging bytes of the transport; nullopt: dist::mpi_staging_bytes.
   std::optional<int64_t> staging_bytes = std::nullopt;

@@ -2,7 +2,8 @@
 // depend on the largest number of distinct rows that a micro-batch may look up, and not on the
 // data. Traffic is linear in the counts of rows that a rank looks up, sends and updates
 // (RowCounts). A run counts these rows (ZeroOptimizer::row_counts), and expected_counts() estimates
-// the counts.
+// the counts. Memory, numbers of calls and bytes of row counts are those of a run without
+// ZeroOptimizer::prefetch.
 #pragma once
 
 #include <array>

@@ -1,6 +1,7 @@
 // Dynamic loss scaling for f16 (Micikevicius et al., arXiv:1710.03740). The loss is multiplied by a
 // scale, so that small gradients do not vanish in 16 bits. Before the update, the gradient sums are
-// divided by the scale. If gradients overflow, every rank skips the step and halves the scale.
+// divided by the scale. If the loss or gradients overflow, every rank skips the step and halves the
+// scale.
 //
 // Scales are powers of two, so that multiplying by a scale does not round.
 #pragma once

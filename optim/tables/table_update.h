@@ -28,8 +28,8 @@ class TableUpdate {
               const ZeroOptions& options);
 
   /// Allocates buffers for `most` rows, the most that all ranks together may touch in a step.
-  /// Called when a micro-step begins, so that the memory is the same if the step is skipped and has
-  /// no update.
+  /// Called when a micro-step begins, so that the memory does not depend on whether the step
+  /// updates anything.
   void reserve(TableValues& values, int64_t most);
   /// Updates rows with the gradient sums in `gradients`. At stages 1 and 2 also sends the new
   /// values to the other ranks. Rank r owns counts[r] touched rows. reserve() must have allocated

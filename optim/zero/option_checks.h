@@ -23,7 +23,8 @@ void check_groups(const ZeroOptions& options, const UpdateRule& rule,
 /// Throws Error if a parameter already has an optimizer, because a second optimizer would replace
 /// the hooks of the first.
 void check_not_optimised(const std::vector<nn::NamedParameter>& parameters);
-/// Throws InputError or Error for invalid options.
+/// Throws InputError or Error for invalid options. Does not check options.loss_scaling, which the
+/// constructor of LossScaler checks.
 void check_options(const ZeroOptions& options);
 /// Throws InputError for ordered reduction on ranks with different GPUs or GPU libraries
 /// (dist::World::difference).

@@ -34,8 +34,9 @@ enum class Offload : uint8_t {
 
 struct ZeroOptions {
   /// 0 to 3 (optim/zero_optimizer.h). At stage 3 all ranks must read their parameters in the same
-  /// order in a micro-step, or their gathers fail. If the order depends on the micro-batch, as in a
-  /// mixture of experts, use stage 2.
+  /// order in a micro-step. Otherwise their gathers fail over MPI; over NCCL the ranks may wait
+  /// until the time limit, or mix up data. If the order depends on the micro-batch, as in a mixture
+  /// of experts, use stage 2.
   int stage = 2;
   int64_t bucket_bytes = int64_t{4} << 20;
   bool overlap = true;  // communicate while backward and the next forward run
@@ -58,8 +59,8 @@ struct ZeroOptions {
   /// with ZeroOptimizer::micro_steps().
   bool graph = false;
   /// If true, batch norms normalise over the whole batch of a step, which must have one micro-batch
-  /// per rank. The weights then have the same bits for any stage, bucket size and overlap, but
-  /// depend on the number of ranks.
+  /// per rank. With ordered reduction the weights then have the same bits for any stage, bucket
+  /// size and overlap, but depend on the number of ranks.
   bool sync_batch_norm = false;
   /// The rule of row-sparse tables; nullopt: the rule of the other parameters.
   std::optional<UpdateRule> table_rule = std::nullopt;

@@ -68,7 +68,8 @@ class GatheredParameters : public ParameterPolicy {
 ///                           model has shown the order of units
 ///   units being read        stay gathered, because running operations need their values
 ///   tied units              stay gathered until backward ends. If an evaluation has gathered
-///                           them, they stay until the next micro-step's forward or the next update
+///                           them, they stay until the next micro-step's forward, the next update
+///                           or the next synchronize()
 ///   all remaining units     are released, unless the entered unit is tied
 ///
 /// A unit is tied if the model registers one of its parameters under several names. Gathers are

@@ -144,7 +144,8 @@ std::vector<UpdateSegment> Partition::segments(int index, const dist::Range& ran
     const dist::ParameterSlot& slot = layout_.slot(p);
     // A segment includes the gap up to the end of the parameter's last block of 256 elements,
     // because the update works on whole blocks. Gradients, weights and state are zero in the gap,
-    // and the update keeps them zero.
+    // and the update keeps them zero, except with an epsilon of 0: Adam and Adagrad then compute
+    // 0 / 0 in the gap, which changes no parameter.
     const int64_t begin = std::max(range.begin, slot.offset);
     const int64_t whole = dist::blocks_of(slot.elements) * dist::block_elements;
     const int64_t end = std::min(range.end, slot.offset + whole);

@@ -16,9 +16,10 @@ struct StepReport {
   int64_t step = 0;     // counted from 0, as given to micro_batches()
   float loss = 0;       // of the global batch
   float grad_norm = 0;  // before clipping
-  /// The rule's learning rate times the schedule's factor. Parameter groups may have learning rates
-  /// of their own, which are not reported. If the rule's rate depends on the number of updates,
-  /// this is the rate of the parameter that has had the most updates.
+  /// The rule's learning rate times the schedule's factor. Parameter groups and
+  /// ZeroOptions::table_rule may have learning rates of their own, which are not reported. If the
+  /// rule's rate depends on the number of updates, this is the rate of the parameter that has had
+  /// the most updates.
   float learning_rate = 0;
   float loss_scale = 1;  // the loss scale of this step
   /// True if no weight was changed: loss or gradients overflowed under loss scaling, or no rank
@@ -28,7 +29,7 @@ struct StepReport {
   /// a parameter only in the first such step.
   std::vector<std::string> without_gradient;
   uint8_t notes = 0;       // bitwise or of all ranks' bits (ZeroOptimizer::set_notes)
-  int64_t exposed_ns = 0;  // time spent waiting for communication in the step
+  int64_t exposed_ns = 0;  // time that the host was blocked by communication (dist::waited_ns)
 };
 
 /// Thrown on every rank, and only without loss scaling, for a step that changed no weight because

@@ -52,8 +52,9 @@ bool names_partial_checkpoint(const std::string& path);
 /// True if a folder contains a manifest, as every whole checkpoint does. False if the folder cannot
 /// be read.
 bool has_manifest(const std::string& folder);
-/// Returns the steps in the names of a folder's checkpoints, newest first. The list is empty if the
-/// folder does not exist. Throws InputError if the folder cannot be read.
+/// Returns the steps of a folder's entries that have the name of a checkpoint, newest first. Does
+/// not look into the entries, so folders of saved weights (train/weight_saves.h) are listed too.
+/// The list is empty if the folder does not exist. Throws InputError if the folder cannot be read.
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
 
 /// Returns why `path` is not a folder, or an empty text if it is one.

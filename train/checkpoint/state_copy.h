@@ -6,8 +6,8 @@
 //
 // Some state is always copied, even beyond the limit: numbers of updates, the loss scaler's state,
 // and running statistics of batch norms. State in GPU memory is always copied too, because the
-// thread cannot read GPU memory. On a GPU without offload, all state is in GPU memory, so a limit
-// below the state's size is refused.
+// thread cannot read GPU memory. On a GPU without offload, all state is therefore always copied, so
+// a limit below the state's size is refused.
 #pragma once
 
 #include <vector>

@@ -12,7 +12,8 @@
 namespace tessera::train {
 
 /// Evaluates the model on `set`, and writes the lines "confusion" and "mistakes" (docs/formats.md)
-/// to the log of rank 0. If scores are not finite, writes a warning instead. Collective.
+/// to the log of rank 0. If an image has a score that is NaN or +infinity, or if all its scores are
+/// -infinity, prints a warning instead. Collective.
 void log_predictions(nn::Module& model, const std::shared_ptr<const data::ImageSet>& set,
                      const data::ImageTransformOptions& transform,
                      const std::vector<std::string>& class_names, const EvaluationWork& work,

@@ -26,8 +26,9 @@ PlannedImages planned_images(const models::ImageConfig& config, const data::Imag
 optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const PlannedImages& images,
                      const JobPlace& place);
 
-/// Makes the GPU's libraries choose algorithms for all sizes of batches that any rank will compute.
-/// Rank 0 can then share its choices with the other ranks (dist::share_convolution_choices).
+/// Makes the GPU's libraries choose algorithms for all sizes of batches that any rank will compute
+/// in steps and, unless LoopOptions::eval_every is 0, in evaluations. Rank 0 can then share its
+/// choices with the other ranks (dist::share_convolution_choices).
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device);
 
 }  // namespace tessera::train

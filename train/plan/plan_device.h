@@ -24,9 +24,9 @@ struct PlanDevice {
 
 /// Returns the device and transport that a running job has chosen.
 PlanDevice plan_device(const dist::World& world);
-/// Returns the device and transport that a job with these options will choose. The device `auto`
-/// means CUDA if this process finds a usable GPU. On GPUs the transport is NCCL unless options.comm
-/// is `mpi`.
+/// Returns the device and transport that a job with these options will choose, if each of its ranks
+/// has a GPU of its own. The device `auto` means CUDA if this process finds a usable GPU. On GPUs
+/// the transport is NCCL unless options.comm is `mpi`.
 PlanDevice plan_device(const dist::DeviceOptions& options);
 
 }  // namespace tessera::train

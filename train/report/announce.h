@@ -8,7 +8,8 @@
 
 namespace tessera::train {
 
-/// Prints model, ranks and device, and warns of a precision that is slow on the CPU.
+/// Prints model and ranks, and the name of a GPU. On a CPU, warns of a precision that is slow on
+/// this CPU, and calls announce_idle_offload if optimizer state is to be offloaded.
 void announce_run(const TrainingRun& run, const std::string& model_name, const nn::Module& model,
                   const dist::World& world);
 /// Says that `--offload` has no effect on a CPU.

@@ -20,7 +20,8 @@ class Progress {
   /// piped output, lines should be at most `silence` apart. So a step prints a line if the time
   /// since the last line would reach `silence` by the end of the next step. The next step is
   /// assumed to take as long as this one. Lines are further apart only if a step takes longer than
-  /// the step before it, or longer than `silence`.
+  /// the step before it, or longer than `silence`. Here a step's time runs from the previous call
+  /// of step() to this one, so it includes an evaluation between the two calls.
   Progress(int64_t steps, bool shows, std::string unit,
            Clock::duration silence = std::chrono::minutes(1));
 

@@ -67,9 +67,9 @@ RunLog::RunLog(const std::string& path, std::optional<int64_t> finished) : path_
 }
 
 // Sets `bytes_` to the size of the lines to keep. These are the lines before the first line that is
-// a summary or has a step above `finished`. Later lines are not read. Invalid lines at the end of
-// the log are not kept, because a crash may leave them. Throws if a valid line follows an invalid
-// line.
+// a summary, or whose step is above `finished` or not an integer. Later lines are not read. Invalid
+// lines at the end of the log are not kept, because a crash may leave them. Throws if a valid line
+// follows an invalid line.
 void RunLog::find_kept_lines(int64_t finished) {
   std::ifstream file(path_, std::ios::binary);
   if (!file) fail_with_reason(errno, path_ + ": cannot be read");

@@ -27,9 +27,9 @@ class RunLog {
  public:
   /// Opens the log. With an empty path, nothing is written. If `finished` is set, continues the log
   /// after that many steps: removes the first line of a later step or of a summary, and all lines
-  /// after it, because the run will write them again. If `finished` is not set, replaces an older
-  /// file. Nothing is removed before the first write(): if a run is refused before it begins, the
-  /// older log stays. Throws InputError
+  /// after it, because the run will write them again. Also removes damaged lines at the end. If
+  /// `finished` is not set, replaces an older file. Nothing is removed before the first write(): if
+  /// a run is refused before it begins, the older log stays. Throws InputError
   ///  - if the file cannot be opened;
   ///  - if it is neither a regular file nor a character device, such as a terminal;
   ///  - if it is the log of another run that still writes to it;

@@ -22,8 +22,8 @@ class TensorBoardWriter {
  public:
   /// Creates an event file in `folder` for a run that resumes after `finished` steps (0 for a new
   /// run). TensorBoard then drops the values of later steps in other files of the folder. For a new
-  /// run, TensorBoard drops all values in these files. For `time`, see set_time. Throws InputError
-  /// if the file cannot be created.
+  /// run, TensorBoard drops all values in these files. For `time`, see set_time. Throws as
+  /// EventFile's constructor does.
   TensorBoardWriter(const std::string& folder, int64_t finished, std::optional<double> time = {})
       : file_(folder, finished == 0 ? 0 : finished + 1, time) {}
 

@@ -16,7 +16,7 @@ class NcclMemory {
   /// `comm` is NCCL's communicator, on GPU `device`.
   NcclMemory(int device, ncclComm_t comm);
 
-  /// Allocates memory for long-lived buffers: an allocation lasts milliseconds, and occupies whole
+  /// Allocates memory for long-lived buffers: an allocation takes milliseconds, and occupies whole
   /// pages of GPU memory (2 MiB each). Before memory is freed, the host synchronizes with the
   /// device, because streams may still use the memory. Throws if there is not enough memory. For 0
   /// bytes, and in tests that ask for memory that the host can access, tessera::allocate allocates

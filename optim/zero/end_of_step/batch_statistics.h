@@ -67,8 +67,9 @@ class BatchStatistics {
   int64_t values_ = 0;  // S, the number of running values of all batch norms
   Tensor running_;      // [S]
   Tensor current_;      // [S + 1]: the current micro-batch's values, then a 1
-  // [ranks, micro-steps, S + 1]: copies of current_, one slot for each micro-batch. The last value
-  // of a slot is 0 if the rank had no data in the micro-step. Undefined if synchronized.
+  // [ranks, micro-steps, S + 1]: copies of current_, one slot for each micro-step of each rank. The
+  // last value of a slot is 0 if the rank had no data in the micro-step, or only repeated another
+  // rank's micro-batch. Undefined if synchronized.
   Tensor observed_;
   int64_t micro_steps_ = 0;
 };

@@ -58,7 +58,7 @@ class GradientNorm {
   std::vector<int64_t> shard_firsts_;  // per partition: its first index in a rank's block sums
   std::vector<BlockSums::Segment> segments_;  // per part: where its block sums are in sums_
   bool has_tables_ = false;
-  int64_t dense_blocks_ = 0;  // number of blocks in the partitions' parameters
+  int64_t dense_blocks_ = 0;  // at least the number of blocks in the partitions' parameters
   int64_t table_blocks_ = 0;  // sums_ has memory for this many block sums of tables
   int64_t per_rank_ = 0;  // number of blocks in one rank's shards of all partitions
   int64_t blocks_ = 0;    // number of blocks of all segments
