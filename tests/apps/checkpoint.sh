@@ -241,7 +241,8 @@ expect 'data is .* bytes with digest' "$train_gpt" \
   "${run[@]/text.txt/$TESSERA_SOURCE_DIR/README.md}" --steps 20 --resume-changed steps,warmup \
   --checkpoint on
 # Without --val-data, the run trains on the first 90 % of --data, with --val-data on all of it. So a
-# resume may neither add nor drop --val-data, but --val-data may name another file.
+# resume may add or drop --val-data only with --resume-changed training_part. It may always name
+# another file for --val-data.
 cp text.txt other.txt
 expect 'training_part is all of --data (with --val-data) instead of 90 % of --data (without' \
   "$train_gpt" "${run[@]}" --steps 20 --resume-changed steps,warmup --val-data other.txt \
@@ -306,8 +307,9 @@ expect '--checkpoint pictures is what --data reads' "$train_resnet" --data pictu
   --checkpoint pictures
 expect 'at least 1' "$train_gpt" "${run[@]}" --checkpoint on --checkpoint-keep 0
 
-# A run is refused if the folder has a checkpoint of a later step than the step at which the run
-# begins, because the next start would resume from that checkpoint.
+# With --resume never or --resume DIR, a run is refused if the folder has a checkpoint of a later
+# step than the step at which the run begins, because the next start would resume from that
+# checkpoint.
 expect 'on has a checkpoint of step 12, from which a later start would go on' \
   "$train_gpt" "${run[@]}" --checkpoint on --resume never
 expect 'remove the checkpoints after step 8' "$train_gpt" "${run[@]}" --checkpoint off \

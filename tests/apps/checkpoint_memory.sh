@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300 PROCESSORS 2
-# The memory of a run does not grow with the number of checkpoints: 50 more checkpoints, each of 1.6
+# The memory of a run does not grow with the number of checkpoints: 50 more checkpoints, each of 1.1
 # MB per rank, raise the resident memory of all ranks together by at most 8 MiB.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 model=(--layers 2 --heads 2 --width 80 --context 16 --global-batch 4 --micro-batch 2)
@@ -34,6 +34,6 @@ kill -TERM "$(pgrep -of "^$train_gpt .*--log $work/run.jsonl")"
 wait $job || fail "exit code $?: $(cat output.log)"
 echo "two ranks: $before KiB after 15 checkpoints, $after KiB after 65"
 ((before > 20000)) || fail "no ranks were found"
-# A checkpoint copies 1.6 MB of state on each rank. If no copy were freed, the 50 checkpoints of two
-# ranks would take 160 MB.
+# A checkpoint copies 1.1 MB of state on each rank. If no copy were freed, the 50 checkpoints of two
+# ranks would take 107 MB.
 ((after - before <= 8192)) || fail "$((after - before)) KiB more after 50 checkpoints"

@@ -1,5 +1,5 @@
-# Sourced by the tests of `checkpoint`, after common.bash: functions that call the tool, and Python
-# scripts that write its input files independently of Tessera.
+# Sourced by the tests of `checkpoint`, after common.bash: functions that call the tool, and a
+# Python script that writes its input files independently of Tessera.
 checkpoint=$TESSERA_BIN/checkpoint
 train_resnet=$TESSERA_BIN/train_resnet
 train_recommender=$TESSERA_BIN/train_recommender

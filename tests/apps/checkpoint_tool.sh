@@ -114,8 +114,8 @@ grep -q 'it has no .*/exp_avg, which the run has; expected the optimizer and' st
 cmp a.jsonl refused.jsonl || fail "a refused run has changed an older log"
 
 # No tensor shows the epsilon of the norms, so an import records it unless it is the default. A run
-# with a different epsilon is refused, with an error that gives both. A run without flags for sizes
-# takes the sizes and the epsilon of the weights file.
+# with a different epsilon is refused, with an error that gives both (the default as "not set"). A
+# run without flags for sizes takes the sizes and the epsilon of the weights file.
 mkdir epsilon
 cp out/model.safetensors epsilon
 sed 's/"layer_norm_epsilon": [^,]*/"layer_norm_epsilon": 1e-06/' out/config.json \

@@ -9,7 +9,7 @@
 // pwrite. `unlink` stands for calls of unlinkat; calls of unlink itself are not counted.
 // FAULT_AT: the number, from 1, of the counted call that fails.
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC
-// for all later writes).
+// for all later writes in the folder).
 // Without FAULT_AT, or if it is 0, the library only counts. When the program exits, the library
 // writes the number of counted calls to the file FAULT_COUNT, if this variable is set. If
 // FAULT_TRACE is set, the library appends a line with the call's name and path to the file

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 PROCESSORS 1
 # Two hosts, emulated on one machine by network namespaces with a link between them. Each host has
-# its own name and clock. Checks that
+# its own name and, if the kernel has time namespaces, its own clock. Checks that
 #  - training over both hosts gives the bits of a run on one rank, and its trace corrects the
 #    difference between the hosts' clocks,
 #  - a slow link that loses packets costs only time,

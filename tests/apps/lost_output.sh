@@ -2,7 +2,7 @@
 # Output that cannot be written to standard output (help, a table, JSON or text) is an error: exit
 # code 1 and a line that names standard output. A training saves its weights before it ends with
 # this error. If a log cannot be written, only its lines are lost. If the reader of a pipe ends,
-# training goes on too, but other programs end by SIGPIPE.
+# training goes on too, but generate and --help end by SIGPIPE.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 
 # lost PROGRAM ARGUMENT...: the program must fail if standard output is a full disk, and if standard

@@ -37,7 +37,7 @@ expect "--log and --save's config.json would write the same file" "${run[@]}" --
   --log out/config.json --save out/model.safetensors
 expect '--log and --trace would write' mpirun -n 2 "${run[@]}" --data text.txt --log new --trace new
 
-# No output overwrites a data file in the folder of images that --data reads.
+# No output overwrites a data file in the folder of images or ratings that --data reads.
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2)
 expect '--log in/data.bin is a data file in the folder that --data reads' "${resnet[@]}" --data in \
   --log in/data.bin
@@ -62,7 +62,7 @@ expect "$same" "${resnet[@]}" --report new.html --trace ./new.jsonl
 expect "$same" "${recommender[@]}" --report new.html --trace ./new.jsonl
 expect '--trace .* is what --init reads' "${resnet[@]}" --init in/model.safetensors \
   --trace in/model.safetensors
-# A dash as the path of an output is refused, because no output goes to standard output.
+# A dash as the path of an output is refused, because these outputs never go to standard output.
 for output in log trace report csv tensorboard save checkpoint; do
   expect "--$output -: nothing is written to standard output" "${run[@]}" --data text.txt \
     "--$output" -

@@ -89,7 +89,7 @@ assert abs(times[-1] - os.path.getmtime("run.jsonl")) < 1.1
 PYTHON
 python3 times.py
 
-# A killed run leaves a log that ends within a line. `report` makes a page of the complete lines.
+# A killed run may leave a log that ends within a line. `report` makes a page of the complete lines.
 head -n 20 run.jsonl > cut.jsonl
 printf '{"type":"step","st' >> cut.jsonl
 must_work "$report" cut.jsonl
@@ -172,8 +172,8 @@ grep -q '^step 0  validation loss' stdout.log || fail "$(cat stdout.log)"
 expect 'short.txt: the validation part has 1 tokens' "$train_gpt" --data short.txt \
   --init model.safetensors --eval-only
 rm short.txt
-# --eval-only evaluates a checkpoint, even if the flags differ from those of its run, and even if
-# another run has locked the folder.
+# --eval-only evaluates a checkpoint, even if flags of training differ from those of its run, and
+# even if another run has locked the folder.
 before=$(ls saved)
 exec 9> saved/lock
 flock 9

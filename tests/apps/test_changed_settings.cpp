@@ -107,7 +107,7 @@ TEST_CASE("the tensors of a checkpoint depend on the model and on the optimizer'
   CHECK_FALSE(is_fixed("lr", "1", "2"));
 }
 
-TEST_CASE("evaluations depend on the seed only if ratings are split or items are drawn") {
+TEST_CASE("evaluations depend on the seed only in runs with an objective, as recommenders have") {
   CHECK_FALSE(affects_evaluation("lr", {}));
   CHECK_FALSE(affects_evaluation("model.dropout", {}));
   CHECK(affects_evaluation("data", {}));

@@ -72,6 +72,7 @@ Parser parser(const char* name, Function function) {
   };
 }
 
+// The programs that the tests below try. The other programs parse their flags with Flags, too.
 const std::map<std::string, Parser>& programs() {
   static const std::map<std::string, Parser> all = {
       {"comm_bench", parser("comm_bench", parse_comm_command_line)},

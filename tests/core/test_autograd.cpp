@@ -95,17 +95,17 @@ TEST_CASE("each backward starts a new gradient, in new memory") {
 TEST_CASE("an output that is not used gets no gradient") {
   const Tensor x = parameter({1, 1});
   std::vector<bool> seen;
-  SECTION("the first") {
+  SECTION("the second is not used") {
     backward(ops::sum(two_and_three_times(x, seen)[0]));
     CHECK(seen == std::vector<bool>{true, false});
     CHECK(gradient_values(x) == Floats{2, 2});
   }
-  SECTION("the second") {
+  SECTION("the first is not used") {
     backward(ops::sum(two_and_three_times(x, seen)[1]));
     CHECK(seen == std::vector<bool>{false, true});
     CHECK(gradient_values(x) == Floats{3, 3});
   }
-  SECTION("none of them") {
+  SECTION("both are used") {
     const auto both = two_and_three_times(x, seen);
     backward(ops::sum(ops::add(both[0], both[1])));
     CHECK(seen == std::vector<bool>{true, true});
@@ -167,7 +167,7 @@ TEST_CASE("NoGrad records nothing while it lives") {
   CHECK(grad_enabled());
 }
 
-TEST_CASE("a loss that is a parameter itself has the gradient 1") {
+TEST_CASE("a loss that is a parameter itself has the given factor as its gradient") {
   const Tensor x = parameter({5});
   backward(x, 3);
   CHECK(x.leaf()->gradient.values<float>()[0] == 3);

@@ -154,7 +154,7 @@ TEST_CASE("a product on CUDA of size zero does nothing, or gives zero or the bia
   CHECK(values_of(c) == Values(6, 0.0));
 }
 
-TEST_CASE("a product's workspace on CUDA is counted, and given back", "[blas_lt]") {
+TEST_CASE("a product's workspace on CUDA is at most 32 MiB, and is freed", "[blas_lt]") {
   if (on_cpu()) return;
   const Operands operands(DType::bf16, DType::f32, {64, 64, 4096}, true, false);
   MemoryLedger& ledger = memory_ledger(default_device());

@@ -129,8 +129,8 @@ TEST_CASE("16-bit values at the ends of their ranges", "[half]") {
   CHECK(BFloat16(0x1p-133f).bits == 1);
   CHECK(BFloat16(0x1p-134f).bits == 0);
   CHECK(BFloat16(-0.0f).bits == 0x8000);
-  // Of this NaN's mantissa, only the lowest bit is set. A conversion that merely dropped the low
-  // bits would return an infinity.
+  // In the mantissa of this NaN, only the lowest bit is set. A conversion that merely dropped the
+  // low bits would return an infinity.
   const float thin_nan = std::bit_cast<float>(0x7F800001u);
   CHECK(std::isnan(float(BFloat16(thin_nan))));
   CHECK(std::isnan(float(Float16(thin_nan))));

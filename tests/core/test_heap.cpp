@@ -104,8 +104,9 @@ TEST_CASE("free blocks are joined with free neighbours, in any order of freeing"
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-// Allocates as training steps do: activations and workspace in turn. Workspace is freed at once.
-// Activations are freed in the order of their allocation, or in reverse order.
+// Allocates as training steps do: activations and workspace in turn. The workspace of a layer is
+// freed before the next layer. Activations are freed in the order of their allocation, or in
+// reverse order.
 TEST_CASE("a step reuses the memory of the step before, without fresh pages", "[heap][cpu]") {
   Blocks blocks(4096);
   blocks.take(20 * mebibyte);

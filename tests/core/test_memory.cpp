@@ -186,8 +186,7 @@ TEST_CASE("allocating zero bytes takes no memory, and is no error") {
   CHECK_THROWS_WITH(allocate(-1, Category::workspace), ContainsSubstring("-1 bytes"));
 }
 
-// The address sanitizer ends a program that asks for 2^60 bytes. So the test is tagged [slow], and
-// sanitizer builds leave it out.
+// The tag [slow] keeps this test out of sanitizer and emulated builds.
 TEST_CASE("an impossible allocation is an error with bytes and category, and is not counted",
           "[slow]") {
   const LedgerSince ledger;

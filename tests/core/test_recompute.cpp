@@ -1,5 +1,5 @@
-// Tests that recomputing the activations of segments changes neither bits nor the calls of hooks,
-// and takes less memory.
+// Tests that recomputing the activations of segments changes neither bits nor the calls of the
+// hooks gradient_buffer and gradient_complete, and takes less memory.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -33,7 +33,7 @@ Tensor run(bool again, const Tensor& input, const std::function<Tensor(const Ten
   })[0];
 }
 
-/// The parameters of a test, and a log of the calls of their hooks.
+/// The parameters of a test, and a log of the calls of gradient_buffer and gradient_complete.
 struct Parameters {
   Tensor make(const std::string& name, const Shape& shape, uint64_t seed) {
     const Tensor parameter = as_parameter(random_tensor(shape, seed));
@@ -59,7 +59,7 @@ struct Parameters {
     return gradients;
   }
 
-  /// True if recomputation changes neither the loss, nor the gradients, nor the calls of hooks.
+  /// True if recomputation changes neither the loss, nor the gradients, nor the log of calls.
   bool same(const std::function<Tensor(bool)>& loss) {
     const Tensors expected = gradients_of(loss(false));
     const Log heard = std::exchange(log, {});

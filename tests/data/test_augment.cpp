@@ -140,7 +140,7 @@ TEST_CASE("without flips no image is mirrored, and unaugmented training equals e
   }
 }
 
-TEST_CASE("values are normalised, in every dtype; padding is the mean") {
+TEST_CASE("values are normalised, in every dtype") {
   const data::ImageShape shape{8, 8, 3};
   const auto pixels = counting(shape);
   data::ImageTransformOptions options{

@@ -22,8 +22,8 @@
 //   linger          rank 1 sleeps for ever after the last step; the timeout is 0.2 s
 //   absent          with `nccl`, rank 1 sleeps for ever before the ranks connect over NCCL
 //
-// With `nccl`, the ranks communicate over NCCL. Their timeout is 1 s if the lists above give none.
-// The third argument changes the all_gather of each step:
+// With `nccl`, the ranks communicate over NCCL. The timeout of NCCL's calls is 4 s for suspend, and
+// 1 s for every other HOW. The third argument changes the all_gather of each step:
 //
 //   graph           it is in a CUDA graph that exists until all steps are done
 //   host            it gathers a buffer in host memory

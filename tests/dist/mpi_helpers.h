@@ -66,7 +66,7 @@ int64_t differences(const Tensor& x, Expected&& expected) {
 }
 
 /// Returns how many elements of T fit in a chunk of the job's staging. MPI's staging has two chunks
-/// for each peer, and one more.
+/// for each peer, and one more. A single rank has no staging, and gets the number for two ranks.
 template <class T = float>
 int64_t chunk_elements() {
   if (over_nccl()) return nccl_options.chunk_bytes / static_cast<int64_t>(sizeof(T));
@@ -77,8 +77,8 @@ int64_t chunk_elements() {
 /// True if there are probably more ranks than cores. Tests then move less data.
 inline bool many_ranks() { return job().size() > 8; }
 
-/// Returns the sizes of pieces to test, in elements: 0, 1, about a block (256 elements), 1000, and
-/// half a chunk to more than two chunks. If `few` is set, returns fewer sizes.
+/// Returns the sizes of pieces to test, in elements: 0, 1, 3, about a block (256 elements), 1000,
+/// and half a chunk to more than two chunks. If `few` is set, returns fewer sizes.
 template <class T = float>
 std::vector<int64_t> piece_sizes(bool few = many_ranks()) {
   const int64_t chunk = chunk_elements<T>();

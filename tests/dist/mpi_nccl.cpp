@@ -1,4 +1,4 @@
-// Tests of properties that only NCCL's communicator has.
+// Tests for NCCL's communicator. Some of them run over MPI, too.
 #define CATCH_CONFIG_EXTERNAL_INTERFACES  // for the listener below
 #include <mpi.h>
 

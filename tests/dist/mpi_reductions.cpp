@@ -127,7 +127,7 @@ TEST_CASE("reduce_scatter leaves the sum of the contributions") {
   });
 }
 
-// 256 + 1 needs nine significant bits. A sum in bf16 would be rounded to 256 at every addition.
+// 256 + 1 needs nine significant bits, so a sum in bf16 that begins with 256 would stay 256.
 TEST_CASE("reduce_scatter adds 16-bit contributions in f32") {
   const int ranks = job().size();
   const Tensor input = Tensor::empty({ranks * 10}, DType::bf16);

@@ -135,7 +135,7 @@ TEST_CASE("a bucket closes with the parameter that would exceed it, not before")
   // gap of 255, then 256 elements.
   CHECK(ShardLayout(parameters_of({256, 1}), 1, 511).buckets().size() == 2);
   CHECK(ShardLayout(parameters_of({256, 1}), 1, 512).buckets().size() == 1);
-  // A parameter larger than a bucket is alone, whatever comes before and after.
+  // A parameter larger than a bucket shares its bucket with no other parameter that has elements.
   const ShardLayout large(parameters_of({10, 5000, 10}), 2, 1000);
   REQUIRE(large.buckets().size() == 3);
   CHECK(large.buckets()[1].parameters == std::vector<int>{1});

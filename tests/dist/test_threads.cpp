@@ -40,7 +40,7 @@ TEST_CASE("OMP_NUM_THREADS is the number of a rank's threads, or a list that beg
   }
 }
 
-TEST_CASE("an OMP_NUM_THREADS that libgomp would ignore is refused, unless it is not used") {
+TEST_CASE("an OMP_NUM_THREADS that is invalid or above 4096 is refused, unless it is not used") {
   for (const char* text :
        {"", "0", "-1", "2.5", "abc", "4,", "4,x", "4,0", "4097", "3 2", "99999999999999999999"}) {
     CAPTURE(text);

@@ -38,7 +38,7 @@ grep -q "has no build: bench/gpu.sh --build comes first" "$work/output" || fail 
 
 call 0 --build
 has 'build | ok' 'build_rest | ok'
-call 0  # the default call has --peer none: PyTorch is not measured
+call 0  # without TESSERA_PYTHON, the default call has --peer none: PyTorch is not measured
 has 'bf16 product | ' 'head logits, 101 columns' 'head dweight, 128 columns' \
   'nano, bf16: step | ' "nano, bf16, with tune's table: step | " 'kernels | ok' 'gpt2 | ok'
 ! grep -q PyTorch "$work/report/table.md" || fail "a figure of the peer's"

@@ -90,7 +90,7 @@ def session_members(session):
 
 
 class Bench:
-    """The folders in/ (which must never change) and out/ (new in each case) below `root`."""
+    """The folders in/ (the inputs, see changed_inputs) and out/ (new in each case) below `root`."""
 
     def __init__(self, root, programs, prints):
         self.root, self.programs, self.prints = root, programs, False
@@ -159,9 +159,10 @@ class Bench:
         self.output.mkdir()
 
     def start(self, command, environment=None, file_bytes=None, stdout=None, closed=()):
-        """Starts a process in a session of its own. Its output goes to files below the root. If
-        file_bytes limits the size of files, the output goes to pipes. The pipes are read after the
-        process has ended, so they must have room for all of its output."""
+        """Starts a process in a session of its own. Its output goes to files below the root, except
+        that its stdout goes to the file `stdout` if one is given. If file_bytes limits the size of
+        files, the output goes to pipes. The pipes are read after the process has ended, so they
+        must have room for all of its output."""
         def prepare():
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))

@@ -2,10 +2,10 @@
 that shrinks, folders that go away, closed descriptors.
 
 Expected: the run ends in bounded time, either with exit code 0 and the weights of an undisturbed
-run, or with a nonzero code and a message about what happened. (A killed launcher, or a run that
-is killed while it saves, need not leave a message. Data that changes may change the weights.)
-Inputs are unchanged. If the launcher is killed, all ranks end within 20 s. Once the next run has
-saved under the same name, no temporary file is left."""
+run, or with a nonzero code and a message about what happened. (A killed launcher, a run without
+stderr, or a run that is killed while it saves, need not leave a message. Data that changes may
+change the weights.) Inputs are unchanged. If the launcher is killed, all ranks end within 20 s.
+Once the next run has saved under the same name, no temporary file is left."""
 import os
 import pathlib
 import re

@@ -1,5 +1,5 @@
-"""Odd flags of each program: huge, negative and malformed numbers, empty values, paths that are not
-files, misspelled, repeated and contradictory flags, and nonsense in --config files.
+"""Odd flags of the programs in BASES: huge, negative and malformed numbers, empty values, paths
+that are not files, misspelled, repeated and contradictory flags, and nonsense in --config files.
 
 Expected: exit code 0 after a run that did what was asked, or 1 or 2 with a message that names the
 flag, its value or the file. Two other messages are allowed: that a number is not finite, and, from
@@ -89,7 +89,7 @@ def command_of(program):
 
 
 class Command:
-    """A command line under construction. A refusal must name one of `words`."""
+    """A command line under construction. A refusal must name one of `words`, or an input file."""
 
     def __init__(self, program, flags):
         self.program, self.flags = program, flags

@@ -20,8 +20,8 @@
 namespace tessera::hostile {
 namespace {
 
-// Returns a random position in `bytes`; with probability 1/3 one of the first 64 bytes, where
-// headers are.
+// Returns a random position in `bytes`; with probability 1/3 it is drawn from the first 64 bytes,
+// where headers are.
 size_t place_in(const std::string& bytes, Random& random) {
   return random.below(random.one_in(3) ? std::min<size_t>(bytes.size(), 64) : bytes.size());
 }

@@ -1,6 +1,7 @@
 // Damages files at random, to test readers: changes bits, lengths, numbers and text, and replaces
-// files by other things, such as folders and pipes. The damage depends only on the seed, the reader
-// and the number of the case, so it is equal on every machine.
+// files by other things, such as folders and pipes. The random numbers depend only on the seed, the
+// reader and the number of the case, so equal files get equal damage on every machine that has the
+// same zlib.
 //
 //   Random random(seed, "idx", 17);
 //   FileContents files = variant;

@@ -1,4 +1,4 @@
-// Lists every reader of the library, with undamaged files that it can read.
+// Lists the tested readers, with undamaged files that each of them can read.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,7 @@ namespace tessera::hostile {
 struct Reader {
   std::string name;
   std::vector<FileContents> variants;  // undamaged; a test case damages a copy of one
-  /// Reads everything in the files of a folder, to the last value. Throws Error to refuse the
-  /// files.
+  /// Reads the files of a folder, up to their last values. Throws Error to refuse the files.
   std::function<void(const std::string& folder)> read;
   /// Bytes of address space by which `read` may grow the process.
   int64_t most_bytes = int64_t{256} << 20;
@@ -26,6 +25,6 @@ struct Reader {
 std::vector<Reader> weight_readers();  // safetensors, models, checkpoints, tuned algorithms
 std::vector<Reader> data_readers();    // tokens, images and logs
 std::vector<Reader> rating_readers();  // files of ratings, and of titles
-std::vector<Reader> option_readers();  // --config and command lines of the programs
+std::vector<Reader> option_readers();  // --config files, and recommend's command line
 
 }  // namespace tessera::hostile

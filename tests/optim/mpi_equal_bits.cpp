@@ -185,9 +185,9 @@ std::pair<DType, DType> generated_dtypes() {
                   std::pair(DType::bf16, DType::bf16));
 }
 
-// Compares a run's last loss and its first gradient norm with those of the reference. The norm
-// shows whether micro-batches are missing from the gradient sums. The losses hardly show this,
-// because Adam's updates hardly depend on the magnitude of the gradients.
+// Compares a run's last loss and its first gradient norm with those of the same steps of the
+// reference. The norm shows whether micro-batches are missing from the gradient sums. The losses
+// hardly show this, because Adam's updates hardly depend on the magnitude of the gradients.
 void check_close(const TrainingResult& result, const Variant& variant) {
   const TrainingResult& expected = reference(variant.dtype, variant.grad_shard);
   // The run may have added gradients in another order than the reference run, so rounding may

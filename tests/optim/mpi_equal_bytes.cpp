@@ -76,7 +76,7 @@ std::array<int64_t, category_count> peaks_of(const MemoryUse& use) {
   return peaks;
 }
 
-// Returns the memory peaks of all steps, and the traffic of the last step.
+// Returns the memory peaks of the whole run, and the traffic of its last step.
 Measured measure(const Subject& subject, const dist::World& world, const Run& run) {
   const MemoryUse memory(*world.communicator, world.communicator->device());
   const MemoryUse host(*world.communicator);

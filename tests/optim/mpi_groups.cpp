@@ -22,7 +22,7 @@ void check_run(const dist::World& group, uint64_t seed) {
   }
 }
 
-TEST_CASE("two runs in the two halves of a job, which differ in size: each has its own bits") {
+TEST_CASE("two runs in the two halves of a job, which may differ in size: each has its own bits") {
   const dist::World job = job_world();
   const bool first = job.rank < (job.size + 1) / 2;
   const dist::World half = dist::world_of_group(

@@ -15,8 +15,8 @@ using Catch::Matchers::ContainsSubstring;
 
 constexpr int64_t micro_batches = 7;
 
-// In each step of `steps` the loss of micro-batch `micro_batch` is multiplied by `factor`. Only the
-// rank that has this micro-batch sees the large loss.
+// In each step of `steps` the loss of micro-batch `micro_batch` is multiplied by `factor`. Only
+// ranks that compute this micro-batch see the large loss.
 struct Overflowing {
   DType dtype = DType::f16;
   std::vector<int64_t> steps;

@@ -45,7 +45,7 @@ TEST_CASE("without offload, the optimizer state is on the computing device") {
       train_tiny(run_of(dtype, 1), world, options_of(stage, optim::Offload::none));
       CHECK(device.peak(Category::optimizer_state) > 0);
       CHECK(host.peak(Category::optimizer_state) == 0);
-      // Ranks on GPUs exchange norms, losses and flags through the host.
+      // With GPUs, flags and copies of a step's scalars are in host memory.
       if (on_cpu()) CHECK(host.peak(Category::communication) == 0);
     }
   }

@@ -158,7 +158,7 @@ TEST_CASE("stage 3: a block is gathered once for its forward and once for its ba
   }
 }
 
-TEST_CASE("stage 3: the next block is gathered before the forward of this one ends", "[cpu]") {
+TEST_CASE("stage 3: the next block's gather begins before the forward of this one ends", "[cpu]") {
   const auto& blocks = block_times(true);
   for (size_t i = 0; i + 1 < blocks.size(); ++i) {
     CAPTURE(i);

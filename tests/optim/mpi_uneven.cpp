@@ -156,7 +156,7 @@ TEST_CASE("a step with a closure equals a loop over its micro-batches") {
   }
 }
 
-// Begins a micro-batch that the test does not finish.
+// Begins a step that the test does not finish, and returns its first micro-batch.
 MicroBatch begun(optim::ZeroOptimizer& optimizer) {
   return *optimizer.micro_batches(0, {.global = 10, .micro = 2}).begin();
 }

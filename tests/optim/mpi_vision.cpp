@@ -200,7 +200,8 @@ class PartlyFrozen : public nn::Module {
   Tensor loss(const MicroBatch& micro, bool by_hand = false) {
     const auto seed = static_cast<uint64_t>(100 * micro.step + micro.index);
     Tensor x = second_(first_(in_(random_tensor({micro.samples, 4}, seed))));
-    // The norm has mean 1, variance 3 and epsilon 1, so it computes (x - 1) / 2.
+    // After set_statistics() and evaluate(), the norm has mean 1, variance 3 and epsilon 1, so it
+    // computes (x - 1) / 2.
     x = by_hand ? ops::scale(ops::add(x, -1.0f), 0.5f) : third_(x);
     return ops::mse_loss(last_(out_(x)), random_tensor({micro.samples, 4}, seed + 50));
   }

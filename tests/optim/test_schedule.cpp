@@ -27,7 +27,8 @@ TEST_CASE("a factor is never negative, however long the warm-up") {
   }
 }
 
-// Values of torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1, total_steps=100).
+// The values for steps 0 to 99 are those of PyTorch's
+// torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1, total_steps=100).
 TEST_CASE("one_cycle rises and falls as in PyTorch") {
   const Schedule schedule = one_cycle(100);
   CHECK(schedule(0) == Catch::Approx(0.04));

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests what scripts/make_package.sh and scripts/common.sh say about missing packages of the system.
 # The scripts run with a PATH of one folder, which has links to the machine's programs. The folder
-# lacks programs that could build or install anything, and programs that the tests replace or expect
-# to be missing.
+# lacks the programs with which the scripts build and install (cmake, apt-get and sudo), and those
+# that the tests replace or expect to be missing.
 set -euo pipefail
 unset TESSERA_DEPS  # the scripts would use its libraries instead of packages
 work=$(mktemp -d)

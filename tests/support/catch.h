@@ -1,4 +1,4 @@
-// Includes Catch2, version 2 or 3. Tests use the names of version 3, such as Catch::Approx and
+// Includes Catch2, version 2 or 3. Tests must use the names of version 3, such as Catch::Approx and
 // Catch::Matchers::ContainsSubstring. TESSERA_SKIP("why") replaces SKIP, which version 2 lacks.
 #pragma once
 

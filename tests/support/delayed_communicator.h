@@ -1,7 +1,7 @@
 // A communicator that imitates a slow network. It adds a known delay to each exchange and
-// reduce_scatter, and optionally to each all_gather. The communicator's own thread sleeps and makes
-// the collective calls in order. A delayed call therefore returns at once, and its Work is complete
-// only after the delay.
+// reduce_scatter, and optionally to each all_gather and all_gather_host. The communicator's own
+// thread sleeps and makes the collective calls in order. A delayed call therefore returns at once,
+// and its Work is complete only after the delay.
 //
 //   auto slow = std::make_shared<DelayedCommunicator>(world.communicator, 20ms, 5ms);
 #pragma once

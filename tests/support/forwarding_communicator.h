@@ -1,5 +1,5 @@
-// A communicator that forwards every call to another communicator: a base for test communicators
-// that change some of the calls.
+// A communicator that forwards every call except captures() and capture() to another communicator:
+// a base for test communicators that change some of the calls.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // The main function of test programs that run under mpirun. Every rank runs the same test cases in
-// the same order. Rank 0 always prints its report. Every other rank prints its report only if one
-// of its cases failed. The exit status is the largest status of all ranks.
+// the same order. Rank 0 always prints its report. Every other rank prints its report only if its
+// status is not 0, or if it ends the job. The exit status is the largest status of all ranks.
 #define CATCH_CONFIG_EXTERNAL_INTERFACES  // for the listener below
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
@@ -62,7 +62,8 @@ class MeetingPoint : public Listener {
     if (--depth_ == 0) meet(stats.sectionInfo.name, stats.assertions.allOk());
   }
 
-  // If a signal ends the case, its sections stay open, so sectionEnded() has not called meet().
+  // If a signal ends the case inside a SECTION, Catch2 does not report the end of the SECTION. So
+  // sectionEnded() has not called meet().
   void testCaseEnded(const Catch::TestCaseStats&) override {
     if (depth_ > 0) meet("a case that a signal ended", false);
     depth_ = 0;

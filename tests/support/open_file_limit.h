@@ -1,5 +1,5 @@
-// As long as an OpenFileLimit exists, this process can open only `spare` more files. Tests use the
-// limit to imitate a machine whose resources are used up. The limit applies even to root.
+// As long as an OpenFileLimit exists, this process can open at most `spare` more files. Tests use
+// the limit to imitate a machine whose resources are used up. The limit applies even to root.
 #pragma once
 
 #include <fcntl.h>

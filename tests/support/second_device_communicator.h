@@ -1,6 +1,6 @@
 // Gives ranks a device other than the host: the GPU if tests run on CUDA, else the second CPU
-// device, cpu:1. Long-lived buffers are allocated on this device. The host's memory ledger then
-// shows only memory that is meant to be on the host.
+// device, cpu:1. Long-lived buffers are allocated on this device. Apart from activations and
+// workspace, the host's memory ledger then shows only memory that is meant to be on the host.
 #pragma once
 
 #include "dist/bootstrap.h"

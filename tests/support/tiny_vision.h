@@ -1,4 +1,4 @@
-// A training run of a small ResNet with batch norms, projections and smoothed labels. The run is
+// A training run of a small ResNet with batch norms, a projection and smoothed labels. The run is
 // small enough to repeat in many configurations.
 #pragma once
 

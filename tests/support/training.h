@@ -42,8 +42,8 @@ TrainingResult train(nn::Module& model, const Training& training, const dist::Wo
 
 /// Returns the f32 weights by name, for a model whose parameters are not sharded.
 Weights weights_of(const nn::Module& model);
-/// Returns the f32 weights by name, for a model at any ZeRO stage. For 16-bit parameters, returns
-/// the master weights. Collective.
+/// Returns the f32 weights by name, for a model at any ZeRO stage. For trained 16-bit parameters,
+/// returns the master weights. Collective.
 Weights weights_of(optim::ZeroOptimizer& optimizer);
 
 /// Returns a world of this rank alone, even inside a larger job.

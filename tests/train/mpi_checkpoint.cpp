@@ -136,8 +136,7 @@ TEST_CASE("a run goes on with the same bits in any layout in f32") {
 }
 
 TEST_CASE("a run goes on with the same bits in any layout in 16 bits") {
-  // With f16 the first steps overflow: each lowers the loss scale and makes no update. So the loss
-  // scale and the numbers of updates must be restored, too.
+  // With f16, the checkpoint also has the loss scale, which must be restored.
   TinyRun run{.batch = {.global = 26, .micro = 2}};
   run.dtype = DType::bf16;
   check_both_ways<GptJob>(run, 2, 3);
@@ -308,11 +307,11 @@ TEST_CASE("a folder of checkpoints that cannot be read is an error on every rank
           train::find_checkpoint(file, world);
         }).find("file: cannot be read") != std::string::npos);
   // Checks that no rank still waits in a collective of find_checkpoint. If a rank did, this barrier
-  // would throw, because the communicator detects that ranks make different calls.
+  // would throw over MPI, because the communicator detects that ranks make different calls.
   world.communicator->barrier();
 }
 
-TEST_CASE("a checkpoint of another model or rule is refused before anything changes") {
+TEST_CASE("a checkpoint of another model is refused before anything changes") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
   TinyRun run{.batch = {.global = 26, .micro = 2}};

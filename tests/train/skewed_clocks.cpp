@@ -1,7 +1,7 @@
 // Tests the trace of a job in which the ranks' clocks are hours apart, as on hosts that booted at
 // different times. Times in the trace file are on rank 0's clock, and count from the start of the
-// run. So the spans of all ranks must lie between the start and the end of the run. Then two groups
-// of the job's ranks each make a run and a trace of their own.
+// run. So the spans of all ranks must lie between the start and the end of the run. Then the job is
+// split into two groups (one in a job of one rank). Each makes a run and a trace of its own.
 //
 //   mpirun -n 3 skewed_clocks
 #include <fstream>

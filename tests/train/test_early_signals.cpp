@@ -24,8 +24,8 @@ struct DefaultActions {
   }
 };
 
-// Returns the bits of RunCheckpoints::notes() after construction, which tell all ranks in the first
-// step of a signal that this rank has got.
+// Returns RunCheckpoints::notes() right after construction. In the first step, these bits tell all
+// ranks which signals this rank has got.
 uint8_t first_notes() {
   const test::TemporaryFolder folder;
   const dist::World world{.communicator = dist::single_communicator()};

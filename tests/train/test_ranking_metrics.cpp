@@ -72,7 +72,7 @@ TEST_CASE("items with equal scores are in the order of their numbers") {
   CHECK(place_among(scores, {}, 0) == 0);
 }
 
-TEST_CASE("a score of NaN ranks before the wanted items, and is never a hit") {
+TEST_CASE("a score of NaN ranks before the wanted items, and a wanted item with NaN ranks last") {
   const std::vector<float> scores = {1, NAN, 5, NAN, INFINITY};
   CHECK(places_in_catalogue(scores, {}, Items{4, 2, 1, 3}) == Places{2, 3, 4, 4});
   CHECK(places_in_catalogue(scores, Items{1, 4}, Items{3, 2}) == Places{2, 1});

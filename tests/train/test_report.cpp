@@ -204,7 +204,7 @@ TEST_CASE("a page holds its data, and no text of a log can end the script") {
   CHECK(data["runs"][1]["steps"]["series"]["loss"][1][1] == 1.5);
 }
 
-TEST_CASE("CRC-32C has the values of RFC 3720") {
+TEST_CASE("CRC-32C has its check value and the values of RFC 3720") {
   CHECK(crc32c("123456789") == 0xe3069283u);
   CHECK(crc32c(std::string(32, '\0')) == 0x8a9136aau);
   CHECK(crc32c(std::string(32, '\xff')) == 0x62a8ab43u);

@@ -1,5 +1,6 @@
 // Tests attention for any numbers of queries, keys and heads. Results and gradients are compared
-// with float64. On the CPU, the bits must equal those of causal_attention.
+// with float64. On the CPU, the bits must equal those of causal_attention where both operations
+// apply.
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"

@@ -42,7 +42,7 @@ double equal_share(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-TEST_CASE("dropout draws the mask that its header defines", "[dropout]") {
+TEST_CASE("dropout draws the mask that core/ops/dropout.cpp describes", "[dropout]") {
   const DropoutState state{.seed = 0x123456789abcdef0, .step = 7, .first_sample = 3};
   const uint64_t layer = 0xfedcba9876543210;
   const int64_t samples = 3;

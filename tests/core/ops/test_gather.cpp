@@ -43,10 +43,10 @@ Case any_case() {
                   Case{{0, 3}, 1, 2}, Case{{3, 0}, 0, 2});
 }
 
-/// Calls body(element, chosen) for each element of y, the result of gather or index_select.
-/// `element` is the element's flat index in y. `chosen` is the flat index in x of the element that
-/// `index` picks for it. x has the shape c.shape, and y has the shape c.picked(). `index` has the
-/// shape of y for gather, and one dimension for index_select.
+/// Calls body(element, chosen) for each element of y: the result of gather or index_select, or the
+/// source of scatter_add. `element` is the element's flat index in y. `chosen` is the flat index in
+/// x of the element that `index` picks for it. x has the shape c.shape, and y has the shape
+/// c.picked(). `index` has one dimension for index_select, and otherwise the shape of y.
 template <class Body>
 void each_picked(const Case& c, const Tensor& index, const Body& body) {
   const bool shared = index.rank() == 1 && c.shape.rank() > 1;
