@@ -338,6 +338,10 @@ void throw_fault(Device device) {
         "ignored or belong to classes of weight 0",
         fault.limit);
   }
+  if (fault.kind == FaultKind::embedding_bag_offset) {
+    fail("{} {} at position {} is outside [{}, {}]", operation_of(fault.kind), fault.value,
+         fault.position, fault.low, fault.limit - 1);
+  }
   if (!of_vocabulary(fault.kind)) {
     fail("{} {} at position {} is outside [0, {})", operation_of(fault.kind), fault.value,
          fault.position, fault.limit);

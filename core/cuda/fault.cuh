@@ -16,12 +16,13 @@ namespace tessera::cuda {
 /// Keeps the first report and ignores later ones. The host may read `complete` at any time, but the
 /// other members only after it has seen that `complete` is 1.
 __device__ inline void report_fault(Fault* fault, FaultKind kind, long long position, int value,
-                                    long long limit) {
+                                    long long limit, long long low = 0) {
   if (atomicCAS(&fault->claimed, 0u, 1u) != 0u) return;
   fault->kind = kind;
   fault->position = position;
   fault->value = value;
   fault->limit = limit;
+  fault->low = low;
   __threadfence_system();  // the host must see the members above before `complete`
   fault->complete = 1;
 }

@@ -28,9 +28,10 @@ struct Fault {
   unsigned claimed;     // 1 from the beginning of the first report; later reports are ignored
   unsigned complete;    // 1 when the report has been written
   FaultKind kind;
-  int value;            // the wrong value, outside [0, limit); 0 for cross_entropy_weights
+  int value;            // the wrong value, outside [low, limit); 0 for cross_entropy_weights
   long long position;
   long long limit;
+  long long low;        // 0 except for embedding_bag_offset
 };
 
 /// Returns the record of faults on the context's device.

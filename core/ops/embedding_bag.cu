@@ -29,19 +29,22 @@ const float* scale_of(const Bags& bags) {
   return bags.scale.defined() ? bags.scale.data<float>() : nullptr;
 }
 
-/// A warp checks one bag: the bag's offsets, and the token at each position.
+/// A warp checks one bag: the offset where it ends, and the token at each position. Warp 0 also
+/// checks the first offset.
 __global__ void __launch_bounds__(threads) check_bags_kernel(Positions positions, Fault* fault) {
   const WarpOfGrid at;
+  const auto check_offset = [&](int64_t place, int64_t low) {
+    const int32_t offset = positions.offsets[place];
+    if (at.lane != 0 || (low <= offset && offset <= positions.count)) return;
+    report_fault(fault, FaultKind::embedding_bag_offset, place, offset, positions.count + 1, low);
+  };
+  if (at.index == 0) check_offset(0, 0);
   if (at.index >= positions.bags) return;
-  const int32_t begin = positions.offsets[at.index];
-  const int32_t end = positions.offsets[at.index + 1];
-  if (at.lane == 0 && (begin < 0 || begin > end)) {
-    report_fault(fault, FaultKind::embedding_bag_offset, at.index, begin, int64_t{end} + 1);
-  } else if (at.lane == 0 && end > positions.count) {
-    report_fault(fault, FaultKind::embedding_bag_offset, at.index + 1, end, positions.count + 1);
-  }
-  const int64_t last = positions.inside(end);
-  for (int64_t p = positions.inside(begin) + at.lane; p < last; p += warp_size) {
+  const int64_t begin = positions.inside(positions.offsets[at.index]);
+  const int64_t last = positions.inside(positions.offsets[at.index + 1]);
+  // If `begin` was clamped, its offset is out of range and is reported instead of the next one.
+  if (begin == positions.offsets[at.index]) check_offset(at.index + 1, begin);
+  for (int64_t p = begin + at.lane; p < last; p += warp_size) {
     const int32_t token = positions.tokens[p];
     if (positions.known(token)) continue;
     report_fault(fault, FaultKind::embedding_bag_token, p, token, positions.vocabulary);
