@@ -30,7 +30,7 @@ const float* scale_of(const Bags& bags) {
 }
 
 /// A warp checks one bag: the offset where it ends, and the token at each position. Warp 0 also
-/// checks the first offset.
+/// checks the first offset, even if there are no bags.
 __global__ void __launch_bounds__(threads) check_bags_kernel(Positions positions, Fault* fault) {
   const WarpOfGrid at;
   const auto check_offset = [&](int64_t place, int64_t low) {
@@ -104,8 +104,7 @@ void embedding_bag_forward(const Context& context, const Tensor& y, const Bags& 
                            const Tensor& table) {
   const int64_t channels = table.size(1);
   const Positions positions = positions_of(bags, table.size(0));
-  if (positions.bags == 0) return;
-  const unsigned bag_blocks = blocks_for(positions.bags, warps);
+  const unsigned bag_blocks = std::max(1u, blocks_for(positions.bags, warps));
   launch(context, "embedding_bag", {bag_blocks, threads}, check_bags_kernel, positions,
          device_fault(context));
   if (y.elements() == 0) return;

@@ -211,6 +211,8 @@ TEST_CASE("embedding_bag refuses values out of range, and names them", "[embeddi
                       "embedding_bag: offset 1 at position 2 is outside [2, 4]");
   REQUIRE_THROWS_WITH(look_up(known, offsets({0, 5})),
                       "embedding_bag: offset 5 at position 1 is outside [0, 4]");
+  REQUIRE_THROWS_WITH(look_up(known, offsets({5})),  // no bags
+                      "embedding_bag: offset 5 at position 0 is outside [0, 4]");
 }
 
 }  // namespace
