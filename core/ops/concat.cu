@@ -22,16 +22,15 @@ __global__ void __launch_bounds__(threads) copy_rows_kernel(T* y, const T* x, Ro
 void copy_rows(const Context& context, const Tensor& y, const Tensor& x, const RowCopy& copy) {
   const int64_t elements = copy.rows * copy.width;
   if (elements == 0) return;
-  const auto start = [&](auto* to, const auto* from) {
-    launch(context, "copy_rows", {blocks_for(elements, threads), threads},
-           copy_rows_kernel<std::remove_pointer_t<decltype(to)>>, to, from, copy);
+  const auto start = [&]<class T>(T* to) {
+    launch(context, "copy_rows", {blocks_for(elements, threads), threads}, copy_rows_kernel<T>, to,
+           static_cast<const T*>(x.raw()), copy);
   };
-  if (dtype_size(x.dtype()) == 2) {
-    start(static_cast<uint16_t*>(y.raw()), static_cast<const uint16_t*>(x.raw()));
-  } else {
-    TESSERA_CHECK(dtype_size(x.dtype()) == 4, "copy_rows: dtype {} is not supported",
-                  dtype_name(x.dtype()));
-    start(static_cast<uint32_t*>(y.raw()), static_cast<const uint32_t*>(x.raw()));
+  switch (dtype_size(x.dtype())) {
+    case 1: return start(static_cast<uint8_t*>(y.raw()));
+    case 2: return start(static_cast<uint16_t*>(y.raw()));
+    case 4: return start(static_cast<uint32_t*>(y.raw()));
+    case 8: return start(static_cast<uint64_t*>(y.raw()));
   }
 }
 

@@ -19,7 +19,7 @@ struct RowCopy {
 };
 
 /// Copies rows of x into y, and leaves all other elements of y untouched. x and y have the same
-/// dtype, of 2 or 4 bytes.
+/// dtype, of any size.
 TESSERA_KERNEL(copy_rows, const Tensor& y, const Tensor& x, const RowCopy& copy)
 
 }  // namespace tessera

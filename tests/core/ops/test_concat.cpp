@@ -1,4 +1,6 @@
 // Tests concat and split along any dimension: the position of every part, and gradients.
+#include <algorithm>
+
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -32,6 +34,19 @@ TEST_CASE("split undoes concat", "[concat]") {
     for (size_t i = 0; i < parts.size(); ++i) CHECK(parts[i].shape()[dim] == sizes[i]);
     CHECK(same_bits(ops::concat(parts, dim), x));
   }
+}
+
+TEST_CASE("concat and split copy every dtype", "[concat]") {
+  const auto join_and_cut = []<class T>(T) {
+    const Tensor a = Tensor::from<T>({2, 1}, {1, 2}), b = Tensor::from<T>({2, 2}, {3, 4, 5, 6});
+    const Tensor joined = ops::concat({a, b}, 1);
+    CHECK(std::ranges::equal(joined.template values<T>(), std::vector<T>{1, 3, 4, 2, 5, 6}));
+    CHECK(same_bits(ops::split(joined, {1, 2}, 1)[1], b));
+  };
+  join_and_cut(float{});
+  join_and_cut(int32_t{});
+  join_and_cut(int64_t{});
+  join_and_cut(uint8_t{});
 }
 
 TEST_CASE("gradients of concat and split", "[concat]") {
