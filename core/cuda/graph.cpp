@@ -141,8 +141,8 @@ void Graph::launch() {
                   "dropout: a graph is launched while no step is running on this thread, so the "
                   "mask to draw is unknown; set dropout_state() before each launch");
     TESSERA_CHECK(state.first_sample + capture.samples <= dropout_sample_limit,
-                  "dropout: samples {} to {} of a step, expected at most 2^32", state.first_sample,
-                  state.first_sample + capture.samples);
+                  "dropout: {} samples from sample {} of a step on, expected samples below 2^32",
+                  capture.samples, state.first_sample);
     TESSERA_CHECK(
         context.stream == captured_->stream,
         "dropout: a graph is launched on another stream than that of its capture, so that "

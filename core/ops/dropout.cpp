@@ -44,10 +44,9 @@ Tensor dropout(const Tensor& x, float probability, uint64_t layer) {
   constexpr int64_t limit = int64_t{1} << 32;  // number of values that a counter's word can have
   TESSERA_CHECK((args.elements_per_sample + 3) / 4 <= limit &&
                     args.state.first_sample + samples <= dropout_sample_limit,
-                "dropout: {} elements in each of the samples {} to {}, expected at most 2^34 "
-                "elements and 2^32 samples",
-                args.elements_per_sample, args.state.first_sample,
-                args.state.first_sample + samples);
+                "dropout: {} elements in each of {} samples from sample {} on, expected at most "
+                "2^34 elements, and samples below 2^32",
+                args.elements_per_sample, samples, args.state.first_sample);
   const trace::Scope scope("dropout");
   const InUse in_use({&x});
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device());

@@ -137,6 +137,9 @@ TEST_CASE("dropout refuses invalid arguments", "[dropout]") {
   REQUIRE_THROWS_WITH(ops::dropout(x, -0.5f, 1),
                       "dropout: probability is -0.5, expected at least 0 and less than 1");
   REQUIRE_THROWS_AS(ops::dropout(x, NAN, 1), Error);
-  const State set({.step = 0, .first_sample = int64_t{1} << 32});
-  REQUIRE_THROWS_WITH(ops::dropout(x, 0.5f, 1), Catch::Matchers::ContainsSubstring("2^32 samples"));
+  const State set({.step = 0, .first_sample = (int64_t{1} << 32) - 1});
+  REQUIRE_THROWS_WITH(
+      ops::dropout(x, 0.5f, 1),
+      "dropout: 3 elements in each of 2 samples from sample 4294967295 on, expected "
+      "at most 2^34 elements, and samples below 2^32");
 }
