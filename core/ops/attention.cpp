@@ -40,7 +40,8 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v,
                 "since the last query is aligned with the last key",
                 q.size(1), k.size(1));
   TESSERA_CHECK(options.scale >= 0 && std::isfinite(options.scale),
-                "attention: scale is {}, expected above 0, or 0 for 1 / sqrt(D)", options.scale);
+                "attention: scale is {}, expected finite and above 0, or 0 for 1 / sqrt(D)",
+                options.scale);
 }
 }  // namespace
 

@@ -23,7 +23,8 @@ namespace {
 void check_shapes(const Tensor& x, const Tensor& positions, float base) {
   TESSERA_CHECK(x.rank() == 4 && x.size(3) % 2 == 0,
                 "rotary: x has shape {}, expected (B, T, H, D) with even D", x.shape());
-  TESSERA_CHECK(base > 0 && std::isfinite(base), "rotary: base is {}, expected above 0", base);
+  TESSERA_CHECK(base > 0 && std::isfinite(base), "rotary: base is {}, expected finite and above 0",
+                base);
   if (!positions.defined()) return;
   const Shape for_all{x.size(1)};
   const Shape for_each{x.size(0), x.size(1)};

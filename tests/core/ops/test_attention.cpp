@@ -1,6 +1,8 @@
 // Tests attention for any numbers of queries, keys and heads. Results and gradients are compared
 // with float64. On the CPU, the bits must equal those of causal_attention where both operations
 // apply.
+#include <cmath>
+
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -255,8 +257,12 @@ TEST_CASE("attention refuses invalid arguments", "[attention]") {
   CHECK_THROWS_WITH(attend_shapes(q, {2, 2, 2, 8}, {2, 2, 2, 8}, {.causal = true}),
                     "attention: 3 queries and 2 keys, expected at least as many keys as queries, "
                     "since the last query is aligned with the last key");
-  CHECK_THROWS_WITH(attend_shapes(q, kv, kv, {.scale = -1}),
-                    "attention: scale is -1, expected above 0, or 0 for 1 / sqrt(D)");
+  for (const float scale : {-1.0f, INFINITY}) {
+    CHECK_THROWS_WITH(
+        attend_shapes(q, kv, kv, {.scale = scale}),
+        fmt::format("attention: scale is {}, expected finite and above 0, or 0 for 1 / sqrt(D)",
+                    scale));
+  }
   CHECK_THROWS_WITH(
       ops::attention(Tensor::empty(q), Tensor::empty(kv, DType::bf16), Tensor::empty(kv)),
       "attention: k and v have dtypes bf16 and f32, expected f32");

@@ -1,6 +1,8 @@
 // Compares rotary's results and gradients with float64 for both ways to pair the values of an
 // attention head. The dot product of a query and a key must depend only on the distance between
 // their positions.
+#include <cmath>
+
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
@@ -115,7 +117,10 @@ TEST_CASE("rotary refuses invalid arguments", "[rotary]") {
                       "rotary: positions are i32 [2], expected i32 [3] or [2, 3]");
   REQUIRE_THROWS_WITH(ops::rotary(x, random_tensor({3}, 1)),
                       "rotary: positions are f32 [3], expected i32 [3] or [2, 3]");
-  REQUIRE_THROWS_WITH(ops::rotary(x, {}, {.base = -1}), "rotary: base is -1, expected above 0");
+  for (const float base : {-1.0f, INFINITY}) {
+    REQUIRE_THROWS_WITH(ops::rotary(x, {}, {.base = base}),
+                        fmt::format("rotary: base is {}, expected finite and above 0", base));
+  }
 }
 
 }  // namespace
