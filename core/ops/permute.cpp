@@ -33,6 +33,9 @@ BroadcastWalk permuted_walk(const Shape& shape, const std::vector<int>& dims) {
 Tensor permute(const Tensor& x, const std::vector<int>& dims) {
   TESSERA_CHECK(std::ssize(dims) == x.rank(), "permute: {} dimensions are given for shape {}",
                 dims.size(), x.shape());
+  TESSERA_CHECK(is_float(x.dtype()),
+                "permute: dtype {} is not supported, expected f32, bf16 or f16",
+                dtype_name(x.dtype()));
   const std::vector<int> order = dimensions("permute", x.shape(), dims);
   const trace::Scope scope("permute");
   const InUse in_use({&x});

@@ -47,6 +47,8 @@ TEST_CASE("permute refuses invalid arguments", "[permute]") {
   REQUIRE_THROWS_WITH(ops::permute(x, {0}), "permute: 1 dimensions are given for shape [2, 3]");
   REQUIRE_THROWS_WITH(ops::permute(x, {0, 2}), "permute: there is no dimension 2 in shape [2, 3]");
   REQUIRE_THROWS_WITH(ops::permute(x, {1, -1}), "permute: dimension -1 is given twice");
+  REQUIRE_THROWS_WITH(ops::permute(random_indices({2, 3}, 1, 9), {1, 0}),
+                      "permute: dtype i32 is not supported, expected f32, bf16 or f16");
 }
 
 }  // namespace
