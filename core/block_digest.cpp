@@ -36,7 +36,9 @@ std::optional<BlockDigest> BlockDigest::parse(std::string_view text) {
 
 BlockDigest digest_of_blocks(std::string_view name, int64_t first, int64_t element_bytes,
                              std::span<const std::byte> bytes) {
-  TESSERA_CHECK(first % digest_block == 0, "digest: blocks begin at element {} of {}", first, name);
+  TESSERA_CHECK(first % digest_block == 0,
+                "digest: the part begins at element {} of {}, expected a multiple of {}", first,
+                name, digest_block);
   const auto of_name = XXH3_128bits(name.data(), name.size());
   const auto block_bytes = static_cast<size_t>(digest_block * element_bytes);
   BlockDigest digest;
