@@ -14,10 +14,11 @@ Shape checked_pool_shape(std::string_view operation, const Tensor& x, const Pool
   TESSERA_CHECK(x.rank() == 4, "{}: x has shape {}, expected (N, H, W, C)", operation, x.shape());
   const auto windows = [&](std::string_view axis, int64_t pixels, int64_t kernel, int64_t stride,
                            int64_t padding) {
-    TESSERA_CHECK(kernel >= 1 && stride >= 1,
-                  "{}: the {} of the kernel is {} and of the stride {}, expected at least 1",
-                  operation, axis, kernel, stride);
-    TESSERA_CHECK(padding >= 0 && 2 * padding <= kernel,
+    // With these limits, 2 * padding and the number of pixels in a window cannot overflow.
+    TESSERA_CHECK(1 <= kernel && kernel <= INT32_MAX && 1 <= stride && stride <= INT32_MAX,
+                  "{}: the {} of the kernel is {} and of the stride {}, expected 1 to {}",
+                  operation, axis, kernel, stride, INT32_MAX);
+    TESSERA_CHECK(padding >= 0 && padding <= kernel / 2,
                   "{}: the {} of the padding is {}, expected 0 to half of the kernel's {}",
                   operation, axis, padding, kernel);
     TESSERA_CHECK(pixels > 0, "{}: x has shape {}, expected images of at least 1 x 1 pixels",

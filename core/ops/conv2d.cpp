@@ -26,14 +26,15 @@ namespace tessera {
 namespace {
 void check_options(const Conv2dOptions& options) {
   const auto& [stride, padding, dilation, groups] = options;
-  const auto least = [](const char* name, const Size2& size, int64_t minimum) {
-    TESSERA_CHECK(size.height >= minimum && size.width >= minimum,
-                  "conv2d: {} is {} x {}, expected at least {}", name, size.height, size.width,
-                  minimum);
+  // Larger options could overflow in out_pixels.
+  const auto check = [](const char* name, const Size2& size, int64_t minimum) {
+    const auto [least, most] = std::minmax(size.height, size.width);
+    TESSERA_CHECK(least >= minimum && most <= INT32_MAX, "conv2d: {} is {} x {}, expected {} to {}",
+                  name, size.height, size.width, minimum, INT32_MAX);
   };
-  least("stride", stride, 1);
-  least("padding", padding, 0);
-  least("dilation", dilation, 1);
+  check("stride", stride, 1);
+  check("padding", padding, 0);
+  check("dilation", dilation, 1);
   TESSERA_CHECK(groups >= 1, "conv2d: {} groups, expected at least 1", groups);
 }
 

@@ -78,9 +78,16 @@ TEST_CASE("avg_pool has the same bits for every number of threads", "[avg_pool]"
 }
 
 TEST_CASE("avg_pool refuses invalid arguments", "[avg_pool]") {
-  CHECK_THROWS_WITH(ops::avg_pool(random_tensor({2, 8, 9, 3}, 1), {.kernel = 9}),
+  const Tensor x = random_tensor({2, 8, 9, 3}, 1);
+  CHECK_THROWS_WITH(ops::avg_pool(x, {.kernel = 9}),
                     "avg_pool: the height of the kernel is 9, expected at most 8, that of x "
                     "[2, 8, 9, 3] with its padding");
+  CHECK_THROWS_WITH(ops::avg_pool(x, {.kernel = 3, .padding = int64_t{1} << 62}),
+                    "avg_pool: the height of the padding is 4611686018427387904, expected 0 to "
+                    "half of the kernel's 3");
+  CHECK_THROWS_WITH(ops::avg_pool(x, {.kernel = int64_t{1} << 62, .padding = int64_t{1} << 61}),
+                    "avg_pool: the height of the kernel is 4611686018427387904 and of the stride "
+                    "1, expected 1 to 2147483647");
   CHECK_THROWS_WITH(
       ops::global_avg_pool(random_tensor({2, 0, 9, 3}, 1)),
       "global_avg_pool: x has shape [2, 0, 9, 3], expected (N, H, W, C) with H, W > 0");

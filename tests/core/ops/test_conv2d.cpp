@@ -310,8 +310,10 @@ TEST_CASE("conv2d refuses shapes that do not fit, and names them", "[conv2d]") {
           "conv2d: weight has shape [8, 3, 3, 3], expected [O, 6, kh, kw] for 1 groups");
   refuses(x, weight, {}, {.groups = 4}, "conv2d: 4 groups, expected a divisor of the 6 channels");
   refuses(x, weight, {}, {.groups = 0}, "conv2d: 0 groups, expected at least 1");
-  refuses(x, weight, {}, {.stride = {1, 0}}, "conv2d: stride is 1 x 0, expected at least 1");
-  refuses(x, weight, {}, {.padding = -1}, "conv2d: padding is -1 x -1, expected at least 0");
+  refuses(x, weight, {}, {.stride = {1, 0}}, "conv2d: stride is 1 x 0, expected 1 to 2147483647");
+  refuses(x, weight, {}, {.padding = -1}, "conv2d: padding is -1 x -1, expected 0 to 2147483647");
+  refuses(x, weight, {}, {.dilation = {1, int64_t{1} << 62}},
+          "conv2d: dilation is 1 x 4611686018427387904, expected 1 to 2147483647");
   refuses(x, weight, {}, {.dilation = 2},
           "conv2d: the kernel's width covers 5 pixels, expected at most the 4 of x");
   refuses(x, weight, random_tensor({6}, 3), {}, "conv2d: bias has shape [6], expected [8]");

@@ -98,11 +98,11 @@ TEST_CASE("max_pool refuses invalid arguments", "[max_pool]") {
       ops::max_pool(random_tensor({1, 0, 2, 1}, 1), {.kernel = 2, .stride = 2, .padding = 1}),
       "max_pool: x has shape [1, 0, 2, 1], expected images of at least 1 x 1 pixels");
   CHECK_THROWS_WITH(ops::max_pool(x, {.kernel = {3, 0}}),
-                    "max_pool: the width of the kernel is 0 and of the stride 1, expected at "
-                    "least 1");
+                    "max_pool: the width of the kernel is 0 and of the stride 1, expected 1 to "
+                    "2147483647");
   CHECK_THROWS_WITH(ops::max_pool(x, {.kernel = 3, .stride = {0, 1}}),
-                    "max_pool: the height of the kernel is 3 and of the stride 0, expected at "
-                    "least 1");
+                    "max_pool: the height of the kernel is 3 and of the stride 0, expected 1 to "
+                    "2147483647");
   CHECK_THROWS_WITH(ops::max_pool(x, {.kernel = 3, .padding = 2}),
                     "max_pool: the height of the padding is 2, expected 0 to half of the "
                     "kernel's 3");
