@@ -209,6 +209,17 @@ TEST_CASE("a product on CUDA refuses invalid arguments", "[blas_lt]") {
   refused(bad, "exceed 32-bit sizes");
 }
 
+TEST_CASE("cuBLASLt is not started for a device that the thread does not use") {
+  if (on_cpu()) return;
+  const Operands x(DType::f32, DType::f32, {4, 4, 4}, false, false);
+  const Context other{{DeviceType::cuda, 99}};
+  CHECK_THROWS_WITH(
+      cuda::product_workspace_bytes(other, x.args(false, false)),
+      fmt::format("cublasLt: the first product on device 99 is on a thread that uses device {}; "
+                  "call cuda::use_device(99) first",
+                  default_device().index));
+}
+
 TEST_CASE("a product's workspace on CUDA is known before it runs") {
   if (on_cpu()) return;
   for (const DType dtype : {DType::f32, DType::bf16}) {
