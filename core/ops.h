@@ -145,7 +145,9 @@ Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor&
                      const Tensor& scale = {});
 
 /// index_select, gather and scatter_add work along dimension `dim`; -1 is the last dimension. index
-/// is i32. All three throw for a value of index outside [0, x.size(dim)).
+/// is i32. All three throw for a value of index outside [0, x.size(dim)). The backward of
+/// index_select and gather may throw if x.size(dim) plus the size of index along `dim` is 2^31 - 1
+/// or more.
 /// index_select returns y with y[.., j, ..] = x[.., index[j], ..]; index is (n).
 Tensor index_select(const Tensor& x, int dim, const Tensor& index);
 /// Returns y with y[.., j, ..] = x[.., index[.., j, ..], ..]; index and y have the shape of x
