@@ -327,6 +327,8 @@ Fault* device_fault(const Context& context) { return state_of(context.device.ind
 
 void throw_fault(Device device) {
   Fault& reported = *state_of(device.index).fault;
+  static std::mutex mutex;  // two threads that call at once must not take the same fault
+  const std::lock_guard lock(mutex);
   if (std::atomic_ref(reported.complete).load(std::memory_order_acquire) == 0) return;
   const Fault fault = reported;
   reported.complete = 0;
