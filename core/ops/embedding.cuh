@@ -197,6 +197,14 @@ __device__ inline void sum_rows(Floats<n>& sum, const T* x, int64_t channels, in
   }
 }
 
+/// Returns the factor of a table's own row in the gradient of row_products' squares, for a row that
+/// `places` places look up. Returns 0 if dsquares is null. A row must not be multiplied by the
+/// factor 0, because 0 times an infinite value is NaN.
+__device__ inline float squares_factor(const float* dsquares, int64_t places,
+                                       int64_t places_per_lookup) {
+  return dsquares == nullptr ? 0.0f : 2 * *dsquares * float(places / places_per_lookup);
+}
+
 template <class T, bool weighted>
 struct TableGradient {
   T* dtable;
@@ -210,6 +218,9 @@ struct TableGradient {
   int64_t per_row;      // number of neighbouring positions that share a row of dy
   const int32_t* rows;  // the row of dy of each position; null if per_row gives the row
   int64_t row_count;    // number of rows of dy
+  const T* own;         // (V, C), see Sorted; not read if dsquares is null
+  const float* dsquares;
+  int64_t places_per_lookup;
 
   __device__ int64_t row_of(int64_t place) const {
     if (rows == nullptr) return per_row == 1 ? place : place / per_row;
@@ -259,7 +270,13 @@ __device__ inline void sum_frequent_token(const TableGradient<T, weighted>& args
     __syncthreads();
   }
   if (thread >= width || column + thread >= args.channels) return;
-  T* to = args.dtable + token * args.channels + column + thread;
+  const int64_t at = token * args.channels + column + thread;
+  if constexpr (weighted) {
+    const float factor =
+        squares_factor(args.dsquares, end - args.ends[token], args.places_per_lookup);
+    if (factor != 0) sum += factor * float(args.own[at]);
+  }
+  T* to = args.dtable + at;
   *to = rounded<T>(args.accumulate ? float(*to) + sum : sum);
 }
 
@@ -283,6 +300,14 @@ __global__ void __launch_bounds__(threads, 2)
       sum_rows<aligned>(sum, args.dy, args.channels, column, count,
                         [&](int64_t i) { return args.row_of(args.order[begin + i]); },
                         [&](int64_t i) { return args.weight_of(args.order[begin + i]); });
+      if constexpr (weighted) {
+        const float factor = squares_factor(args.dsquares, count, args.places_per_lookup);
+        if (factor != 0) {
+          const T* from = args.own + at.index * args.channels + column;
+          const Floats<n> own = widened(load_elements<aligned, n>(from));
+          unrolled<n>([&](int i) { sum.value[i] += factor * own.value[i]; });
+        }
+      }
       if (args.accumulate) {
         const Floats<n> before = widened(load_elements<aligned, n>(to));
         unrolled<n>([&](int i) { sum.value[i] = before.value[i] + sum.value[i]; });
@@ -308,6 +333,11 @@ struct Sorted {
   Tensor weights;       // f32, indexed by the values of `order`; undefined if all weights are 1
   int64_t per_row = 1;  // number of neighbouring positions that share a row of dy
   Tensor rows = {};     // i32, the row of dy of each position; undefined if per_row gives it
+  // Defined only for row_products with squares, whose weights are defined too: the sum of row v has
+  // one more term, 2 n dsquares own[v] for n lookups of v.
+  Tensor dsquares = {};  // f32 []
+  Tensor own = {};       // (V, C), the table
+  int64_t places_per_lookup = 1;
 };
 
 /// dtable[v] (V, C) is the sum of the weighted rows of dy of token v. If `accumulate`, adds the
@@ -329,7 +359,10 @@ void sum_by_token(const Context& context, const char* name, const Tensor& dtable
         .accumulate = accumulate,
         .per_row = sorted.per_row,
         .rows = sorted.rows.defined() ? sorted.rows.data<int32_t>() : nullptr,
-        .row_count = dy.size(0)};
+        .row_count = dy.size(0),
+        .own = sorted.own.defined() ? sorted.own.data<T>() : nullptr,
+        .dsquares = sorted.dsquares.defined() ? sorted.dsquares.data<float>() : nullptr,
+        .places_per_lookup = sorted.places_per_lookup};
     visit_access<neighbours<T>>(
         channels,
         [&]<int n, bool aligned>() {
@@ -337,7 +370,7 @@ void sum_by_token(const Context& context, const char* name, const Tensor& dtable
           launch(context, name, {grid, threads},
                  embedding_backward_kernel<T, weighted, n, aligned>, args);
         },
-        args.dtable, args.dy);
+        args.dtable, args.dy, args.own);
   });
 }
 

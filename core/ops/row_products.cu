@@ -14,6 +14,7 @@ namespace tessera::cuda {
 namespace {
 
 using embedding::Positions;
+using embedding::squares_factor;
 using embedding::sum_rows;
 using embedding::threads;
 using embedding::WarpOfGrid;
@@ -137,15 +138,15 @@ __global__ void __launch_bounds__(threads)
   store_elements<aligned>(dleft + to, sum);
 }
 
-/// Arguments of row_rest_kernel, which runs after sum_by_token. sum_by_token computes the part of
-/// dtable that comes from dy. row_rest_kernel computes the rest, for each row v of the table:
+/// Arguments of row_rest_kernel, which computes what sum_by_token does not, for each row v of the
+/// table:
 ///   dbias[v]    = sum of dy over the places (b, k) that use v, plus 2 n dsquares bias[v]
-///   dtable[v]  += 2 n dsquares table[v]
+///   dtable[v]  += 2 n dsquares table[v], if there is no dy
 /// n is the number of lookups of v. A lookup in the left table serves K places, and a lookup in the
 /// right table serves one place.
 template <class T>
 struct RowRest {
-  T* dtable;              // null if not wanted
+  T* dtable;              // null if not wanted, or if there is a dy
   T* dbias;               // null if not wanted
   bool accumulate_bias;   // false: overwrite dbias instead of adding to it
   const T* dy;            // (B, K), or null
@@ -164,9 +165,7 @@ __global__ void __launch_bounds__(threads) row_rest_kernel(RowRest<T> args, Rows
   if (v >= own.count) return;
   const int64_t begin = args.ends[v];
   const int64_t count = args.ends[v + 1] - begin;
-  const float factor = args.dsquares == nullptr
-                           ? 0.0f
-                           : 2 * *args.dsquares * float(count / args.places_per_lookup);
+  const float factor = squares_factor(args.dsquares, count, args.places_per_lookup);
   if (args.dbias != nullptr) {
     float sum = 0;
     if (args.dy != nullptr) {
@@ -304,11 +303,15 @@ void row_products_backward(const Context& context, const GradientTarget& table,
                            .ends = context.workspace({positions.vocabulary + 1}, DType::i32),
                            .weights = gradients.products,
                            .per_row = in.per_row(),
-                           .rows = of_left ? in.right.indices : left};
+                           .rows = of_left ? in.right.indices : left,
+                           .dsquares = gradients.squares,
+                           .own = gradients.squares.defined() ? own.table : Tensor{},
+                           .places_per_lookup = of_left ? in.per_row() : 1};
   embedding::sort_by_token(context, sorted.order, sorted.ends, positions);
   const Tensor& dtable = table.gradient;
+  const bool has_dy = gradients.products.defined();
   if (dtable.defined() && dtable.elements() > 0) {
-    if (!gradients.products.defined()) {
+    if (!has_dy) {
       if (!table.accumulate) fill(context, dtable, 0.0f);
     } else {
       if (dtable.dtype() != DType::f32) {
@@ -320,16 +323,16 @@ void row_products_backward(const Context& context, const GradientTarget& table,
   }
   visit_float(own.table.dtype(), name, [&]<class T>() {
     const RowRest<T> rest{
-        .dtable = dtable.defined() ? dtable.data<T>() : nullptr,
+        .dtable = dtable.defined() && !has_dy ? dtable.data<T>() : nullptr,
         .dbias = bias.gradient.defined() ? bias.gradient.data<T>() : nullptr,
         .accumulate_bias = bias.accumulate,
-        .dy = gradients.products.defined() ? gradients.products.data<T>() : nullptr,
+        .dy = has_dy ? gradients.products.data<T>() : nullptr,
         .dsquares = gradients.squares.defined() ? gradients.squares.data<float>() : nullptr,
         .order = sorted.order.data<int32_t>(),
         .ends = sorted.ends.data<int32_t>(),
         .channels = in.channels(),
-        .places_per_lookup = of_left ? in.per_row() : 1};
-    if (rest.dbias == nullptr && rest.dsquares == nullptr) return;
+        .places_per_lookup = sorted.places_per_lookup};
+    if (rest.dbias == nullptr && (rest.dtable == nullptr || rest.dsquares == nullptr)) return;
     launch(context, name, {blocks_for(positions.vocabulary, warps), threads}, row_rest_kernel<T>,
            rest, Rows<T>(own));
   });

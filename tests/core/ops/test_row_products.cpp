@@ -7,6 +7,8 @@
 #include "core/autograd.h"
 #include "core/check_gradient.h"
 #include "core/ops.h"
+#include "core/ops/add.h"
+#include "core/ops/row_products.h"
 #include "tests/support/catch.h"
 #include "tests/support/devices.h"
 #include "tests/support/precision.h"
@@ -55,6 +57,10 @@ struct Operands {
     if (looked_up) add({s.left, 1});
   }
 
+  /// The kernels' inputs, for operands that are looked up by index.
+  RowProductInputs inputs(const std::vector<Tensor>& of) const {
+    return {{of[0], left_indices, of[3]}, {of[1], right_indices, of[2]}};
+  }
   ops::RowProducts products(const std::vector<Tensor>& of) const {
     const ops::Lookup left =
         looked_up ? ops::Lookup{of[0], left_indices, of[3]} : ops::Lookup{of[0]};
@@ -131,6 +137,36 @@ TEST_CASE("gradients of row_products equal those of separate lookups and product
       CAPTURE(i);
       CHECK(max_error(fused[i], doubles(composed[i])) < tolerance);
     }
+  }
+}
+
+TEST_CASE("row_products' gradients are summed in fp32, and added to each element once",
+          "[row_products]") {
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const auto side = GENERATE(RowProductSide::left, RowProductSide::right);
+  const size_t own = side == RowProductSide::left ? 0 : 1;
+  const Context context = test_context();
+  for (const Sizes& s : all_sizes) {
+    CAPTURE(s.rows, s.per_row, s.left, s.right, s.channels, own, dtype_name(dtype));
+    const Operands operands(s, true, dtype);
+    const Tensor dy = random_tensor_of(dtype, {s.rows, s.per_row}, 9);
+    const Tensor dsquares = Tensor::full({}, 0.3f);
+    std::vector<Tensor> wide;
+    for (const Tensor& table : operands.tables) wide.push_back(widened(table));
+    const Tensor sums = Tensor::full(wide[own].shape(), 99);
+    const Tensor bias_sums = Tensor::full(wide[3 - own].shape(), 99);
+    kernels::row_products_backward(context, GradientTarget{sums}, GradientTarget{bias_sums}, side,
+                                   RowProductGradients{widened(dy), dsquares},
+                                   operands.inputs(wide));
+    const Tensor before = random_tensor_of(dtype, sums.shape(), 5);
+    const Tensor bias_before = random_tensor_of(dtype, bias_sums.shape(), 6);
+    kernels::add(context, sums, sums, widened(before));
+    kernels::add(context, bias_sums, bias_sums, widened(bias_before));
+    kernels::row_products_backward(
+        context, GradientTarget{before, true}, GradientTarget{bias_before, true}, side,
+        RowProductGradients{dy, dsquares}, operands.inputs(operands.tables));
+    CHECK(same_bits(before, rounded_to(dtype, sums)));
+    CHECK(same_bits(bias_before, rounded_to(dtype, bias_sums)));
   }
 }
 
