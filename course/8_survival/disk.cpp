@@ -85,6 +85,15 @@ int64_t Reader::number() {
 }
 
 std::vector<float> Reader::floats(int64_t count) {
+  // Checked before the allocation, because a program that reads in another order than it has
+  // written may take any number for the count.
+  const auto left = static_cast<int64_t>((bytes_.size() - at_) / sizeof(float));
+  if (count < 0 || count > left) {
+    fail_input(
+        "floats({}): expected a count from 0 to {}, because no more are left in the file. Is the "
+        "file read in the order in which it was written?",
+        count, left);
+  }
   std::vector<float> result(static_cast<size_t>(count));
   take(result.data(), result.size() * sizeof(float));
   return result;

@@ -78,7 +78,7 @@ class Writer {
 };
 
 /// Reads the numbers that a Writer has collected, in the same order. Throws InputError if there are
-/// not enough bytes.
+/// not enough bytes, or if a count is negative.
 class Reader {
  public:
   explicit Reader(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
