@@ -88,6 +88,7 @@ std::string shifted_message(Grade& grade) {
   const int64_t rank = grade.world().rank;
   const int64_t size = sizes[1];
   std::string text;
+  bool right = false;
   for (int64_t shift = 0; shift < ranks; ++shift) {
     const auto in_piece = [=](int64_t i) {
       const int64_t r = (rank + shift) % ranks;
@@ -97,8 +98,9 @@ std::string shifted_message(Grade& grade) {
         grade, size, ring_reduce_scatter,
         [&](int64_t i) { return in_piece(i) ? sum_at(i, ranks) : NAN; },
         [rank](int64_t i) { return contribution(rank, i); });
-    if (!called.wrong.empty()) continue;
-    if (shift == 0) return "";
+    // A rank whose result is right must go on, because ranks whose result is wrong call again.
+    right = right || (shift == 0 && called.wrong.empty());
+    if (right || !called.wrong.empty()) continue;
     text = fmt::format(
         "rank r has the sum of piece r + {}, expected piece r: every rank begins "
         "with the wrong piece",

@@ -261,22 +261,25 @@ std::string finite_message(Grade& grade) {
   mixed.start();
   const MixedInspector inspector(mixed);
   const int victim = last_owner(mixed, grade.world().size);
+  // Every rank makes all calls of all_finite(), whatever it returns, because it is collective.
+  std::string wrong;
   inspector.clear_sums(NAN);
   if (!inspector.all_finite()) {
-    return "all sums of parameters are finite, but all_finite() says no: gaps between parameters "
-           "(which own_sums() leaves out) do not count";
+    wrong =
+        "all sums of parameters are finite, but all_finite() says no: gaps between parameters "
+        "(which own_sums() leaves out) do not count";
   }
   for (const float bad : {INFINITY, -INFINITY, NAN}) {
     inspector.clear_sums(0);
     const auto own = inspector.own(inspector.sums());
     if (grade.world().rank == victim) const_cast<float&>(own.back().back()) = bad;
-    if (!inspector.all_finite()) continue;
-    return fmt::format(
+    if (!inspector.all_finite() || !wrong.empty()) continue;
+    wrong = fmt::format(
         "a sum of rank {} is {}, and this rank says that all are finite: every rank must come to "
         "the same answer",
         victim, bad);
   }
-  return "";
+  return wrong;
 }
 
 std::string scale_message(size_t step, float found, float expected, float before) {
