@@ -9,9 +9,9 @@ number of ranks, the stage, the size of buckets, and whether checkpoints are asy
 these may change the result. SIGKILL goes to a rank, to all ranks or to mpirun, after a random time,
 so that kills hit the start, steps, saves and the end.
 
-After every kill `checkpoint verify` must find all checkpoints whole. If there was a checkpoint when
-the killed job started, there must be one after the kill. The digest of a finished run must equal
-that of an undisturbed run. Once the number of kills has reached --kills, no further run is begun.
+After every kill `checkpoint verify` must find all checkpoints whole. If there was a checkpoint just
+before the kill, there must be one after the kill. The digest of a finished run must equal that of
+an undisturbed run. Once the number of kills has reached --kills, no further run is begun.
 Prints a JSON line of figures at the end; exits with 1 at the first failed check.
 """
 
@@ -55,6 +55,11 @@ def ranks_of(mpirun):
     except OSError:
         return []
     return [int(pid) for pid in text.split()]
+
+
+def checkpoints_in(folder):
+    """Returns the paths of the complete checkpoints in a folder, which may be missing."""
+    return list(folder.glob("step-*[0-9]")) if folder.exists() else []
 
 
 def kill(pid):
@@ -144,7 +149,7 @@ class Trial:
 
     def check_whole(self, folder, had):
         """Verifies all checkpoints of a folder. If `had` is true, there must be at least one."""
-        if not folder.exists() or not list(folder.glob("step-*[0-9]")):
+        if not checkpoints_in(folder):
             if had:
                 sys.exit(f"{folder}: it had checkpoints, and has none after a kill")
             return
@@ -156,11 +161,12 @@ class Trial:
     def run(self, name, expected, most_kills):
         folder = self.work / name
         for _ in range(most_kills):
-            had = list(folder.glob("step-*[0-9]")) if folder.exists() else []
+            had = checkpoints_in(folder)
             job = self.start(name)
             try:
                 job.wait(timeout=self.random.uniform(0.02, 1.2 * self.job_seconds))
             except subprocess.TimeoutExpired:
+                had = checkpoints_in(folder)  # the job may have written some since its start
                 if self.strike(job, folder) and not had:
                     self.figures["before_the_first_checkpoint"] += 1
             errors = self.end_of(job, name)
