@@ -62,7 +62,10 @@ std::string early_wait(const Trial& trial, const std::string& kind, dist::Traffi
   std::set<int64_t> waited;  // buckets in `sent` whose calls were waited for
   for (const Event& event : trial.events.list()) {
     if (event.purpose != purpose) continue;
-    if (event.bucket < 0) return fmt::format("a call of {} does not name its bucket", kind);
+    if (event.bucket < 0) {
+      if (event.kind == kind) return fmt::format("a call of {} does not name its bucket", kind);
+      continue;  // all calls of `kind` so far name their bucket, so this event is not about one
+    }
     if (event.kind == "wait") {
       if (sent.contains(event.bucket)) waited.insert(event.bucket);
       continue;

@@ -60,8 +60,8 @@ void require_order(Grade& grade, const Trial& trial, const Hints& hints = {});
 
 /// Checks that in each micro-step of the last step, all calls of this kind and purpose start before
 /// any of them is waited for. Returns an empty text if so. Otherwise returns a message that names
-/// the call that is waited for too early, and the call that had not started. If a call of this
-/// purpose does not name its bucket, even a call of another kind, returns a message that says so.
+/// the call that is waited for too early, and the call that had not started. If a call of this kind
+/// and purpose does not name its bucket, returns a message that says so.
 std::string early_wait(const Trial& trial, const std::string& kind, dist::Traffic purpose);
 
 }  // namespace course
