@@ -239,6 +239,7 @@ Scales reference_f16(const optim::LossScaling& scaling, int64_t steps) {
     result.losses.push_back(report.loss);
     result.scales.push_back(report.loss_scale);
   }
+  forget_steps();
   return result;
 }
 
