@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Show which tensors PyTorch holds at the peak of a GPT training step, largest kinds first.
+"""Show which tensors PyTorch holds at the peak of a GPT training step in fp32, largest kinds first.
 
     gpt_memory.py --preset micro          # the same step as gpt_step.py times
     gpt_memory.py --preset gpt2 --top 5
@@ -62,7 +62,7 @@ def watch():
 def main():
     args = gpt_step.arguments(
         lambda parser: parser.add_argument("--top", type=int, default=10, help="kinds to show"),
-        description=__doc__, single_process=False)
+        description=__doc__, single_process=False, timed=False)
     process.before_torch(args.threads)
     import torch
     import gpt2
@@ -81,7 +81,8 @@ def main():
         mode.phase = "backward"
         loss.backward()
         mode.phase = "update"
-        torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+        if args.clip > 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
         optimizer.step()
         gradients = {mode.serial(p.grad) for p in model.parameters()}
         optimizer.zero_grad(set_to_none=True)

@@ -33,20 +33,21 @@ PRESETS = {  # layers, heads, width, context, batch, vocab
 }
 
 
-def arguments(add=lambda parser: None, description=__doc__, single_process=True):
+def arguments(add=lambda parser: None, description=__doc__, single_process=True, timed=True):
+    """Parse the command line. A caller that ignores some flags must leave them out.
+
+    `single_process` adds the flags that sharded_step.py lacks, and `timed` those that gpt_memory.py
+    lacks.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS, default="micro")
     for name in ("layers", "heads", "width", "context", "batch", "vocab"):
         parser.add_argument("--" + name, type=int, help="replaces the value of --preset")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--clip", type=float, default=1.0,
                         help="largest norm of the gradient; 0: no clipping")
-    parser.add_argument("--weights", metavar="FILE.safetensors")
-    parser.add_argument("--data", metavar="FILE", help="a text to train on, read as bytes")
     parser.set_defaults(device="cpu")
     if single_process:
         parser.add_argument("--device", choices=("cpu", "cuda"))
@@ -56,12 +57,17 @@ def arguments(add=lambda parser: None, description=__doc__, single_process=True)
         parser.add_argument("--write-weights", metavar="FILE.safetensors")
         parser.add_argument("--optimizer-only", type=int, metavar="N",
                             help="time only AdamW, on N parameters")
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--adamw", choices=("auto", "fused", "foreach", "single"), default="auto",
                         help="auto: fused where this torch has it for the device, else single")
-    parser.add_argument("--malloc", choices=("keep", "plain"), default="keep",
-                        help="keep: freed memory is reused; plain: as the C library does it")
-    parser.add_argument("--json", action="store_true")
+    if timed:
+        parser.add_argument("--steps", type=int, default=10)
+        parser.add_argument("--warmup", type=int, default=2)
+        parser.add_argument("--weights", metavar="FILE.safetensors")
+        parser.add_argument("--data", metavar="FILE", help="a text to train on, read as bytes")
+        parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+        parser.add_argument("--malloc", choices=("keep", "plain"), default="keep",
+                            help="keep: freed memory is reused; plain: as the C library does it")
+        parser.add_argument("--json", action="store_true")
     add(parser)
     args = parser.parse_args()
     if args.device == "cuda" and args.optimizer_only:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests that the benchmarks stop if the losses of Tessera and PyTorch differ, or if a loss is NaN.
 # Small scripts stand in for Tessera's programs and for Python with PyTorch. Also tests that
-# bench/tables.py sets up MPI.
+# bench/tables.py sets up MPI, and which flags a peer refuses.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -27,6 +27,15 @@ compared() {
 # faults would slow PyTorch but not Tessera, and the comparison would be unfair.
 for peer in gpt_step sharded_step checkpoint recommender_step resnet_step table_step conv; do
   grep -q before_torch "bench/peers/$peer.py" || fail "$peer.py does not call before_torch"
+done
+# gpt_memory.py refuses the flags of gpt_step.py that it would ignore.
+for flag in "--dtype bf16" "--weights x" "--data x" "--steps 3" "--warmup 1" "--malloc plain" --json
+do
+  # $flag is unquoted, because a flag and its value must be two words.
+  if python3 bench/peers/gpt_memory.py $flag > "$work/output" 2>&1 ||
+    ! grep -q "unrecognized arguments: $flag" "$work/output"; then
+    fail "gpt_memory.py $flag: $(< "$work/output")"
+  fi
 done
 program python "echo '{\"losses\": [1.5, 2.0001], $result}'"
 compared || fail "equal losses are refused: $(< "$work/output")"
