@@ -120,11 +120,12 @@ part() {
   if ((limit > 0)); then
     timeout -k 5 "$limit" "$@" > "$log" 2>&1 < /dev/null || status=$?
   else
-    status=124
-    printf 'no time was left for it\n' > "$log"
+    status=late
+    printf 'the %s s of this call (TESSERA_GPU_SECONDS) are over\n' "$seconds" > "$log"
   fi
   case $status in
     0) result=ok ;;
+    late) result="FAILED: no time was left" ;;
     77) result="skipped: $(tail -n 1 "$log")" ;;
     124 | 137) result="FAILED: not done after $limit s" ;;
     *) result="FAILED with exit code $status" ;;

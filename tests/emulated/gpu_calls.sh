@@ -83,4 +83,4 @@ has 'sanitize_racecheck_step | FAILED with exit code 9'
 
 # After the time limit, the table still has the earlier results.
 TESSERA_GPU_SECONDS=0 call 1 --measure kernels --peer none
-has 'kernels | FAILED: not done after' 'resnet | ok'
+has 'kernels | FAILED: no time was left' 'resnet | ok'
