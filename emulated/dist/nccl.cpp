@@ -19,6 +19,7 @@
 #include "emulated/capture.h"
 #include "emulated/deferred.h"
 #include "emulated/dist/communicator.h"
+#include "emulated/dist/nccl_memory.h"
 #include "emulated/errors.h"
 
 struct ncclComm {};  // only a handle; State maps it to its communicator
@@ -323,6 +324,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
       const std::lock_guard lock(state().mutex);
       state().communicators.erase(comm);
     }
+    end_registrations(comm);
     delete comm;
     communicator->leave();
   });

@@ -1,7 +1,8 @@
 // NCCL's allocator, and the registrations of its memory with communicators.
-#include <nccl.h>
+#include "emulated/dist/nccl_memory.h"
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -15,7 +16,8 @@ struct Registration {
 
 struct Registry {
   std::mutex mutex;
-  std::map<void*, std::vector<Registration*>> blocks;  // by address from ncclMemAlloc
+  // By address from ncclMemAlloc. The handle of a registration is its address.
+  std::map<void*, std::vector<std::unique_ptr<Registration>>> blocks;
 };
 
 // Never destroyed, because the destructors of static objects may call ncclMemFree after main.
@@ -24,12 +26,14 @@ Registry& registry() {
   return one;
 }
 
-bool exists(ncclComm_t comm) {
-  ncclResult_t failure = ncclSuccess;
-  return ncclCommGetAsyncError(comm, &failure) == ncclSuccess;
-}
-
 }  // namespace
+
+void end_registrations(ncclComm_t comm) {
+  const std::lock_guard lock(registry().mutex);
+  for (auto& [pointer, registrations] : registry().blocks) {
+    std::erase_if(registrations, [&](const auto& known) { return known->comm == comm; });
+  }
+}
 
 }  // namespace emulated::nccl
 
@@ -48,43 +52,38 @@ ncclResult_t ncclMemFree(void* pointer) {
     const std::lock_guard lock(registry().mutex);
     const auto block = registry().blocks.find(pointer);
     if (block == registry().blocks.end()) return ncclInvalidArgument;
-    for (Registration* const registration : block->second) {
-      if (emulated::nccl::exists(registration->comm)) return ncclInvalidUsage;
-      delete registration;  // its communicator no longer exists
-    }
+    if (!block->second.empty()) return ncclInvalidUsage;
     registry().blocks.erase(block);
   }
   return cudaFree(pointer) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
+  // Locked first, so that an abort on another thread either precedes the check or ends the new
+  // registration.
+  const std::lock_guard lock(registry().mutex);
   ncclResult_t failure = ncclSuccess;
   if (ncclCommGetAsyncError(comm, &failure) != ncclSuccess || bytes == 0) {
     return ncclInvalidArgument;
   }
   if (failure != ncclSuccess) return failure;
-  const std::lock_guard lock(registry().mutex);
   const auto block = registry().blocks.find(buffer);
   if (block == registry().blocks.end()) return ncclInvalidArgument;
-  for (const Registration* const known : block->second) {
+  for (const auto& known : block->second) {
     if (known->comm == comm) return ncclInvalidUsage;
   }
-  auto* const registration = new Registration{comm};
-  block->second.push_back(registration);
-  *handle = registration;
+  block->second.push_back(std::make_unique<Registration>(Registration{comm}));
+  *handle = block->second.back().get();
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
-  if (!emulated::nccl::exists(comm)) return ncclInvalidArgument;
   const std::lock_guard lock(registry().mutex);
   for (auto& [pointer, registrations] : registry().blocks) {
-    for (Registration* const registration : registrations) {
-      if (registration != handle || registration->comm != comm) continue;
-      std::erase(registrations, registration);
-      delete registration;
-      return ncclSuccess;
-    }
+    const auto ended = std::erase_if(registrations, [&](const auto& known) {
+      return known.get() == handle && known->comm == comm;
+    });
+    if (ended > 0) return ncclSuccess;
   }
   return ncclInvalidArgument;
 }

@@ -305,3 +305,23 @@ TEST_CASE("registered memory can be freed only after its registration has ended"
   CHECK(ncclMemFree(memory) == ncclSuccess);
 }
 
+TEST_CASE("the end of a communicator ends its own registrations, and no others") {
+  Comm first;
+  const Comm second;
+  void* memory = nullptr;
+  void* handle = nullptr;
+  void* second_handle = nullptr;
+  REQUIRE(ncclMemAlloc(&memory, 64) == ncclSuccess);
+  REQUIRE(ncclCommRegister(first, memory, 64, &handle) == ncclSuccess);
+  REQUIRE(ncclCommRegister(second, memory, 64, &second_handle) == ncclSuccess);
+  first.abort();
+  CHECK(ncclMemFree(memory) == ncclInvalidUsage);
+  // The handle of a new communicator may have the address of the first one's handle.
+  const Comm third;
+  CHECK(ncclCommDeregister(third, handle) == ncclInvalidArgument);
+  void* third_handle = nullptr;
+  REQUIRE(ncclCommRegister(third, memory, 64, &third_handle) == ncclSuccess);
+  CHECK(ncclCommDeregister(third, third_handle) == ncclSuccess);
+  CHECK(ncclCommDeregister(second, second_handle) == ncclSuccess);
+  CHECK(ncclMemFree(memory) == ncclSuccess);
+}

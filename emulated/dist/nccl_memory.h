@@ -1,0 +1,12 @@
+// The registrations of memory from ncclMemAlloc with communicators.
+#pragma once
+
+#include <nccl.h>
+
+namespace emulated::nccl {
+
+/// Ends all registrations with a communicator. Called when the communicator is destroyed, because a
+/// later communicator may get the same handle.
+void end_registrations(ncclComm_t comm);
+
+}  // namespace emulated::nccl
