@@ -6,6 +6,7 @@
 #include "data/images/image_data.h"
 #include "tests/support/catch.h"
 #include "tests/support/image_files.h"
+#include "tests/support/open_file_limit.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace tessera;
@@ -56,4 +57,13 @@ TEST_CASE("a circle over two links is found, and a link to another folder is fol
   fs::create_directory_symlink("../a", folder.path("b/back"));
   CHECK_THAT(refusal(folder), EndsWith("/a/other/back: is a link to a folder above it, expected "
                                        "images or other folders"));
+}
+
+TEST_CASE("a folder within a class that cannot be opened is named") {
+  const TemporaryFolder folder;
+  add_image(folder, "a/deep/1.png");
+  const auto open = [&] { data::FolderImages(folder.path(""), {"a"}); };
+  CHECK(test::failure_with_files(1, open) ==
+        "bad input: " + folder.path("a/deep") + ": Too many open files");
+  CHECK(test::failure_with_files(2, open) == "nothing was thrown");
 }

@@ -34,17 +34,21 @@ std::vector<std::string> files_in(const fs::path& folder) {
   std::vector<std::string> files;
   const auto follow = fs::directory_options::follow_directory_symlink;
   for (auto entry = fs::recursive_directory_iterator(folder, follow);
-       entry != fs::recursive_directory_iterator(); ++entry) {
-    if (hidden(entry->path())) {
+       entry != fs::recursive_directory_iterator();) {
+    const fs::path path = entry->path();
+    if (hidden(path)) {
       entry.disable_recursion_pending();
     } else if (entry->is_regular_file()) {
-      files.push_back(entry->path().lexically_relative(folder));
+      files.push_back(path.lexically_relative(folder));
     } else if (!entry->is_directory()) {
-      fail_input("{}: is neither a file nor a folder", entry->path().string());
-    } else if (entry->is_symlink() && leads_above(entry->path())) {
+      fail_input("{}: is neither a file nor a folder", path.string());
+    } else if (entry->is_symlink() && leads_above(path)) {
       fail_input("{}: is a link to a folder above it, expected images or other folders",
-                 entry->path().string());
+                 path.string());
     }
+    std::error_code error;  // operator++ would throw an exception without the path
+    entry.increment(error);
+    if (error) fail_input("{}: {}", path.string(), error.message());
   }
   std::sort(files.begin(), files.end());
   return files;
