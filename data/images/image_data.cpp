@@ -40,7 +40,9 @@ struct Folder {
 
 Folder look_into(const std::string& path) {
   std::error_code error;
-  if (!fs::exists(path, error)) fail_input("{}: no such folder", path);
+  const bool exists = fs::exists(path, error);
+  if (error) fail_input("{}: {}", path, error.message());  // such as a parent without permission
+  if (!exists) fail_input("{}: no such folder", path);
   if (!fs::is_directory(path, error)) {
     fail_input("{}: is a file, expected the folder that has the images' files", path);
   }

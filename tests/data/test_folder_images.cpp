@@ -67,3 +67,11 @@ TEST_CASE("a folder within a class that cannot be opened is named") {
         "bad input: " + folder.path("a/deep") + ": Too many open files");
   CHECK(test::failure_with_files(2, open) == "nothing was thrown");
 }
+
+TEST_CASE("a path that cannot be examined is refused with the reason, not as missing") {
+  const TemporaryFolder folder;
+  fs::create_symlink("circle", folder.path("circle"));
+  const std::string path = folder.path("circle/images");
+  CHECK(test::message_of<InputError>([&] { data::open_image_data({.path = path}); }) ==
+        path + ": Too many levels of symbolic links");
+}
