@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/context.h"
+#include "core/error.h"
 #include "core/random.h"
 
 namespace tessera::data {
@@ -162,6 +163,9 @@ class Drawing {
 }  // namespace
 
 std::shared_ptr<const ImageSet> draw_images(std::string_view part, int64_t count) {
+  if (count < 1) {
+    fail_input("number of drawn images of part {} is {}, expected at least 1", part, count);
+  }
   constexpr uint64_t seed = 0x7465737365726121;  // fixed: every run draws the same pictures
   constexpr auto classes = static_cast<int64_t>(drawn_classes.size());
   std::vector<uint8_t> pixels(static_cast<size_t>(count * drawn_shape.elements()));

@@ -18,7 +18,8 @@ inline constexpr std::array<std::string_view, 10> drawn_classes = {
     "circle", "square", "triangle", "cross", "ring", "star", "half disc", "crescent", "bar", "tee"};
 
 /// Draws `count` images, with the classes in turn, on all of the process's threads. Different parts
-/// of the data set ("train", "validation") have different images.
+/// of the data set ("train", "validation") have different images. Throws InputError if `count` is
+/// below 1.
 std::shared_ptr<const ImageSet> draw_images(std::string_view part, int64_t count);
 
 }  // namespace tessera::data

@@ -62,6 +62,7 @@ struct ImageData {
 ///  - if a format's files are incomplete, or a file is malformed (JPEG and PNG files are not
 ///    checked here: ImageSet::read throws for them),
 ///  - if the training images are in memory, and a channel has the same value in all of them,
+///  - if images are drawn, and drawn_training or drawn_validation is below 1,
 ///  - if image_size is below 0 or above most_image_side (core/image_side.h),
 ///  - if image_size is not 0 and differs from the images' size. Images of folders may differ,
 ///    because they are resized.

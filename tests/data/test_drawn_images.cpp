@@ -1,8 +1,11 @@
 #include "data/images/drawn_images.h"
 
 #include "core/context.h"
+#include "core/error.h"
 #include "core/random.h"
+#include "data/images/image_data.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace tessera;
 
@@ -33,4 +36,14 @@ TEST_CASE("drawn images are the same on every machine") {
   REQUIRE(hash_of(data::ImageRange(data::draw_images("train", 300), 0, 200)) == hash_of(*set));
   set_thread_count(1);
   REQUIRE(hash_of(*data::draw_images("validation", 200)) != hash_of(*set));
+}
+
+TEST_CASE("a drawn set without images is refused") {
+  const auto refusal = [](int64_t training, int64_t validation) {
+    return test::message_of<InputError>([&] {
+      data::open_image_data({.drawn_training = training, .drawn_validation = validation});
+    });
+  };
+  CHECK(refusal(0, 20) == "number of drawn images of part train is 0, expected at least 1");
+  CHECK(refusal(20, -1) == "number of drawn images of part validation is -1, expected at least 1");
 }
