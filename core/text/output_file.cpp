@@ -156,13 +156,20 @@ OutputFile::~OutputFile() {
   ::unlink(temporary_.c_str());
 }
 
+// Throws the error in errno. The file must not appear under its name, even if the caller catches
+// the exception and calls commit().
+void OutputFile::fail_to_complete() {
+  failed_ = true;
+  fail("{}: writing failed: {}", path_, std::strerror(errno));
+}
+
 void OutputFile::write(const void* data, size_t bytes) {
   const char* next = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t written = ::write(descriptor_, next, bytes);
     if (written < 0) {
       if (errno == EINTR) continue;
-      fail("{}: writing failed: {}", path_, std::strerror(errno));
+      fail_to_complete();
     }
     next += written;
     bytes -= static_cast<size_t>(written);
@@ -176,7 +183,7 @@ void OutputFile::write_at(int64_t position, const void* data, size_t bytes) {
     const ssize_t written = ::pwrite(descriptor_, next, bytes, position);
     if (written < 0) {
       if (errno == EINTR) continue;
-      fail("{}: writing failed: {}", path_, std::strerror(errno));
+      fail_to_complete();
     }
     next += written;
     position += written;
@@ -196,13 +203,14 @@ void OutputFile::flush_in_time(int64_t written) {
   synced_ = false;
   if (ends_piece) ::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE);
   if (unflushed_ < most) return;
-  if (::fdatasync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));
+  if (::fdatasync(descriptor_) != 0) fail_to_complete();
   unflushed_ = 0;
 }
 
 void OutputFile::sync() {
+  TESSERA_CHECK(!failed_, "{}: is not completed, because writing it has failed before", path_);
   if (synced_) return;
-  if (::fsync(descriptor_) != 0) fail("{}: writing failed: {}", path_, std::strerror(errno));
+  if (::fsync(descriptor_) != 0) fail_to_complete();
   unflushed_ = 0;
   synced_ = true;
 }

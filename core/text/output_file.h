@@ -35,17 +35,19 @@ class OutputFile {
   /// is found before any file is replaced.
   void sync();
   /// Flushes the file to disk, unless sync() has done so, and renames it to `path`, replacing an
-  /// earlier file.
+  /// earlier file. Throws if an earlier write or flush has failed.
   void commit();
 
  private:
   bool open_temporary();
   void flush_in_time(int64_t written);
+  [[noreturn]] void fail_to_complete();
 
   std::string path_;
   std::string temporary_;
   int descriptor_ = -1;
   bool synced_ = false;    // true: nothing was written since sync()
+  bool failed_ = false;    // true: a write or flush has failed, so bytes may be missing
   int64_t unflushed_ = 0;  // bytes
 };
 

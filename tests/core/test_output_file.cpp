@@ -110,6 +110,27 @@ TEST_CASE("writing beyond the file size limit is an error, and leaves nothing be
   CHECK(folder.entries() == 0);
 }
 
+TEST_CASE("a file of which a write has failed does not appear, even if it is written further") {
+  const test::TemporaryFolder folder;
+  folder.file("a", "before");
+  {
+    OutputFile file(folder.path("a"));
+    file.sync();
+    const std::string bytes(2000, 'a');
+    {
+      const test::FileSizeLimit limit(1000);
+      CHECK_THROWS_AS(file.write_at(1000, bytes.data(), bytes.size()), Error);
+    }
+    file.write(bytes);
+    for (const auto& complete : {&OutputFile::sync, &OutputFile::commit}) {
+      CHECK_THAT(message_of<Error>([&] { (file.*complete)(); }),
+                 EndsWith("a: is not completed, because writing it has failed before"));
+    }
+  }
+  CHECK(folder.read("a") == "before");
+  CHECK(folder.entries() == 1);
+}
+
 TEST_CASE("writing a file again removes a killed process's temporary file, and no other") {
   const test::TemporaryFolder folder;
   std::array<char, 256> host{};
