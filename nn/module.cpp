@@ -170,10 +170,14 @@ void materialize(Module& model, Device device, uint64_t seed) {
     parameter.leaf().name = name;
     Tensor tensor = parameter.tensor();
     if (tensor.allocated()) continue;
-    tensor.attach(allocate(tensor.bytes(), Category::parameters, device), 0);
-    assign(tensor, [&](int64_t begin, std::span<float> out) {
+    // The parameter gets the memory after its values are drawn. If drawing them fails, a later call
+    // thus does not take the parameter for one that has values.
+    const Tensor values =
+        Tensor::empty(tensor.shape(), tensor.dtype(), device, Category::parameters);
+    assign(values, [&](int64_t begin, std::span<float> out) {
       initialize(parameter.initializer(), seed, name, begin, out);
     });
+    tensor.attach(values.storage(), 0);
   }
   for (const auto& [name, statistics] : model.named_statistics()) {
     if (statistics->mean.allocated()) continue;

@@ -292,6 +292,15 @@ TEST_CASE("materialize refuses a missing device") {
   CHECK_FALSE(linear.weight.tensor().allocated());
 }
 
+TEST_CASE("a parameter whose initial values cannot be drawn has no memory afterwards") {
+  Open root;
+  const Parameter whole = root.add("whole", Parameter({2}, Initializer::ones(), DType::i64));
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    CHECK_THROWS_WITH(materialize(root), ContainsSubstring("expected f32, bf16 or f16"));
+    CHECK_FALSE(whole.tensor().allocated());
+  }
+}
+
 TEST_CASE("Sequential numbers its modules and runs them in order") {
   Sequential model;
   Linear& first = model.emplace<Linear>(3, 5);
