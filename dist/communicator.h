@@ -210,6 +210,7 @@ class Communicator {
   /// Captures the launches of `body`, including its calls of this communicator, in a graph
   /// (cuda::Graph). Returns a function that launches the graph.
   ///  - In `body`, a call of another NCCL communicator throws.
+  ///  - In `body`, all_gather_host throws, because no launch could repeat it.
   ///  - `body` must not wait for calls made before the capture.
   ///  - Every rank must launch the graph at the same place among its other calls.
   ///  - A launch runs after all earlier calls, and ends when all captured calls are done.

@@ -1,5 +1,6 @@
 // The communicator of a job of one rank. It sends nothing, but every call has the same meaning as
 // between several ranks, and the ledger counts the calls.
+#include "core/cuda.h"
 #include "core/ops/copy.h"
 #include "dist/collective_checks.h"
 #include "dist/communicator.h"
@@ -53,6 +54,7 @@ class SingleCommunicator : public Communicator {
   }
 
   Work all_gather_host(const Tensor& buffer, Call call) override {
+    cuda::refuse_in_capture("all_gather_host");  // as between several ranks
     check_all_gather(buffer, 1);
     traffic_.add(Collective::all_gather, call.purpose, 0);
     return {};

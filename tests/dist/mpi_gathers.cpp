@@ -103,6 +103,17 @@ TEST_CASE("all_gather_host gathers host memory, wherever the ranks compute") {
   CHECK(counted.only(Collective::all_gather, Traffic::flags, (ranks - 1) * piece));
 }
 
+TEST_CASE("all_gather_host cannot be captured in a graph") {
+  if (!job().captures()) TESSERA_SKIP("graphs are captured on CUDA, over NCCL");
+  const Tensor flags = Tensor::zeros({job().size()}, DType::u8, Device{});
+  const Counted counted(job());
+  const auto gather = [&] { job().all_gather_host(flags, {Traffic::flags}).wait(); };
+  CHECK_THROWS_WITH(job().capture(gather), Catch::Matchers::ContainsSubstring(
+                                               "all_gather_host: in the capture of a graph"));
+  gather();  // the communicator is still usable
+  CHECK(counted.only(Collective::all_gather, Traffic::flags, job().size() - 1));
+}
+
 // The NCCL communicator's all_gather_host calls HostGather::all_gather. HostGather uses only MPI,
 // so builds without CUDA can test it.
 TEST_CASE("a gather of host memory refuses pieces of 2 GiB, which MPI cannot count") {

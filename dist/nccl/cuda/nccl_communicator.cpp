@@ -191,6 +191,8 @@ Work NcclCommunicator::all_gather(const Tensor& buffer, Call call) {
 }
 
 Work NcclCommunicator::all_gather_host(const Tensor& buffer, Call call) {
+  // Launches of a graph would count the traffic of this call, but not repeat it.
+  cuda::refuse_in_capture("all_gather_host");
   check_all_gather(buffer, size_);
   if (size_ > 1) hosts_.check_piece(buffer, call);  // a wrong argument must not set failure_
   call_hosts([&] { hosts_.all_gather(buffer, call, options_.timeout_s); });
