@@ -32,6 +32,7 @@ struct Node {
 
 struct Nodes {
   std::vector<Node> work;
+  Sequences sequences;  // those of all nodes
   std::map<void*, Block> blocks;
   bool instantiated = false;
 
@@ -129,21 +130,35 @@ bool joined(const Capture& capture) {
   });
 }
 
+/// Queues work behind the earlier work of its sequences.
+cudaError_t defer_in(const Sequences& sequences, cudaStream_t stream, Kind kind, Work work) {
+  for (const auto& sequence : sequences) {
+    if (sequence->latest) (void)defer_behind(stream, sequence->latest);  // a failure shows below
+  }
+  const cudaError_t error = defer(stream, kind, std::move(work));
+  if (error != cudaSuccess || sequences.empty()) return error;
+  const SharedPoint behind = point_behind(stream);
+  for (const auto& sequence : sequences) sequence->latest = behind;
+  return cudaSuccess;
+}
+
 }  // namespace
 
 bool captured(cudaStream_t stream) { return capture_of(stream) != nullptr; }
 
-cudaError_t enqueue(cudaStream_t stream, Work work, Kind kind) {
+cudaError_t enqueue(cudaStream_t stream, Work work, Kind kind, const Sequences& sequences) {
   const Shared capture = capture_of(stream);
   if (!capture) {
     count_launch();
-    return streams_are_deferred() ? defer(stream, kind, std::move(work)) : run_now(kind, work);
+    return streams_are_deferred() ? defer_in(sequences, stream, kind, std::move(work))
+                                  : run_now(kind, work);
   }
   if (capture->invalid) {
     return failed(cudaErrorStreamCaptureInvalidated, "an earlier call has broken the capture");
   }
   ++capture->streams[stream][stream];
   capture->nodes->work.push_back({kind, std::move(work)});
+  capture->nodes->sequences.insert(sequences.begin(), sequences.end());
   return cudaSuccess;
 }
 
@@ -305,7 +320,9 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (captured(stream)) {
     return failed(cudaErrorNotSupported, "a graph within a graph is not emulated");
   }
-  return enqueue(stream, [nodes = exec->nodes] { return nodes->run(); }, exec->nodes->kind());
+  return enqueue(
+      stream, [nodes = exec->nodes] { return nodes->run(); }, exec->nodes->kind(),
+      exec->nodes->sequences);
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {

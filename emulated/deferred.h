@@ -3,9 +3,10 @@
 // been queued for a while.
 //
 // The order between streams is fixed only by events, by the null stream's implicit waits, and by
-// NCCL: outside of captures, the calls of one communicator run in the order in which they were made
-// (emulated/dist/nccl.cpp). Where these leave the order open, a seed decides which stream runs
-// next. So code that lacks a synchronisation gives a different result with some seed. Seeds:
+// NCCL: the calls of one communicator, and the launches of graphs with such calls, run in the order
+// in which they were made (Sequence in emulated/capture.h). Where these leave the order open, a
+// seed decides which stream runs next. So code that lacks a synchronisation gives a different
+// result with some seed. Seeds:
 //   0      streams are not deferred: a call does all of its work (the default)
 //   odd    a wait or query of the host runs only the work that it needs
 //   even   a wait or query of the host also runs work of other streams, in a random order

@@ -4,9 +4,8 @@
 #include <atomic>
 #include <memory>
 #include <span>
-#include <utility>
 
-#include "emulated/deferred.h"
+#include "emulated/capture.h"
 #include "emulated/dist/peers.h"
 
 namespace emulated::nccl {
@@ -51,10 +50,8 @@ class Communicator {
   /// A token that graphs with captured calls hold. leave() waits until all graphs have released the
   /// token.
   std::shared_ptr<void> captured() const { return captured_; }
-  /// The point (emulated/deferred.h) that is passed when this communicator's latest deferred call
-  /// is done; null if no call was deferred. To be used only on the thread that makes the calls.
-  SharedPoint last_call() const { return last_call_; }
-  void set_last_call(SharedPoint point) { last_call_ = std::move(point); }
+  /// The sequence of all calls on streams, so that these calls run one after the other.
+  const std::shared_ptr<Sequence>& sequence() const { return sequence_; }
 
  private:
   /// Runs `body`, the whole of a call. If another call is in flight, throws with the text
@@ -81,7 +78,7 @@ class Communicator {
   std::atomic_flag in_use_;
   bool said_goodbye_ = false;  // only read and written by the thread that has set in_use_
   std::shared_ptr<void> captured_ = std::make_shared<char>();
-  SharedPoint last_call_;
+  const std::shared_ptr<Sequence> sequence_ = std::make_shared<Sequence>();
 };
 
 }  // namespace emulated::nccl

@@ -17,7 +17,6 @@
 
 #include "emulated/arena.h"
 #include "emulated/capture.h"
-#include "emulated/deferred.h"
 #include "emulated/dist/communicator.h"
 #include "emulated/dist/nccl_memory.h"
 #include "emulated/errors.h"
@@ -103,11 +102,6 @@ void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t strea
     const DeviceAccess access;
     return communicator->run(calls);
   }
-  // Outside of captures, the calls of a communicator run in the order in which they were made, even
-  // on different streams.
-  if (!is_captured && communicator->last_call()) {
-    (void)defer_behind(stream, communicator->last_call());
-  }
   const auto graph = is_captured ? communicator->captured() : nullptr;
   const auto work = [communicator, calls = std::move(calls), graph] {
     const ncclResult_t result = guarded([&] { communicator->run(calls); });
@@ -117,9 +111,9 @@ void run(const Shared& communicator, std::vector<Call> calls, cudaStream_t strea
     if (result == ncclSuccess || streams_are_deferred()) return cudaSuccess;
     return emulated::failed(cudaErrorUnknown, ncclGetLastError(nullptr));
   };
-  const cudaError_t error = enqueue(stream, work, emulated::Kind::ranks);
+  const cudaError_t error =
+      enqueue(stream, work, emulated::Kind::ranks, {communicator->sequence()});
   if (error != cudaSuccess) throw Failure(ncclUnhandledCudaError, cudaGetErrorString(error));
-  if (!is_captured) communicator->set_last_call(point_behind(stream));
 }
 
 void run_group(std::vector<GroupedCall> calls) {
@@ -146,7 +140,8 @@ void run_group(std::vector<GroupedCall> calls) {
     }
     run(communicator, std::move(own), stream);
     if (!streams_are_deferred()) continue;
-    for (const cudaStream_t other : others) (void)defer_behind(other, communicator->last_call());
+    const emulated::SharedPoint& behind = communicator->sequence()->latest;
+    for (const cudaStream_t other : others) (void)defer_behind(other, behind);
   }
 }
 
@@ -332,7 +327,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const ncclResult_t result = guarded([&] {
-    if (const auto last = find(comm)->last_call()) (void)emulated::wait_for(last);
+    if (const auto last = find(comm)->sequence()->latest) (void)emulated::wait_for(last);
   });
   return result == ncclSuccess ? ncclCommAbort(comm) : result;
 }

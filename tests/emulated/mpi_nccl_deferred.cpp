@@ -108,6 +108,31 @@ TEST_CASE("the calls of a communicator keep their order across streams") {
   }
 }
 
+TEST_CASE("launches of a graph keep their order with the other calls of its communicator") {
+  const World world;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const StreamSeed streams(seed);
+    const Comm comm;
+    const Floats buffer(6);
+    const Stream one, other;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    REQUIRE(cudaStreamBeginCapture(one, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    CHECK(sum(buffer, 2, 3, comm, one) == ncclSuccess);
+    REQUIRE(cudaStreamEndCapture(one, &graph) == cudaSuccess);
+    REQUIRE(cudaGraphInstantiate(&exec, graph) == cudaSuccess);
+    CHECK(sum(buffer, 1, 2, comm, other) == ncclSuccess);
+    CHECK(cudaGraphLaunch(exec, one) == cudaSuccess);
+    CHECK(sum(buffer, 3, 4, comm, other) == ncclSuccess);
+    CHECK(cudaStreamSynchronize(other) == cudaSuccess);
+    CHECK(buffer[4] == static_cast<float>(world.size * world.size * world.size));
+    CHECK(comm.failure() == ncclSuccess);
+    CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+    meet();
+  }
+}
+
 TEST_CASE("a group's calls wait for all their streams, and these streams wait for the calls") {
   const World world;
   if (world.size == 1) return;
