@@ -125,6 +125,13 @@ class Device {
     return wait_for(nullptr, 0);
   }
 
+  bool is_running(int device) {
+    const std::lock_guard lock(mutex_);
+    return std::any_of(queues_.begin(), queues_.end(), [&](const SharedQueue& queue) {
+      return queue->device == device && queue->busy;
+    });
+  }
+
   bool is_done_now(const SharedQueue& queue, uint64_t number) {
     const std::lock_guard lock(mutex_);
     return is_done_or_hinted(*queue, number);
@@ -373,5 +380,7 @@ cudaError_t wait_for_stream(cudaStream_t stream) {
 }
 
 cudaError_t wait_for_device(int index) { return device().wait_for_device(index); }
+
+bool is_running(int index) { return device().is_running(index); }
 
 }  // namespace emulated

@@ -65,6 +65,9 @@ cudaError_t wait_for(const SharedPoint& point);
 cudaError_t wait_for_stream(cudaStream_t stream);
 cudaError_t wait_for_device(int device);
 
+/// True if work of the device is running. After a failure, no further work begins.
+bool is_running(int device);
+
 /// The queued work of a stream. Work that is left when the stream is destroyed still runs. If
 /// `waits_for_null_stream` is true, the stream and the null stream of its device wait for each
 /// other: the work of these two streams runs in the order in which it was queued.

@@ -170,6 +170,13 @@ cudaError_t allocate(void** pointer, size_t bytes, Space space) {
   });
 }
 
+/// Frees memory after deferred work has failed. Work that was running at the failure may still use
+/// the memory: for example, MPI may write to it during a call of NCCL. The memory is then left to
+/// this work, and never freed.
+void give_after_failure(void* pointer, const Block& block) {
+  if (!is_running(block.device)) give(pointer, block);
+}
+
 /// Waits until the device has finished all its work or has failed, then frees memory, as cudaFree
 /// and cudaFreeHost do.
 cudaError_t release(const char* call, void* pointer, Space space, Space or_space) {
@@ -177,7 +184,11 @@ cudaError_t release(const char* call, void* pointer, Space space, Space or_space
   const auto error = memory().release(call, pointer, space, or_space, block);
   if (error != cudaSuccess || block.bytes == 0) return error;
   const cudaError_t failure = wait_for_device(block.device);
-  give(pointer, block);
+  if (failure == cudaSuccess) {
+    give(pointer, block);
+  } else {
+    give_after_failure(pointer, block);
+  }
   return failure;
 }
 

@@ -20,6 +20,10 @@ struct Stream {
   operator cudaStream_t() const { return stream; }
 };
 
+__global__ void fails_kernel() {
+  if (threadIdx.x == 0) emulated::fail("a planted failure");
+}
+
 ncclResult_t sum(const Floats& buffer, size_t from, size_t to, ncclComm_t comm,
                  cudaStream_t stream) {
   return ncclAllReduce(buffer.at(from), buffer.at(to), 1, ncclFloat32, ncclSum, comm, stream);
@@ -189,6 +193,35 @@ TEST_CASE("an abort ends deferred calls that wait for other ranks") {
     CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
     comm.abort();
     CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+  }
+  meet();
+}
+
+// Under the address sanitizer, the call of rank 0 would end the process if its memory were freed.
+TEST_CASE("memory that is freed after a failure stays while a call may write to it") {
+  const World world;
+  if (world.size == 1) return;
+  const StreamSeed streams(1, 20);
+  const Comm comm;
+  const Stream calls, other;
+  if (world.rank == 0) {
+    {
+      const Floats buffer(3);
+      CHECK(sum(buffer, 1, 2, comm, calls) == ncclSuccess);
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the call begins meanwhile
+      REQUIRE(launch({1, 32, 0, other}, fails_kernel) == cudaSuccess);
+      CHECK(cudaStreamSynchronize(other) == cudaErrorLaunchFailure);
+    }
+    meet();
+    emulated::set_stream_seed(1, 20);  // waits for the call, and clears the failure
+    CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
+    CHECK(comm.failure() == ncclSuccess);
+  } else {
+    meet();
+    const Floats buffer(3);
+    CHECK(sum(buffer, 1, 2, comm, calls) == ncclSuccess);
+    CHECK(cudaStreamSynchronize(calls) == cudaSuccess);
+    CHECK(buffer[2] == static_cast<float>(world.size));
   }
   meet();
 }
