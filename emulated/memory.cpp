@@ -250,7 +250,13 @@ cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
   if (captured(stream)) return capture_allocation(pointer, bytes, stream);
   const auto error = memory().allocate(pointer, bytes, Space::pool);
-  return error == cudaSuccess ? fill(*pointer, bytes, stream) : error;
+  if (error != cudaSuccess) return error;
+  const auto filled = fill(*pointer, bytes, stream);
+  if (filled == cudaSuccess) return cudaSuccess;
+  Block block{};
+  (void)memory().release(__func__, *pointer, Space::pool, Space::pool, block);
+  give(*pointer, block);
+  return filled;
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   if (const auto error = check_stream(stream, __func__); error != cudaSuccess) return error;
@@ -265,8 +271,10 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   if (!streams_are_deferred()) return work();
   // If streams are not synchronised, work on another stream may use the memory after the free. The
   // fill replaces the old contents, so that the missing synchronisation shows.
-  if (const auto filled = fill(pointer, block.bytes, stream); filled != cudaSuccess) return filled;
-  return defer(stream, Kind::host, work);
+  const auto filled = fill(pointer, block.bytes, stream);
+  const auto queued = filled == cudaSuccess ? defer(stream, Kind::host, work) : filled;
+  if (queued != cudaSuccess) give_after_failure(pointer, block);
+  return queued;
 }
 
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned flags) {

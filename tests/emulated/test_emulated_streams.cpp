@@ -1,6 +1,8 @@
 // Tests deferred streams, whose work is queued and runs later (emulated/deferred.h). If nothing
 // orders two pieces of work, their result must be wrong under some seeds. If a stream, an event or
 // a wait orders them, the result must be right under all seeds.
+#include <sanitizer/asan_interface.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -226,6 +228,26 @@ TEST_CASE("emulated: a failure of deferred work shows at the next wait, and stic
   CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
   s.set(0, 2, s.second);
   CHECK(s.value(0) == 2);
+}
+
+TEST_CASE("emulated: after a failure, a pool neither counts new memory nor keeps freed memory") {
+  const StreamSeed streams(1);
+  const Setup s;
+  const size_t before = emulated::device_bytes_in_use();
+  void* block = nullptr;
+  REQUIRE(cudaMallocAsync(&block, 64, s.first) == cudaSuccess);
+  REQUIRE(launch({1, 32, 0, s.first}, fails_kernel) == cudaSuccess);
+  CHECK(cudaStreamSynchronize(s.first) == cudaErrorLaunchFailure);
+  void* other = nullptr;
+  CHECK(cudaMallocAsync(&other, 64, s.first) == cudaErrorLaunchFailure);
+  CHECK(emulated::device_bytes_in_use() == before + 64);
+  CHECK(cudaFreeAsync(block, s.first) == cudaErrorLaunchFailure);
+  CHECK(emulated::device_bytes_in_use() == before);
+#ifdef __SANITIZE_ADDRESS__
+  CHECK(__asan_address_is_poisoned(block));
+#endif
+  emulated::set_stream_seed(1);  // clears the failure, but not the thread's last error
+  CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
 }
 
 TEST_CASE("emulated: a graph runs in the order of the stream on which it is launched") {
