@@ -115,7 +115,7 @@ std::vector<GivenPath> files_of_saves(const GivenPaths& paths) {
         paths.inputs, [&](const GivenPath& input) { return is_data_of(save, input.path); });
   };
   if (every > 0) {
-    for (const int64_t step : train::checkpoint_steps(beside.empty() ? "." : beside.string())) {
+    for (const int64_t step : train::steps_of_names(beside.empty() ? "." : beside.string())) {
       const fs::path folder = beside / train::checkpoint_name(step);
       if (replaces_data(folder)) add_step(folder);
     }

@@ -185,6 +185,8 @@ Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags
   const bool is_path = flags.resume != "latest" && flags.resume != "never";
   dist::check_agreement(world, {{"--resume", is_path ? "a folder" : flags.resume}});
   open(world);
+  // Only rank 0 has a claim. Its error ends the other ranks.
+  if (claimed_) train::check_names_are_free(flags.options.folder, step());
   const std::string opened =
       found() ? fmt::format("step {}, digest {}", step(), manifest().digest.text()) : "none";
   dist::check_agreement(world, {{"the checkpoint to resume from", opened}});

@@ -268,9 +268,15 @@ must_work "$train_gpt" --help
 # old checkpoint.
 mkdir -p beside/step-000000001
 echo weights > beside/step-000000001/model.safetensors
+cp -r beside weights
 alone "${run[@]}" --steps 14 --resume-changed steps,warmup --resume on/step-000000012 \
   --checkpoint beside --checkpoint-every 1 --checkpoint-keep 1 --checkpoint-async off
 [[ $(ls beside) == $'lock\nstep-000000001\nstep-000000014' ]] || fail "kept: $(ls beside)"
+# Nor is it a checkpoint, and a run whose checkpoints would replace it is refused.
+for resume in latest never; do
+  expect 'weights/step-000000001 has files of no checkpoint, .*; give the checkpoints another' \
+    "$train_gpt" "${run[@]}" --checkpoint weights --resume $resume
+done
 expect 'loss_rows is 64 but not set in the checkpoint' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --loss-rows 64 --checkpoint on
 # --resume-changed is not proposed, and is refused, for settings on which the tensors depend.

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "core/error.h"
 #include "models/recommender/recommender_file.h"
@@ -268,6 +269,12 @@ TEST_CASE("a folder that a run writes to, or that has the step or a later one, i
   CHECK(std::filesystem::exists(newest));
   options.step = 6;
   CHECK(train::import_checkpoint(options).manifest.step == 6);
+  std::filesystem::create_directory(options.folder + "/step-000000007");
+  std::ofstream(options.folder + "/step-000000007/model.safetensors") << "weights";
+  options.step = 7;
+  CHECK(message_of<InputError>([&] {
+          train::import_checkpoint(options);
+        }).find("step-000000007 has files of no checkpoint") != std::string::npos);
   options.folder = files.folder.path("");
   options.step = 9;
   CHECK(message_of<InputError>([&] {

@@ -91,6 +91,24 @@ TEST_CASE("a checkpoint of the same step is replaced, and nothing else remains")
   CHECK(names(folder.path("run")) == std::vector{train::checkpoint_name(step)});
 }
 
+TEST_CASE("folders of saved weights are not checkpoints, and no checkpoint replaces them") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  const fs::path saved = fs::path(run) / train::checkpoint_name(step);
+  fs::create_directories(saved);
+  std::ofstream(saved / "model.safetensors") << "weights";
+  const dist::World world{.communicator = dist::single_communicator()};
+  CHECK(train::find_checkpoint(run, world) == nullptr);
+  CHECK_NOTHROW(train::check_names_are_free(run, step));
+  const auto why = message_of<InputError>([&] { train::check_names_are_free(run, step - 1); });
+  CHECK(why.find("step-000000007 has files of no checkpoint") != std::string::npos);
+  CHECK(message_of<Error>([&] { write(run, 1); }).find("is not replaced") != std::string::npos);
+  CHECK(names(saved.string()) == std::vector<std::string>{"model.safetensors"});
+  // A checkpoint that has lost its manifest is a damaged one.
+  fs::remove(fs::path(write(run, 1, step + 1)) / train::manifest_name);
+  CHECK(train::checkpoint_steps(run) == std::vector<int64_t>{step + 1});
+}
+
 TEST_CASE("of the checkpoints of later steps, only damaged ones are removed") {
   const TemporaryFolder folder;
   const std::string run = folder.path("run");

@@ -24,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* name_begin = "step-";
 constexpr const char* partial_end = ".partial";
 // Ends the name of a checkpoint that is being replaced.
 constexpr const char* replaced_end = ".before.partial";
@@ -43,15 +42,6 @@ void flush_folder(const fs::path& folder) {
 std::vector<optim::StatePiece> on_host(std::vector<optim::StatePiece> pieces) {
   for (optim::StatePiece& piece : pieces) piece.values = piece.values.to_host();
   return pieces;
-}
-
-int64_t step_of_name(const std::string& name) {
-  if (!name.starts_with(name_begin)) return -1;
-  int64_t step = -1;
-  const char* const begin = name.data() + std::strlen(name_begin);
-  const char* const end = name.data() + name.size();
-  if (std::from_chars(begin, end, step).ptr != end || checkpoint_name(step) != name) return -1;
-  return step;
 }
 
 struct Verified {
@@ -140,41 +130,13 @@ std::string first_reason(const std::string& own, dist::Communicator& communicato
   return dist::broadcast_text(communicator, first == all.end() ? "" : *first);
 }
 
-std::string checkpoint_name(int64_t step) { return fmt::format("{}{:09}", name_begin, step); }
-
-bool names_checkpoint(const std::string& path) {
-  fs::path whole = fs::path(path).lexically_normal();
-  if (!whole.has_filename()) whole = whole.parent_path();  // a path like "step-000000100/"
-  return step_of_name(whole.filename().string()) >= 0;
-}
-
-bool has_manifest(const std::string& folder) {
-  std::error_code error;
-  return fs::exists(fs::path(folder) / manifest_name, error);
-}
-
 bool names_partial_checkpoint(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   const size_t dot = std::min(name.find('.'), name.size());
   const std::string end = name.substr(dot);
   // The whole name is compared, because another program's step-7.safetensors.partial must not be
   // removed as a checkpoint.
-  return step_of_name(name.substr(0, dot)) >= 0 && (end == partial_end || end == replaced_end);
-}
-
-std::vector<int64_t> checkpoint_steps(const std::string& folder) {
-  std::vector<int64_t> steps;
-  std::error_code error;
-  fs::directory_iterator entry(folder, error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const int64_t step = step_of_name(entry->path().filename().string());
-    if (step >= 0) steps.push_back(step);
-  }
-  if (error && error != std::errc::no_such_file_or_directory) {
-    fail_input("{}: cannot be read: {}", folder, error.message());
-  }
-  std::sort(steps.rbegin(), steps.rend());
-  return steps;
+  return names_checkpoint(name.substr(0, dot)) && (end == partial_end || end == replaced_end);
 }
 
 std::string partial_folder(const std::string& folder, int64_t step) {
@@ -244,6 +206,10 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   // remove_partial_checkpoints moves the folder back.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   const fs::path before = whole.string() + replaced_end;
+  if (has_other_files(whole.string())) {
+    fail("{}: it has files of no checkpoint, such as saved weights, and is not replaced",
+         whole.string());
+  }
   const bool replaces = fs::exists(whole);
   if (replaces) {
     fs::remove_all(before);  // left over if an earlier removal failed
@@ -269,7 +235,7 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep,
   // The steps are listed newest first, so the first `keep` steps up to `newest` stay.
   for (const int64_t step : checkpoint_steps(folder)) {
     const fs::path old = fs::path(folder) / checkpoint_name(step);
-    // --save-every writes weights to folders with such names too. Only checkpoints have a manifest.
+    // Shards without a manifest are never removed, because they may be all that is left of a run.
     if (!has_manifest(old.string())) continue;
     if (step <= newest && kept++ < keep) continue;
     if (step > newest && (whole_later.contains(step) || !is_damaged(old.string()))) {

@@ -24,6 +24,7 @@
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
 #include "train/checkpoint/checkpoint_reader.h"
+#include "train/checkpoint/checkpoint_steps.h"
 #include "train/checkpoint/shard_file.h"
 #include "train/score.h"
 
@@ -41,21 +42,10 @@ struct CheckpointInfo {
 
 /// In a folder of checkpoints, the name of the file that the folder's writer locks.
 inline constexpr const char* lock_name = "lock";
-/// Returns "step-000000100" for step 100.
-std::string checkpoint_name(int64_t step);
-/// True if the last part of a path is the name of a checkpoint, such as "step-000000100".
-bool names_checkpoint(const std::string& path);
 /// True if the last part of a path is the temporary name of a checkpoint, "step-000000100.partial"
 /// or "step-000000100.before.partial" for step 100. The folder's next writer calls
 /// remove_partial_checkpoints, which removes or renames files and folders with such a name.
 bool names_partial_checkpoint(const std::string& path);
-/// True if a folder contains a manifest, as every whole checkpoint does. False if the folder cannot
-/// be read.
-bool has_manifest(const std::string& folder);
-/// Returns the steps of a folder's entries that have the name of a checkpoint, newest first. Does
-/// not look into the entries, so folders of saved weights (train/weight_saves.h) are listed too.
-/// The list is empty if the folder does not exist. Throws InputError if the folder cannot be read.
-std::vector<int64_t> checkpoint_steps(const std::string& folder);
 
 /// Returns why `path` is not a folder, or an empty text if it is one.
 std::string why_no_folder(const std::string& path);
@@ -85,7 +75,8 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
                      const dist::World& world, const CheckpointInfo& info);
 /// Adds the files, ranges and digests of written shards to a manifest.
 void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
-/// Writes the manifest, and gives the checkpoint its final name.
+/// Writes the manifest, and gives the checkpoint its final name. A checkpoint of the same step is
+/// replaced. Throws if a folder with the final name has other files (has_other_files).
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
 /// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes the older ones.
 /// `newest` is the step of the checkpoint written last.

@@ -177,6 +177,7 @@ void check_folder(const ImportOptions& options, int64_t step) {
     fail_input("{} is in {}, where the checkpoint is to be written; give another folder", path,
                options.folder);
   }
+  check_names_are_free(options.folder, step - 1);
   const std::vector<int64_t> steps = checkpoint_steps(options.folder);
   if (steps.empty() || steps.front() < step) return;
   const std::string newest = (fs::path(options.folder) / checkpoint_name(steps.front())).string();

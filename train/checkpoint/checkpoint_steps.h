@@ -1,0 +1,34 @@
+// Tells which checkpoints a folder of checkpoints has. Each is in a folder of its own, whose name
+// has the step: step-000000100. Folders of saved weights (train/weight_saves.h) have such names
+// too.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::train {
+
+/// Returns "step-000000100" for step 100.
+std::string checkpoint_name(int64_t step);
+/// True if the last part of a path is the name of a checkpoint, such as "step-000000100".
+bool names_checkpoint(const std::string& path);
+/// True if a folder contains a manifest, as every whole checkpoint does. False if the folder cannot
+/// be read.
+bool has_manifest(const std::string& folder);
+/// True if a folder has files, but neither a manifest nor a shard. Such a folder is not a damaged
+/// checkpoint. False if the folder cannot be read, because it may be a checkpoint.
+bool has_other_files(const std::string& folder);
+
+/// Returns the steps of a folder's entries that have the name of a checkpoint, newest first. Does
+/// not look into the entries, so folders of saved weights are listed too. The list is empty if the
+/// folder does not exist. Throws InputError if the folder cannot be read.
+std::vector<int64_t> steps_of_names(const std::string& folder);
+/// Returns the steps of a folder's checkpoints, also of damaged ones: those of steps_of_names,
+/// except where has_other_files is true.
+std::vector<int64_t> checkpoint_steps(const std::string& folder);
+/// Throws InputError if a folder with other files has the name of the checkpoint of a step after
+/// `done`. Such a folder must not be replaced by a checkpoint.
+void check_names_are_free(const std::string& folder, int64_t done);
+
+}  // namespace tessera::train
