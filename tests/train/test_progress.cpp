@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <limits>
+#include <optional>
 #include <sstream>
 
 #include <spdlog/spdlog.h>
@@ -59,20 +60,26 @@ TEST_CASE("a NaN is printed without sign") {
   CHECK(text.find("loss nan  norm nan") != std::string::npos);
 }
 
-TEST_CASE("a skipped step says whether its loss or only its gradients overflow") {
-  const auto line_of = [](float loss) {
+TEST_CASE("a skipped step says whether loss or only gradients overflow, or data was missing") {
+  const auto line_of = [](float loss, float norm, std::optional<float> scale) {
     return said([&] {
       set_up_messages(true);
       Progress progress(1, true, "tokens");
-      progress.step({.step = 0, .loss = loss, .loss_scale = 8.0f, .skipped = true});
+      progress.step(
+          {.step = 0, .loss = loss, .grad_norm = norm, .loss_scale = scale, .skipped = true});
     });
   };
-  const std::string overflow = line_of(2);
-  const std::string infinite = line_of(std::numeric_limits<float>::infinity());
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const std::string overflow = line_of(2, infinity, 8);
+  const std::string infinite = line_of(infinity, infinity, 8);
+  const std::string empty = line_of(0, 0, 8);
+  const std::string unscaled = line_of(0, 0, std::nullopt);
   set_up_messages(false);
   CHECK(overflow.find("skipped, gradients overflow at a loss scale of 8") != std::string::npos);
   CHECK(infinite.find("skipped, the loss is not finite (inf) at a loss scale of 8") !=
         std::string::npos);
+  CHECK(empty.find("skipped, no micro-batch had data") != std::string::npos);
+  CHECK(unscaled.find("skipped, no micro-batch had data") != std::string::npos);
 }
 
 TEST_CASE("quiet messages leave only warnings and errors") {

@@ -94,6 +94,10 @@ class EscapingSink : public spdlog::sinks::ansicolor_stderr_sink_mt {
 
 std::string outcome(const StepLine& step) {
   if (step.skipped) {
+    // An overflow leaves a loss or norm that is not finite. Both are 0 if no rank had data.
+    if (std::isfinite(step.loss) && std::isfinite(step.grad_norm)) {
+      return "skipped, no micro-batch had data";
+    }
     // Gradients of a loss that is not finite mean nothing, so only the loss is named then.
     std::string why = "gradients overflow";
     if (!std::isfinite(step.loss)) {

@@ -298,8 +298,8 @@ function skippedSteps(runs) {
     }
     for (const step of steps) {
       skipped.push({step, color: several ? lineStyle(i).color : "var(--ink)",
-                    text: `${name}no update in step ${number(step)}, ` +
-                          `the loss or gradients overflowed`});
+                    text: `${name}no update in step ${number(step)}: the loss or ` +
+                          `gradients overflowed, or no micro-batch had data`});
     }
   });
   return {skipped, note: notes.join(" ")};
