@@ -166,9 +166,12 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
 }
 
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device) {
+  // A run without evaluations may have log_predictions evaluate for its report.
+  TrainingRun evaluating = run;
+  evaluating.loop.eval_every = 1;
   // memory() asks the libraries for their workspace, and the libraries choose algorithms in order
   // to answer. The planned job has one rank, because a single rank computes batches of every size.
-  (void)ImageRun(run, images, {.device = {.device = device}}).memory();
+  (void)ImageRun(evaluating, images, {.device = {.device = device}}).memory();
 }
 
 }  // namespace tessera::train

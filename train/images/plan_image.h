@@ -27,7 +27,7 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
                      const JobPlace& place);
 
 /// Makes the GPU's libraries choose algorithms for all sizes of batches that any rank will compute
-/// in steps and, unless LoopOptions::eval_every is 0, in evaluations. Rank 0 can then share its
+/// in steps and in evaluations, also if LoopOptions::eval_every is 0. Rank 0 can then share its
 /// choices with the other ranks (dist::share_convolution_choices).
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device);
 
