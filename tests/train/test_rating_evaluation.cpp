@@ -334,6 +334,8 @@ TEST_CASE("all remaining items can be sampled, but no more than these") {
              ContainsSubstring("user number 1 has 2 held-out items"));
   CHECK(refusal(pairs({{1, 0}, {1, 3}}), 0) == "nothing was thrown");
   CHECK_THAT(refusal(pairs({{1, 6}}), 0), ContainsSubstring("user number 1 has item 6"));
+  CHECK_THAT(message_of<Error>([&] { const RankingTask unused(training, Ratings{}, {}); }),
+             ContainsSubstring("no user has a held-out item"));
   const std::vector<std::string> ids{"ann", "ben", "cleo"};
   CHECK(message_of<InputError>([&] {
           const RankingTask unused(training, held_out, {.sampled = 4, .user_ids = ids});

@@ -134,6 +134,7 @@ RankingTask::RankingTask(const data::Histories& training, const data::Ratings& v
                  counted(training_.others(user) - count, "item"), options_.sampled);
     }
   }
+  TESSERA_CHECK(!users_.empty(), "RankingTask: no user has a held-out item, expected at least one");
 }
 
 std::vector<int32_t> RankingTask::sample(int32_t user, int32_t item) const {

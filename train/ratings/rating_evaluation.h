@@ -71,7 +71,8 @@ class RankingTask {
     std::span<const std::string> user_ids = {};  // for error messages; empty: users' numbers
   };
   /// `training` and `user_ids` must outlive this object. With sampled candidates, throws InputError
-  /// if a user has too few items to sample from, or more than one held-out item.
+  /// if a user has too few items to sample from, or more than one held-out item. Throws Error if no
+  /// user has a held-out item.
   RankingTask(const data::Histories& training, const data::Ratings& validation,
               const Options& options);
 
