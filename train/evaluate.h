@@ -27,7 +27,7 @@ class EvaluationWindows {
   EvaluationWindows(const data::TokenRange& range, const EvaluationOptions& options);
 
   int64_t count() const { return count_; }
-  int64_t batches() const { return (count_ + options_.sequences - 1) / options_.sequences; }
+  int64_t batches() const { return (count_ - 1) / options_.sequences + 1; }
   int64_t start(int64_t window) const;
   /// Returns the number of windows of a batch. The last batch may have fewer windows than the
   /// others.

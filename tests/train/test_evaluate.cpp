@@ -72,6 +72,9 @@ TEST_CASE("an evaluation of very many batches does not list its windows") {
   CHECK(windows.count() == batches * 12);
   CHECK(windows.start(0) == 0);
   CHECK(windows.start(windows.count() - 1) == 935);
+  const EvaluationWindows one(range, {.context = 64, .sequences = INT64_MAX});
+  CHECK(one.batches() == 1);
+  CHECK(one.windows_of(0) == 15);
   CHECK_THROWS_AS(EvaluationWindows(range, {.context = 64, .batches = INT64_MAX, .sequences = 12}),
                   Error);
 }
