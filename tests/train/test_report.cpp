@@ -170,6 +170,14 @@ TEST_CASE("the table has a row for each step, with the evaluation after it") {
         "3,1.5,0.01,,,,\"a \"\"b\"\", c\"\r\n");
 }
 
+TEST_CASE("names of columns are quoted where a comma or a quote would divide them") {
+  const test::TemporaryFolder folder;
+  const std::string step = R"({"type":"step","step":1,"a,b":2,"c \"d\"":3})"
+                           "\n";
+  write_csv(log_of(folder, header + step), folder.path("run.csv"));
+  CHECK(folder.read("run.csv") == "step,\"a,b\",\"c \"\"d\"\"\"\r\n1,2,3\r\n");
+}
+
 TEST_CASE("a log without a step gives no table, as it gives no report") {
   const test::TemporaryFolder folder;
   const std::string evaluation = R"({"type":"eval","step":3,"val_loss":1})"

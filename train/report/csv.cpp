@@ -21,13 +21,20 @@ bool is_row(const nlohmann::ordered_json& line) {
          line.value("step", nlohmann::ordered_json()).is_number();
 }
 
+std::string quoted(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
+  return result + '"';
+}
+
 std::string cell(const nlohmann::ordered_json& value) {
   if (value.is_null()) return "";  // null stands for a number that is not finite
-  if (!value.is_string()) return value.dump();
-  std::string quoted = "\"";
-  for (const char c : value.get_ref<const std::string&>())
-    quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + '"';
+  return value.is_string() ? quoted(value.get_ref<const std::string&>()) : value.dump();
+}
+
+// Quotes a column's name only if it needs quotes, so that plain names stay easy to read.
+std::string title(const std::string& name) {
+  return name.find_first_of(",\"\r\n") == std::string::npos ? name : quoted(name);
 }
 
 // Writes one row per step. In the log, an evaluation follows the line of its step. The evaluation's
@@ -37,7 +44,9 @@ class Rows {
   Rows(OutputFile& file, std::vector<std::string> columns)
       : file_(file), columns_(std::move(columns)) {
     std::string heading;
-    for (const std::string& column : columns_) heading += (heading.empty() ? "" : ",") + column;
+    for (const std::string& column : columns_) {
+      heading += (heading.empty() ? "" : ",") + title(column);
+    }
     file_.write(heading + "\r\n");
   }
 
