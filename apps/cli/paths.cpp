@@ -149,18 +149,20 @@ void check_folders_of_saves(const std::vector<GivenPath>& outputs,
   }
 }
 
+// A folder without the name of a checkpoint needs a shard too, because other programs have files
+// manifest.json.
 bool is_checkpoint(const fs::path& folder) {
-  return train::names_checkpoint(folder.string()) && train::has_manifest(folder.string());
+  return train::has_manifest(folder.string()) &&
+         (train::names_checkpoint(folder.string()) || train::has_shard(folder.string()));
 }
 
-// True if `path` is the manifest or a shard of a checkpoint. Shards are recognized by their names
-// (shard_name).
+// True if `path` is the manifest or a shard of a checkpoint.
 bool is_part_of_checkpoint(const std::string& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return false;
   const fs::path full = fs::absolute(path, error);
   const std::string name = full.filename().string();
-  return (name == train::manifest_name || name.starts_with("shard-")) &&
+  return (name == train::manifest_name || train::is_shard_name(name)) &&
          is_checkpoint(full.parent_path());
 }
 

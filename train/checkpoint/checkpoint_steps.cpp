@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "train/checkpoint/manifest.h"
+#include "train/checkpoint/shard_file.h"
 
 namespace tessera::train {
 namespace {
@@ -42,13 +43,22 @@ bool has_manifest(const std::string& folder) {
   return fs::exists(fs::path(folder) / manifest_name, error);
 }
 
+bool has_shard(const std::string& folder) {
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (is_shard_name(entry->path().filename().string())) return true;
+  }
+  return false;
+}
+
 bool has_other_files(const std::string& folder) {
   bool others = false;
   std::error_code error;
   fs::directory_iterator entry(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (name == manifest_name || name.starts_with("shard-")) return false;
+    if (name == manifest_name || is_shard_name(name)) return false;
     others = true;
   }
   return others && !error;

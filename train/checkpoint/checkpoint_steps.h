@@ -16,6 +16,9 @@ bool names_checkpoint(const std::string& path);
 /// True if a folder contains a manifest, as every whole checkpoint does. False if the folder cannot
 /// be read.
 bool has_manifest(const std::string& folder);
+/// True if a folder contains a file with the name of a shard, as every whole checkpoint does. False
+/// if the folder cannot be read.
+bool has_shard(const std::string& folder);
 /// True if a folder has files, but neither a manifest nor a shard. Such a folder is not a damaged
 /// checkpoint. False if the folder cannot be read, because it may be a checkpoint.
 bool has_other_files(const std::string& folder);

@@ -26,6 +26,8 @@ std::string shard_name(int rank, int ranks) {
   return fmt::format("shard-{:05}-of-{:05}.safetensors", rank + 1, ranks);
 }
 
+bool is_shard_name(const std::string& name) { return name.starts_with("shard-"); }
+
 WrittenShard write_shard(const std::string& folder, const std::string& name,
                          const std::vector<optim::StatePiece>& pieces,
                          const std::vector<optim::StateTensor>& tensors,

@@ -29,6 +29,8 @@ WrittenShard write_shard(const std::string& folder, const std::string& name,
 
 /// Returns "shard-00001-of-00004.safetensors" for rank 0 of 4.
 std::string shard_name(int rank, int ranks);
+/// True if the name of a file begins as that of a shard.
+bool is_shard_name(const std::string& name);
 
 /// Returns the description of a shard as text, which ranks send to rank 0.
 std::string shard_text(const WrittenShard& shard);
