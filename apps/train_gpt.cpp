@@ -30,8 +30,6 @@
 #include "apps/train_gpt_data.h"
 #include "apps/train_gpt_options.h"
 #include "core/context.h"
-#include "core/cuda.h"
-#include "core/product_tuning.h"
 #include "core/text/number_text.h"
 #include "data/tokens/token_data.h"
 #include "data/tokens/token_input.h"
@@ -74,24 +72,6 @@ JsonObject header_line(const TrainOptions& options, const dist::World& world,
   return header.add("eval_batches", options.eval_batches).add("sample", options.sample);
 }
 
-// Makes the ranks use the table of algorithms that the checkpoint's run used, and returns an empty
-// text. If a rank cannot use the table, returns the reason instead, the same text on every rank.
-std::string use_table_of(const train::Manifest& manifest, const std::string& folder,
-                         dist::World& world) {
-  std::string why;
-  const int device = world.communicator->device().index;
-  try {
-    train::parse_tuned(folder, manifest.tuned,
-                       {cuda::device_name(device), cuda::product_library_version()});
-  } catch (const InputError& error) {
-    why = error.what();
-  }
-  // The ranks' GPUs or libraries may differ, so every rank checks the table.
-  why = train::first_reason(why, *world.communicator);
-  if (why.empty()) train::use_tuned_text(folder, manifest.tuned, world);
-  return why;
-}
-
 // Chooses the algorithms of matrix products on CUDA. The first of these cases that applies decides:
 //
 //   --tuned FILE       the table of algorithms in FILE, which the caller has loaded
@@ -107,7 +87,8 @@ void choose_algorithms(const TrainOptions& options, const Resumed& resumed, dist
   if (!options.tuned.empty() || world.communicator->device().is_cpu()) return;
   if (resumed.found() && resumed.manifest().imported.empty()) {
     if (resumed.manifest().tuned.empty()) return;  // the run had no table of algorithms
-    const std::string why = use_table_of(resumed.manifest(), resumed.folder(), world);
+    const std::string why =
+        train::try_tuned_text(resumed.folder(), resumed.manifest().tuned, world);
     if (why.empty()) return;
     spdlog::warn("{}", why);
   }

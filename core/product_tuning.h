@@ -65,6 +65,8 @@ struct MeasuredProduct {
 /// only this way. The host waits for the measurements. Throws if cuBLASLt proposes no algorithm.
 MeasuredProduct measure_product(const Context& context, const ProductShape& shape);
 
+/// Throws, as use_tuned_products does, if an algorithm in `products` cannot be used.
+void check_tuned_products(int device, const std::vector<TunedProduct>& products);
 /// After this call, each product in `products` uses the algorithm given with it. Every other
 /// product keeps its algorithm, or gets the heuristic's first proposal when it first needs an
 /// algorithm. Throws, and changes nothing, if an algorithm in `products`

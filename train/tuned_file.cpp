@@ -10,6 +10,7 @@
 #include "core/digest.h"
 #include "core/text/number_text.h"
 #include "core/text/json_read.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace tessera::train {
 namespace {
@@ -187,18 +188,32 @@ void use_tuned_file(const std::string& path, dist::World& world) {
   use_tuned_text(path, world.rank == 0 ? read_text_file(path, JsonLimits{}.bytes) : "", world);
 }
 
-void use_tuned_text(const std::string& where, const std::string& text, dist::World& world) {
+std::string try_tuned_text(const std::string& where, const std::string& text, dist::World& world) {
   const int device = world.communicator->device().index;
   std::string table =
       dist::broadcast_text(*world.communicator, world.rank == 0 ? text : std::string());
-  const auto products =
-      parse_tuned(where, table, {cuda::device_name(device), cuda::product_library_version()});
+  std::vector<cuda::TunedProduct> products;
+  std::string why;
   try {
-    cuda::use_tuned_products(device, products);
+    products =
+        parse_tuned(where, table, {cuda::device_name(device), cuda::product_library_version()});
+    cuda::check_tuned_products(device, products);
+  } catch (const InputError& error) {
+    why = error.what();
   } catch (const Error& error) {
-    fail_input("{}: {}", where, error.what());
+    why = fmt::format("{}: {}", where, error.what());
   }
+  // The ranks' GPUs or libraries may differ, so every rank checks the table before one uses it.
+  why = first_reason(why, *world.communicator);
+  if (!why.empty()) return why;
+  cuda::use_tuned_products(device, products);
   table_in_use = std::move(table);
+  return "";
+}
+
+void use_tuned_text(const std::string& where, const std::string& text, dist::World& world) {
+  const std::string why = try_tuned_text(where, text, world);
+  if (!why.empty()) fail_input("{}", why);
 }
 
 const std::string& tuned_table() { return table_in_use; }

@@ -99,6 +99,20 @@ AlgorithmBytes bytes_of(const Algorithm& algorithm) {
   return bytes;
 }
 
+std::map<ProductShape, Algorithm> checked(const Library& library,
+                                          const std::vector<TunedProduct>& products) {
+  std::map<ProductShape, Algorithm> algorithms;
+  for (const auto& [shape, bytes] : products) {
+    try {
+      algorithms[shape] = library.checked(shape, bytes);
+    } catch (const Error& error) {
+      fail("the algorithm for the product of {} x {} x {}: {}", shape.m, shape.n, shape.k,
+           error.what());
+    }
+  }
+  return algorithms;
+}
+
 }  // namespace
 
 int64_t product_library_version() { return static_cast<int64_t>(cublasLtGetVersion()); }
@@ -138,18 +152,13 @@ MeasuredProduct measure_product(const Context& context, const ProductShape& shap
   return measured;
 }
 
+void check_tuned_products(int device, const std::vector<TunedProduct>& products) {
+  checked(library_of(device), products);
+}
+
 void use_tuned_products(int device, const std::vector<TunedProduct>& products) {
   Library& library = library_of(device);
-  std::map<ProductShape, Algorithm> algorithms;
-  for (const auto& [shape, bytes] : products) {
-    try {
-      algorithms[shape] = library.checked(shape, bytes);
-    } catch (const Error& error) {
-      fail("the algorithm for the product of {} x {} x {}: {}", shape.m, shape.n, shape.k,
-           error.what());
-    }
-  }
-  library.use(algorithms);
+  library.use(checked(library, products));
 }
 
 }  // namespace tessera::cuda

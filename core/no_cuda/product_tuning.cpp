@@ -13,6 +13,7 @@ namespace {
 int64_t product_library_version() { refuse(); }
 std::vector<ProductShape> computed_products(int) { refuse(); }
 MeasuredProduct measure_product(const Context&, const ProductShape&) { refuse(); }
+void check_tuned_products(int, const std::vector<TunedProduct>&) { refuse(); }
 void use_tuned_products(int, const std::vector<TunedProduct>&) { refuse(); }
 
 }  // namespace tessera::cuda
