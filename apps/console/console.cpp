@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <system_error>
 
 #include "core/error.h"
@@ -87,6 +88,8 @@ int run_and_check(const std::function<int()>& body) {
     const int result = body();
     check_output();
     return result;
+  } catch (const std::filesystem::filesystem_error&) {
+    throw;  // is of another file, whatever became of standard output
   } catch (const std::system_error& error) {
     // Replaces fmt's message, which does not say that writing to standard output failed.
     if (std::ferror(stdout) == 0) throw;
