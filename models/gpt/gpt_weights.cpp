@@ -191,7 +191,10 @@ void check_gpt_config_beside(const std::string& path, const Gpt& model) {
 
 void check_gpt_destination(const std::string& path, const GptConfig& config) {
   const std::string config_path = config_path_beside(path);
-  if (path == config_path) fail_input("{}: a weights file cannot be called config.json", path);
+  // Compared as paths, so that out//config.json is out/config.json.
+  if (std::filesystem::path(path) == config_path) {
+    fail_input("{}: a weights file cannot be called config.json", path);
+  }
   check_writable(path);
   check_writable(config_path);
   const auto is_gpt = [&] {

@@ -351,3 +351,6 @@ fails 2 'half: cannot be written' export a half
 mkdir other
 echo '{"model_type": "bert"}' > other/config.json
 fails 2 'other/config.json: already exists and does not' export a other/model.safetensors
+for path in out/config.json out//config.json; do
+  fails 2 "$path: a weights file cannot be called config.json" export a $path
+done
