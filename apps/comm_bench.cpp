@@ -111,11 +111,12 @@ int run(int argc, char** argv, dist::World& world) {
   const int64_t wrong = wrong_in_job(results, group, world);
   if (wrong == 0) return 0;
   if (talks) {
-    std::fputs(
-        fmt::format("error: {} {} wrong; see the column #wrong{}\n", counted(wrong, "element"),
-                    wrong == 1 ? "is" : "are", options.groups > 1 ? ", or another group" : "")
-            .c_str(),
-        stderr);
+    std::fputs(fmt::format("error: {} {} wrong; see the {}{}\n", counted(wrong, "element"),
+                           wrong == 1 ? "is" : "are",
+                           options.json == "-" ? "members \"wrong\"" : "column #wrong",
+                           options.groups > 1 ? ", or another group" : "")
+                   .c_str(),
+               stderr);
   }
   return 1;
 }
