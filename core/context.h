@@ -48,7 +48,9 @@ class ThreadCountScope {
 
 /// True if a loop over `items`, each of about `cost` elementary operations, is worth a team of
 /// threads.
-inline bool worth_a_team(int64_t items, int64_t cost) { return items * cost >= 32768; }
+inline bool worth_a_team(int64_t items, int64_t cost) {
+  return cost > 0 && items > 32767 / cost;  // items * cost >= 32768, but the product may overflow
+}
 
 /// Carries an exception out of an OpenMP parallel region, because OpenMP lets no exception leave a
 /// region. guard() keeps the first exception, and rethrow() throws it after the region.

@@ -179,10 +179,10 @@ void backward_tile(const Sizes& s, const Head<const T>& head, int64_t row,
   convert_rows(g.dq.rows(row), scratch.out, rows, s.head);
 }
 
-/// Returns the number of threads for `tasks` tasks of about `flops` operations each. Returns 1 if
-/// all tasks together are too little work for a team.
-inline int team_size(int64_t tasks, int64_t flops) {
-  const int64_t useful = worth_a_team(tasks, flops) ? tasks : 1;
+/// Returns the number of threads for `tasks` tasks of `rows` rows of scores each, with about
+/// `flops` operations per row. Returns 1 if all tasks together are too little work for a team.
+inline int team_size(int64_t tasks, int64_t rows, int64_t flops) {
+  const int64_t useful = worth_a_team(tasks * rows, flops) ? tasks : 1;
   return static_cast<int>(std::min<int64_t>(thread_count(), std::max<int64_t>(1, useful)));
 }
 
@@ -209,7 +209,7 @@ template <class T>
 void forward(const Context& context, const Sizes& s, const Operands<const T>& x, T* y,
              float* logsumexp) {
   const int64_t tasks = s.batch * s.heads * s.tiles();
-  const int threads = team_size(tasks, tile_rows * s.kv.tokens * s.head);
+  const int threads = team_size(tasks, tile_rows, s.kv.tokens * s.head);
   run_tasks<T>(context, s, false, tasks, threads, [&](int64_t task, const Scratch<T>& scratch) {
     const int64_t pair = task / s.tiles();  // sequence and head
     const int64_t sequence = pair / s.heads;
@@ -231,7 +231,7 @@ template <class T>
 void backward(const Context& context, const Sizes& s, const Operands<const T>& x,
               const Results<T>& results, const Operands<T>& dx) {
   const int64_t tasks = s.batch * s.kv_heads;
-  const int threads = team_size(tasks, s.group() * s.q.tokens * s.kv.tokens * s.head);
+  const int threads = team_size(tasks, s.group() * s.q.tokens, s.kv.tokens * s.head);
   run_tasks<T>(context, s, true, tasks, threads, [&](int64_t task, const Scratch<T>& scratch) {
     const int64_t sequence = task / s.kv_heads;
     const int64_t first = task % s.kv_heads * s.group();

@@ -51,9 +51,9 @@ class CpuKernels : public Kernels {
     const int64_t scores = tile * std::min(s_.tokens, cpu::attention_block_keys);
     const int64_t pair = scores * (s_.dtype == DType::f32 ? 4 : 4 + s_.element);
     const int64_t tasks = s_.sequences * s_.config.heads * (backward ? 1 : tiles);
-    const int64_t cost = (backward ? s_.tokens : tile) * s_.tokens * head;
+    const int64_t rows = tasks * (backward ? s_.tokens : tile);
     const int64_t team = std::min<int64_t>(thread_count(), tasks);
-    const int64_t threads = worth_a_team(tasks, cost) ? team : 1;
+    const int64_t threads = worth_a_team(rows, s_.tokens * head) ? team : 1;
     const int64_t sums = backward ? 2 * tiles * tile * head * 4 : 0;
     return threads * ((backward ? 2 : 1) * pair + tile * (head + 2) * 4 + sums +
                       attention_product(backward));

@@ -62,6 +62,16 @@ TEST_CASE("small loops stay on the calling thread") {
   CHECK(worth_a_team(int64_t{1} << 20, 1));
 }
 
+TEST_CASE("a loop is worth a team from 32768 operations on, however large the product is") {
+  for (const int64_t cost : {1, 3, 128, 32767, 32768, 40000}) {
+    const int64_t enough = (32768 + cost - 1) / cost;
+    CHECK(worth_a_team(enough, cost));
+    CHECK_FALSE(worth_a_team(enough - 1, cost));
+  }
+  CHECK_FALSE(worth_a_team(100, 0));
+  CHECK(worth_a_team(int64_t{1} << 40, int64_t{1} << 40));  // the product is a multiple of 2^64
+}
+
 TEST_CASE("a parallel loop inside a parallel loop covers its whole range") {
   const ThreadCountRestorer restorer;
   set_thread_count(2);
