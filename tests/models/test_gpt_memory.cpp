@@ -144,6 +144,15 @@ TEST_CASE("the formula of a GPT's memory holds if attention needs the most works
   }
 }
 
+TEST_CASE("the memory of a GPT with the longest context is soon known", "[cpu]") {
+  // Such a context has 4 * 10^9 blocks of scores. To visit all of them would take hours.
+  const models::GptConfig config{
+      .layers = 1, .heads = 1, .width = 64, .context = models::GptLimits::context, .vocab = 5};
+  const auto memory = models::gpt_training_memory(config, DType::f32, 1, config.context);
+  // GELU's output, which backward recomputes, has 4 * width values per token.
+  CHECK(*memory.workspace >= 4 * config.context * 4 * config.width);
+}
+
 TEST_CASE("recompute at least halves the activations of a GPT of six blocks") {
   models::GptConfig config = models::GptConfig::preset("micro");
   const int64_t kept = models::gpt_training_memory(config, DType::f32, 12, 256).activations;
