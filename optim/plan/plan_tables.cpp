@@ -195,8 +195,9 @@ std::string dense_table_advice(const PlanInput& input) {
   for (const PlanParameter& table : input.parameters) {
     const double share = static_cast<double>(table.elements) / all;
     // There is no advice for a tied table. It is also the weight of a matrix product, so every step
-    // reads and updates all its rows anyway.
-    if (table.lookups == 0 || table.row_sparse() || table.shared || share <= 0.5) continue;
+    // reads and updates all its rows anyway. A frozen table has no gradient and no update.
+    if (table.lookups == 0 || table.row_sparse() || table.shared || !table.trainable) continue;
+    if (share <= 0.5) continue;
     const double bytes = static_cast<double>(table.elements * dtype_size(table.dtype));
     return fmt::format(
         "{} is dense and has {:.0f} % of the parameters: every step sends and updates all of it{}; "

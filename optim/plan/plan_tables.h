@@ -63,9 +63,9 @@ std::array<int64_t, dist::traffic_count> table_traffic(const PlanInput& input,
 std::array<int64_t, dist::traffic_count> tables_traffic(
     const PlanInput& input, int64_t rank, const std::map<std::string, RowCounts>& counts);
 
-/// Returns advice if one dense table that is not tied has more than half of all parameters, else an
-/// empty string. At every stage, a step sends the gradient of all rows of a dense table and updates
-/// all rows. Stage 3 also gathers the whole table.
+/// Returns advice if one dense table that is trained and not tied has more than half of all
+/// parameters, else an empty string. At every stage, a step sends the gradient of all rows of such
+/// a table and updates all rows. Stage 3 also gathers the whole table.
 std::string dense_table_advice(const PlanInput& input);
 
 /// How lookups are spread over the rows of a table.

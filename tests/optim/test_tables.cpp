@@ -107,6 +107,9 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
                   .batch = {.global = 32, .micro = 8}};
   CHECK(dense_table_advice(input).find("users is dense and has 94 %") == 0);
   CHECK(dense_table_advice(input).find("stage 3 gathers 0.3 MB") != std::string::npos);
+  input.parameters[0].trainable = false;
+  CHECK(dense_table_advice(input).empty());
+  input.parameters[0].trainable = true;
   // Stage 3 may need more memory than stage 2. The difference is at most the gathered table.
   for (int64_t rank = 0; rank < 4; ++rank) {
     PlanInput second = input;
