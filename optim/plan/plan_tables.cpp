@@ -271,16 +271,18 @@ RowCounts expected_counts(const PlanInput& input, const PlanParameter& table, in
   const double blocks = touched * static_cast<double>(blocks_per_row(table.width()));
   const auto rounded = [](double x) { return std::llround(x); };
   RowCounts counts;
-  const auto micro_steps = static_cast<double>(input.batch.micro_steps(input.ranks));
+  const bool several = input.ranks > 1;
+  if (several && input.stage == 3) {
+    const auto micro_steps = static_cast<double>(input.batch.micro_steps(input.ranks));
+    counts.asked = rounded(distinct * (1 - share) * micro_steps);
+    counts.served = rounded(distinct * share * static_cast<double>(input.ranks - 1) * micro_steps);
+  }
+  if (!table.trainable) return counts;
   counts.looked_up = rounded(distinct * static_cast<double>(contributed));
   counts.touched = counts.updated = rounded(touched);
   counts.blocks = std::min<int64_t>(rounded(blocks), dist::blocks_of(own * table.width()));
   counts.updates = 1;
-  if (input.ranks == 1) return counts;
-  counts.sent = rounded(distinct * (1 - share) * static_cast<double>(contributed));
-  if (input.stage < 3) return counts;
-  counts.asked = rounded(distinct * (1 - share) * micro_steps);
-  counts.served = rounded(distinct * share * static_cast<double>(input.ranks - 1) * micro_steps);
+  if (several) counts.sent = rounded(distinct * (1 - share) * static_cast<double>(contributed));
   return counts;
 }
 

@@ -18,6 +18,7 @@ struct RowCounts {
   int64_t blocks = 0;     // blocks of 256 elements with touched rows; each once per step
   int64_t updates = 0;    // steps whose update was launched, even if the device then skipped it
 
+  bool operator==(const RowCounts&) const = default;
   /// Subtracts the counts of an earlier time, so that what was counted since then remains.
   RowCounts& operator-=(const RowCounts& before) {
     looked_up -= before.looked_up;

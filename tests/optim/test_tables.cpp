@@ -151,6 +151,14 @@ TEST_CASE("expected counts of rows are close to those of a step") {
   CHECK(idle.looked_up == 0);
   CHECK(idle.sent == 0);
   CHECK(idle.asked > 0);
+
+  // For a frozen table, only the fetches of stage 3 are counted.
+  PlanInput frozen = input;
+  frozen.parameters[0].trainable = false;
+  CHECK(expected_counts(frozen, frozen.parameters[0], 1, 100, {}) ==
+        RowCounts{.asked = counts.asked, .served = counts.served});
+  frozen.stage = 2;
+  CHECK(expected_counts(frozen, frozen.parameters[0], 1, 100, {}) == RowCounts{});
 }
 
 }  // namespace
