@@ -224,14 +224,17 @@ void ZeroEngine::close_step() {
   for (const auto& table : tables_) table->updated();
 }
 
-// All ranks compute the same factor, so all ranks throw, and none waits for another one's update.
 void ZeroEngine::check_schedule() {
-  const float factor = options_.schedule(state_.step());
-  if (std::isfinite(factor) && factor >= 0) return;
-  close_step();
-  fail(
-      "optimizer: the schedule gives step {} the factor {}, expected a finite number of at least 0",
-      step_number(state_.step()), without_nan_sign(factor));
+  try {
+    const float factor = options_.schedule(state_.step());
+    TESSERA_CHECK(std::isfinite(factor) && factor >= 0,
+                  "optimizer: the schedule gives step {} the factor {}, expected a finite number "
+                  "of at least 0",
+                  step_number(state_.step()), without_nan_sign(factor));
+  } catch (...) {
+    close_step();  // all ranks have the same schedule, so all ranks throw
+    throw;
+  }
 }
 
 // Computes loss, norm and clip factor on the ranks' device, and starts their copy to the host.

@@ -156,7 +156,8 @@ class ZeroEngine {
   void check_skip() const;
   void end_micro_step();
   int64_t launch_end();
-  /// Throws if the schedule's factor of the current step is not finite, or is negative.
+  /// Throws if the schedule throws, or if its factor of the current step is not finite or is
+  /// negative. Then closes the step first.
   void check_schedule();
   Launched end_step();
   /// Frees gradient memory that is not kept from step to step. Then starts the fetches of table

@@ -109,6 +109,32 @@ TEST_CASE("row-sparse tables: a row that was not prefetched is refused again") {
   CHECK(optimizer.row_counts().at("users.weight").touched == 2);
 }
 
+TEST_CASE("row-sparse tables: a step whose schedule throws starts the prefetch for the next step") {
+  const auto not_prefetched = ContainsSubstring("row 7 of 'users.weight' was not prefetched");
+  for (const int stage : {1, 3}) {
+    CAPTURE(stage);
+    TableModel model(TableRun{});
+    const auto schedule = [](int64_t step) -> float {
+      return step > 0 ? 1.0f : throw InputError("there is no factor");
+    };
+    optim::ZeroOptimizer optimizer(model, adamw, lone_world(),
+                                   {.stage = stage, .schedule = schedule});
+    const auto train = [&](int64_t step) {
+      for ([[maybe_unused]] const auto& micro :
+           optimizer.micro_batches(step, {.global = 6, .micro = 6})) {
+        const Tensor loss = ops::mean(model.users()(list({1, 2})));
+        // In step 1, only the rows that step 0 has prefetched may be looked up.
+        if (step == 1) CHECK_THROWS_WITH(look_up(model.users(), {7}), not_prefetched);
+        optimizer.prefetch(model.users(), list({1, 2}));
+        optimizer.backward(loss);
+      }
+      optimizer.step();
+    };
+    CHECK_THROWS_WITH(train(0), "there is no factor");
+    train(1);
+  }
+}
+
 TEST_CASE("row-sparse tables: a loss that was computed outside of its micro-batch is refused") {
   const TableRun run{};
   const auto outside = ContainsSubstring("a gradient of 'users.weight' arrived, but the running");
