@@ -212,7 +212,9 @@ int64_t ZeroEngine::launch_end() {
   close_step();
   launched.report.exposed_ns = dist::waited_ns() - waited_before_ns_;
   launched_.push_back(std::move(launched));
-  return launched_.back().number;
+  // A launch that throws before here gives its number to the next one. So the numbers of launched_
+  // are consecutive, and no two of its steps share a copy of StepValues.
+  return next_number_++;
 }
 
 int64_t ZeroEngine::most_updates() const {
@@ -249,12 +251,12 @@ ZeroEngine::Launched ZeroEngine::end_step() {
                             .clip = options_.clip,
                             .keep_skipping = !scaler_});
   // The copy to the host is launched before the update, so that get() does not wait for the update.
-  Launched launched{.number = next_number_++,
+  Launched launched{.number = next_number_,
                     .report = {},
                     .reached = std::vector<bool>(update_counts_.size()),
                     .update_counts = update_counts_,
                     .failures = failures_,
-                    .values = values_.fetch()};
+                    .values = values_.fetch(next_number_)};
   for (size_t i = 0; i < update_counts_.size(); ++i) {
     launched.reached[i] = record_.reached(static_cast<int64_t>(i));
   }

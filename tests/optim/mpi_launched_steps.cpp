@@ -137,6 +137,26 @@ TEST_CASE("launched steps: a non-finite step leaves row-sparse tables unchanged"
   }
 }
 
+TEST_CASE("launched steps: a launch that throws leaves the result of the step before it") {
+  const std::vector<DType> dtypes(3, DType::f16);
+  const optim::ZeroOptions options{.loss_scaling = optim::LossScaling{.initial = 1}};
+  LayeredModel other({.dtypes = dtypes});
+  const Training clean = training_of(other, {});
+  optim::ZeroOptimizer expected(other, clean.rule, job_world(), options);
+  const float loss = launch(expected, clean, 0).get().loss;
+
+  LayeredModel model({.dtypes = dtypes});
+  const Training training = training_of(model, {1});
+  optim::ZeroOptimizer optimizer(model, training.rule, job_world(), options);
+  optim::LaunchedStep first = launch(optimizer, training, 0);
+  CHECK_THROWS_WITH(launch(optimizer, training, 1), ContainsSubstring("loss scale of 1"));
+  optim::LaunchedStep third = launch(optimizer, training, 2);
+  CHECK(first.get().loss == loss);
+  const optim::StepReport report = third.get();
+  CHECK(report.step == 2);
+  CHECK(report.loss != loss);
+}
+
 TEST_CASE("launched steps: two may be under way, and each is read once, in order") {
   LayeredModel model;
   const Training training = training_of(model, {});

@@ -24,16 +24,13 @@ StepScalars* StepValues::scalars() {
   return on_device_ ? static_cast<StepScalars*>(on_device_->data()) : &on_host_;
 }
 
-FetchedScalars StepValues::fetch() {
+FetchedScalars StepValues::fetch(int64_t number) {
   FetchedScalars fetched;
   if (device_.is_cpu()) {
     fetched.on_host_ = on_host_;
     return fetched;
   }
-  // The host has read the slot's previous copy, because ZeroEngine::launch allows at most `slots`
-  // steps in flight.
-  StepScalars* const slot = static_cast<StepScalars*>(pinned_->data()) + next_;
-  next_ = (next_ + 1) % slots;
+  StepScalars* const slot = static_cast<StepScalars*>(pinned_->data()) + number % slots;
   cuda::copy(device_.index, slot, on_device_->data(), sizeof(StepScalars));
   fetched.pinned_ = slot;
   fetched.arrived_.emplace(device_.index);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -39,9 +40,9 @@ class StepValues {
 
   /// The scalars on the device, which kernels write and read.
   StepScalars* scalars();
-  /// Starts a copy of the scalars to the host on the current stream. Overwrites the copy that was
-  /// made `slots` calls before.
-  FetchedScalars fetch();
+  /// Starts a copy of the scalars to the host on the current stream. Overwrites the copies that
+  /// were made for the launches with this number and with `number` - `slots`.
+  FetchedScalars fetch(int64_t number);
   /// Clears StepScalars::skip, so that the device no longer skips the updates of steps that are
   /// launched from now on. On a GPU, steps that were launched earlier still see the flag set.
   void stop_skipping();
@@ -51,7 +52,6 @@ class StepValues {
   StepScalars on_host_;                 // the scalars, if ranks compute on the CPU
   std::shared_ptr<Storage> on_device_;  // the scalars, if ranks compute on a GPU
   std::shared_ptr<Storage> pinned_;     // on a GPU: copies for the host, StepScalars [slots]
-  int next_ = 0;
 };
 
 }  // namespace tessera::optim
