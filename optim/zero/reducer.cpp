@@ -238,8 +238,9 @@ void Reducer::skip() {
                                      [](const auto* p) { return p->gathers_as_read(); });
   const bool knows = notes_.log.knows_last();
   TESSERA_CHECK(!must_know || communicator_->size() == 1 || knows || !notes_.log.events().empty(),
-                "optimizer: a rank without data in its first micro-batch cannot know in which "
-                "order the other ranks gather parameters at stage 3");
+                "optimizer: a rank without data in its first micro-batch, or in the first one "
+                "after add_param_group, cannot know in which order the other ranks gather "
+                "parameters at stage 3");
   // A rank that has never had data follows the events of the run that it resumes.
   if (!knows) follow_events();
   if (knows) notes_.log.repeat_last();

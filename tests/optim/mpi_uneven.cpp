@@ -167,7 +167,8 @@ MicroBatch begun(optim::ZeroOptimizer& optimizer) {
 void check_skip_refused(optim::ZeroOptimizer& optimizer) {
   if (job_world().size > 1) {
     CHECK_THROWS_WITH(optimizer.skip(),
-                      ContainsSubstring("a rank without data in its first micro-batch"));
+                      ContainsSubstring("a rank without data in its first micro-batch, or in the "
+                                        "first one after add_param_group, cannot know"));
   } else {
     optimizer.skip();
   }
