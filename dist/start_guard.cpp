@@ -61,9 +61,9 @@ void StartGuard::watch(double timeout_s) {
     _exit(1);
   }
   publish_failure(RunFailure::stalled);
-  std::fputs(fmt::format("MPI has not started within {} s (--comm-timeout): a rank is stopped or "
-                         "hangs, or a host does not answer\n",
-                         timeout_s)
+  std::fputs(fmt::format("MPI has not started within {} s (--comm-timeout, but at least {} s): a "
+                         "rank is stopped or hangs, or a host does not answer\n",
+                         timeout_s, least_start_timeout_s)
                  .c_str(),
              stderr);
   _exit(1);

@@ -164,7 +164,7 @@ chmod +x stops.sh
 in_background "$relaunch" -n 3 -- ./stops.sh "$train_gpt" "${run[@]}" --steps $steps \
   --comm-timeout 3 --checkpoint start --log "$work/start.jsonl"
 ends 0
-says 'MPI has not started within 10 s'
+says 'MPI has not started within 10 s \(--comm-timeout, but at least 10 s\)'
 says 'relaunch: rank 2 was stopped before it finished a step; starting again with 2 ranks'
 [[ $(digest_of start.jsonl) == "$expected" ]] || fail "other bits after a rank stopped at the start"
 
