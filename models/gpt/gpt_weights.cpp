@@ -1,6 +1,7 @@
 #include "models/gpt/gpt_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -133,13 +134,14 @@ void GptWeights::check_head(const nn::SafetensorsEntry& head,
                             const nn::SafetensorsEntry& table) const {
   const Shape shape(std::span<const int64_t>(table.shape));
   nn::check_weights(file_.path(), head, shape);
+  const auto same = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
   std::vector<float> a(piece_elements);
   std::vector<float> b(piece_elements);
   for (int64_t begin = 0; begin < shape.elements(); begin += piece_elements) {
     const auto count = static_cast<size_t>(std::min(piece_elements, shape.elements() - begin));
     file_.read_as_f32(head, begin, std::span(a).first(count));
     file_.read_as_f32(table, begin, std::span(b).first(count));
-    if (!std::equal(a.begin(), a.begin() + static_cast<int64_t>(count), b.begin())) {
+    if (!std::equal(a.begin(), a.begin() + static_cast<int64_t>(count), b.begin(), same)) {
       fail_input("{}: {} differs from {}; only models with a tied head are supported",
                  file_.path(), head.name, table.name);
     }
