@@ -159,7 +159,12 @@ function(tessera_add_cuda target)
       set_source_files_properties(${delayed} PROPERTIES
         COMPILE_DEFINITIONS TESSERA_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     else()
-      set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+      set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
+      if(TESSERA_SANITIZE MATCHES "address")
+        # A GPU refuses accesses of vectors that are not aligned, and the CPU does not.
+        set_source_files_properties(${kernels} PROPERTIES
+          COMPILE_OPTIONS -fsanitize=alignment SKIP_PRECOMPILE_HEADERS ON)
+      endif()
     endif()
     target_sources(${target} PRIVATE ${sources})
   endforeach()

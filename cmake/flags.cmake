@@ -6,6 +6,11 @@ add_library(tessera_flags INTERFACE)
 target_compile_options(tessera_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-stringop-overflow;-Wno-restrict>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-stringop-overflow>)
+if(TESSERA_PRECOMPILED_HEADERS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 warns falsely of copies between short strings if <string> is precompiled.
+  target_compile_options(tessera_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds>)
+endif()
 
 # Newer compilers have new warnings, which must not break a user's build.
 if(TESSERA_WERROR AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU"
@@ -37,13 +42,22 @@ endif()
 
 if(TESSERA_SANITIZE)
   # Full debug information and all checks would nearly double the compile time. So -g1 limits the
-  # debug information. With the address sanitizer, three checks of the undefined behaviour sanitizer
-  # are left out: vptr (virtual tables), null (null pointers) and object-size (accesses beyond an
-  # object). The address sanitizer itself finds the errors that the last two checks would find.
+  # debug information. With the address sanitizer, five checks of the undefined behaviour sanitizer
+  # are left out:
+  #  - vptr (virtual tables).
+  #  - null (null pointers) and object-size (accesses beyond an object), because the address
+  #    sanitizer itself finds these errors.
+  #  - pointer-overflow (pointer arithmetic that wraps around) and alignment (misaligned accesses),
+  #    which builds with the thread sanitizer have. Emulated kernels keep alignment, because GPUs
+  #    refuse misaligned accesses (cmake/cuda.cmake).
   target_compile_options(tessera_flags INTERFACE
     -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
   if(TESSERA_SANITIZE MATCHES "address")
-    target_compile_options(tessera_flags INTERFACE -fno-sanitize=vptr,null,object-size)
+    target_compile_options(tessera_flags INTERFACE
+      -fno-sanitize=vptr,null,object-size,pointer-overflow,alignment)
+  elseif(TESSERA_SANITIZE MATCHES "thread")
+    target_compile_options(tessera_flags INTERFACE -fsanitize=alignment,pointer-overflow)
+    target_link_options(tessera_flags INTERFACE -fsanitize=alignment,pointer-overflow)
   endif()
   target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -1,3 +1,11 @@
+# Precompiles the headers that most sources of a target include, if that is turned on.
+function(tessera_precompile target)
+  if(TESSERA_PRECOMPILED_HEADERS)
+    target_precompile_headers(${target} PRIVATE <algorithm> <array> <functional> <map> <memory>
+      <optional> <span> <string> <string_view> <utility> <vector> <fmt/format.h>)
+  endif()
+endfunction()
+
 # tessera_library(NAME FOLDERS dir... LINK target... [PRIVATE target...] [DEFINE macro...])
 # Adds the static library tessera_NAME of all .cpp files in the folders. PRIVATE names libraries
 # that the headers of tessera_NAME do not include.
@@ -15,8 +23,5 @@ function(tessera_library name)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tessera>)
   target_link_libraries(${target}
     PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE} $<BUILD_INTERFACE:tessera_flags>)
-  if(TESSERA_PRECOMPILED_HEADERS)
-    target_precompile_headers(${target} PRIVATE <algorithm> <array> <functional> <map> <memory>
-      <optional> <span> <string> <string_view> <utility> <vector> <fmt/format.h>)
-  endif()
+  tessera_precompile(${target})
 endfunction()
