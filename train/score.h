@@ -25,8 +25,8 @@ struct BestEvaluation {
   int64_t step = 0;  // steps finished at the evaluation
   double value = 0;
   double tie = 0;
-  /// WeightSaveOptions::evaluated. Empty in checkpoints of earlier versions, which did not record
-  /// this text.
+  /// WeightSaveOptions::evaluated. Also empty in checkpoints of earlier versions, which did not
+  /// record this text.
   std::string evaluated = {};
   /// The digest_of_file of the saved weights, which covers only 64 blocks of a large file. When the
   /// weights are saved, only rank 0 sets it, and its checkpoint records it. nullopt on other ranks

@@ -122,7 +122,7 @@ int verify_checkpoints(const CheckpointToolOptions& options) {
 }
 
 int export_checkpoint(const CheckpointToolOptions& options) {
-  check_writable(options.other);  // before all of the checkpoint is read
+  check_writable(options.other);  // before the checkpoint is read
   const auto checkpoint = open_whole_checkpoint(options.path);
   if (train::is_path_within(options.other, checkpoint->folder())) {
     fail_input("{} is in the checkpoint {}, expected another folder", options.other,

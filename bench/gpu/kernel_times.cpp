@@ -64,7 +64,7 @@ void finish() {
 
 }  // namespace
 
-/// The entry point that the driver calls. Returns 1 if the recording has begun, else 0.
+/// The driver calls this function. Returns 0 if there is no file to write, else 1.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   const char* path = std::getenv("TESSERA_KERNEL_TIMES");
   output = path == nullptr ? nullptr : std::fopen(path, "w");

@@ -8,7 +8,7 @@
 // rows are read element by element. Such reads cost little, because neighbouring lanes read
 // neighbouring elements, and the exponentials take longer than the loads.
 //
-// The backward of weighted_cross_entropy is also in this file.
+// The backward of weighted_cross_entropy is also in this file. No launcher here needs workspace.
 #include <cmath>
 #include <limits>
 
@@ -22,7 +22,7 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int threads = 256;
-/// Number of elements that a thread loads at once: 64 bytes of f32.
+/// Number of elements that load_batch loads: 64 bytes of f32.
 constexpr int batch = 16;
 /// In the forward and in cross_entropy_in_place, one warp handles a row of at most this many
 /// elements, and a block handles a longer row. In the backward, a block handles a range of columns,
@@ -276,7 +276,7 @@ FaultKind fault_of_targets(std::string_view operation) {
 }  // namespace
 
 /// The host does not wait for the result. If a target is outside the vocabulary, the host throws at
-/// its next synchronisation with the device. No launcher of this file needs workspace.
+/// its next synchronisation with the device.
 void check_targets(const Context& context, std::string_view operation, const Tensor& targets,
                    int64_t vocabulary) {
   const int64_t count = targets.elements();
@@ -289,7 +289,7 @@ void check_targets(const Context& context, std::string_view operation, const Ten
 namespace {
 
 /// Calls body.operator()<row_threads, n, aligned>(grid). `row_threads` threads share a row of
-/// args.logits, a thread accesses n elements at once (visit_access), and `grid` covers all rows.
+/// args.logits, a thread handles n neighbours at a time (visit_access), and `grid` covers all rows.
 template <class Args, class Body>
 void visit_rows(const Args& args, Body&& body) {
   using T = std::remove_cvref_t<decltype(*args.logits)>;

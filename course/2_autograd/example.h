@@ -93,8 +93,8 @@ struct Example {
 
 /// A parameter as in lesson 6: it has memory only between about_to_be_used and no_longer_used. A
 /// use allocates new memory unless another use is in progress. When the last use ends, this memory
-/// is filled with NaN, so that a later read gives NaN. The memory for the gradient is filled with
-/// NaN at first. The parameter adds "use" and "done" to `events`.
+/// is filled with NaN, which views that were kept from the use then read. The memory for the
+/// gradient is filled with NaN at first. The parameter adds "use" and "done" to `events`.
 class Lent {
  public:
   Lent(const std::string& name, const Tensor& value, Events& events)

@@ -76,7 +76,7 @@ class TableValues {
   /// Starts to gather all rows from their owners into values(). Lookups wait for the rows, as after
   /// gather_updated(). Collective.
   void gather_all();
-  /// Drops prefetched rows. Called before new values are written to the table.
+  /// Drops prefetched rows. Called before Table::fill writes new values.
   void forget_prefetched();
   /// Called at the end of each step, even if the step updated nothing. If a prefetch was to start
   /// after the update, starts it now.

@@ -23,7 +23,7 @@ class BucketMemory {
   /// Returns a bucket's memory, [elements[bucket]]. On the CPU, the first call after free()
   /// allocates it, with arbitrary contents. Throws if there is not enough memory.
   Tensor take(int bucket);
-  /// Returns the memory of a bucket for which take() was called. Throws for other buckets.
+  /// Returns the memory of a bucket. Throws if the bucket has no memory.
   const Tensor& of(int bucket) const;
   /// All buckets in order: on a GPU as one tensor, on the CPU as one tensor per bucket. Throws if a
   /// bucket has no memory.

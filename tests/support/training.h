@@ -15,7 +15,7 @@ namespace tessera::test {
 
 using Weights = std::map<std::string, std::vector<float>>;
 
-/// The results of a run. Tests compare the results of two runs bit for bit.
+/// The results of a run. Tests compare the results of two runs with ==.
 struct TrainingResult {
   std::vector<float> losses;      // values that are not finite are -1, because NaN != NaN
   std::vector<float> grad_norms;  // as in `losses`, -1 replaces values that are not finite
@@ -48,16 +48,15 @@ Weights weights_of(optim::ZeroOptimizer& optimizer);
 
 /// Returns a world of this rank alone, even inside a larger job.
 dist::World lone_world();
-/// Returns the communicator of this MPI job's ranks. On the CPU, the communicator uses MPI. On
-/// CUDA, it uses NCCL, or MPI through host memory if TESSERA_TEST_COMM is "mpi".
+/// Creates a communicator of this MPI job's ranks. On the CPU, the communicator uses MPI. On CUDA,
+/// it uses NCCL, or MPI through host memory if TESSERA_TEST_COMM is "mpi".
 std::shared_ptr<dist::Communicator> job_communicator();
 /// True if the job's ranks compute on CUDA and communicate through host memory.
 bool job_is_staged();
 /// Returns the world of this MPI job.
 dist::World job_world();
-/// Returns job_world() or, if the job is staged, a world with a new communicator. The host buffers
-/// of a new communicator have their initial size. Earlier calls may have enlarged those of
-/// job_world()'s communicator.
+/// Returns job_world() or, if the job is staged, a world with a new communicator, which has no host
+/// buffers yet. Earlier collectives may have enlarged those of job_world()'s communicator.
 dist::World fresh_world();
 
 }  // namespace tessera::test
