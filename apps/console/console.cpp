@@ -89,7 +89,7 @@ int run_and_check(const std::function<int()>& body) {
     check_output();
     return result;
   } catch (const std::filesystem::filesystem_error&) {
-    throw;  // is of another file, whatever became of standard output
+    throw;  // the error is about a file, even if writing to standard output has failed before
   } catch (const std::system_error& error) {
     // Replaces fmt's message, which does not say that writing to standard output failed.
     if (std::ferror(stdout) == 0) throw;

@@ -138,7 +138,7 @@ void require(Grade& grade, const std::string& name, const Collective& collective
                           grouped(called.bytes), grouped(4 * size), grouped(bytes));
     }
     if (costs.empty()) continue;
-    // Ranks of a tree are to send whole buffers.
+    // In a tree, whole buffers are no mistake.
     const bool ring = name.starts_with("ring");
     if (ring && called.bytes == called.rounds * 4 * size && called.bytes > bytes) {
       costs += "\n      Whole buffers are sent, but a round of the ring sends only one piece";

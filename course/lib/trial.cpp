@@ -64,7 +64,7 @@ std::string early_wait(const Trial& trial, const std::string& kind, dist::Traffi
     if (event.purpose != purpose) continue;
     if (event.bucket < 0) {
       if (event.kind == kind) return fmt::format("a call of {} does not name its bucket", kind);
-      continue;  // all calls of `kind` so far name their bucket, so this event is not about one
+      continue;  // a call of another kind, or the wait for such a call
     }
     if (event.kind == "wait") {
       if (sent.contains(event.bucket)) waited.insert(event.bucket);

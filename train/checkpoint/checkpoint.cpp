@@ -235,7 +235,7 @@ void prune_checkpoints(const std::string& folder, int64_t newest, int64_t keep,
   // The steps are listed newest first, so the first `keep` steps up to `newest` stay.
   for (const int64_t step : checkpoint_steps(folder)) {
     const fs::path old = fs::path(folder) / checkpoint_name(step);
-    // Shards without a manifest are never removed, because they may be all that is left of a run.
+    // Shards without a manifest stay, because they may be all that is left of a run.
     if (!has_manifest(old.string())) continue;
     if (step <= newest && kept++ < keep) continue;
     if (step > newest && (whole_later.contains(step) || !is_damaged(old.string()))) {
