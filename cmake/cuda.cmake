@@ -160,8 +160,9 @@ function(tessera_add_cuda target)
         COMPILE_DEFINITIONS TESSERA_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     else()
       set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
-      if(TESSERA_SANITIZE MATCHES "address")
-        # A GPU refuses accesses of vectors that are not aligned, and the CPU does not.
+      if(TESSERA_SANITIZE MATCHES "address" AND TESSERA_SANITIZE MATCHES "undefined")
+        # A GPU refuses accesses of vectors that are not aligned, and the CPU does not. Only the
+        # undefined behaviour sanitizer's library can report them.
         set_source_files_properties(${kernels} PROPERTIES
           COMPILE_OPTIONS -fsanitize=alignment SKIP_PRECOMPILE_HEADERS ON)
       endif()
