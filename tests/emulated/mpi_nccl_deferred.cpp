@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "emulated/deferred.h"
 #include "tests/emulated/launch.h"
 #include "tests/emulated/nccl_world.h"
 
@@ -208,7 +209,9 @@ TEST_CASE("memory that is freed after a failure stays while a call may write to 
     {
       const Floats buffer(3);
       CHECK(sum(buffer, 1, 2, comm, calls) == ncclSuccess);
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the call begins meanwhile
+      int device = 0;
+      REQUIRE(cudaGetDevice(&device) == cudaSuccess);
+      while (!emulated::is_running(device)) std::this_thread::yield();  // until the call begins
       REQUIRE(launch({1, 32, 0, other}, fails_kernel) == cudaSuccess);
       CHECK(cudaStreamSynchronize(other) == cudaErrorLaunchFailure);
     }
