@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # ctest: LABELS full TIMEOUT 1800
 # Packs the dependencies with scripts/bundle_dependencies.sh, moves the folder, and hides the
-# system's own copies of the packed libraries. Then builds the training programs and an MPI test with
-# the moved folder, and runs train_gpt and the test. This build is also the one that finds a missing
-# #include, because all presets precompile headers.
+# system's own copies of the packed libraries. Then builds the training programs and an MPI test
+# with the moved folder, and runs train_gpt and the test. This build is also the one that finds a
+# missing #include, because all presets precompile headers.
 set -euo pipefail
 . "$TESSERA_SOURCE_DIR/tests/scripts/bundle.bash"
 
