@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/reference.h"
 
 using namespace tessera;
 
@@ -70,7 +71,7 @@ Comparison compare(Vector vectorised, Function scalar, Reference reference) {
   Comparison result;
   for (size_t i = 0; i < x.size(); ++i) {
     const double error = ulp_error(y[i], reference(static_cast<double>(x[i])));
-    result.worst_ulp = std::max(result.worst_ulp, error);
+    result.worst_ulp = test::larger_difference(result.worst_ulp, error);
     const float one = scalar(x[i]);
     if (std::isnan(one) && std::isnan(y[i])) continue;
     if (std::memcmp(&one, &y[i], sizeof one) != 0) ++result.different_bits;

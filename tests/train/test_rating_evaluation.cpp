@@ -10,6 +10,7 @@
 #include "core/autograd.h"
 #include "data/ratings/drawn_ratings.h"
 #include "tests/support/catch.h"
+#include "tests/support/reference.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tensors.h"
 #include "tests/support/training.h"
@@ -264,7 +265,7 @@ TEST_CASE("a catalogue that is too large to score at once is scored in parts") {
     REQUIRE(scores.size() == expected.size());
     double error = 0;
     for (size_t i = 0; i < scores.size(); ++i) {
-      error = std::max(error, std::abs(double{scores[i]} - expected[i]));
+      error = larger_difference(error, std::abs(double{scores[i]} - expected[i]));
     }
     CHECK(error < 1e-5);
   }

@@ -62,12 +62,13 @@ const std::vector<Case>& cases() {
 
 // Returns the largest difference between `actual` and `expected`, divided by the largest magnitude
 // in `expected` and `from`. `from` is the gradient dy from which backward computed `actual`.
+// Returns infinity if a difference is NaN.
 double error_beside(const Tensor& actual, const Values& expected, const Values& from) {
   double largest = 1e-30, difference = 0;
   const Values values = values_of(actual);
   for (size_t i = 0; i < values.size(); ++i) {
     largest = std::max({largest, std::fabs(expected[i]), std::fabs(from[i])});
-    difference = std::max(difference, std::fabs(values[i] - expected[i]));
+    difference = larger_difference(difference, std::fabs(values[i] - expected[i]));
   }
   return difference / largest;
 }
