@@ -7,6 +7,7 @@
 namespace tessera::apps {
 namespace {
 
+using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::Equals;
 using Catch::Matchers::StartsWith;
 using models::RecommenderObjective;
@@ -30,7 +31,7 @@ TEST_CASE("train_recommender: the help says which files --verify-data is for") {
   const char* arguments[] = {"train_recommender", "--help"};
   std::string help = parse_recommender_command_line(2, arguments).help;
   std::erase_if(help, [](char c) { return c == ' ' || c == '\n'; });  // the help breaks lines
-  CHECK_THAT(help, Catch::Matchers::ContainsSubstring("ratingsarealwayscomparedcompletely"));
+  CHECK_THAT(help, ContainsSubstring("ratingsarealwayscomparedcompletely"));
 }
 
 TEST_CASE("train_recommender: defaults without flags") {
@@ -93,9 +94,9 @@ TEST_CASE("train_recommender: the length of a run is given in epochs or in steps
   CHECK(parse({"--epochs", "0.001"}).steps == 1);
   CHECK(parse({"--steps", "39"}).epochs == Catch::Approx(0.5));
   CHECK(parse({"--batch", "2048", "--epochs", "1"}).steps == 39);
-  CHECK_THROWS_WITH(parse({"--epochs", "1", "--steps", "2"}), Catch::Contains("expected one"));
+  CHECK_THROWS_WITH(parse({"--epochs", "1", "--steps", "2"}), ContainsSubstring("expected one"));
   for (const char* epochs : {"0", "-1", "nan", "inf", "1000001"}) {
-    CHECK_THROWS_WITH(parse({"--epochs", epochs}), Catch::Contains("--epochs"));
+    CHECK_THROWS_WITH(parse({"--epochs", epochs}), ContainsSubstring("--epochs"));
   }
 }
 
@@ -113,8 +114,8 @@ TEST_CASE("the default micro-batch is at most the batch") {
   CHECK(parse({"--batch", "64"}, 305).batch.micro == 64);
   CHECK(parse({"--batch", "512"}).batch.micro == 256);
   CHECK_THROWS_WITH(parse({"--batch", "300"}),
-                    Catch::Contains("300 is not a multiple of the default micro-batch (256)"));
-  CHECK_THROWS_WITH(parse({"--batch", "0"}), Catch::Contains("--global-batch is 0"));
+                    ContainsSubstring("300 is not a multiple of the default micro-batch (256)"));
+  CHECK_THROWS_WITH(parse({"--batch", "0"}), ContainsSubstring("--global-batch is 0"));
 }
 
 TEST_CASE("without a split, nothing is evaluated") {
@@ -122,11 +123,11 @@ TEST_CASE("without a split, nothing is evaluated") {
   CHECK(parse({"--split", "none", "--eval-every", "0"}).eval_every == 0);
   CHECK(parse({"--eval-every", "0"}).eval_every == 0);
   CHECK_THROWS_WITH(parse({"--split", "none", "--eval-every", "5"}),
-                    Catch::Contains("leave out --eval-every, or give another --split"));
+                    ContainsSubstring("leave out --eval-every, or give another --split"));
   CHECK_THROWS_WITH(parse({"--split", "none", "--save", "model", "--save-best"}),
-                    Catch::Contains("leave out --save-best, or give another --split"));
+                    ContainsSubstring("leave out --save-best, or give another --split"));
   CHECK_THROWS_WITH(parse({"--objective", "ranking", "--split", "none", "--top", "3"}),
-                    Catch::Contains("leave out --top, or give another --split"));
+                    ContainsSubstring("leave out --top, or give another --split"));
 }
 
 TEST_CASE("train_recommender --eval-only takes a batch with which no step could be taken") {
@@ -136,27 +137,28 @@ TEST_CASE("train_recommender --eval-only takes a batch with which no step could 
   CHECK(parse({"--eval-only", "--init", "model"}, 7).batch.micro == 7);
   CHECK(parse({"--eval-only", "--init", "model", "--micro-batch", "9"}).batch.micro == 9);
   CHECK_THROWS_WITH(parse({"--eval-only", "--init", "model", "--plan"}, 500),
-                    Catch::Contains("--eval-only takes none; leave out"));
+                    ContainsSubstring("--eval-only takes none; leave out"));
 }
 
 TEST_CASE("flags that are for ranking only are refused if ratings are predicted") {
   CHECK_THROWS_WITH(parse({"--negatives", "3"}),
-                    Catch::Contains("--negatives is for --objective ranking"));
+                    ContainsSubstring("--negatives is for --objective ranking"));
   CHECK_THROWS_WITH(parse({"--sampled-items", "9"}),
-                    Catch::Contains("--sampled-items is for --objective ranking"));
-  CHECK_THROWS_WITH(parse({"--loss", "bpr"}), Catch::Contains("--loss is for --objective ranking"));
-  CHECK_THROWS_WITH(parse({"--top", "3"}), Catch::Contains("--top is for --objective ranking"));
+                    ContainsSubstring("--sampled-items is for --objective ranking"));
+  CHECK_THROWS_WITH(parse({"--loss", "bpr"}),
+                    ContainsSubstring("--loss is for --objective ranking"));
+  CHECK_THROWS_WITH(parse({"--top", "3"}), ContainsSubstring("--top is for --objective ranking"));
   CHECK_THROWS_WITH(
       parse({"--objective", "ranking", "--sampled-items", "9", "--split", "fold:1/5"}),
-      Catch::Contains("--split is fold:1/5, expected last"));
-  CHECK_THROWS_WITH(parse({"--hidden", "8,4"}), Catch::Contains("--hidden is for --model neumf"));
+      ContainsSubstring("--split is fold:1/5, expected last"));
+  CHECK_THROWS_WITH(parse({"--hidden", "8,4"}), ContainsSubstring("--hidden is for --model neumf"));
 }
 
 TEST_CASE("train_recommender refuses invalid flags") {
-  CHECK_THROWS_WITH(parse({"--batch", "4096"}, 500), Catch::Contains("smaller --batch"));
-  CHECK_THROWS_WITH(parse({"--model", "als"}), Catch::Contains("als"));
+  CHECK_THROWS_WITH(parse({"--batch", "4096"}, 500), ContainsSubstring("smaller --batch"));
+  CHECK_THROWS_WITH(parse({"--model", "als"}), ContainsSubstring("als"));
   CHECK_THROWS_WITH(parse({"--model", "neumf", "--hidden", "5,3"}),
-                    Catch::Contains("--hidden: an MLP of widths 5, 3"));
+                    ContainsSubstring("--hidden: an MLP of widths 5, 3"));
   CHECK_THROWS_WITH(parse({"--factors", "0"}), Equals("--factors is 0, expected at least 1"));
   CHECK_THROWS_WITH(parse({"--factors", "65537"}), StartsWith("--factors is 65537, expected"));
   CHECK_THROWS_WITH(parse({"--split", "last:2"}), StartsWith("--split is 'last:2', expected"));
