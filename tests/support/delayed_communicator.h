@@ -79,6 +79,12 @@ class DelayedCommunicator : public Communicator {
       return inner_->all_gather(buffer, call);
     });
   }
+  Work all_gather_host(const Tensor& buffer, Call call) override {
+    return submit(wait_name(Collective::all_gather), call, [this, buffer, call] {
+      sleep(gather_delay_, call);
+      return inner_->all_gather_host(buffer, call);
+    });
+  }
   Work all_reduce(const Tensor& buffer, Call call) override {
     return submit(wait_name(Collective::all_reduce), call,
                   [this, buffer, call] { return inner_->all_reduce(buffer, call); });
