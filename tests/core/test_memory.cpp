@@ -186,9 +186,7 @@ TEST_CASE("allocating zero bytes takes no memory, and is no error") {
   CHECK_THROWS_WITH(allocate(-1, Category::workspace), ContainsSubstring("-1 bytes"));
 }
 
-// The tag [slow] keeps this test out of sanitizer and emulated builds.
-TEST_CASE("an impossible allocation is an error with bytes and category, and is not counted",
-          "[slow]") {
+TEST_CASE("an impossible allocation is an error with bytes and category, and is not counted") {
   const LedgerSince ledger;
   const int64_t bytes = int64_t{1} << 60;
   CHECK_THROWS_WITH(allocate(bytes, Category::gradients),
