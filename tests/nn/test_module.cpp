@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/cuda.h"
 #include "nn/convolution.h"
 #include "nn/layers.h"
 #include "nn/module.h"
@@ -288,7 +289,9 @@ TEST_CASE("initial values do not depend on the rest of the model") {
 
 TEST_CASE("materialize refuses a missing device") {
   Linear linear(2, 2);
-  CHECK_THROWS_WITH(materialize(linear, {DeviceType::cuda, 0}), ContainsSubstring("cuda:0"));
+  const Device missing{DeviceType::cuda, cuda::device_count()};
+  CHECK_THROWS_WITH(materialize(linear, missing),
+                    ContainsSubstring("there is no device " + missing.to_string()));
   CHECK_FALSE(linear.weight.tensor().allocated());
 }
 
