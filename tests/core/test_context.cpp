@@ -104,6 +104,7 @@ TEST_CASE("ThreadCountScope changes the thread count of its own thread only", "[
 }
 
 TEST_CASE("an exception in a parallel loop's body reaches the caller") {
+  const ThreadCountRestorer restorer;
   set_thread_count(3);
   const auto throws = [](int64_t, int64_t end) { TESSERA_CHECK(end < 1000000, "body: no"); };
   CHECK_THROWS_WITH(parallel_ranges(1000000, 100, throws), "body: no");

@@ -32,9 +32,10 @@ TEST_CASE("drawn images are the same on every machine") {
   REQUIRE(set->name(7) == "drawn image 7 of part train");
   // An image depends neither on the number of images nor on the number of threads. The parts
   // `train` and `validation` have different images.
-  set_thread_count(3);
-  REQUIRE(hash_of(data::ImageRange(data::draw_images("train", 300), 0, 200)) == hash_of(*set));
-  set_thread_count(1);
+  {
+    const ThreadCountScope threads(3);
+    REQUIRE(hash_of(data::ImageRange(data::draw_images("train", 300), 0, 200)) == hash_of(*set));
+  }
   REQUIRE(hash_of(*data::draw_images("validation", 200)) != hash_of(*set));
 }
 

@@ -86,9 +86,10 @@ TEST_CASE("folds depend on the seed and not on threads, and are the same on ever
   const auto held = [](uint64_t seed) { return list_of(drawn("fold:1/5", seed).validation); };
   REQUIRE(held(1) != held(2));
   const auto expected = held(1);
-  set_thread_count(3);
-  REQUIRE(held(1) == expected);
-  set_thread_count(1);
+  {
+    const ThreadCountScope threads(3);
+    REQUIRE(held(1) == expected);
+  }
   std::vector<uint64_t> places;
   for (uint64_t i = 0; i < 8; ++i) places.push_back(data::place_of_rating(i, 100, 7));
   REQUIRE(places == std::vector<uint64_t>{10, 97, 40, 95, 85, 98, 43, 81});
