@@ -237,8 +237,10 @@ TEST_CASE("staging for some numbers of ranks, derived by hand") {
 }
 
 TEST_CASE("a call releases its buffers when it is done") {
-  Tensor buffer = Tensor::zeros({job().size() * 1000});
-  job().all_gather(buffer, {}).wait();
+  const Tensor buffer = Tensor::zeros({job().size() * 1000});
+  // Passes a view, because a view has its own pointer to the storage. All handles of `buffer` share
+  // one pointer, so the storage's use count would be 1 even while a call holds a handle.
+  job().all_gather(buffer.flat(0, buffer.elements()), {}).wait();
   CHECK(buffer.storage().use_count() == 1);
 }
 
