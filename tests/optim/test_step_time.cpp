@@ -89,25 +89,22 @@ TEST_CASE("step time: without overlap communication adds to computing") {
 }
 
 TEST_CASE("step time: stage 2 waits for a slot of its ring, stage 1 does not") {
-  // Three buckets and 3 operations in all: a bucket's forward takes 1/3, its backward 2/3. A
-  // transfer takes 10, and a byte at the end of the step takes 10/1024.
-  MachineRates rates = slow;
-  rates.bandwidth = 102.4;
-  const MicroBatchWork work{.flops = 3};
-  // Stage 1: gathers 0-10, 10-20, 20-30. Forward runs 1/3 after each gather and ends at 30 1/3.
-  // Backward ends at 32 1/3; exchanges 31-41, 41-51, 51-61.
-  const StepTime stage1 = step_time(buckets(3, 1), work, rates);
-  CHECK(stage1.total() == Approx(61 + 10 * end(3)));
-  // Stage 2: there are two slots for gradients. Buckets are counted in the order of backward. The
-  // third bucket needs the slot of the first bucket, which is free after the first exchange, at 41.
-  // So the third backward runs from 41 to 41 2/3. The third exchange is not delayed, because it
-  // begins only after the second exchange, at 51.
-  const StepTime stage2 = step_time(buckets(3, 2), work, rates);
-  CHECK(stage2.total() == Approx(61 + 10 * end(3)));
-  // With four buckets a backward takes 1/2, forward ends at 40 1/4, and exchanges begin at 40 3/4.
-  // The last backward waits until 60 3/4 for the slot of the second bucket. The step still ends
-  // with the last of four exchanges, at 80 3/4.
-  CHECK(step_time(buckets(4, 2), work, rates).total() == Approx(80.75 + 10 * end(4)));
+  // Three buckets of 2048, 512 and 2048 elements. A transfer takes 4, 1 and 4, and so does forward;
+  // backward takes 8, 2 and 8. Gathers, in the order of forward: 0-4, 4-5 and 5-9. Forward 4-8, 8-9
+  // and 9-13. Backward of two buckets 13-21 and 21-23; exchanges 21-25 and 25-26.
+  const auto total = [](int stage) {
+    PlanInput input = buckets(3, stage);
+    for (const size_t large : {0, 2}) input.parameters[large].elements = 2048;
+    return step_time(input, {.flops = 27}, slow).total();
+  };
+  // At the end a rank sends the sums of squares of the 9 blocks of its shards, a loss, a byte of
+  // notes, and a byte of flags.
+  const double last = (8.0 * 9 + 4 + 2) / 1024;
+  // Stage 1: the third backward follows at once, 23-31. Its exchange is 31-35.
+  CHECK(total(1) == Approx(35 + last));
+  // Stage 2: there are two slots for gradients. The third bucket needs the slot of the first
+  // bucket, which is free after the first exchange, at 25. Backward 25-33; exchange 33-37.
+  CHECK(total(2) == Approx(37 + last));
 }
 
 TEST_CASE("step time: a tied parameter counts as the head, and its gradient is ready last") {
