@@ -12,7 +12,7 @@ if ! grep -qx 'TESSERA_BENCH:BOOL=ON' "$TESSERA_BUILD_DIR/CMakeCache.txt"; then
   exit 77
 fi
 export TESSERA_GPU_BUILD=$TESSERA_BUILD_DIR
-unset TESSERA_BIN
+unset TESSERA_BIN TESSERA_PYTHON
 
 # call STATUS ARGUMENT...: runs bench/gpu.sh, which must end with this exit code.
 call() {
