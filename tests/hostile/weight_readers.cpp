@@ -28,7 +28,7 @@
 namespace tessera::hostile {
 namespace {
 
-// Returns a file with tensors of several element types, an empty tensor and a scalar.
+// Returns a file with tensors of every dtype, an empty tensor and a scalar.
 FileContents safetensors_files() {
   const test::TemporaryFolder folder;
   const auto f32 = Tensor::full({3, 5}, 1.5f);
@@ -36,6 +36,7 @@ FileContents safetensors_files() {
                                            {"again", f32},
                                            {"empty", Tensor::zeros({0, 4})},
                                            {"tokens", Tensor::zeros({7}, DType::i32)},
+                                           {"places", Tensor::zeros({5}, DType::i64)},
                                            {"bytes", Tensor::zeros({9}, DType::u8)},
                                            {"brain", Tensor::zeros({2, 2}, DType::bf16)},
                                            {"number", Tensor::zeros({}, DType::f16)}});
@@ -52,6 +53,7 @@ void read_safetensors(const std::string& folder) {
   const nn::SafetensorsReader file(folder + "/file.safetensors");
   for (const nn::SafetensorsEntry& entry : file.entries()) {
     if (entry.dtype == "I32") read_as<int32_t>(file, entry);
+    if (entry.dtype == "I64") read_as<int64_t>(file, entry);
     if (entry.dtype == "U8") read_as<uint8_t>(file, entry);
     if (entry.dtype == "F32" || entry.dtype == "BF16" || entry.dtype == "F16") {
       std::vector<float> values(static_cast<size_t>(entry.elements()));
