@@ -39,8 +39,10 @@ DeviceMemory& memory_of(Device device) {
   const std::span<DeviceMemory> devices =
       device.is_cpu() ? std::span<DeviceMemory>(all.host) : std::span<DeviceMemory>(all.cuda);
   TESSERA_CHECK(0 <= device.index && device.index < std::ssize(devices),
-                "memory: there is no device {}{}{}", device.to_string(),
-                device.is_cpu() ? "" : ": ", device.is_cpu() ? "" : cuda::unusable());
+                "memory: there is no device {}: {}", device.to_string(),
+                device.is_cpu() || cuda::unusable().empty()
+                    ? fmt::format("{} are usable", devices.size())
+                    : cuda::unusable());
   return devices[static_cast<size_t>(device.index)];
 }
 

@@ -18,6 +18,7 @@
 
 using namespace tessera;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
 
 namespace {
 
@@ -274,7 +275,9 @@ TEST_CASE("a missing device is refused by name", "[cpu]") {
   const Device third{DeviceType::cpu, 2};
   const Device gpu{DeviceType::cuda, cuda::device_count()};
   CHECK_THROWS_WITH(allocate(1, Category::workspace, third), ContainsSubstring("device cpu:2"));
-  CHECK_THROWS_WITH(memory_ledger(gpu), ContainsSubstring("there is no device " + gpu.to_string()));
+  CHECK_THROWS_WITH(memory_ledger(gpu),
+                    ContainsSubstring("there is no device " + gpu.to_string() + ": ") &&
+                        !EndsWith(": "));
   CHECK_THROWS_AS(Tensor::empty({0}, DType::f32, gpu), Error);
 }
 
