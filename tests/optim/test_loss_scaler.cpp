@@ -66,5 +66,35 @@ TEST_CASE("loss scale: invalid initial scales and growth intervals are refused")
   CHECK_THROWS_AS(LossScaler({.growth_interval = 0}), InputError);
 }
 
+TEST_CASE("loss scale: a restored scale goes on as the one that was saved") {
+  LossScaler scaler({.initial = 64, .growth_interval = 3});
+  scaler.restore(0x1p60f, 0);
+  CHECK(scaler.scale() == 0x1p60f);
+  scaler.restore(8, 2);
+  CHECK(scaler.scale() == 8);
+  CHECK(scaler.good_steps() == 2);
+  scaler.step(false, 0, 1.0f);
+  CHECK(scaler.scale() == 16);
+  CHECK(scaler.good_steps() == 0);
+}
+
+TEST_CASE("loss scale: invalid states are not restored, and change nothing") {
+  LossScaler scaler({.initial = 64, .growth_interval = 3});
+  scaler.step(false, 0, 1.0f);
+  for (const float scale : {0.0f, 0.5f, -2.0f, 3.0f, std::nanf("")}) {
+    CAPTURE(scale);
+    CHECK_THROWS_WITH(scaler.restore(scale, 0),
+                      ContainsSubstring("expected a power of two, at least 1"));
+  }
+  for (const int64_t good_steps : {-1, 3}) {
+    CHECK_THROWS_WITH(scaler.restore(8, good_steps),
+                      fmt::format("loss scale: {} good steps since its last change, expected 0 to "
+                                  "2",
+                                  good_steps));
+  }
+  CHECK(scaler.scale() == 64);
+  CHECK(scaler.good_steps() == 1);
+}
+
 }  // namespace
 }  // namespace tessera::optim

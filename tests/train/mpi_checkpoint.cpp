@@ -10,6 +10,7 @@
 
 #include "core/block_digest.h"
 #include "core/error.h"
+#include "core/ops.h"
 #include "tests/support/catch.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/tiny_training.h"
@@ -32,12 +33,16 @@ struct Layout {
 template <class Model, class Run>
 class Job {
  public:
-  Job(const Run& run, const Layout& layout)
+  Job(const Run& run, const Layout& layout,
+      const std::optional<optim::LossScaling>& scaling = std::nullopt)
       : layout_(layout), model_(make(run)), training_(tiny_training(run, *model_)) {
     optimizer_ = std::make_unique<optim::ZeroOptimizer>(
         *model_, training_.rule, layout.world,
-        optim::ZeroOptions{
-            .stage = layout.stage, .bucket_bytes = layout.bucket_bytes, .clip = 0.5f, .seed = 3});
+        optim::ZeroOptions{.stage = layout.stage,
+                           .bucket_bytes = layout.bucket_bytes,
+                           .clip = 0.5f,
+                           .seed = 3,
+                           .loss_scaling = scaling});
   }
 
   void train(int64_t from, int64_t to) {
@@ -61,6 +66,9 @@ class Job {
     return result_;
   }
 
+ protected:
+  Training& training() { return training_; }
+
  private:
   static std::unique_ptr<Model> make(const Run& run) {
     auto model = std::make_unique<Model>(run.model);
@@ -76,6 +84,18 @@ class Job {
 };
 using GptJob = Job<models::Gpt, TinyRun>;
 using VisionJob = Job<models::ResNet, TinyVision>;
+
+/// A GPT in f16 whose gradients overflow in the second step. After saved_step steps, its loss scale
+/// is not the initial one, has had one good step since, and only two steps have updated weights.
+class OverflowingJob : public GptJob {
+ public:
+  OverflowingJob(const TinyRun& run, const Layout& layout)
+      : GptJob(run, layout, optim::LossScaling{.initial = 4096, .growth_interval = 2}) {
+    training().loss = [loss = training().loss](const MicroBatch& micro) {
+      return ops::scale(loss(micro), micro.step == 1 ? 1e20f : 1.0f);
+    };
+  }
+};
 
 TrainingResult tail(TrainingResult result, int64_t from) {
   const auto cut = [from](auto& list) { list.erase(list.begin(), list.begin() + from); };
@@ -136,12 +156,15 @@ TEST_CASE("a run goes on with the same bits in any layout in f32") {
 }
 
 TEST_CASE("a run goes on with the same bits in any layout in 16 bits") {
-  // With f16, the checkpoint also has the loss scale, which must be restored.
   TinyRun run{.batch = {.global = 26, .micro = 2}};
   run.dtype = DType::bf16;
   check_both_ways<GptJob>(run, 2, 3);
+  // With f16, the checkpoint also has the loss scale and its good steps, which must be restored.
   run.dtype = DType::f16;
-  check_both_ways<GptJob>(run, 3, 0);
+  OverflowingJob whole(run, {lone_world(), 0});
+  whole.train(0, all_steps);
+  CHECK(whole.result().loss_scales == std::vector<float>{4096, 4096, 2048, 2048, 4096, 4096});
+  check_both_ways<OverflowingJob>(run, 3, 0);
 }
 
 TEST_CASE("running statistics of batch norms continue after a resume") {
