@@ -334,7 +334,7 @@ TEST_CASE("a folder of checkpoints that cannot be read is an error on every rank
   world.communicator->barrier();
 }
 
-TEST_CASE("a checkpoint of another model is refused before anything changes") {
+TEST_CASE("a checkpoint of another model or rule is refused before anything changes") {
   const dist::World world = job_world();
   const SharedFolder folder(world);
   TinyRun run{.batch = {.global = 26, .micro = 2}};
@@ -342,6 +342,18 @@ TEST_CASE("a checkpoint of another model is refused before anything changes") {
   job.train(0, 1);
   job.save(folder.path(), 1);
   const auto found = train::find_checkpoint(folder.path(), world);
+  // For SGD without momentum, the checkpoint lacks nothing, but has more than the run.
+  for (const auto& [momentum, expected] :
+       {std::pair{0.0f, "/exp_avg\", which the run does not have"},
+        {0.9f, "/momentum_buffer, which the run has; expected the optimizer and precision"}}) {
+    models::Gpt model(run.model);
+    optim::ZeroOptimizer optimizer(model, optim::Sgd{.momentum = momentum}, world, {.stage = 2});
+    const Weights initial = weights_of(optimizer);
+    CHECK(message_of<InputError>([&] {
+            train::restore_checkpoint(*found, optimizer);
+          }).find(expected) != std::string::npos);
+    CHECK(weights_of(optimizer) == initial);
+  }
   run.model.layers = 1;
   GptJob shallow(run, {world, 2});
   CHECK(message_of<InputError>([&] {
