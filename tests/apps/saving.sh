@@ -337,7 +337,7 @@ grep -q 'the checkpoint of step 2 is skipped, because that of step 1 is' stderr.
   fail "$(cat stderr.log)"
 [[ $(grep -c ' is skipped' stderr.log) == 1 ]] || fail "$(cat stderr.log)"
 grep -qE "$skips of the run's checkpoints (was|were) skipped" stderr.log || fail "$(cat stderr.log)"
-! grep -q wait_ms all.jsonl || fail "a wait for a whole copy: $(cat all.jsonl)"
+! grep -q wait_ms slow.jsonl || fail "a wait for a whole copy: $(cat slow.jsonl)"
 # If a rank fails while its thread writes a checkpoint to a slow disk, the rank must report its
 # error at once. If it waited for the thread, the other rank would reach its time limit first, and
 # would report the failed rank as lost.
