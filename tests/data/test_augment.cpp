@@ -38,14 +38,17 @@ std::vector<int> resized(const data::ImageShape& shape, const std::vector<uint8_
   return {out.begin(), out.end()};
 }
 
-// Returns channel c of the pixel that is at (y, x) after the augmentation, 0 in the padding.
-float expected_pixel(const data::ImageShape& shape, const std::vector<uint8_t>& pixels,
+// Returns channel c of the pixel that is at (y, x) after the augmentation, 0 in the padding. The
+// standard deviations of `options` must be those of plain().
+float expected_pixel(const data::ImageTransformOptions& options, const std::vector<uint8_t>& pixels,
                      const data::Augmentation& drawn, int64_t y, int64_t x, int64_t c) {
+  const data::ImageShape& shape = options.shape;
   const int64_t row = y + drawn.top;
   const int64_t column = (drawn.mirrored ? shape.width - 1 - x : x) + drawn.left;
   const bool there = row >= 0 && row < shape.height && column >= 0 && column < shape.width;
   if (!there) return 0;
-  return pixels[static_cast<size_t>((row * shape.width + column) * shape.channels + c)];
+  const auto at = static_cast<size_t>((row * shape.width + column) * shape.channels + c);
+  return pixels[at] - 255 * options.norm.mean[static_cast<size_t>(c)];
 }
 
 }  // namespace
@@ -54,7 +57,10 @@ TEST_CASE("a training image is a crop of the padded image, mirrored or not") {
   const data::ImageShape shape{5, 7, 3};
   const auto pixels = counting(shape);
   const data::ImageView image{shape, pixels.data()};
-  const data::ImageTransform transform(plain(shape));
+  data::ImageTransformOptions options = plain(shape);
+  // No pixel equals a mean, so 0 is in the padding only. A black pixel is below 0.
+  options.norm.mean = {0.5f, 0.25f, 0.125f};
+  const data::ImageTransform transform(options);
   data::ImageMemory memory;
   std::vector<float> out(static_cast<size_t>(shape.elements()));
   std::set<std::tuple<int64_t, int64_t, bool>> seen;
@@ -66,14 +72,14 @@ TEST_CASE("a training image is a crop of the padded image, mirrored or not") {
     for (int64_t y = 0; y < 5; ++y) {
       for (int64_t x = 0; x < 7; ++x) {
         for (int64_t c = 0; c < 3; ++c, ++i) {
-          const float expected = expected_pixel(shape, pixels, drawn, y, x, c);
-          if (std::abs(out[i] - expected) > 1e-4f) REQUIRE(out[i] == expected);
+          const float expected = expected_pixel(options, pixels, drawn, y, x, c);
+          if (!(std::abs(out[i] - expected) <= 1e-4f)) REQUIRE(out[i] == expected);
         }
       }
     }
   }
   REQUIRE(seen.size() == 9 * 9 * 2);  // every crop, mirrored or not
-  transform.evaluate(image, memory, out.data());
+  data::ImageTransform(plain(shape)).evaluate(image, memory, out.data());
   for (size_t i = 0; i < out.size(); ++i) REQUIRE(out[i] == Catch::Approx(pixels[i]));
 }
 
@@ -92,7 +98,7 @@ TEST_CASE("crops of images that are narrower than the padding stay in their memo
       const data::Augmentation drawn = transform.draw(shape, 3, sample);
       for (int64_t i = 0; i < shape.elements(); ++i) {
         const int64_t pixel = i / shape.channels;
-        const float expected = expected_pixel(shape, pixels, drawn, pixel / shape.width,
+        const float expected = expected_pixel(plain(shape), pixels, drawn, pixel / shape.width,
                                               pixel % shape.width, i % shape.channels);
         REQUIRE(std::abs(out[static_cast<size_t>(guard + i)] - expected) <= 1e-4f);
       }
