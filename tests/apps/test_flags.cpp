@@ -7,11 +7,16 @@
 #include <set>
 #include <sstream>
 
+#include "apps/checkpoint_options.h"
 #include "apps/comm_bench_options.h"
 #include "apps/console/shell_word.h"
 #include "apps/generate_options.h"
 #include "apps/predict_options.h"
+#include "apps/recommend_options.h"
+#include "apps/relaunch_options.h"
+#include "apps/report_options.h"
 #include "apps/train_gpt_options.h"
+#include "apps/train_recommender_options.h"
 #include "apps/train_resnet_options.h"
 #include "apps/tune_options.h"
 #include "apps/zero_plan_options.h"
@@ -64,24 +69,35 @@ std::string refusal(const std::vector<const char*>& arguments) {
 
 using Parser = std::function<std::string(std::vector<const char*>)>;
 
+// `words` are the first words of the command line: the program's name and, for some, a command.
 template <class Function>
-Parser parser(const char* name, Function function) {
+Parser parser(const std::vector<const char*>& words, Function function) {
   return [=](std::vector<const char*> arguments) {
-    arguments.insert(arguments.begin(), name);
+    arguments.insert(arguments.begin(), words.begin(), words.end());
     return function(static_cast<int>(arguments.size()), arguments.data()).help;
   };
 }
 
-// The programs that the tests below try. The other programs parse their flags with Flags, too.
+// All programs, and the commands of checkpoint.
 const std::map<std::string, Parser>& programs() {
   static const std::map<std::string, Parser> all = {
-      {"comm_bench", parser("comm_bench", parse_comm_command_line)},
-      {"generate", parser("generate", parse_generate_command_line)},
-      {"predict", parser("predict", parse_predict_command_line)},
-      {"train_gpt", parser("train_gpt", parse_command_line)},
-      {"train_resnet", parser("train_resnet", parse_image_command_line)},
-      {"tune", parser("tune", parse_tune_command_line)},
-      {"zero_plan", parser("zero_plan", parse_plan_command_line)},
+      {"checkpoint", parser({"checkpoint"}, parse_checkpoint_command_line)},
+      {"checkpoint diff", parser({"checkpoint", "diff"}, parse_checkpoint_command_line)},
+      {"checkpoint export", parser({"checkpoint", "export"}, parse_checkpoint_command_line)},
+      {"checkpoint import", parser({"checkpoint", "import"}, parse_checkpoint_command_line)},
+      {"checkpoint inspect", parser({"checkpoint", "inspect"}, parse_checkpoint_command_line)},
+      {"checkpoint verify", parser({"checkpoint", "verify"}, parse_checkpoint_command_line)},
+      {"comm_bench", parser({"comm_bench"}, parse_comm_command_line)},
+      {"generate", parser({"generate"}, parse_generate_command_line)},
+      {"predict", parser({"predict"}, parse_predict_command_line)},
+      {"recommend", parser({"recommend"}, parse_recommend_command_line)},
+      {"relaunch", parser({"relaunch"}, parse_relaunch_command_line)},
+      {"report", parser({"report"}, parse_report_command_line)},
+      {"train_gpt", parser({"train_gpt"}, parse_command_line)},
+      {"train_recommender", parser({"train_recommender"}, parse_recommender_command_line)},
+      {"train_resnet", parser({"train_resnet"}, parse_image_command_line)},
+      {"tune", parser({"tune"}, parse_tune_command_line)},
+      {"zero_plan", parser({"zero_plan"}, parse_plan_command_line)},
   };
   return all;
 }
@@ -217,7 +233,7 @@ TEST_CASE("every flag of every program refuses an empty value and an unknown fla
     for (std::string line; std::getline(help, line);) {
       const size_t begin = line.find("--");
       const size_t end = line.find_first_of(" ,", begin);
-      if (!line.starts_with("  ") || begin >= 30) continue;  // this line does not begin a flag
+      if (!line.starts_with("  -")) continue;  // this line does not begin a flag
       const std::string flag = line.substr(begin, end - begin);
       if (flag == "--help" || flag == "--version") continue;
       INFO(name << " " << flag);
