@@ -24,7 +24,8 @@ import subprocess
 import sys
 import tempfile
 
-from compare import BIN, PEER_LIBRARY, PEERS, alternate, environment, last_json, median, row
+from compare import (BIN, PEER_LIBRARY, PEERS, alternate, environment, last_json, median,
+                     require_same_losses, row)
 
 # The benchmark holds out each user's last rating. The choice of these settings did not use these
 # ratings: they were removed, and settings were compared on each user's last remaining rating.
@@ -169,9 +170,8 @@ def step_speed(args, users, items, batch, steps):
     for way, results in zip(WAYS, peers):
         # SparseAdam updates only rows that were read, so only its first loss equals ours.
         count = 1 if way == "sparse" else None
-        a, b = mine[0]["losses"][:count], results[0]["losses"][:count]
-        if not all(abs(x - y) <= 2e-4 * abs(y) for x, y in zip(a, b)):
-            sys.exit(f"{way}: losses differ: {a}, {b}")
+        a, b = ([{"losses": runs[0]["losses"][:count]}] for runs in (mine, results))
+        require_same_losses(way, a, b, 2e-4)
     name = f"{users:,} x {items:,}, batch {batch:,}"
     theirs = min(peers, key=lambda results: median(results, "cpu_ms"))
     for key, clock in (("cpu_ms", "processor's time"), ("median_ms", "time")):

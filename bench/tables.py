@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 
-from compare import environment
+from compare import environment, require_same_losses
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -53,8 +53,7 @@ def main():
     def compare(what, mine, theirs, bar):
         pairs = [(mine(), theirs()) for _ in range(args.rounds)]
         for a, b in pairs:
-            if not all(abs(x - y) <= 1e-4 * abs(y) for x, y in zip(a["losses"], b["losses"])):
-                sys.exit(f"{what}: losses differ: {a['losses']}, {b['losses']}")
+            require_same_losses(what, [a], [b], 1e-4)
         a = statistics.median(pair[0]["median_ms"] for pair in pairs)
         b = statistics.median(pair[1]["median_ms"] for pair in pairs)
         print(f"| {what} | {a:.2f} ms, PyTorch {b:.2f} ms | **{b / a:.2f} ×** | {bar} |",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests that the benchmarks stop if the losses of Tessera and PyTorch differ, or if a loss is NaN.
-# Small scripts stand in for Tessera's programs and for Python with PyTorch. Also tests that
-# bench/tables.py sets up MPI, and which flags a peer refuses.
+# Tests that the benchmarks stop if the losses of Tessera and PyTorch differ in value or number, or
+# if a loss is NaN. Small scripts stand in for Tessera's programs and for Python with PyTorch. Also
+# tests that bench/tables.py sets up MPI, and which flags a peer refuses.
 set -euo pipefail
 cd "$TESSERA_SOURCE_DIR"
 work=$(mktemp -d)
@@ -39,7 +39,7 @@ do
 done
 program python "echo '{\"losses\": [1.5, 2.0001], $result}'"
 compared || fail "equal losses are refused: $(< "$work/output")"
-for losses in "1.5, 2.1" "1.5, NaN" "NaN, 2"; do
+for losses in "1.5, 2.1" "1.5, NaN" "NaN, 2" "1.5" "1.5, 2, 2.5" ""; do
   program python "echo '{\"losses\": [$losses], $result}'"
   for script in tables.py "recommenders.py speed"; do
     # $script is unquoted, because "recommenders.py speed" must become two words.
@@ -53,9 +53,10 @@ PYTHONPATH=bench python3 -c '
 import compare
 ours, nan = [{"losses": [1.5, 2]}], [{"losses": [1.5, float("nan")]}]
 compare.require_same_losses("equal", ours, ours, 1e-4)
-for a, b in ((ours, nan), (nan, ours), (nan, nan)):
+short = [{"losses": [1.5]}]
+for a, b in ((ours, nan), (nan, ours), (nan, nan), (ours, short), (short, ours)):
     try:
-        compare.require_same_losses("NaN", a, b, 1e-4)
+        compare.require_same_losses("different", a, b, 1e-4)
     except SystemExit:
         continue
     raise AssertionError(f"compared: {a}, {b}")'
