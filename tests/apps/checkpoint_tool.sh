@@ -323,8 +323,10 @@ fails 2 'checkpoint inspect DIR' inspect
 fails 2 'checkpoint verify DIR' verify
 fails 2 'checkpoint diff A B' diff a
 fails 2 'checkpoint export DIR FILE' export a
+ln -s circle circle  # what is below it cannot be examined, not even by root
 for command in inspect verify; do
   fails 2 'nowhere: there is no such folder' "$command" nowhere
+  fails 2 'circle/a: cannot be read: Too many levels of symbolic links' "$command" circle/a
   fails 2 'half: it has no checkpoints' "$command" half
   fails 2 'text.txt is a file, expected the folder of a checkpoint' "$command" text.txt
 done

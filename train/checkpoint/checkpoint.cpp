@@ -112,9 +112,12 @@ std::string why_no_checkpoint(const std::string& path) {
 
 std::string why_no_folder(const std::string& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) return "";
-  return path + (fs::exists(path, error) ? " is a file, expected the folder of a checkpoint"
-                                         : ": there is no such folder");
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_directory(status)) return "";
+  if (fs::exists(status)) return path + " is a file, expected the folder of a checkpoint";
+  // A missing path has a known status, but not a path below a folder that may not be searched.
+  if (!fs::status_known(status)) return path + ": cannot be read: " + error.message();
+  return path + ": there is no such folder";
 }
 
 std::string first_failure(const std::vector<std::string>& texts) {
