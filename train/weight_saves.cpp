@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 
 #include "core/digest.h"
+#include "core/text/input_file.h"
 #include "core/trace.h"
 #include "train/checkpoint/checkpoint.h"
 
@@ -25,17 +26,22 @@ std::string beside(const std::string& path, const std::string& folder) {
 // Returns "missing" if there is no file at `path`, "replaced" if the file does not have the best
 // weights, otherwise an empty text. The file may be missing or replaced if --save now names another
 // path than before the resume. The file is also replaced if a better evaluation came between the
-// last checkpoint and the end of the earlier run.
+// last checkpoint and the end of the earlier run. Throws if `path` cannot be examined.
 std::string fate_of_best(const std::string& path, const BestEvaluation& best) {
+  // Without a digest, the weights may have any name in their folder, as digest_if_file says.
+  const fs::path place = best.file ? fs::path(path) : fs::path(path).parent_path();
   std::error_code error;
-  if (!fs::exists(path, error)) return "missing";
+  bool there = fs::exists(place, error);
+  if (there && !best.file) there = !fs::is_empty(place, error);
+  if (error) fail_with_reason(error.value(), place.string() + ": cannot be read");
+  if (!there) return "missing";
   if (best.file && digest_of_file(path) != *best.file) return "replaced";
   return "";
 }
 
 // Returns nullopt if there is no file at `path` that can be read, so that a resume only checks
-// whether `path` exists. The save has still succeeded, because a WeightsSink may write any format,
-// for example a folder or a file of another name.
+// whether the folder of `path` has a file. The save has still succeeded, because a WeightsSink may
+// write any format, for example a folder or a file of another name.
 std::optional<FileDigest> digest_if_file(const std::string& path) {
   try {
     return digest_of_file(path);

@@ -13,9 +13,11 @@
 
 #include "core/digest.h"
 #include "core/error.h"
+#include "nn/layers.h"
 #include "tests/support/catch.h"
 #include "tests/support/shared_folder.h"
 #include "tests/support/signal_handler.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_training.h"
 #include "tests/support/tiny_vision.h"
 #include "train/plan/run_plan.h"
@@ -260,26 +262,47 @@ TEST_CASE("a resumed run overwrites other weights than its best ones only with b
   }
 }
 
-TEST_CASE("weights in a folder are saved, and a resume does not compare the best ones") {
+TEST_CASE("weights in a folder or another file are saved, and a resume does not compare them") {
   const dist::World world = job_world();
-  const SharedFolder folder(world);
-  LoopRun run{.stage = 1, .loop = six_steps(), .scores = {1, 2, 3, 5, 4, 6}};
-  run.open = [](const std::string& path, int64_t) -> train::WeightsSink {
-    return {.write = [](const nn::NamedParameter&, std::span<const float>) {},
-            .commit = [path] { fs::create_directories(path); }};
-  };
-  run.loop.eval_every = 1;
-  run.loop.weights = {.path = folder.path() + "/w", .every = 1, .best = true};
-  run.loop.checkpoints = {.folder = folder.path() + "/checkpoints"};
-  for (const int64_t steps : {int64_t{3}, all_steps}) {
-    CAPTURE(steps);
-    run.loop.steps = steps;
-    CHECK(run_gpt(run).failed_save.empty());
-    const auto found = train::find_checkpoint(run.loop.checkpoints.folder, world);
-    REQUIRE(found != nullptr);
-    CHECK(found->manifest().best == train::BestEvaluation{.step = 1, .value = 1});
-    world.communicator->barrier();
+  for (const bool in_folder : {true, false}) {
+    CAPTURE(in_folder);
+    const SharedFolder folder(world);
+    LoopRun run{.stage = 1, .loop = six_steps(), .scores = {1, 2, 3, 5, 4, 6}};
+    run.open = [in_folder](const std::string& path, int64_t) -> train::WeightsSink {
+      return {.write = [](const nn::NamedParameter&, std::span<const float>) {},
+              .commit =
+                  [in_folder, path] {
+                    if (in_folder) fs::create_directories(path);
+                    if (!in_folder) std::ofstream(path + ".bin") << "weights";
+                  }};
+    };
+    run.loop.eval_every = 1;
+    run.loop.weights = {.path = folder.path() + "/w", .every = 1, .best = true};
+    run.loop.checkpoints = {.folder = folder.path() + "/checkpoints"};
+    for (const int64_t steps : {int64_t{3}, all_steps}) {
+      CAPTURE(steps);
+      run.loop.steps = steps;
+      CHECK(run_gpt(run).failed_save.empty());
+      const auto found = train::find_checkpoint(run.loop.checkpoints.folder, world);
+      REQUIRE(found != nullptr);
+      CHECK(found->manifest().best == train::BestEvaluation{.step = 1, .value = 1});
+      world.communicator->barrier();
+    }
   }
+}
+
+TEST_CASE("best weights that cannot be examined are not called missing") {
+  const TemporaryFolder folder;
+  fs::create_symlink("best", folder.path("best"));
+  const dist::World world = lone_world();
+  nn::Linear model(4, 4);
+  optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {});
+  train::RunLog log("");
+  const train::BestEvaluation best{.step = 1, .value = 1, .file = FileDigest{}};
+  CHECK(message_of<InputError>([&] {
+          train::WeightSaves({.path = folder.path("w"), .best = true}, world, optimizer, log,
+                             nullptr, best);
+        }) == folder.path("best/w") + ": cannot be read: Too many levels of symbolic links");
 }
 
 TEST_CASE("limiting its copy does not change a checkpoint, and the limit holds") {
