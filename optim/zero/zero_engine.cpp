@@ -202,7 +202,7 @@ int64_t ZeroEngine::launch_end() {
   const trace::Scope scope("end of step");
   reduce();
   state_.end();  // before the calls below, which may throw: a failed step must not stay open
-  check_schedule();
+  call_schedule();
   Launched launched = end_step();
   if (!deferred()) {
     update_by(launched);  // waits for loss and norm
@@ -226,13 +226,13 @@ void ZeroEngine::close_step() {
   for (const auto& table : tables_) table->updated();
 }
 
-void ZeroEngine::check_schedule() {
+void ZeroEngine::call_schedule() {
   try {
-    const float factor = options_.schedule(state_.step());
-    TESSERA_CHECK(std::isfinite(factor) && factor >= 0,
+    schedule_factor_ = options_.schedule(state_.step());
+    TESSERA_CHECK(std::isfinite(schedule_factor_) && schedule_factor_ >= 0,
                   "optimizer: the schedule gives step {} the factor {}, expected a finite number "
                   "of at least 0",
-                  step_number(state_.step()), without_nan_sign(factor));
+                  step_number(state_.step()), without_nan_sign(schedule_factor_));
   } catch (...) {
     close_step();  // all ranks have the same schedule, so all ranks throw
     throw;
@@ -263,7 +263,7 @@ ZeroEngine::Launched ZeroEngine::end_step() {
   launched.report.step = state_.step();
   launched.report.loss_scale = loss_scale();
   launched.report.learning_rate =
-      rule_.hyper(1 + most_updates(), {}).learning_rate * options_.schedule(state_.step());
+      rule_.hyper(1 + most_updates(), {}).learning_rate * schedule_factor_;
   launched.report.skipped = batches_with_data() == 0;
   launched.report.notes = record_.notes();
   return launched;
@@ -366,7 +366,7 @@ UpdateHyper ZeroEngine::hyper(const UpdateRule& rule, int group, int64_t count,
   const GroupOptions own =
       group == 0 ? GroupOptions{} : options_.groups[static_cast<size_t>(group) - 1];
   UpdateHyper hyper = rule.hyper(count, own);
-  hyper.learning_rate *= options_.schedule(state_.step());
+  hyper.learning_rate *= schedule_factor_;
   hyper.gradient_scale = gradient_scale;
   return hyper;
 }

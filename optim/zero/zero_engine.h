@@ -156,9 +156,9 @@ class ZeroEngine {
   void check_skip() const;
   void end_micro_step();
   int64_t launch_end();
-  /// Throws if the schedule throws, or if its factor of the current step is not finite or is
-  /// negative. Then closes the step first.
-  void check_schedule();
+  /// Sets schedule_factor_ for the current step. Throws if the schedule throws, or if its factor is
+  /// not finite or is negative. Then closes the step first.
+  void call_schedule();
   Launched end_step();
   /// Frees gradient memory that is not kept from step to step. Then starts the fetches of table
   /// rows that TableValues::prefetch has postponed until after the update. Called even if the step
@@ -201,6 +201,7 @@ class ZeroEngine {
 
   uint8_t notes_ = 0;             // sent by the next reduce()
   bool reduced_ = false;          // true once reduce() has run in the current step
+  float schedule_factor_ = 1;     // of the step that is ending; the schedule is called once a step
   int64_t waited_before_ns_ = 0;  // dist::waited_ns() at the beginning of the current step
 
   StepValues values_;

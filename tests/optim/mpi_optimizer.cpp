@@ -1,6 +1,7 @@
 // Tests the optimizer's interface on several ranks: state, parameter groups, parameters without
 // gradient, dropout, misuse.
 #include <cmath>
+#include <utility>
 
 #include "core/random.h"
 #include "tests/support/catch.h"
@@ -303,7 +304,7 @@ TEST_CASE("a schedule's invalid factor is an error, and the step updates nothing
   float factor = 0;
   optim::ZeroOptimizer optimizer(
       model, optim::Sgd{.learning_rate = 0.5f}, job_world(),
-      {.stage = stage, .schedule = [&factor](int64_t) { return factor; }});
+      {.stage = stage, .schedule = [&factor](int64_t) { return std::exchange(factor, NAN); }});
   const auto step = [&] {
     return optimizer.step(3, {.global = 4, .micro = 2},
                           [&](const MicroBatch& micro) { return model.loss(micro); });
@@ -316,6 +317,7 @@ TEST_CASE("a schedule's invalid factor is an error, and the step updates nothing
                                           invalid));
     CHECK(weights_of(optimizer) == before);
   }
+  // The schedule is called once: a second call in the same step would return NaN.
   factor = 0.5f;
   CHECK(step().learning_rate == 0.25f);
   CHECK(weights_of(optimizer) != before);
