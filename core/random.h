@@ -87,6 +87,11 @@ struct DropoutState {
   bool is_ambiguous = false;
 
   bool is_set() const { return step != not_set; }
+  /// True if samples [first_sample, first_sample + count) are from 0 to 2^32 - 1, as masks need.
+  bool has_samples(int64_t count) const {
+    constexpr int64_t limit = int64_t{1} << 32;
+    return first_sample >= 0 && first_sample <= limit - count;
+  }
   /// Throws if is_ambiguous.
   void check_unambiguous() const;
   bool operator==(const DropoutState&) const = default;
@@ -108,8 +113,5 @@ constexpr DropoutDraws dropout_draws(const DropoutState& state) {
              philox_key(state.seed));
   return {{words[0], words[1]}, static_cast<uint32_t>(state.first_sample)};
 }
-/// Largest number of samples in a step. first_sample plus the number of rows of dropout's input
-/// must not exceed this limit.
-inline constexpr int64_t dropout_sample_limit = int64_t{1} << 32;
 
 }  // namespace tessera

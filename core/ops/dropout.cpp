@@ -42,10 +42,9 @@ Tensor dropout(const Tensor& x, float probability, uint64_t layer) {
       .elements_per_sample = samples == 0 ? 0 : x.elements() / samples,
   };
   constexpr int64_t limit = int64_t{1} << 32;  // number of values that a counter's word can have
-  TESSERA_CHECK((args.elements_per_sample + 3) / 4 <= limit &&
-                    args.state.first_sample + samples <= dropout_sample_limit,
+  TESSERA_CHECK((args.elements_per_sample + 3) / 4 <= limit && args.state.has_samples(samples),
                 "dropout: {} elements in each of {} samples from sample {} on, expected at most "
-                "2^34 elements, and samples below 2^32",
+                "2^34 elements, and samples from 0 to 2^32 - 1",
                 args.elements_per_sample, samples, args.state.first_sample);
   const trace::Scope scope("dropout");
   const InUse in_use({&x});

@@ -137,9 +137,12 @@ TEST_CASE("dropout refuses invalid arguments", "[dropout]") {
   REQUIRE_THROWS_WITH(ops::dropout(x, -0.5f, 1),
                       "dropout: probability is -0.5, expected at least 0 and less than 1");
   REQUIRE_THROWS_AS(ops::dropout(x, NAN, 1), Error);
-  const State set({.step = 0, .first_sample = (int64_t{1} << 32) - 1});
-  REQUIRE_THROWS_WITH(
-      ops::dropout(x, 0.5f, 1),
-      "dropout: 3 elements in each of 2 samples from sample 4294967295 on, expected "
-      "at most 2^34 elements, and samples below 2^32");
+  for (const int64_t first : {(int64_t{1} << 32) - 1, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+    const State set({.step = 0, .first_sample = first});
+    REQUIRE_THROWS_WITH(
+        ops::dropout(x, 0.5f, 1),
+        fmt::format("dropout: 3 elements in each of 2 samples from sample {} on, expected at most "
+                    "2^34 elements, and samples from 0 to 2^32 - 1",
+                    first));
+  }
 }
