@@ -125,7 +125,7 @@ ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const 
 
 /// tokens i32 (...), table (V, C) -> (..., C). If `positions` (P, C) is given, tokens are (B, T)
 /// with T <= P. Row t of positions is added to each row (b, t) of the result. Throws for a token
-/// outside [0, V).
+/// outside [0, V). The backward may throw if V plus the number of tokens is 2^31 - 1 or more.
 Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positions = {});
 
 /// Packed qkv (B, T, 3C) -> (B, T, C): softmax(q k^T / sqrt(C/H), causal) v for each head. Computes
@@ -140,7 +140,7 @@ Tensor causal_attention(const Tensor& qkv, int64_t heads);
 /// indices[offsets[B]] on are never read, so the indices of all batches can be padded to the same
 /// length L. Throws if an index that is read is outside [0, V), if an offset is outside [0, L], or
 /// if offsets decrease. If the table is row-sparse (Leaf::look_up in core/autograd.h), also throws
-/// if offsets[0] is not 0.
+/// if offsets[0] is not 0. The backward may throw if V + L is 2^31 - 1 or more.
 Tensor embedding_bag(const Tensor& indices, const Tensor& offsets, const Tensor& table,
                      const Tensor& scale = {});
 
