@@ -70,8 +70,8 @@ class Resumed {
   ///   - The folder to claim is not the same for all ranks, or cannot be claimed.
   ///   - Ranks find different checkpoints, for instance in folders that are not shared.
   ///   - --eval-only is given with --resume latest, and there is no checkpoint.
-  ///   - Without --eval-only, the folder of --checkpoint has a folder of other files, such as saved
-  ///     weights, with the name of a later step's checkpoint (train::check_names_are_free).
+  ///   - Without --eval-only, the folder of --checkpoint has a file, or a folder of other files,
+  ///     with the name of a later step's checkpoint (train::check_names_are_free).
   ///   - --resume never or --resume DIR is given without --eval-only, and the folder of
   ///     --checkpoint has a checkpoint of a later step than the step from which this run starts.
   ///     A later start with --resume latest would resume from that checkpoint, not from this run's.

@@ -91,7 +91,7 @@ TEST_CASE("a checkpoint of the same step is replaced, and nothing else remains")
   CHECK(names(folder.path("run")) == std::vector{train::checkpoint_name(step)});
 }
 
-TEST_CASE("folders of saved weights are not checkpoints, and no checkpoint replaces them") {
+TEST_CASE("files and folders of saved weights are no checkpoints, and none replaces them") {
   const TemporaryFolder folder;
   const std::string run = folder.path("run");
   const fs::path saved = fs::path(run) / train::checkpoint_name(step);
@@ -107,6 +107,15 @@ TEST_CASE("folders of saved weights are not checkpoints, and no checkpoint repla
   // A checkpoint that has lost its manifest is a damaged one.
   fs::remove(fs::path(write(run, 1, step + 1)) / train::manifest_name);
   CHECK(train::checkpoint_steps(run) == std::vector<int64_t>{step + 1});
+  const fs::path file = fs::path(run) / train::checkpoint_name(step + 2);
+  std::ofstream(file) << "notes";
+  CHECK(train::checkpoint_steps(run) == std::vector<int64_t>{step + 1});
+  CHECK(message_of<InputError>([&] {
+          train::check_names_are_free(run, step + 1);
+        }).find("step-000000009 is a file, but the checkpoint of step 9") != std::string::npos);
+  CHECK(message_of<Error>([&] { write(run, 1, step + 2); }).find("is not replaced") !=
+        std::string::npos);
+  CHECK(fs::is_regular_file(file));
 }
 
 TEST_CASE("of the checkpoints of later steps, only damaged ones are removed") {

@@ -210,8 +210,10 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   const fs::path before = whole.string() + replaced_end;
   if (has_other_files(whole.string())) {
-    fail("{}: it has files of no checkpoint, such as saved weights, and is not replaced",
-         whole.string());
+    fail(
+        "{}: it is a file or has files of no checkpoint, such as saved weights, and is not "
+        "replaced",
+        whole.string());
   }
   const bool replaces = fs::exists(whole);
   if (replaces) {

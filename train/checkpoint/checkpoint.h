@@ -76,7 +76,7 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
 /// Adds the files, ranges and digests of written shards to a manifest.
 void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// Writes the manifest, and gives the checkpoint its final name. A checkpoint of the same step is
-/// replaced. Throws if a folder with the final name has other files (has_other_files).
+/// replaced. Throws if a file or a folder with other files has the final name (has_other_files).
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
 /// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes the older ones.
 /// `newest` is the step of the checkpoint written last.

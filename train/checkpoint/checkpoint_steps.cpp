@@ -56,6 +56,7 @@ bool has_other_files(const std::string& folder) {
   bool others = false;
   std::error_code error;
   fs::directory_iterator entry(folder, error);
+  if (error == std::errc::not_a_directory) return true;
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     if (name == manifest_name || is_shard_name(name)) return false;
@@ -92,9 +93,11 @@ void check_names_are_free(const std::string& folder, int64_t done) {
     const std::string path = (fs::path(folder) / checkpoint_name(step)).string();
     if (step <= done || !has_other_files(path)) continue;
     fail_input(
-        "{} has files of no checkpoint, such as saved weights, but the checkpoint of step {} would "
-        "get this name; give the checkpoints another folder",
-        path, step);
+        "{} {}, but the checkpoint of step {} would get this name; give the checkpoints another "
+        "folder",
+        path,
+        fs::is_directory(path) ? "has files of no checkpoint, such as saved weights" : "is a file",
+        step);
   }
 }
 
