@@ -113,8 +113,7 @@ TEST_CASE("groups: with a learning rate of zero, a row-sparse table keeps its va
   }
 }
 
-// Two linear layers that both read the same input: the gradient of one does not depend on the
-// other.
+// Two linear layers that read the same input. The gradient of one does not depend on the other.
 struct Branches : nn::Module {
   Branches() {
     first = add("first", nn::Parameter({12, 40}, nn::Initializer::normal(0.5f)));
