@@ -271,7 +271,7 @@ TEST_CASE("kernels run on the second device, and copy between the two") {
   CHECK(ledger.current(Category::workspace) - before == 24);
 }
 
-TEST_CASE("a missing device is refused by name", "[cpu]") {
+TEST_CASE("a missing device is refused by name") {
   const Device third{DeviceType::cpu, 2};
   const Device gpu{DeviceType::cuda, cuda::device_count()};
   CHECK_THROWS_WITH(allocate(1, Category::workspace, third), ContainsSubstring("device cpu:2"));
