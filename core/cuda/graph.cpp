@@ -141,7 +141,8 @@ void Graph::launch() {
                   "dropout: a graph is launched while no step is running on this thread, so the "
                   "mask to draw is unknown; set dropout_state() before each launch");
     TESSERA_CHECK(state.has_samples(capture.samples),
-                  "dropout: {} samples from sample {} of a step on, expected 0 to 2^32 - 1",
+                  "dropout: {} samples from sample {} of a step on, expected samples from 0 to "
+                  "2^32 - 1",
                   capture.samples, state.first_sample);
     TESSERA_CHECK(
         context.stream == captured_->stream,

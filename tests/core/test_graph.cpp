@@ -234,7 +234,7 @@ TEST_CASE("calls that a graph cannot repeat are refused during its capture", "[g
     CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("launch it on the stream of its capture"));
   }
   dropout_state().first_sample = (int64_t{1} << 32) - 2;
-  CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("expected 0 to 2^32 - 1"));
+  CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("expected samples from 0 to 2^32 - 1"));
   dropout_state() = {};
   CHECK_THROWS_WITH(drops.launch(), ContainsSubstring("no step is running on this thread"));
   dropout_state() = {.is_ambiguous = true};
