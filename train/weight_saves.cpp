@@ -26,9 +26,10 @@ std::string beside(const std::string& path, const std::string& folder) {
 // Returns "missing" if there is no file at `path`, "replaced" if the file does not have the best
 // weights, otherwise an empty text. The file may be missing or replaced if --save now names another
 // path than before the resume. The file is also replaced if a better evaluation came between the
-// last checkpoint and the end of the earlier run. Throws if `path` cannot be examined.
+// last checkpoint and the end of the earlier run. Without BestEvaluation::file, the weights may
+// have any name in the folder of `path`, so they are missing only if this folder is empty or not
+// there, and never replaced. Throws if the file or the folder cannot be examined.
 std::string fate_of_best(const std::string& path, const BestEvaluation& best) {
-  // Without a digest, the weights may have any name in their folder, as digest_if_file says.
   const fs::path place = best.file ? fs::path(path) : fs::path(path).parent_path();
   std::error_code error;
   bool there = fs::exists(place, error);
