@@ -243,7 +243,7 @@ void check_held_out(const RecommenderCommandLine& line) {
   if (flag != nullptr) refuse_without_evaluation(flag);
 }
 
-// Returns the help's texts for the defaults that defaults_for chooses.
+// Returns the help's texts for the defaults that defaults_for and complete choose.
 DefaultTexts default_texts() {
   return {.steps = "those of --epochs",
           .global_batch = "1024",

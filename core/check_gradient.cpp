@@ -128,8 +128,8 @@ GradientCheck check_gradient(const Operation& operation, const std::vector<Tenso
   for (size_t i = 0; i < leaves.size(); ++i) {
     const std::vector<double> actual = found_gradient(leaves[i]);
     std::vector<double> expected;
-    // Errors are relative to the input's largest derivative, or to 0.1 if 0.1 is larger. `expected`
-    // is too inexact for errors relative to less than 0.1, because the forward rounds its results.
+    // Errors are relative to the input's largest derivative, or to 0.1 if 0.1 is larger. A smaller
+    // divisor would magnify the errors of `expected`, because the forward rounds its results.
     double largest = 0.1;
     for (size_t element = 0; element < actual.size(); ++element) {
       expected.push_back(contraction.derivative(i, element, options.step));

@@ -61,7 +61,7 @@ CapturedPoint point_of(cudaStream_t stream);
 /// capture, if the point's capture has ended, or if the null stream would join a capture.
 cudaError_t wait_for_point(cudaStream_t stream, const CapturedPoint& point);
 
-/// Record nodes that allocate and free memory of the graph.
+/// Add nodes that allocate and free memory of the graph.
 cudaError_t capture_allocation(void** pointer, size_t bytes, cudaStream_t stream);
 cudaError_t capture_free(void* pointer, cudaStream_t stream);
 /// Allocate and free the device memory of a graph (emulated/memory.cpp).

@@ -121,8 +121,8 @@ TEST_CASE("after a gather of host memory with pieces that are too large, NCCL is
 }
 
 // In tests, launches of core/ wait until their kernels are done (share_memory_with_host). The
-// all-reduce of integers launches no such kernel. So on deferred streams, the call is still queued
-// when the group is destroyed.
+// all-reduce of integers launches no such kernel. So on deferred streams (emulated/deferred.h), the
+// call is still queued when the group is destroyed.
 TEST_CASE("a call that was waited for is finished before its group is destroyed") {
   const Tensor buffer = filled<int64_t>(job().rank(), 1000);
   {

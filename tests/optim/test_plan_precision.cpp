@@ -17,9 +17,9 @@ int64_t skipped(const Plan& plan, dist::Traffic purpose) {
   return plan.update_traffic[static_cast<size_t>(purpose)];
 }
 
-// a has 1000 elements (4 blocks of 256), b has 200 (1 block). 1024 bytes hold only 512 elements of
-// 16 bits, so each parameter has its own bucket. The bucket of a has 4 blocks = 1024 elements. The
-// bucket of b is padded to a block per rank, 512 elements. Together the buckets have 1536 elements,
+// `a` has 1000 elements (4 blocks of 256), `b` has 200 (1 block). 1024 bytes hold only 512 elements
+// of 16 bits, so each parameter has its own bucket. That of `a` has 4 blocks = 1024 elements. That
+// of `b` is padded to a block per rank, 512 elements. Together the buckets have 1536 elements,
 // and a rank's shards have 768. Each rank has 2 of the step's 4 micro-batches, so it sends
 // gradients twice per step.
 PlanInput two_ranks(DType dtype, int stage) {
@@ -60,8 +60,8 @@ TEST_CASE("plan: bf16 and fp16 with sums in f32, every stage") {
     CHECK(stage2.optimizer_state == stage1.optimizer_state);
     CHECK(stage2.traffic == stage1.traffic);
 
-    // In a micro-step a rank sends its shard of a (512 elements) twice: for forward and for
-    // backward. It sends its shard of b (256) once: b is still gathered when backward begins.
+    // In a micro-step a rank sends its 512 elements of `a` twice: for forward and for backward. It
+    // sends its 256 of `b` once: `b` is still gathered when backward begins.
     const Plan stage3 = plan(two_ranks(dtype, 3), 0);
     CHECK(stage3.parts.values == 768 * 2);
     CHECK(stage3.parts.gathered == 1536 * 2);
@@ -207,8 +207,8 @@ TEST_CASE("plan: offload moves masters and state to the host") {
   const Plan stage1 = plan(input, 0);
   CHECK(stage1.optimizer_state == 0);
   CHECK(stage1.host.optimizer_state == device.optimizer_state);
-  // The host holds a bucket's f32 sums, which arrive from the device, and its bf16 weights, which
-  // go back. The shard of the largest bucket has 512 elements.
+  // The host holds a bucket's f32 sums, which arrive from the plan's device, and its bf16 weights,
+  // which go back. The shard of the largest bucket has 512 elements.
   CHECK(stage1.host.communication == 512 * (4 + 2));
   CHECK(stage1.host.memory() == 3 * 3072 + 3072);
   CHECK(stage1.memory() == device.memory() - device.optimizer_state);

@@ -5,7 +5,7 @@
 
 namespace tessera::test {
 
-/// serial_main.cpp and mpi_main.cpp call this before a test makes a tensor. As in the programs, a
+/// serial_main.cpp and mpi_main.cpp call this before a test makes a tensor. As in train_gpt, a
 /// rank takes the GPU whose index is its rank on this host, modulo the number of GPUs. Ends the
 /// program if the device is unknown or cannot be used.
 void use_test_device(int local_rank = 0);

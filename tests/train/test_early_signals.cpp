@@ -25,7 +25,7 @@ struct DefaultActions {
 };
 
 // Returns RunCheckpoints::notes() right after construction. In the first step, these bits tell all
-// ranks which signals this rank has got.
+// ranks what this rank's signals ask for.
 uint8_t first_notes() {
   const test::TemporaryFolder folder;
   const dist::World world{.communicator = dist::single_communicator()};

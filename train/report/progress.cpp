@@ -43,7 +43,7 @@ bool is_terminal_of_parent(int descriptor) {
 
 bool under_mpirun() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
 
-// Returns the number of columns of the terminal that stderr is connected to, or 100 if unknown.
+// Returns the columns of the terminal on stderr, or on mpirun's stderr; 100 if unknown.
 int64_t terminal_columns() {
   const auto columns_of = [](int terminal) -> int64_t {
     winsize size{};
