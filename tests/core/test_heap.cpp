@@ -182,7 +182,7 @@ TEST_CASE("a block for which the system has no memory is refused, and the heap s
   CHECK(blocks.heap.held_bytes() <= blocks.heap.most_held_bytes());
 }
 
-// The address sanitizer keeps freed pages. So the test is tagged [slow], and sanitizer builds leave
+// The address sanitizer holds more memory. So the test is tagged [slow], and sanitizer builds leave
 // it out.
 TEST_CASE("growing blocks leave little more memory resident than the largest block",
           "[slow][cpu]") {
