@@ -27,7 +27,7 @@ struct RunFiles {
 };
 /// Begins a run; must be called before the run allocates memory. Rank 0 checks that the files can
 /// be written, and opens the log only after all ranks have called begin_run without an error. Then
-/// starts the trace if there is one, and resets the measured memory peaks and traffic. Throws
+/// all ranks start the trace, if any, and reset the measured memory peaks and traffic. Throws
 /// InputError if a file cannot be written, or if two files have the same path. `report` and `trace`
 /// must be given on all ranks or on none. Collective.
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
@@ -49,8 +49,8 @@ std::string first_failure(const std::string& failure, const std::string& later);
 void attempt(std::string& failure, const std::function<void()>& write);
 /// Like attempt, but for an output that every rank makes. If `write` throws on some ranks, all
 /// ranks get the text of the error on the lowest of these ranks, with its number unless it is rank
-/// 0. If the other ranks did not learn of the failure, a failed rank other than 0 would wait for
-/// them in throw_failure until its time limit. Collective.
+/// 0. Otherwise a failed rank other than 0 would wait in throw_failure, until the time limit, for
+/// ranks that do not know of the failure. Collective.
 void attempt_together(std::string& failure, const dist::World& world,
                       const std::function<void()>& write);
 /// Writes files.trace, if it has a path. Returns `failure`, or the reason if `failure` is empty and

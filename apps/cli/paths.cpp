@@ -149,8 +149,8 @@ void check_folders_of_saves(const std::vector<GivenPath>& outputs,
   }
 }
 
-// A folder without the name of a checkpoint needs a shard too, because other programs have files
-// manifest.json.
+// In a folder without the name of a checkpoint, a manifest is not enough, because other programs
+// write files of this name too.
 bool is_checkpoint(const fs::path& folder) {
   return train::has_manifest(folder.string()) &&
          (train::names_checkpoint(folder.string()) || train::has_shard(folder.string()));
@@ -325,7 +325,7 @@ void check_save_best(const std::string& save) {
                      fmt::format("--save-best: the folder {} cannot be made", folder.string()));
   }
   const std::shared_ptr<void> at_end(nullptr, [&](void*) {
-    if (is_new) fs::remove(folder, error);  // a run that is refused leaves no folder
+    if (is_new) fs::remove(folder, error);  // the run may still be refused
   });
   try {
     check_writable(path);

@@ -26,19 +26,18 @@ namespace {
 
 constexpr const char* threads_setting = "threads";
 
-// Members of a log header that do not count as settings of the run. They describe the program, the
-// machine, and how models are evaluated. The data are compared by a digest instead, and the preset
-// by the sizes of its model. Flags that may always change do not count either (may_always_change).
+// Members of a log header that do not count as settings of the run: the type of the line, the
+// format of the data, and what describes the program, the machine and evaluations. The data are
+// compared by a digest instead, and the preset by the sizes of its model. Flags that may always
+// change do not count either (may_always_change).
 const std::set<std::string> not_of_the_run = {
     "type",   "program", "version",  "data",       "device_name",  "communicator",
     "preset", "format",  "protocol", "popularity", "tuned_digest", "instructions"};
 
-// True for settings that check() compares even if --eval-only is given. With --eval-only, check()
-// compares other settings only if must_agree() is true for them. For instance, SGD must have
-// momentum in both runs or in neither, because --eval-only restores the optimizer's state too.
-// check() does not call this function for an imported checkpoint, for which it only compares the
-// settings that the import recorded, and the epsilon. Nor does check() call it for a setting in
-// `recent` that the checkpoint lacks, because this setting is not compared.
+// True for settings that check() also compares with --eval-only. Of the other settings, check() then
+// compares those for which must_agree() is true: SGD, for instance, must have momentum in both runs
+// or in neither, because --eval-only restores the optimizer's state too. For imported checkpoints
+// and for settings in `recent` that a checkpoint lacks, check() has other rules.
 bool shapes_weights(const std::string& name) {
   if (name == "model.dropout") return false;  // evaluations are without dropout
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
@@ -57,7 +56,7 @@ std::string member_name(std::string name) {
   return name;
 }
 
-// Refuses flags that say how checkpoints are written, if the run writes no checkpoints.
+// Refuses flags that say how checkpoints are written, if they would have no effect.
 void check_flags_of_checkpoints(const CheckpointFlags& flags) {
   if (flags.staging && !flags.options.staged()) {
     fail_input(
@@ -180,8 +179,7 @@ dist::Settings bits_settings(const std::string& program, const dist::World& worl
 }
 
 Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags_(flags) {
-  // Hosts may have different paths for --resume, so only the checkpoints at these paths are
-  // compared.
+  // Paths may differ between hosts, so they are not compared. The checkpoints there are, below.
   const bool is_path = flags.resume != "latest" && flags.resume != "never";
   dist::check_agreement(world, {{"--resume", is_path ? "a folder" : flags.resume}});
   open(world);
@@ -353,8 +351,8 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;
   for (const ChangedSetting& changed : changed_settings(run, manifest().run)) {
-    // Ignores changes that --resume-changed does not name. They are of settings that check() does
-    // not compare, such as lr with --eval-only, because check() has refused all others.
+    // Ignores changes that --resume-changed does not name. check() has let them pass, because it
+    // does not compare these settings, such as lr with --eval-only.
     const bool named = std::ranges::find(flags_.changed, changed.name) != flags_.changed.end();
     if (!named || !affects_evaluation(changed.name, run)) continue;
     spdlog::info("{}, so earlier evaluations no longer count as the best", difference(changed));

@@ -36,7 +36,7 @@ struct Operation {
 
 /// Describes the operation: "ncclBroadcast of 5 ncclFloat32 from rank 1".
 std::string text(const Operation& operation);
-/// Lists the operations that a rank announces to a peer at once. Describes the first four, and
+/// Lists the operations that a rank announces to a peer together. Describes the first four, and
 /// gives only the number of the others.
 std::string text(std::span<const Operation> operations);
 

@@ -66,9 +66,9 @@ void add_gpt(ImportedWeights& weights) {
   }
 }
 
-// If the metadata describe a model, checks that the file has that model's tensors, and sets
-// weights.run. Throws InputError if the file has other tensors. Returns the names of the file's
-// tensors that are not weights.
+// If the metadata describe a model, sets weights.run, and throws InputError unless the file's
+// tensors fit that model. Returns the names of tensors that are not weights: a recommender's ids
+// and histories.
 std::set<std::string> check_description(ImportedWeights& weights,
                                         const nn::SafetensorsReader& reader) {
   const nn::SafetensorsMetadata& metadata = reader.metadata();
