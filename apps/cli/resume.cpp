@@ -34,10 +34,10 @@ const std::set<std::string> not_of_the_run = {
     "type",   "program", "version",  "data",       "device_name",  "communicator",
     "preset", "format",  "protocol", "popularity", "tuned_digest", "instructions"};
 
-// True for settings that check() also compares with --eval-only. Of the other settings, check() then
-// compares those for which must_agree() is true: SGD, for instance, must have momentum in both runs
-// or in neither, because --eval-only restores the optimizer's state too. For imported checkpoints
-// and for settings in `recent` that a checkpoint lacks, check() has other rules.
+// True for settings that check() also compares with --eval-only. Of the others, it then compares
+// those for which must_agree() is true: SGD, for instance, must have momentum in both runs or in
+// neither, because --eval-only restores the optimizer's state too. For imported checkpoints and for
+// settings in `recent` that a checkpoint lacks, check() has other rules.
 bool shapes_weights(const std::string& name) {
   if (name == "model.dropout") return false;  // evaluations are without dropout
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
