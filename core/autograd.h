@@ -214,9 +214,9 @@ void record(const char* name, std::span<Tensor> outputs, std::span<const Tensor>
 void record(const char* name, std::span<Tensor> outputs, std::initializer_list<Tensor> inputs,
             MultiBackward backward);
 
-/// While the object lives, collects inputs of all operations on this thread except comparisons,
-/// recorded or not. Collects only trainable parameters and tensors with history, each once.
-/// Collects nothing while a later collector lives.
+/// While the object lives, collects inputs of all operations on this thread, recorded or not. The
+/// exceptions are comparisons. Collects only trainable parameters and tensors with history, each
+/// once. Collects nothing while a later collector or NoGrad lives.
 class InputCollector {
  public:
   InputCollector();
@@ -289,13 +289,13 @@ class InUse {
 void check_one_device(std::initializer_list<const Tensor*> tensors);
 
 /// Returns the loss. If it is itself a trained parameter, returns a recorded copy, because the walk
-/// of a backward begins at a recorded operation. Throws if the loss has no history.
+/// of a backward begins at a recorded operation. Throws if the result would have no history.
 Tensor loss_with_history(const Tensor& loss);
 
 /// Computes the gradient of `loss` (one element) times `scale` for every trainable parameter that
 /// the loss depends on. Visits the nodes of the graph one by one, and releases a node's saved
-/// tensors right after its visit. Throws if the loss does not have one element, if it has no
-/// history, or if an earlier backward has used its graph.
+/// tensors right after its visit. Throws if the loss does not have one element, if
+/// loss_with_history throws, or if an earlier backward has used the graph.
 void backward(const Tensor& loss, float scale = 1.0f);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// Measures, for time limits, how long this process has waited for others, such as other ranks. Time
-// in which this process itself was stopped is left out.
+// Measures, for time limits, how long this process has waited for other processes, such as other
+// ranks. A stop of this process itself counts as at most half a second.
 //
 //   AwakeTime waited;
 //   while (!answered()) {

@@ -67,8 +67,8 @@ void* copy_stream(int index);
 class Event {
  public:
   explicit Event(int index);
-  /// Makes the calling thread's current stream on the same device wait for the point. The host does
-  /// not wait.
+  /// Makes the calling thread's current stream on the event's device wait for the point. The host
+  /// does not wait.
   void wait() const;
   /// The host waits until the device has reached the point. Throws as cuda::synchronize does.
   void synchronize() const;
@@ -76,7 +76,7 @@ class Event {
   /// True if the device has reached the point. Throws if the device has failed.
   bool passed() const;
   /// True if the device has reached the point, or if the device has failed. Destructors call over()
-  /// instead of passed(), because they must not throw.
+  /// instead of passed(), because over() does not throw if the device has failed.
   bool over() const;
 
  private:
@@ -163,8 +163,9 @@ void refuse_in_capture(const char* call);
 /// that the body has allocated and not freed. Returns nullptr outside of a capture.
 std::shared_ptr<MemoryLedger> captured_memory();
 
-/// For tests: makes device memory accessible to the host. From then on the host waits for the end
-/// of each launch. Must be called before the first allocation.
+/// For tests: makes device memory accessible to the host, except memory that a graph allocates.
+/// From then on the host waits for the end of each launch. Must be called before the first
+/// allocation.
 void share_memory_with_host();
 bool memory_is_shared_with_host();
 

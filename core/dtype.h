@@ -3,7 +3,7 @@
 //
 // A kernel is a template over its storage type T. The kernel reads with `float(x)`, computes in f32
 // (some sums in f64) and writes with `rounded<T>(value)`. `visit_float` picks T from a tensor's
-// dtype. `visit_float` has the only list of the types that kernels support.
+// dtype. `visit_float` has the only list of the floating-point types that kernels support.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // Memory with a ledger. Every allocation has a category. For each category, the ledger counts the
-// requested bytes, current and peak. When the program frees memory, the ledger subtracts the bytes
-// at once, even if a device frees the memory later. The counts depend neither on the allocator nor
-// on the device's timing, so the counts of a training step can be compared, to the byte, with the
-// planner's prediction (optim/plan/plan.h).
+// requested bytes, current and peak. When the program frees memory, the ledger immediately
+// subtracts the bytes, even if a device frees the memory later. The counts depend neither on the
+// allocator nor on the device's timing, so the counts of a training step can be compared, to the
+// byte, with the planner's prediction (optim/plan/plan.h).
 //
 // On the CPU, memory comes from heaps (core/heap.h). A heap keeps freed memory for later blocks,
 // because the first touch of fresh pages costs more than most kernels (docs/memory.md). A heap

@@ -107,9 +107,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
 
 Tensor gelu(const Tensor& x);  // tanh approximation
 
-/// (..., C) -> (..., C), normalised over the last dimension. On CUDA, equal elements far from zero
-/// can become up to about 0.1 instead of 0 (before weight and bias), for instance 1,000 elements of
-/// 1000.1. Their mean is inexact there, and the CPU corrects it.
+/// (..., C) -> (..., C), normalised over the last dimension. On CUDA, a row of equal elements far
+/// from zero, such as 1,000 elements of 1000.1, can become up to about 0.1 instead of 0 (before
+/// weight and bias), because its mean is inexact. The CPU kernels correct the mean of such rows.
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon = 1e-5f);
 
 /// (..., C) -> (..., C): x / sqrt(mean(x^2) + epsilon) * weight, with the mean over the last

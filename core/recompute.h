@@ -9,7 +9,8 @@
 //
 // Losses and gradients have the same bits as without checkpointing, and a parameter's gradient is
 // complete at the same point of backward. Between forward and backward a segment keeps only its
-// inputs in memory. During backward, the activations of one segment at a time are in memory.
+// inputs in memory. During backward, the activations of one segment at a time are in memory, with
+// those of the segments that contain it.
 #pragma once
 
 #include <functional>
@@ -28,8 +29,9 @@ using Segment = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 /// Returns segment(inputs), differentiable in the inputs and in the parameters that the segment
 /// uses. If the segment returns an input, a parameter or an undefined tensor unchanged, the result
 /// is that tensor itself. Calls may be nested: a segment may call recompute. If recording is off,
-/// only calls the segment. Throws if an operation of the segment reads a tensor that has history
-/// and is not an input. Pass such a tensor as an input, or detach it.
+/// only calls the segment. Throws if an operation of the segment reads a tensor that was made
+/// outside the segment, has history and is not an input. Pass such a tensor as an input, or detach
+/// it.
 std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segment segment);
 
 /// True while this thread's backward runs a segment again. If a segment has an effect besides its

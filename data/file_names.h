@@ -27,8 +27,8 @@ inline std::vector<std::string> idx_names(const std::string& part, const std::st
   return names;
 }
 
-/// True if open_image_data looks for a file of this name, directly in the folder that it opens,
-/// because it may be a file of CIFAR or MNIST.
+/// True if open_image_data looks for a file of this name directly in the folder that it opens. The
+/// files of CIFAR and MNIST have such names.
 inline bool names_image_data(const std::string& name) {
   constexpr std::array<std::string_view, 5> others = {
       "test_batch.bin", "batches.meta.txt", "train.bin", "test.bin", "fine_label_names.txt"};

@@ -10,7 +10,7 @@
 
 namespace tessera::dist {
 
-/// For the first 30 us of a wait, pause() returns at once: in the middle of a transfer, a peer
+/// For the first 30 us of a wait, pause() returns immediately: in the middle of a transfer, a peer
 /// answers within 30 us. After 30 us the peer is probably computing. From then on, pause() sleeps:
 /// 5 us at first, twice as long each time, at most 100 us. Polling with these pauses takes about
 /// 3 % of a core.

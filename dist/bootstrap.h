@@ -31,8 +31,8 @@ struct World {
   int local_size = 1;
   /// Time limit of collectives in seconds; dist::choose_devices sets it. Before that, init has set
   /// it to --comm-timeout of the command line, if there is a launcher. A program that takes the
-  /// limit from elsewhere should set it at once: `run` needs the limit to report bad input of one
-  /// rank before the other ranks time out.
+  /// limit from elsewhere should set it right after init: `run` needs the limit to report bad input
+  /// of one rank before the other ranks time out.
   double comm_timeout_s = default_comm_timeout_s;
   /// Says how the ranks' GPUs or GPU libraries differ; empty if they are equal, or if the ranks
   /// compute on the CPU. If they differ, the same work may give different bits on different ranks.
@@ -79,14 +79,14 @@ void end_failed_body();
 
 /// Set the running step and the last finished step of this rank, counted from 0; -1 stands for
 /// none. The optimizer calls these functions. A run that resumes also sets the last finished step
-/// before it begins. Two kinds of messages name these steps, counted from 1: errors, and the last
-/// message of a rank that is ended by SIGTERM or Ctrl-C.
+/// before its first step. Two kinds of messages name these steps, counted from 1: errors, and the
+/// last message of a rank that is ended by SIGTERM or Ctrl-C.
 void set_running_step(int64_t step);
 void set_finished_step(int64_t step);
 
 /// Prints the last finished training step, at most once, if a training step has begun or finished.
-/// The handlers that init sets call this function, because another rank has died (SIGTERM) or the
-/// user ends the job (SIGTERM or SIGINT). If a program replaces the handler of SIGTERM after init,
+/// The handlers that init sets call this function when another rank has died (SIGTERM) or the user
+/// ends the job (SIGTERM or SIGINT). If a program replaces the handler of SIGTERM after init,
 /// its own handler must call this function. The function makes only async-signal-safe calls.
 void say_last_words();
 

@@ -122,8 +122,8 @@ class Communicator {
   /// Returns a new communicator of the ranks that give an equal `color`, in ascending order of
   /// `key` and then of rank; nullptr for a negative color. The new communicator has its own
   /// staging, traffic ledger and, over MPI, thread. So calls of two groups may be in flight at
-  /// once. `group` names the new communicator in errors and traces. split() is collective over this
-  /// communicator and returns when all ranks have called split().
+  /// the same time. `group` names the new communicator in errors and traces. split() is collective
+  /// over this communicator and returns when all ranks have called split().
   ///
   /// Before the ranks of a group destroy its communicator, they must call barrier(). Over MPI,
   /// Work::wait() for all their calls is enough. Over NCCL, Work::wait() makes only a stream wait.
@@ -222,7 +222,7 @@ class Communicator {
   /// Bytes of staging memory on device(), shared by all calls (Category::communication).
   virtual int64_t staging_bytes() const = 0;
 
-  /// Bytes of the header that a call sends to each other rank, or to each peer of a transfer.
+  /// Bytes of the header that a call sends to every other rank, or to each peer of a transfer.
   /// Header bytes count as Traffic::headers; in calls with purpose Traffic::other, they count as
   /// Traffic::other.
   virtual int64_t header_bytes() const { return 0; }
@@ -272,8 +272,8 @@ struct NcclOptions {
   /// The job ends if one call has been the oldest unfinished call for longer than this time. The
   /// time limit for connecting the ranks is the same, but at least 10 s.
   double timeout_s = default_comm_timeout_s;
-  /// A rank's staging memory has one chunk for each rank of the communicator. This is the size of a
-  /// chunk in bytes, a multiple of 256 * 8; 0: a default that depends on the number of ranks.
+  /// Size of a chunk of staging memory in bytes, a multiple of 256 * 8; 0: a default that depends
+  /// on the number of ranks. Each rank's staging has one chunk for each rank of the communicator.
   int64_t chunk_bytes = 0;
   // Bounds on the number of thread blocks (CTAs) of an NCCL kernel. The blocks take SMs from
   // compute kernels.
@@ -286,8 +286,8 @@ struct NcclOptions {
 /// Collective. Throws in a build without CUDA.
 ///  - Every call but all_gather_host is launched on the communicator's stream, which has high
 ///    priority.
-///  - `receive` and the body of run() are called on the caller's thread at once. Their launches go
-///    to the communicator's stream.
+///  - `receive` and the body of run() are called on the caller's thread, before the call returns.
+///    Their launches go to the communicator's stream.
 ///  - Work::wait() makes the caller's current stream wait, not the host. To read a result on the
 ///    host, synchronise, as Tensor::to() does.
 ///  - Only one thread at a time may make calls.
@@ -300,7 +300,8 @@ int64_t nccl_library_version();
 /// The staging_bytes() of nccl_communicator in a job of `ranks` ranks.
 int64_t nccl_staging_bytes(int64_t ranks, const NcclOptions& options = {});
 
-/// Returns every rank's text on rank 0, in rank order, and nothing on other ranks. Collective.
+/// On rank 0, returns the texts of all ranks, in rank order; on other ranks, returns nothing.
+/// Collective.
 std::vector<std::string> gather_text(Communicator& communicator, const std::string& text);
 
 /// Bytes of host memory that gather_text and broadcast_text take while they run, besides the texts

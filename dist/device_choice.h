@@ -24,7 +24,7 @@ struct DeviceOptions {
 void check_device_options(const DeviceOptions& options);
 
 /// In a job on GPUs, a rank takes the GPU whose index is its local rank, modulo the number of GPUs
-/// that the rank sees. So ranks share GPUs if all ranks of a host see the same GPUs, and there are
+/// that the rank sees. So ranks share GPUs if all ranks of a host see the same GPUs and there are
 /// fewer GPUs than ranks. Sharing works over MPI but not over NCCL. Ranks compare the UUIDs of
 /// their GPUs to find out whether they share any.
 /// Sets the default device, and replaces the world's communicator unless the job computes on CPUs.

@@ -26,17 +26,17 @@ struct CapturedPoint {
 /// True if the stream is captured, so that calls on it are recorded for a graph.
 bool captured(cudaStream_t stream);
 
-/// Work that runs in the order of its enqueue(), even on different streams, such as the calls of an
-/// NCCL communicator. Captured work instead runs in the order of its graph's launches. Not to be
-/// used on two threads at once.
+/// Work that runs in the order in which enqueue() receives it, even on different streams, such as
+/// the calls of an NCCL communicator. Captured work instead runs in the order of its graph's
+/// launches. Two threads must not use a sequence at the same time.
 struct Sequence {
   SharedPoint latest;  // the point behind the latest deferred work; null if there was none
 };
 using Sequences = std::set<std::shared_ptr<Sequence>>;
 
-/// If the stream is captured, records `work` as the graph's next node. Otherwise queues `work` if
-/// streams are deferred, and runs it at once if they are not. `sequences` are those that `work`
-/// belongs to.
+/// If the stream is captured, records `work` as the graph's next node. Otherwise, if streams are
+/// deferred, queues `work`. In all other cases runs `work` immediately. `work` belongs to all of
+/// `sequences`.
 cudaError_t enqueue(cudaStream_t stream, Work work, Kind kind = Kind::device,
                     const Sequences& sequences = {});
 

@@ -35,7 +35,8 @@ enum class Kind {
   host_and_ranks,  // host work that waits for other ranks; other streams run meanwhile
 };
 
-/// Runs work at once. Device memory is accessible meanwhile if the work is of kind device or ranks.
+/// Runs work immediately. If the work is of kind device or ranks, device memory is accessible
+/// meanwhile.
 cudaError_t run_now(Kind kind, const Work& work);
 
 /// A point in a stream's work.
@@ -53,9 +54,9 @@ SharedPoint point_behind(cudaStream_t stream);
 /// Makes later work of the stream wait for the point.
 cudaError_t defer_behind(cudaStream_t stream, const SharedPoint& point);
 
-/// True if the work before a point, or all work of a stream, is done, or if deferred work has
-/// failed. Otherwise the emulator runs some of this work in the background, as a GPU would between
-/// two queries. If the point was passed, `when` receives the time at which it was passed.
+/// True if the work before the point (passed) or all work of the stream (is_idle) is done, or if
+/// deferred work has failed. Otherwise the emulator runs some of this work in the background, as a
+/// GPU would between two queries. If the point was passed, `when` receives the time of passing.
 bool passed(const SharedPoint& point, std::chrono::steady_clock::time_point* when = nullptr);
 bool is_idle(cudaStream_t stream);
 

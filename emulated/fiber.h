@@ -19,8 +19,8 @@ struct StackRange {
 
 /// The stacks, side by side, of fibers that switch to each other. The address sanitizer treats all
 /// of them as one stack: it is told of a switch only when an OS thread leaves or enters its own
-/// stack. Telling it of every switch would take a sixth of the time of the tests. Treating them as
-/// one stack has two consequences:
+/// stack. Telling it of every switch would take a sixth of the time of the tests. Treating the
+/// stacks as one has two consequences:
 ///   - A throw makes the sanitizer forget what it knows of the frames on the other stacks. So an
 ///     exception in a kernel must end the launch: no other thread of the block may go on.
 ///   - The leak sanitizer cannot scan the stacks of a kernel that still runs when the process ends.

@@ -178,8 +178,8 @@ cudaError_t cudaMallocHost(T** pointer, size_t bytes) {
   return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes);
 }
 
-// Streams and events. Unless streams are deferred, nothing is ever pending, and waits return at
-// once.
+// Streams and events. Unless streams are deferred, nothing is ever pending, and waits return
+// immediately.
 
 inline constexpr unsigned cudaStreamDefault = 0;
 inline constexpr unsigned cudaStreamNonBlocking = 1;

@@ -8,8 +8,7 @@
 //   tape.backward();
 //   tape.peak();
 //
-// The tape shares no code with the run: it has its own implementation of core/autograd.h's memory
-// rules.
+// The tape does not use core/autograd.h, but implements that file's memory rules itself.
 #pragma once
 
 #include <algorithm>

@@ -36,9 +36,9 @@ class Conv2d : public Module {
 ///  - The forward of a micro-batch uses each norm exactly once, in training mode. Otherwise
 ///    backward throws.
 ///  - A norm with frozen weight and bias (Parameter::set_trainable) may instead be in evaluation
-///    mode during a whole training step. Its running statistics then stay the same, and it may be
-///    used any number of times. Fine-tuning can keep the statistics of an earlier training in this
-///    way.
+///    mode during a whole training step. The norm may then be used any number of times, and its
+///    running statistics do not change. Fine-tuning can keep the statistics of an earlier training
+///    in this way.
 ///  - With ZeroOptions::graph, do not change the mode of a frozen norm after the first step. The
 ///    captured CUDA graphs would repeat the mode of the first step, without an error.
 class BatchNorm2d : public Module {

@@ -13,7 +13,7 @@
 //   };
 //
 // Modules do not know about other processes. An optimizer that distributes training attaches hooks
-// to their parameters from outside.
+// to a module's parameters from outside.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
-// A Parameter has a shape, a dtype and an initialiser, but at first no memory. An optimizer or, for
-// inference, `materialize` or `load_weights` allocates the memory. So a model can be larger than
-// the memory of one process.
+// A Parameter has a shape, a dtype and an initialiser, but at first no memory. An optimizer can
+// allocate a part of the parameters in each process, so a model can be larger than the memory of
+// one process. Without an optimizer, `materialize` or `load_weights` allocates the memory.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The running mean and variance that a batch norm collects in training and uses in evaluation. As
-// for a Parameter, an optimizer or `materialize` allocates their memory.
+// for a Parameter, an optimizer, `materialize` or `load_weights` allocates their memory.
 //
 // The optimizer sets the hook `observed`, and collects the statistics of each micro-batch. At the
 // end of a training step, the optimizer updates the running statistics with the collected ones, in
@@ -25,7 +25,7 @@ struct RunningStatistics {
 
   /// In training, receives the mean and the unbiased variance, f32 (C), of each micro-batch or, if
   /// `parts` describes several parts, of the whole batch. Without this hook, observe() updates the
-  /// running statistics at once.
+  /// running statistics immediately.
   std::function<void(const Tensor& mean, const Tensor& variance)> observed;
   /// Returns true if the norm is in evaluation mode and its parameters are frozen. The norm then
   /// uses the running statistics and does not change them, even if other parts of the model are

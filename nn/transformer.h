@@ -15,7 +15,7 @@ struct TransformerOptions {
   float epsilon = 1e-5f;
   float deviation = 0.02f;           // standard deviation of the initial weights of c_attn and c_fc
   float residual_deviation = 0.02f;  // standard deviation for c_proj, which adds to the residual
-  uint64_t index = 0;   // index of the block in the model; determines the `layer` of its Dropouts
+  uint64_t index = 0;  // index of the block in the model; gives `layer` of the block's Dropouts
 };
 
 class CausalSelfAttention : public Module {
@@ -53,8 +53,8 @@ ops::ResidualNorm normalize(LayerNorm& norm, const ResidualStream& stream);
 class TransformerBlock : public Module {
  public:
   explicit TransformerBlock(const TransformerOptions& options);
-  /// Frees the stream's tensors as soon as the block no longer reads them, unless the caller keeps
-  /// them.
+  /// Frees the stream's tensors as soon as the block no longer reads them, unless the caller or
+  /// backward keeps them.
   ResidualStream forward(ResidualStream stream);
   /// Runs the block as a stand-alone layer: (B, T, C) -> (B, T, C).
   Tensor forward(const Tensor& x) override;

@@ -27,9 +27,10 @@ struct RunFiles {
 };
 /// Begins a run; must be called before the run allocates memory. Rank 0 checks that the files can
 /// be written, and opens the log only after all ranks have called begin_run without an error. Then
-/// all ranks start the trace, if any, and reset the measured memory peaks and traffic. Throws
-/// InputError if a file cannot be written, or if two files have the same path. `report` and `trace`
-/// must be given on all ranks or on none. Collective.
+/// all ranks start the trace, if any, and reset the measured memory peaks and traffic. If a file
+/// cannot be written, throws InputError, or Error if the reason is the machine (fail_to_open). Also
+/// throws InputError if two files have the same path. `report` and `trace` must be given on all
+/// ranks or on none. Collective.
 std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& world);
 
 /// Writes files.report and files.csv on rank 0. Must be called at the end of a run, even if a
@@ -37,10 +38,9 @@ std::unique_ptr<RunLog> begin_run(const RunFiles& files, const dist::World& worl
 /// log is kept in any case.
 void write_reports(const RunFiles& files, const dist::World& world);
 
-/// The following functions collect the failures at the end of a run, so that an output that cannot
-/// be written does not prevent the next ones. `failure` is the first failure so far, or an empty
-/// text.
-///
+// The functions below collect the failures at the end of a run, so that an output that cannot be
+// written does not prevent the next ones. `failure` is the first failure so far, or an empty text.
+
 /// Returns `failure`, or `later` if `failure` is empty. If both have a text, logs `later` as a
 /// warning, because the error that ends the job contains only the first failure.
 std::string first_failure(const std::string& failure, const std::string& later);
@@ -48,9 +48,9 @@ std::string first_failure(const std::string& failure, const std::string& later);
 /// first_failure(failure, the error's text). But a StalledError is thrown to the caller.
 void attempt(std::string& failure, const std::function<void()>& write);
 /// Like attempt, but for an output that every rank makes. If `write` throws on some ranks, all
-/// ranks get the text of the error on the lowest of these ranks, with its number unless it is rank
-/// 0. Otherwise a failed rank other than 0 would wait in throw_failure, until the time limit, for
-/// ranks that do not know of the failure. Collective.
+/// ranks get the error's text from the lowest of these ranks, with the rank's number if this is not
+/// 0. If only the failed ranks knew of the failure, a failed rank other than 0 would wait for the
+/// other ranks in throw_failure until the time limit. Collective.
 void attempt_together(std::string& failure, const dist::World& world,
                       const std::function<void()>& write);
 /// Writes files.trace, if it has a path. Returns `failure`, or the reason if `failure` is empty and

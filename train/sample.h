@@ -46,8 +46,8 @@ void sample(models::Gpt& model, std::vector<int32_t> prompt, const SampleOptions
 int32_t default_prompt(const models::GptConfig& config, bool bytes);
 
 /// Returns the text of a new token. If `bytes` is true, the text is the byte with the token's
-/// number, or "?" for numbers from 256 on. If it is false, the text is the token's number and a
-/// space.
+/// number, or "?" for numbers from 256 on. If `bytes` is false, the text is the token's number and
+/// a space.
 std::string token_text(int32_t token, bool bytes);
 
 }  // namespace tessera::train

@@ -25,13 +25,14 @@ struct BestEvaluation {
   int64_t step = 0;  // steps finished at the evaluation
   double value = 0;
   double tie = 0;
-  /// WeightSaveOptions::evaluated. Also empty in checkpoints of earlier versions, which did not
+  /// WeightSaveOptions::evaluated. Empty if the checkpoint is of an earlier version, which did not
   /// record this text.
   std::string evaluated = {};
-  /// The digest_of_file of the saved weights, which covers only 64 blocks of a large file. When the
-  /// weights are saved, only rank 0 sets it, and its checkpoint records it. nullopt on other ranks
-  /// until the checkpoint is read. Also nullopt if the weights are not in one file, and in
-  /// checkpoints of earlier versions: a resume then does not compare the weights.
+  /// The digest_of_file of the saved weights, which covers only 64 blocks of a large file. Rank 0
+  /// computes the digest after a save, and records the digest in checkpoints. Other ranks have
+  /// nullopt until they read a checkpoint. All ranks have nullopt if the weights are not in one
+  /// file, or if an earlier version wrote the checkpoint: a resume then does not compare the
+  /// weights.
   std::optional<FileDigest> file = std::nullopt;
 
   bool operator==(const BestEvaluation&) const = default;

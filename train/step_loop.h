@@ -40,9 +40,9 @@ struct StepWork {
   /// operation where a loss became non-finite. The step is then over, and gradients are off: calls
   /// that need a running micro-batch, such as ZeroOptimizer::prefetch, throw, and end the search.
   std::function<Tensor(const MicroBatch&)> forward = nullptr;
-  /// If set, steps call `load` and `loss` instead of `forward`. Set both or neither. `load` puts a
-  /// micro-batch's data where `loss` reads them. CUDA graphs require this separation. The
-  /// separation also allows data to be read ahead.
+  /// Set both `load` and `loss`, or neither. If they are set, steps call them instead of `forward`,
+  /// which must be set in any case. `load` puts a micro-batch's data where `loss` reads the data.
+  /// CUDA graphs require this separation. The separation also allows data to be read ahead.
   std::function<void(const MicroBatch&)> load = nullptr;
   std::function<Tensor()> loss = nullptr;
   /// The result of an evaluation: a line of the log, and a text for the terminal.
@@ -116,8 +116,8 @@ class StepLoop {
   const StepCount& count() const { return count_; }
   /// Returns the number of updates since step 0: finished steps without the skipped ones.
   int64_t updates() const { return options_.first_step + count_.steps - skipped(); }
-  /// Returns an error message if a save of weights has failed and no later save has made up for it
-  /// (WeightSaves::failure), else an empty text. The same on every rank.
+  /// Returns WeightSaves::failure: a message about weights that are not saved or are lost, or an
+  /// empty text. All ranks get the same text.
   std::string failed_save() const { return saves_ ? saves_->failure() : ""; }
   /// True if a signal has ended the run before its last step.
   bool stopped() const { return stopped_; }
@@ -180,8 +180,8 @@ class StepLoop {
 /// first calls `save`, if it is given. `save` must save the weights. It returns an empty text, or
 /// on every rank the reason why the weights were not saved.
 ///
-/// After the following failures, the other files are still written. Then rank 0 throws the first of
-/// the errors, which ends the job:
+/// The following failures end the job, but only after the remaining files are written. Rank 0 then
+/// throws the first failure as an error:
 ///  - an output or the last checkpoint cannot be written;
 ///  - a save of weights during the run has failed (StepLoop::failed_save);
 ///  - the last evaluation is not finite.

@@ -33,9 +33,9 @@ std::vector<cuda::TunedProduct> parse_tuned(const std::string& path, const std::
 void use_tuned_file(const std::string& path, dist::World& world);
 
 /// Makes every rank use the algorithms of the table that rank 0 passes as `text`, and returns an
-/// empty text. If a rank cannot use the table, changes nothing on any rank, and returns the reason,
-/// the same text on every rank, which begins with `where`. The `text` of other ranks is ignored.
-/// Must be called after the devices are chosen, on CUDA. Collective.
+/// empty text. If a rank cannot use the table, changes nothing on any rank, and returns the reason.
+/// The reason begins with `where`, and is the same text on every rank. Only rank 0's `text` is
+/// used. Must be called after the devices are chosen, on CUDA. Collective.
 std::string try_tuned_text(const std::string& where, const std::string& text, dist::World& world);
 /// Calls try_tuned_text, and throws the reason as an InputError. Collective.
 void use_tuned_text(const std::string& where, const std::string& text, dist::World& world);

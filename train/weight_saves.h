@@ -7,8 +7,9 @@
 //
 // Each save has a separate folder, because a model may have other files beside its weights. If a
 // save fails, the run continues, with a warning to the user and a line in the log. If no later save
-// of the same kind succeeds, the run ends with an error after its last step. The same holds if a
-// resumed run finds that the best weights were replaced by others.
+// of the same kind succeeds, the run ends with an error after its last step. A resumed run also
+// ends with an error if the best weights were replaced by other weights before the resume, and no
+// later evaluation is better.
 #pragma once
 
 #include <cstdint>

@@ -49,16 +49,16 @@ struct WeightsSink {
   std::function<void()> commit;  // completes the file; without this call the file is discarded
 };
 
-/// Opens the file that save_weights writes. The model must outlive the sink. Throws InputError if
-/// `path` cannot be written.
+/// Opens the file that save_weights writes. The model must outlive the sink. If `path` cannot be
+/// written, throws InputError, or Error if the reason is the machine (fail_to_open).
 WeightsSink open_weights(const std::string& path, const nn::Module& model,
                          const SaveOptions& options = {});
 
 /// On rank 0, writes every parameter to the sink that `open` returns for a path. If opening or
 /// writing fails, for instance on a full disk, tries to write a file of the same name elsewhere:
 /// first in a new folder in the working directory, then in a new folder in the directory for
-/// temporary files. Rank 0 then throws an Error that names the place, or says that the weights are
-/// lost. Collective.
+/// temporary files. Even if this succeeds, rank 0 throws an Error. The Error names the place of the
+/// weights, or says that they are lost. Collective.
 void save_parameters(const std::string& path, optim::ZeroOptimizer& optimizer,
                      const dist::World& world,
                      const std::function<WeightsSink(const std::string&)>& open);

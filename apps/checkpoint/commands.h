@@ -24,7 +24,7 @@ std::unique_ptr<train::CheckpointReader> open_whole_checkpoint(const std::string
 int64_t total_bytes(const train::Manifest& manifest);
 
 /// Formats a name or a setting's value for printing. Plain ASCII of at most 100 bytes with nothing
-/// to escape is unchanged. Other text is put in quotes, escaped, and cut after 100 bytes.
+/// to escape is unchanged. Other text is cut after 100 bytes, escaped, and put in quotes.
 std::string plain(const std::string& text);
 
 /// Lists the checkpoints of a folder, or shows one. Throws Error, after it has printed the list, if

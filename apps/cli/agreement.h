@@ -16,10 +16,11 @@ namespace tessera::apps {
 void check_command_lines(dist::World& world, const std::string& program,
                          const dist::Settings& flags, const dist::DeviceOptions& devices);
 
-/// Compares `data` over ranks, and the weights of --init unless the run resumes from a checkpoint;
-/// if the ranks compute on CPUs, also the thread count and oneDNN's version, instruction set and
-/// math mode. Call it after set_thread_count. Does nothing in a job of one rank. Throws InputError
-/// if ranks differ, or if the file of --init is compared and cannot be opened. Collective.
+/// Compares `data` over ranks. Unless the run resumes from a checkpoint, also compares the weights
+/// of --init. If the ranks compute on CPUs, also compares the thread count and oneDNN's version,
+/// instruction set and math mode. Call it after set_thread_count. Does nothing in a job of one
+/// rank. Throws InputError if ranks differ, or if the file of --init is compared and cannot be
+/// opened. Collective.
 void check_inputs(const dist::World& world, const RunOptions& options, const Resumed& resumed,
                   const dist::Settings& data);
 

@@ -18,9 +18,9 @@ void imply_log(RunOptions& options);
 ///     if there is no report, the table (--csv). Names are compared without their folders.
 ///   - The run resumes from a checkpoint, but the file is not a log of the checkpoint's program and
 ///     model. If the checkpoint was imported, the program is not compared.
-///   - The run resumes from a checkpoint that was not imported, but the log is of another run. Such
-///     a log has another seed in the last steps before the checkpoint, or another digest of the
-///     checkpoint. If the log has no seed or no digest, this value is not compared.
+///   - The run resumes from a checkpoint that was not imported, but the log is of another run: the
+///     log's seed in the last steps before the checkpoint, or its digest for the checkpoint's step,
+///     is not that of the checkpoint. A seed or digest that the log lacks is not compared.
 void check_log_file(const RunOptions& options, const Resumed& resumed);
 
 }  // namespace tessera::apps

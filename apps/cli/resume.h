@@ -68,7 +68,8 @@ class Resumed {
   /// Throws InputError in these cases, and as find_checkpoint and open_checkpoint do:
   ///
   ///   - The folder to claim is not the same for all ranks, or cannot be claimed.
-  ///   - Ranks find different checkpoints, for instance in folders that are not shared.
+  ///   - Ranks have different values of --resume (any two folders count as equal), or find
+  ///     different checkpoints, for instance in folders that are not shared.
   ///   - --eval-only is given with --resume latest, and there is no checkpoint.
   ///   - Without --eval-only, the folder of --checkpoint has a file, or a folder of other files,
   ///     with the name of a later step's checkpoint (train::check_names_are_free).
@@ -107,7 +108,8 @@ class Resumed {
   ///
   /// With --eval-only, compares only the settings that the checkpoint's tensors depend on. For an
   /// imported checkpoint, compares only the settings that the import recorded, and the epsilon of
-  /// a GPT's norms. An import that recorded no epsilon has the default epsilon.
+  /// a GPT's norms. An import that recorded no epsilon has the default epsilon. The few settings
+  /// that checkpoints of earlier versions may lack are compared only if the checkpoint has them.
   void check(const std::string& program, const dist::Settings& run) const;
   /// Throws InputError if the log at `path` belongs to another model than the checkpoint. `header`
   /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.

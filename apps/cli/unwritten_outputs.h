@@ -19,7 +19,7 @@ std::vector<std::string> output_flags(const RunOptions& options);
 
 /// Warns that --plan writes nothing for the given flags that ask for output files, including
 /// --checkpoint. If --offload is given but the run would compute on a CPU, also prints that
-/// --offload has no effect. The run itself would print the same.
+/// --offload has no effect, as the run itself would.
 void warn_of_plan(const RunOptions& options);
 
 /// The part of a training command that is left to do.
@@ -29,7 +29,7 @@ enum class Left {
   nothing,
 };
 
-/// Returns what the run has to do. With --eval-only, does nothing else. Otherwise, if the
+/// Returns what the run has to do. With --eval-only, that is always Left::steps. Otherwise, if the
 /// checkpoint already has all steps, stops handling the signals that ask for checkpoints, and warns
 /// of given flags whose output will not be written:
 ///

@@ -21,7 +21,7 @@ void at_most(const char* flag, int64_t value, int64_t maximum);
 /// may be infinity.
 void positive(const char* flag, float value);
 void within(const char* flag, float value, float minimum, float below);
-/// Returns the flags whose second member is true, in their order.
+/// Returns the flags that are paired with true, in the given order.
 std::vector<std::string> given_flags(std::initializer_list<std::pair<const char*, bool>> flags);
 
 /// Flushes standard output. Throws Error if printed text was lost, for instance on a full disk.

@@ -23,8 +23,8 @@ std::vector<Host> parse_hosts(const std::string& text);
 std::string hosts_text(const std::vector<Host>& hosts);
 int64_t slots_of(const std::vector<Host>& hosts);
 
-/// Returns the index in `hosts` of the host that `rank` runs on. `name` is the name that this host
-/// reports for itself. `hosts` may lack the name, for instance if `hosts` lists addresses. The
+/// Returns the index in `hosts` of the host that `rank` runs on. `name` is the name that the rank's
+/// host reports for itself. `hosts` may lack the name, for instance if `hosts` lists addresses. The
 /// index is then computed from the rank, because mpirun by default fills one host after the other.
 size_t host_of(const std::vector<Host>& hosts, int rank, const std::string& name);
 

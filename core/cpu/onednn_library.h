@@ -82,7 +82,7 @@ inline dnnl::memory::data_type data_type(DType dtype) {
   }
 }
 
-/// Hashes the key of a PrimitiveCache. All members of `Problem` must be 64-bit numbers.
+/// Hashes the key of a PrimitiveCache. `Problem` must consist of 64-bit numbers only.
 template <class Problem>
 struct ProblemHash {
   size_t operator()(const Problem& problem) const {

@@ -14,7 +14,7 @@
 
 namespace tessera::cpu::onednn {
 
-/// Keeps the `most_primitives` primitives that were used last. For one thread only.
+/// Keeps the `most_primitives` primitives that were used last. Each thread needs its own cache.
 template <class Problem, class Primitive>
 class PrimitiveCache {
  public:

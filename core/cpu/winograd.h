@@ -8,7 +8,8 @@
 // for the pixels of x and g for the weight,
 //
 //   forward             y  = A^T [sum over channels of (G g G^T) * (B^T d B)] A
-//   gradient of x       the same with dy as d, and with the weight turned by 180 degrees as g
+//   gradient of x       as the forward, with dy as d, the weight turned by 180 degrees as g, and
+//                       the sum over output channels
 //   gradient of weight  dg = G^T [sum over tiles of (A dy A^T) * (B^T d B)] G
 //
 // where * multiplies two squares of 6 x 6 numbers position by position. For each of the 36
@@ -33,8 +34,8 @@ namespace tessera::cpu::winograd {
 /// The answer is the same on all processors.
 bool suits(const onednn::ConvArgs& args);
 
-/// Computes one pass that suits() accepts, with the calling thread's number of threads. The
-/// workspace has workspace_bytes(args).
+/// Computes one pass that suits() accepts, with the calling thread's number of threads.
+/// memory.workspace must have workspace_bytes(args), not onednn::conv_workspace_bytes(args).
 void convolve(const onednn::ConvArgs& args, const onednn::ConvMemory& memory);
 
 /// Bytes of workspace that convolve needs with the calling thread's number of threads.

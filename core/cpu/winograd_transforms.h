@@ -1,4 +1,4 @@
-// The transforms of Winograd's algorithm F(4 x 4, 3 x 3), for as many channels at once as a
+// The transforms of Winograd's algorithm F(4 x 4, 3 x 3). A call transforms as many channels as a
 // register holds. core/cpu/winograd.h names the matrices.
 #pragma once
 

@@ -39,7 +39,7 @@ Fault* device_fault(const Context& context);
 
 /// If a kernel of the device has reported a fault, clears the fault and throws an Error for it. A
 /// report that a running kernel is still writing is left for a later call. If several threads call
-/// this function at once, one of them throws.
+/// this function at the same time, only one of them throws.
 void throw_fault(Device device);
 
 }  // namespace tessera::cuda

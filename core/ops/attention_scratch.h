@@ -63,7 +63,7 @@ Slice<T> slice_of(T* x, const Layout& layout, const Sizes& s, int64_t sequence, 
   return {x + sequence * layout.tokens * layout.stride + h * s.head, layout.stride};
 }
 
-/// The first elements of q, k and v, or of their gradients.
+/// The addresses of q, k and v, or of their gradients.
 template <class T>
 struct Operands {
   T *q, *k, *v;

@@ -18,9 +18,9 @@ Shape broadcast_shape(const char* name, const Shape& a, const Shape& b);
 /// that are broadcast to the shape. Neighbouring dimensions are merged if the strides of both
 /// tensors allow this.
 ///
-/// The walks that permute.cpp makes for copy_walk differ. The shape is that of the permuted copy,
-/// and its dimensions are not merged. a is the tensor that is copied. There is no b, so b_strides
-/// have no meaning.
+/// The walks that permute.cpp makes for copy_walk are different: they go over the shape of the
+/// permuted copy, and dimensions are not merged. Tensor a is the one that is copied. There is no b,
+/// so b_strides have no meaning.
 struct BroadcastWalk {
   int rank = 0;  // at least 1 in every result of broadcast_walk
   std::array<int64_t, Shape::max_rank> sizes{};

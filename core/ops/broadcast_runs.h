@@ -47,8 +47,9 @@ void parallel_runs(const BroadcastWalk& walk, int64_t cost_per_element, Body&& b
   });
 }
 
-/// Calls body(a_step, b_step) with the strides of the walk's last dimension, each 0 or 1. The
-/// strides are compile-time constants, so that loops over the dimension vectorise.
+/// Calls body(a_step, b_step) with the strides of the walk's last dimension, each 0 or 1, as
+/// compile-time constants, so that loops over the dimension vectorise. The walk must come from
+/// broadcast_walk.
 template <class Body>
 void with_steps(const BroadcastWalk& walk, Body&& body) {
   using Zero = std::integral_constant<int64_t, 0>;

@@ -54,8 +54,8 @@ void add_rows(float* sum, const T* from, int64_t channels, RowCount rows, const 
   }
 }
 
-/// Adds up the rows row_of(0), row_of(1), ... of `from`, in this order and in f32. Calls
-/// write(sum, first, count) with the sums of columns [first, first + count).
+/// Adds up the rows row_of(0), row_of(1), ... of `from`, each times its weight, in this order and
+/// in f32. Calls write(sum, first, count) with the sums of columns [first, first + count).
 template <class T, class RowOf, class Write>
 void sum_rows(const T* from, int64_t channels, RowCount rows, RowOf&& row_of, Write&& write) {
   // Numbers of columns to sum at a time. 64 sums fit into registers, 256 sums into the L1 cache.
@@ -106,7 +106,7 @@ void parallel_segments(const int32_t* start, int64_t count, int64_t cost_per_row
 /// start[v] <= i < start[v + 1], in ascending order.
 struct TokenOrder {
   Tensor start;  // i32 (V + 1)
-  Tensor order;  // i32, one for each position
+  Tensor order;  // i32; one row of dy for each position (see sort_by_token)
 };
 
 /// Sorts rows of dy by token, with a counting sort. A position is an index into the operation's

@@ -1,5 +1,5 @@
 // The layout of the logits of linear_cross_entropy: their dtype, the stride of a row, and the
-// number of rows that are computed at once (a chunk).
+// number of rows that are computed together (a chunk).
 #pragma once
 
 #include <algorithm>

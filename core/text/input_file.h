@@ -27,8 +27,8 @@ class InputFile {
   /// reading fails or the file has become shorter since it was opened.
   void read_at(int64_t position, void* data, size_t bytes) const;
 
-  /// Asks the system to start reading bytes [position, position + bytes), and returns at once. The
-  /// range may extend beyond the end of the file.
+  /// Asks the system to start reading bytes [position, position + bytes), and does not wait for
+  /// them. The range may extend beyond the end of the file.
   void will_read(int64_t position, int64_t bytes) const;
 
  private:
@@ -37,9 +37,9 @@ class InputFile {
   int64_t size_ = 0;
 };
 
-/// Throws an error with this text, because a file cannot be opened or written. `error` is the value
-/// of errno. If the cause is the machine (a full or failing disk, too many open files, too little
-/// memory), throws Error, otherwise InputError.
+/// Throws an error with this text, for a file that cannot be opened or written. `error` is the
+/// value of errno. If the cause is the machine (a full or failing disk, too many open files, too
+/// little memory), throws Error, otherwise InputError.
 [[noreturn]] void fail_to_open(int error, const std::string& text);
 /// Calls fail_to_open with `text`, a colon and the reason that `error` stands for.
 [[noreturn]] void fail_with_reason(int error, const std::string& text);

@@ -1,7 +1,7 @@
 // A file that appears under its name only when it is complete. Until then the file has a temporary
 // name in the same folder, NAME.HOST.PID.tmp. A killed process leaves its temporary file behind.
-// The next OutputFile with the same name on the same host removes this temporary file, if the file
-// system has locks (flock).
+// The next OutputFile with this NAME and HOST removes the temporary file, if the file system has
+// locks (flock).
 //
 //   OutputFile file("run/model.safetensors");
 //   file.write(bytes.data(), bytes.size());

@@ -16,7 +16,7 @@ namespace tessera::data {
 
 class GzipFile {
  public:
-  /// Throws InputError if the file cannot be opened or is not a regular file.
+  /// Throws as InputFile does (core/text/input_file.h).
   explicit GzipFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }

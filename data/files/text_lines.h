@@ -27,8 +27,8 @@ class TextLines {
   static constexpr size_t most_line_bytes = size_t{1} << 16;
 
   enum class Encoding { utf8, unknown };
-  /// Throws InputError if the file cannot be opened or is not a regular file. With Encoding::utf8
-  /// next() refuses lines that are not UTF-8.
+  /// Throws as InputFile does (core/text/input_file.h). With Encoding::utf8, next() refuses lines
+  /// that are not UTF-8.
   explicit TextLines(const std::string& path, Encoding encoding = Encoding::utf8);
 
   /// Sets `line` to the next line and returns true, or returns false at the end of the file. The

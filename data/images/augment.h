@@ -12,7 +12,7 @@
 //                  the image, a part in its middle
 //     evaluation   a box in the middle of the image, resized; the box is 224 / 256 as high and
 //                  wide as the largest box with the input's aspect ratio (see evaluated_share)
-//   In training, images of both kinds are also mirrored at random.
+//   If `flips` is set, training also mirrors images of both kinds at random.
 #pragma once
 
 #include <cstdint>

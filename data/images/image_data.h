@@ -64,8 +64,7 @@ struct ImageData {
 ///  - if the training images are in memory, and a channel has the same value in all of them,
 ///  - if images are drawn, and drawn_training or drawn_validation is below 1,
 ///  - if image_size is below 0 or above most_image_side (core/image_side.h),
-///  - if image_size is not 0 and differs from the images' size. Images of folders may differ,
-///    because they are resized.
+///  - if image_size is neither 0 nor the images' size. Images of folders are resized instead.
 ImageData open_image_data(const ImageDataOptions& options);
 
 }  // namespace tessera::data

@@ -42,8 +42,8 @@ class ImageInput {
   ImageBatch device_;  // the input on a GPU; undefined on the CPU
   ImageBatch batch_;
   ImageQueue queue_;
-  /// One event for each batch that is taken from the queue and not released, oldest first. It marks
-  /// the end of the batch's copy to the GPU. Empty on the CPU.
+  /// One event for each batch that is taken from the queue and not released, oldest first. The
+  /// event marks the end of the batch's copy to the GPU. Empty on the CPU.
   std::deque<cuda::Event> copied_;
 };
 

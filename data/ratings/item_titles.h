@@ -29,7 +29,7 @@ namespace tessera::data {
 ///
 /// Ids and titles may have U+0080 to U+009F. For instance, if a file in Windows-1252 is read as
 /// Latin-1, its quotes and dashes become such characters. A terminal may obey these characters, so
-/// programs print ids and titles with with_escaped_controls.
+/// programs print ids and titles through with_escaped_controls.
 std::map<std::string, std::string> read_item_titles(const std::string& path);
 
 }  // namespace tessera::data

@@ -31,7 +31,7 @@ int64_t drop_duplicates(Ratings& ratings, int64_t users, int64_t items);
 /// determines the permutation.
 uint64_t place_of_rating(uint64_t index, uint64_t count, uint64_t seed);
 
-/// Removes the ratings to validate from `ratings` and returns them; both parts keep their order.
+/// Moves the validation ratings out of `ratings` and returns them; both parts keep their order.
 /// The choice depends only on the ratings, their order, the split and the seed, not on the machine
 /// or its threads. Throws if the split needs times and the ratings have none.
 Ratings hold_out(Ratings& ratings, const RatingSplit& split, uint64_t seed, int64_t users);

@@ -22,7 +22,7 @@ struct Channel {
   std::atomic<int64_t> timeout_ns{0};
 
   /// Returns the i-th peer to send to, 1 <= i < size. Each rank starts with a different peer, so
-  /// that the ranks do not all send to one rank at once.
+  /// that the ranks do not all send to one rank at the same time.
   int next_peer(int i) const { return (rank + i) % size; }
   /// Returns a rank's number in the job. Errors use this number, because launchers and users know
   /// it.

@@ -69,8 +69,8 @@ class MpiTransport {
   /// of staging.
   Tensor staged(const std::byte* data, int64_t bytes, DType dtype) const;
 
-  /// Sends piece r of `input`, which has send_bytes[r] bytes, to rank r. `output` receives a piece
-  /// from each rank, in rank order. The piece from rank r has receive_bytes[r] bytes.
+  /// Sends piece r of `input` to rank r; the piece has send_bytes[r] bytes. `output` receives a
+  /// piece from each rank, in rank order. The piece from rank r has receive_bytes[r] bytes.
   int64_t exchange_v(const std::byte* input, std::span<const int64_t> send_bytes, std::byte* output,
                      std::span<const int64_t> receive_bytes);
   int64_t all_gather_v(std::byte* buffer, std::span<const int64_t> bytes);

@@ -37,9 +37,9 @@ class Pairwise {
   Pairwise(const Pairwise&) = delete;
   Pairwise& operator=(const Pairwise&) = delete;
 
-  /// Exchanges headers with these peers, or with all peers. Only the first round of a call
-  /// exchanges headers. After the exchange, functions that wait throw if one of the peers makes a
-  /// different call.
+  /// Adds an exchange of headers with these peers, or with all peers; start() begins it. Only the
+  /// first round of a call exchanges headers. If one of the peers makes a different call, functions
+  /// that wait throw.
   void exchange_headers(std::span<const int> peers);
   void exchange_headers();
 

@@ -31,8 +31,8 @@ class Communicator {
 
   /// Makes the communicator unusable after a failed call. Tells the other ranks that this rank will
   /// make no more calls. Without this message, calls of the other ranks would fail only at the time
-  /// limit. If a call is in flight, the message is sent at its end. Only the first failure counts.
-  /// May be called from any thread.
+  /// limit. If a call is in flight, the message is sent when that call ends. Only the first failure
+  /// counts. May be called from any thread.
   void fail(ncclResult_t failure);
   /// Throws if an earlier call has failed.
   void check_usable() const;

@@ -1,4 +1,4 @@
-// The registrations of memory from ncclMemAlloc with communicators.
+// Records which memory from ncclMemAlloc is registered with which communicator.
 #pragma once
 
 #include <nccl.h>

@@ -36,8 +36,8 @@ struct Operation {
 
 /// Describes the operation: "ncclBroadcast of 5 ncclFloat32 from rank 1".
 std::string text(const Operation& operation);
-/// Lists the operations that a rank announces to a peer together. Describes the first four, and
-/// gives only the number of the others.
+/// Lists the operations of one announcement. Describes the first four operations, and gives only
+/// the number of the others.
 std::string text(std::span<const Operation> operations);
 
 /// Bytes of an element; 0 for a type that is not emulated.

@@ -17,7 +17,7 @@
 namespace emulated::nccl {
 
 /// This rank's place in a group of ranks. `comm` is MPI_COMM_NULL if the rank is alone and does
-/// not use MPI, or if split() has put it into no group.
+/// not use MPI, or if split() has put the rank into no group.
 struct PeersOfGroup {
   MPI_Comm comm = MPI_COMM_NULL;
   int rank = 0;

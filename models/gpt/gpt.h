@@ -34,7 +34,7 @@ struct GptConfig {
   /// If true, backward recomputes each block's activations (core/recompute.h). Backward then calls
   /// the model's blocks again, so the model must exist until backward ends.
   bool recompute = false;
-  /// The number of rows of logits that the loss computes at once (chunk_rows of
+  /// The number of rows of logits that the loss computes at a time (chunk_rows of
   /// ops::linear_cross_entropy). 0 chooses a number that suits the device (ops::logits_chunk_rows).
   int64_t loss_chunk_rows = 0;
 

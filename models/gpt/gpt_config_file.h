@@ -19,7 +19,7 @@ bool is_gpt_config(const std::string& config_path);
 /// Reads the sizes, the norms' epsilon and initializer_range in a config.json. Throws InputError if
 ///   - the file does not exist or is not a JSON object;
 ///   - a size is absent;
-///   - a size is not a whole number, or epsilon or initializer_range is not a number;
+///   - a size is not a whole number, or epsilon or initializer_range is neither a number nor null;
 ///   - GptConfig::validate refuses a size, epsilon or initializer_range;
 ///   - a setting asks for something that Gpt does not support.
 GptConfig read_gpt_config(const std::string& config_path);

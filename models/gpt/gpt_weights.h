@@ -95,9 +95,9 @@ void check_gpt_config_beside(const std::string& path, const Gpt& model);
 /// Throws InputError if
 ///   - GptWriter could not write a model of this configuration to `path`;
 ///   - GptWriter would replace a config.json that is not a GPT-2's;
-///   - GptWriter would replace a config.json of another configuration, and the folder has a second
-///     file of GPT weights, which could then no longer be read. Files that have only a part of a
-///     GPT's weights count too, and so does each pytorch_model*.bin.
+///   - GptWriter would replace a config.json of another configuration, and the folder has GPT
+///     weights in a file other than `path`, which could then no longer be read. Files that have
+///     only a part of a GPT's weights count too, and so does each pytorch_model*.bin.
 void check_gpt_destination(const std::string& path, const GptConfig& config);
 
 }  // namespace tessera::models

@@ -13,7 +13,7 @@
 namespace tessera::models {
 
 /// A micro-batch's sizes. `n` is the number of its rows, one for each token. `chunk` is the number
-/// of rows of logits that the output head computes at once. `columns` is the number of columns of
+/// of rows of logits that the output head computes at a time. `columns` is the number of columns of
 /// logits that the output head's products compute, padding included. `element`, `row`, `x`,
 /// `logsumexp`, `padded_weight` and `logits` are in bytes. nn/transformer.h explains the letters B,
 /// T, C and H.

@@ -15,9 +15,9 @@ struct StatisticsFold {
   int64_t micro_batches = 1;
   float momentum = 0.1f;
 };
-/// In micro-step s, rank r ran micro-batch m = s * ranks + r, or none if m >= micro_batches. A
-/// micro-batch may also have had no data (ZeroOptimizer::skip). Computes, for each micro-batch m
-/// that had data, in order of m:
+/// In micro-step s, rank r has micro-batch m = s * ranks + r, or none if m >= micro_batches. A
+/// micro-batch may have had no data (ZeroOptimizer::skip). Computes, for each micro-batch m with
+/// data, in order of m:
 ///   running = (1 - momentum) * running + momentum * statistics of m
 /// running is f32 (S), where S is the number of running values. observed is f32 (ranks,
 /// micro_steps, S + 1): for each micro-batch S values, and then 1 if the micro-batch had data, else

@@ -1,9 +1,9 @@
 // Launchers of the update rules. They update contiguous ranges of elements. A range consists of
-// whole blocks of 256 elements; only a buffer's last block may be shorter. On the CPU, each thread
-// also updates whole blocks, because elements that do not fill a SIMD vector may get other bits
-// (core/ops/blocks.h). So the bits of an element do not depend on how the blocks are divided among
-// ranks and threads. Segments and groups are in host memory; scalars are in memory of the context's
-// device.
+// whole blocks of 256 elements; only a buffer's last block may be shorter. On the CPU, a thread's
+// part of a range also consists of whole blocks, because an element that is computed alone may get
+// other bits than in a SIMD vector (core/ops/blocks.h). So the bits of an element do not depend on
+// how the blocks are divided among ranks and threads. Segments and groups are in host memory;
+// scalars are in memory of the context's device.
 #pragma once
 
 #include <cstdint>

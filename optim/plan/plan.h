@@ -23,7 +23,7 @@ struct PlanParts {
   int64_t values = 0;         // stages 0 to 2: all values; stage 3: this rank's shard
   int64_t running = 0;        // running statistics of batch norms
   int64_t looked_up = 0;      // row-sparse tables: rows of the current micro-batch
-  int64_t gathered = 0;       // stage 3: the most parameters gathered at once (gathered_elements)
+  int64_t gathered = 0;       // stage 3: the most that is gathered at any time (gathered_elements)
   // gradients
   int64_t buckets = 0;        // a micro-batch's gradients: gradient_elements()
   int64_t accumulators = 0;   // this rank's shard of the step's gradient sum

@@ -57,9 +57,9 @@ struct PlanInput {
   bool graph = false;
   bool checkpoints = false;         // checkpoints are written
   bool checkpoint_staging = false;  // checkpoints are written from a copy of training state
-  /// Limit on the bytes of the copy for a checkpoint; nullopt: no limit. State in host memory is
-  /// copied only as far as it fits. Some state is always copied, such as all state in GPU memory
-  /// (train/checkpoint/state_copy.h).
+  /// Limit on the bytes of the copy for a checkpoint; nullopt: no limit. Some state, such as all
+  /// state in GPU memory, is copied even beyond the limit (train/checkpoint/state_copy.h). The rest
+  /// of the state is copied only as far as it fits.
   std::optional<int64_t> checkpoint_limit = std::nullopt;
   bool saves = false;               // weights are saved during the run
   bool loss_scaling = false;        // false: loss scaling only if a parameter is f16

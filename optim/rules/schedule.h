@@ -8,7 +8,7 @@
 namespace tessera::optim {
 
 /// Maps a step, counted from 0, to the factor. The factor must be finite and at least 0. If it is
-/// not, the step throws an Error and updates nothing. The optimizer makes one call a step.
+/// not, the step throws an Error and updates nothing. The optimizer calls the schedule once a step.
 using Schedule = std::function<float(int64_t)>;
 
 /// Factor 1 in every step.

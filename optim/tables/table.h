@@ -70,8 +70,8 @@ class Table {
   /// rows[r] and blocks[r] are touched_counts() of rank r.
   void set_counts(std::vector<int64_t> rows, std::vector<int64_t> blocks);
   const std::vector<int64_t>& block_counts() const { return block_counts_; }
-  /// The most blocks that all ranks together may touch in a step with as many micro-batches as the
-  /// current step.
+  /// An upper bound on the number of blocks that all ranks together touch in a step with as many
+  /// micro-batches as the current step.
   int64_t most_blocks() const;
   int64_t all_blocks() const;  // the sum of block_counts()
 

@@ -35,7 +35,7 @@ struct TableInfo {
   /// rank owns, and among all rows.
   int64_t most_touched(int64_t micro_batches) const { return limit(own().size(), micro_batches); }
   int64_t most_touched_of_all(int64_t micro_batches) const { return limit(rows(), micro_batches); }
-  /// The most blocks of 256 elements over which one row may extend.
+  /// An upper bound on the number of blocks of 256 elements over which one row extends.
   int64_t blocks_per_row() const;
   /// For each rank, the number of elements in the rows that it owns, if a row has `columns`
   /// elements.

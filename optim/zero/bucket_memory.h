@@ -20,8 +20,8 @@ class BucketMemory {
   BucketMemory(dist::Communicator& communicator, std::span<const int64_t> elements, DType dtype);
 
   DType dtype() const { return dtype_; }
-  /// Returns a bucket's memory, [elements[bucket]]. On the CPU, the first call after free()
-  /// allocates it, with arbitrary contents. Throws if there is not enough memory.
+  /// Returns a bucket's memory, [elements[bucket]]. If the bucket has none, allocates memory with
+  /// arbitrary contents. Throws if there is not enough memory.
   Tensor take(int bucket);
   /// Returns the memory of a bucket. Throws if the bucket has no memory.
   const Tensor& of(int bucket) const;

@@ -5,7 +5,7 @@
 // written. The reducer sends the bucket when all gradients of this bucket, and of all buckets
 // before it in the order of collectives, are complete. The result of ReductionPolicy::send() has a
 // member `left`: work that is done when the reduction no longer reads the bucket's memory. The
-// reducer passes `left` to GradientPolicy::sent() at once. The GradientPolicy waits for `left`
+// reducer passes `left` to GradientPolicy::sent() immediately. The GradientPolicy waits for `left`
 // before it reuses the bucket's memory.
 #pragma once
 

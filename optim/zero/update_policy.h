@@ -106,8 +106,8 @@ class ReplicatedUpdate : public UpdatePolicy {
   static constexpr int slot_count = 2;
 
   dist::Communicator& communicator_;
-  BucketMemory* gradients_ = nullptr;  // null if the sums have another dtype
-  std::vector<Tensor> slots_;  // for sums of another dtype, each as large as the largest bucket
+  BucketMemory* gradients_ = nullptr;  // null if the sums have another dtype than the gradients
+  std::vector<Tensor> slots_;  // used if gradients_ is null; each as large as the largest bucket
   std::vector<dist::Work> gathered_;
 };
 

@@ -53,11 +53,11 @@ class ZeroEngine {
   /// Replaces forward and backward on a rank without data.
   void skip();
   /// Runs forward and backward of `loss`. With options.graph, runs them as a CUDA graph, except in
-  /// the run's first micro-step and in the first one after each add() (optim/zero/graphs.h).
+  /// the first micro-step after each add() (optim/zero/graphs.h).
   void run_micro_step(const std::function<Tensor()>& loss);
 
-  /// Ends the step, and returns the number of this launch for ready() and result(). Throws if
-  /// StepValues::slots launched steps already wait for a call of result().
+  /// Ends the step, and returns the number of this launch for ready() and result(). Throws if the
+  /// number of launched steps that wait for a call of result() is already StepValues::slots.
   int64_t launch();
   bool ready(int64_t number) const;
   StepReport result(int64_t number);
@@ -156,8 +156,8 @@ class ZeroEngine {
   void check_skip() const;
   void end_micro_step();
   int64_t launch_end();
-  /// Sets schedule_factor_ for the current step. Throws if the schedule throws, or if its factor is
-  /// not finite or is negative. Then closes the step first.
+  /// Sets schedule_factor_ for the current step. Closes the step and throws if the schedule throws,
+  /// or if its factor is not finite or is negative.
   void call_schedule();
   Launched end_step();
   /// Frees gradient memory that is not kept from step to step. Then starts the fetches of table

@@ -79,7 +79,7 @@ void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// replaced. Throws if a file or a folder with other files has the final name (has_other_files).
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
 /// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes the older ones.
-/// `newest` is the step of the checkpoint written last.
+/// `newest` is the step of the checkpoint written last. Ignores checkpoints without a manifest.
 ///
 /// Checkpoints of steps after `newest` are from an earlier run, and the caller did not resume from
 /// them. Removes those that are damaged (is_damaged): if they stayed, each later run would try them

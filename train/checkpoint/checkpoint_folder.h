@@ -33,10 +33,11 @@ class MadeFolders {
 /// Claims a folder of checkpoints for one writer until destruction. Makes the folder if it is
 /// missing, and removes unfinished checkpoints of earlier writers, as remove_partial_checkpoints
 /// does. Throws InputError if another process has claimed the folder, or if the folder cannot be
-/// written; but Error if the reason is the machine (fail_to_open). Under relaunch, first waits up
-/// to 10 s for the other process to give the folder up. On a file system without locks, other
-/// processes are not noticed. If the folder has no checkpoint, for instance because the run was
-/// refused, the destructor removes what this object has made: the lock file, and empty folders.
+/// written; but Error if the reason is the machine (fail_to_open). Under the program `relaunch`,
+/// first waits up to 10 s for the other process to give the folder up. On a file system without
+/// locks, other processes are not noticed. If the folder has no checkpoint, for instance because
+/// the run was refused, the destructor removes what this object has made: the lock file, and empty
+/// folders.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(const std::string& folder);

@@ -19,8 +19,8 @@ bool has_manifest(const std::string& folder);
 /// True if a folder contains a file with the name of a shard, as every whole checkpoint does. False
 /// if the folder cannot be read.
 bool has_shard(const std::string& folder);
-/// True if `folder` is a file, or has files but neither a manifest nor a shard. Such a path is no
-/// damaged checkpoint. False if the folder cannot be read, because it may be a checkpoint.
+/// True if `folder` is a file, or has files but neither a manifest nor a shard. Such a path is not
+/// even a damaged checkpoint. False if the folder cannot be read, because it may be a checkpoint.
 bool has_other_files(const std::string& folder);
 
 /// Returns the steps of a folder's entries that have the name of a checkpoint, newest first. Does
@@ -30,8 +30,8 @@ std::vector<int64_t> steps_of_names(const std::string& folder);
 /// Returns the steps of a folder's checkpoints, also of damaged ones: those of steps_of_names,
 /// except where has_other_files is true.
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
-/// Throws InputError if a path for which has_other_files is true has the name of a checkpoint of a
-/// step after `done`. No checkpoint may replace such a path.
+/// Throws InputError if the folder has an entry with the name of a checkpoint of a step after
+/// `done`, and has_other_files is true for the entry. No checkpoint may replace such an entry.
 void check_names_are_free(const std::string& folder, int64_t done);
 
 }  // namespace tessera::train

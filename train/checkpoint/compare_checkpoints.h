@@ -58,7 +58,7 @@ struct CheckpointDifference {
   }
 };
 
-/// Compares every element, in pieces of 1 MiB. `verified` must be true only if the caller has just
+/// Compares every element, in pieces of 1 MiB. `verified` may be true only if the caller has just
 /// called verify() on both checkpoints. The digests in the manifests then match the bytes, so
 /// tensors with equal digests are not read again. (The digest of a tensor is the sum of its ranges'
 /// digests. This sum does not depend on how the tensor is cut into ranges.)

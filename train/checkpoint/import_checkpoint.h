@@ -39,8 +39,8 @@ struct ImportedCheckpoint {
 /// Throws InputError
 ///  - if an input file cannot be imported; the message names the file, and the tensor if one tensor
 ///    is the reason;
-///  - if the folder has a checkpoint of this step or of a later step, because a run would resume
-///    from that checkpoint;
+///  - if the folder has a checkpoint of the import's step or of a later step, because a run would
+///    resume from that checkpoint;
 ///  - if one of the input files is in the folder;
 ///  - if another process writes checkpoints to the folder.
 ImportedCheckpoint import_checkpoint(const ImportOptions& options);

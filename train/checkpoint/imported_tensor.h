@@ -41,9 +41,9 @@ struct ImportedWeights {
 ///  - a file that train_resnet or train_recommender saved;
 ///  - any file of F32, F16 and BF16 tensors. Its tensors become parameters of the same names,
 ///    except running statistics, which are recognised by their names.
-/// Throws an InputError that names the file if it cannot be imported, and the tensor if one tensor
-/// is the reason. Whether the elements of running means and variances are valid is checked later,
-/// when ImportedTensor::read reads them.
+/// If the file cannot be imported, throws an InputError that names the file, and the tensor if one
+/// tensor is the reason. Whether the elements of running means and variances are valid is checked
+/// later, when ImportedTensor::read reads them.
 ImportedWeights open_imported_weights(const std::string& path);
 
 /// The state that an optimizer keeps for the parameters.

@@ -1,6 +1,6 @@
 // The manifest of a checkpoint: manifest.json in the checkpoint's folder lists the contents
 // (docs/checkpoints.md has the format). The manifest is written last. A folder without a manifest,
-// or with a manifest whose checksum does not match, is therefore not a checkpoint.
+// or with a manifest whose checksum does not match, is therefore not a whole checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ namespace tessera::train {
 /// True if SIGINT (Ctrl-C) has asked a run of this process to save a checkpoint and end. A program
 /// should call this function after each run. If the result is true, the program should start no
 /// other run, and should end itself by SIGINT. A shell script that called the program then ends
-/// too. After the first SIGINT, the next SIGINT ends the process at once.
+/// too. The first SIGINT restores the previous handler; by default, the next one ends the process.
 bool was_interrupted();
 
 /// Handles signals as RunCheckpoints does, from the start of a program until the first
@@ -58,8 +58,8 @@ class EarlySignals {
   EarlySignals(const EarlySignals&) = delete;
   EarlySignals& operator=(const EarlySignals&) = delete;
 
-  /// Restores the previous handlers at once. A program calls this function when it finds that no
-  /// step is left, because no RunCheckpoints will then obey a signal. Does nothing if no signals
+  /// Restores the previous handlers immediately. A program calls this function when it finds that
+  /// no step is left, because no RunCheckpoints will then obey a signal. Does nothing if no signals
   /// are handled.
   static void end();
 

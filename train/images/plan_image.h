@@ -27,8 +27,9 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
                      const JobPlace& place);
 
 /// Makes the GPU's libraries choose algorithms for all sizes of batches that any rank will compute
-/// in steps and in evaluations, also if LoopOptions::eval_every is 0. Rank 0 can then share its
-/// choices with the other ranks (dist::share_convolution_choices).
+/// in steps and in evaluations. Evaluations are included even if LoopOptions::eval_every is 0,
+/// because log_predictions evaluates too. Rank 0 can then share its choices with the other ranks
+/// (dist::share_convolution_choices).
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device);
 
 }  // namespace tessera::train

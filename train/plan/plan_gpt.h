@@ -26,11 +26,11 @@ void add_activations(optim::Plan& plan, const models::GptConfig& config, DType d
                      int64_t sequences, Device device);
 
 /// Returns the work of a micro-batch of whole contexts, forward and backward: the number of
-/// operations, and the element-wise work, given as a number of bytes moved in memory. Operations
-/// are counted as in nanoGPT: 6 per token and parameter, without position embeddings, and 12 L T C
-/// per token for attention (L layers, T context, C width). Causal attention needs only half of
-/// these 12 L T C operations, but runs at about half the speed of other matrix products. The
-/// estimated time is therefore about right.
+/// operations, and the element-wise work, converted to bytes moved in memory. Operations are
+/// counted as in nanoGPT: 6 per token and parameter, without position embeddings, and 12 L T C per
+/// token for attention (L layers, T context, C width). Causal attention needs only half of these
+/// 12 L T C operations, but runs at about half the speed of other matrix products. The estimated
+/// time is therefore about right.
 optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype);
 
 }  // namespace tessera::train

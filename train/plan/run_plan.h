@@ -3,8 +3,8 @@
 //   const optim::Plan plan = train::plan_run(run, model, train::place_of(world));
 //
 // After the run, a report compares the measured with the planned bytes (train/report/run_report.h).
-// Measured and planned bytes are expected to be equal, except for row-sparse tables with prefetch
-// or on GPUs that communicate over MPI (docs/tables.md, "Bytes").
+// Measured and planned bytes are expected to be equal. Row-sparse tables are an exception if they
+// are prefetched, or if GPUs communicate over MPI (docs/tables.md, "Bytes").
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 
 namespace tessera::train {
 
-/// Writes the table of `log` to `path`. Throws InputError if read_log does, if the log has no step,
-/// or if `path` cannot be written.
+/// Writes the table of `log` to `path`. Throws InputError if the log has no step. Also throws as
+/// read_log does, and as OutputFile does if `path` cannot be written.
 void write_csv(const std::string& log, const std::string& path);
 
 }  // namespace tessera::train

@@ -13,8 +13,8 @@ struct ReportedRun {
   std::string name = {};  // empty: the log's file name without its extension
 };
 
-/// Writes the page to `path`. The curves of several runs are drawn into the same charts. Throws
-/// InputError as read_history does, and if `path` cannot be written.
+/// Writes the page to `path`. The curves of several runs are drawn into the same charts. Throws as
+/// read_history does, and as OutputFile does if `path` cannot be written.
 void write_report_page(const std::vector<ReportedRun>& runs, const std::string& path);
 
 /// Returns true if the file is a regular file that begins like a page of write_report_page.

@@ -1,5 +1,5 @@
 // Compares the memory and traffic of a rank with the plan. After a run, planned and measured bytes
-// are expected to be equal.
+// are expected to be equal (for exceptions see train/plan/run_plan.h).
 #pragma once
 
 #include <cstdint>

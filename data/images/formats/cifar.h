@@ -20,8 +20,8 @@ inline constexpr CifarFormat cifar10{.label_bytes = 1, .classes = 10};
 inline constexpr CifarFormat cifar100{.label_bytes = 2, .classes = 100};
 
 /// Reads all records of the files, in order, into memory as (H, W, C). Throws InputError for a file
-/// that cannot be opened, is empty, has more than 4 GiB or ends within a record, and for a label
-/// that is not below `classes`.
+/// that is empty, has more than 4 GiB or ends within a record, and for a label that is not below
+/// `classes`. Otherwise throws as InputFile does (core/text/input_file.h).
 std::shared_ptr<const ImageSet> open_cifar(const std::vector<std::string>& paths,
                                            const CifarFormat& format);
 

@@ -18,8 +18,8 @@ struct IdxImages {
   ImageShape shape;  // one channel
 };
 
-/// Reads images and their labels. Throws InputError
-///  - if a file cannot be opened, is not IDX or does not match its header,
+/// Reads images and their labels. Throws as GzipFile does, and throws InputError
+///  - if a file is not IDX or does not match its header,
 ///  - if an image's height or width is 0 or above 65535,
 ///  - if the two files have different numbers of entries, or no entries,
 ///  - if a label is not below idx_classes.

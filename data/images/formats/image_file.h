@@ -17,8 +17,8 @@ namespace tessera::data {
 inline constexpr int64_t image_pixel_limit = int64_t{64} << 20;
 inline constexpr int64_t image_file_limit_bytes = int64_t{256} << 20;
 
-/// Reads the whole file into `bytes`. Throws InputError if the file cannot be opened, is not a
-/// regular file, is empty or has more than `limit_bytes`. Throws Error if reading fails.
+/// Reads the whole file into `bytes`. Throws InputError if the file is empty or has more than
+/// `limit_bytes`. Otherwise throws as InputFile does (core/text/input_file.h).
 void read_file(const std::string& path, int64_t limit_bytes, std::vector<uint8_t>& bytes);
 
 /// Decodes an image to u8 (H, W, 3) in `pixels`. Throws InputError if `file` is neither JPEG nor

@@ -29,7 +29,8 @@ class BatchStatistics {
     Tensor current;
   };
   /// Checks the statistics and allocates memory, but leaves this object unchanged. Throws if some
-  /// statistics already have an optimizer, or if their momenta differ.
+  /// of the statistics already have an optimizer, or if not all norms, including those of all(),
+  /// have the same momentum.
   Addition prepare(std::vector<nn::NamedStatistics> statistics) const;
   /// Moves all statistics with their values to the new memory, and sets their hooks. With
   /// `synchronized` the norms normalise over the micro-batches of all ranks together.

@@ -40,8 +40,9 @@ class StepValues {
 
   /// The scalars on the device, which kernels write and read.
   StepScalars* scalars();
-  /// Starts a copy of the scalars to the host on the current stream. Overwrites the copies that
-  /// were made for the launches with this number and with `number` - `slots`.
+  /// Starts, on the current stream, a copy of the scalars to the host. `number`: the number of the
+  /// step's launch (ZeroEngine::launch). Overwrites earlier copies for the launches `number` and
+  /// `number` - `slots`.
   FetchedScalars fetch(int64_t number);
   /// Clears StepScalars::skip, so that the device no longer skips the updates of steps that are
   /// launched from now on. On a GPU, steps that were launched earlier still see the flag set.
