@@ -127,7 +127,7 @@ cp -r $one renamed
 expect 'renamed is a checkpoint whose folder was renamed; give --checkpoint another folder' \
   "$train_gpt" "${run[@]}" --checkpoint renamed
 expect 'renamed/manifest.json is in the checkpoint .*/renamed, which would be damaged' \
-  "$train_gpt" "${run[@]}" --csv renamed/manifest.json
+  "$train_gpt" "${run[@]}" --trace renamed/manifest.json
 expect 'renamed is a checkpoint, expected weights; write its weights to a file: checkpoint export' \
   "$train_gpt" "${run[@]}" --init renamed
 ln -s $one link
