@@ -44,7 +44,7 @@ std::vector<CommResult> measure(const CommOptions& options, const dist::World& w
   for (const dist::Collective collective : options.collectives) {
     std::vector<CommResult> results;
     for (const int64_t bytes : sizes) {
-      job.communicator->barrier();  // so that all groups measure the same call at the same time
+      job.communicator->barrier();  // so that all groups start this measurement together
       results.push_back(measurement.measure(collective, bytes));
     }
     if (prints) fmt::print("{}", comm_table(results, options.dtype, world.size));

@@ -86,7 +86,7 @@ class Relaunch {
     say("the command has no --checkpoint, so a restart begins at the first step");
   }
 
-  // Removes the lost ranks from the next job. Returns a text that says why the job ended.
+  // Removes the lost ranks from the next job. Returns a text that says why the judged job ended.
   std::string take_away(const Verdict& verdict) {
     if (verdict.kind == Verdict::Kind::stalled) remember(-1, verdict.finished_steps, 0);
     if (verdict.kind != Verdict::Kind::lost_ranks) return verdict.why;

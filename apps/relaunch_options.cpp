@@ -29,7 +29,7 @@ std::vector<std::string> words(const std::string& text) {
 // for its own. A flag's value is the next word, unless the flag's own word has the value, as in
 // --ranks=4. A word such as -n4 has its value too, but Flags::parse refuses it later.
 void check_program_place(std::span<const char* const> own) {
-  bool is_value = true;  // the first word is the name relaunch
+  bool is_value = true;  // accepts the first word, which is the name of relaunch
   for (const std::string_view word : own) {
     const bool is_flag = word.starts_with("-");
     if (!is_flag && !is_value) {
@@ -81,7 +81,7 @@ std::optional<std::string> resume_in_file(const std::vector<std::string>& comman
     }
   } catch (const InputError&) {
     // This is no error, because a program that is not Tessera's may have config files of another
-    // format. A program of Tessera's itself reports what is wrong with its config file.
+    // format. A program of Tessera's will report what is wrong with its config file.
     return std::nullopt;
   }
   return value;

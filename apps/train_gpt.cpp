@@ -270,7 +270,7 @@ class Run {
   // Throws, before the run begins, if the weights of --save could not be written. Also throws if
   // writing them would replace a config.json that does not describe a GPT-2, or one that other
   // weights in the folder need. Checks the best weights of --save-best in the same way. In their
-  // folder, also refuses a config.json that describes a GPT with other sizes or another epsilon.
+  // folder, also refuses a config.json of a GPT whose sizes or epsilon differ from this model's.
   void check_destinations() const {
     if (world_.rank != 0 || options_.save.empty()) return;
     models::check_gpt_destination(options_.save, model_.config());

@@ -136,7 +136,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   fill_model(model, options);
   const TrainDefaults defaults = defaults_for(options);
   if (options.eval_only) {
-    constexpr int64_t any = std::numeric_limits<int64_t>::max();  // evaluation windows may overlap
+    constexpr int64_t any = std::numeric_limits<int64_t>::max();  // no limit: windows may overlap
     given.batch = evaluation_batch(given.batch, defaults, any);
   }
   fill_run(given, defaults, options);

@@ -145,7 +145,7 @@ class Run {
   }
 
   // Prepares the loop for checkpoints, and collects the settings that checkpoints record. If the
-  // run resumes, checks that the checkpoint belongs to this run, and starts the loop at the
+  // run resumes, checks that the checkpoint belongs to this run, and sets the loop to begin at the
   // checkpoint's step. Returns what is left to do.
   Left go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return Left::steps;
@@ -238,7 +238,8 @@ class Run {
     return failure;
   }
 
-  // Writes --save, if given, after `updates` updates. Returns why it failed, or an empty text.
+  // Writes the weights to --save, if it is given. The run has made `updates` updates. Returns why
+  // writing failed, or an empty text.
   std::string save(int64_t updates) {
     if (options_.save.empty()) return "";
     return train::save_or_rescue(options_.save, *optimizer_, world_, [&](const std::string& path) {

@@ -105,7 +105,7 @@ InputGradients::Sum InputGradients::accumulating_destination(int input) {
   if (leaf.gradient.defined()) return {leaf.gradient, true};
   if (leaf.gradient_buffer) {
     leaf.gradient = leaf.gradient_buffer();
-    if (leaf.look_up) return {leaf.gradient, true};  // gradient_buffer() returns zeros
+    if (leaf.look_up) return {leaf.gradient, true};  // the looked-up rows are zeros
     TESSERA_CHECK(leaf.gradient.shape() == edge.shape,
                   "{}: the gradient buffer of parameter '{}' has shape {}, expected {}", node_.name,
                   leaf.name, leaf.gradient.shape(), edge.shape);

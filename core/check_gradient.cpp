@@ -129,7 +129,7 @@ GradientCheck check_gradient(const Operation& operation, const std::vector<Tenso
     const std::vector<double> actual = found_gradient(leaves[i]);
     std::vector<double> expected;
     // Errors are relative to the input's largest derivative, or to 0.1 if 0.1 is larger. A smaller
-    // divisor would magnify the errors of `expected`, because the forward rounds its results.
+    // divisor would magnify the errors of `expected` that the forward's roundings cause.
     double largest = 0.1;
     for (size_t element = 0; element < actual.size(); ++element) {
       expected.push_back(contraction.derivative(i, element, options.step));

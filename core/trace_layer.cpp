@@ -46,10 +46,10 @@ void LayerSpans::change_to(const Layer* layer) {
   for (size_t i = common; i < path.size(); ++i) open_.push_back({path[i], tick()});
 }
 
-// Returns a time that is at least 2 ns after the last tick. So no two spans begin or end at the
-// same time, even after Perfetto has rounded the trace's microseconds to nanoseconds. Perfetto
-// drops a span that partly overlaps another span. If two times were equal, the rounding could cause
-// such an overlap.
+// Returns a time that is at least 2 ns after the last tick. So no two spans of this object begin or
+// end at the same time, even after Perfetto has rounded the trace's microseconds to nanoseconds.
+// Perfetto drops a span that partly overlaps another span. If two times were equal, the rounding
+// could cause such an overlap.
 int64_t LayerSpans::tick() {
   constexpr int64_t apart_ns = 2;
   return last_ns_ = std::max(now_ns(), last_ns_ + apart_ns);

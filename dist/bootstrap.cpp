@@ -1,7 +1,8 @@
 // Starting and ending a rank. There are two rules:
 //  - MPI_Finalize is called only when the body of every rank has returned. A rank that finalizes
 //    while others wait in a collective would hang the job for ever.
-//  - A rank that fails prints its error and calls MPI_Abort, which ends the other ranks at once.
+//  - A rank that fails prints its error and calls MPI_Abort, which immediately ends the other
+//    ranks.
 #include "dist/bootstrap.h"
 
 #include <signal.h>
@@ -221,7 +222,8 @@ World init(int& argc, char**& argv) {
   const struct sigaction before = handler_of_sigterm();
   World world;
   if (started_by_launcher()) {
-    // The program parses its command line later, and may find a fault in it.
+    // The program parses its command line later. The limit is needed before: the guard uses it now,
+    // and run() needs it to report a fault in the command line.
     const double timeout_s = comm_timeout_in(argc, argv);
     const StartGuard guard(timeout_s);
     world = init_mpi(argc, argv);

@@ -36,8 +36,8 @@ int64_t first_of_list(const std::string& text) {
   return 0;
 }
 
-/// What a rank tells all other ranks about its host. The rank's piece of the all-gather has the
-/// members in this order.
+/// What a rank tells all other ranks about its host and GPU. The rank's piece of the all-gather has
+/// the members in this order.
 struct Found {
   int64_t devices = 0;               // number of GPUs that the rank sees
   int64_t ranks = 0;                 // number of ranks on the same host

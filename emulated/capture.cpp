@@ -130,7 +130,7 @@ bool joined(const Capture& capture) {
   });
 }
 
-/// Queues work behind the earlier work of its sequences.
+/// Queues `work` behind the earlier work of all `sequences`.
 cudaError_t defer_in(const Sequences& sequences, cudaStream_t stream, Kind kind, Work work) {
   for (const auto& sequence : sequences) {
     if (sequence->latest) (void)defer_behind(stream, sequence->latest);  // a failure shows below

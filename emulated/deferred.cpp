@@ -102,7 +102,7 @@ class Device {
   }
 
   /// Waits until the queue's step `number` is done or deferred work has failed. If the queue is
-  /// null, does not wait. Then returns the failure of deferred work, if any.
+  /// null, does not wait. In both cases, returns the failure of deferred work, if any.
   cudaError_t wait_for(const SharedQueue& queue, uint64_t number) {
     std::unique_lock lock(mutex_);
     if (queue == nullptr) return failure_ == cudaSuccess ? cudaSuccess : report(lock);

@@ -28,7 +28,7 @@ std::unique_ptr<Sequential> projection(int64_t in, int64_t out, int64_t stride) 
 //
 // Parameters are registered in the order of use, so the shortcut comes before the norm that adds
 // it. With this order backward completes one gradient bucket after the other, and ZeRO stage 2
-// holds few buckets at once.
+// holds few buckets at a time.
 BasicBlock::BasicBlock(int64_t in, int64_t width, int64_t stride)
     : conv1_(in, width, 3, without_bias(stride, 1)),
       bn1_(width, with_relu),

@@ -59,8 +59,8 @@ TransformerBlock::TransformerBlock(const TransformerOptions& options)
 }
 
 // The variables stream, x, h and attended are moved into the statements that read them last. Their
-// tensors are freed when these statements end, unless backward keeps the tensors. So the tensors
-// take no memory while the MLP runs. The MLP is the part of the block that needs the most memory.
+// tensors are freed when these statements end, unless the caller or backward keeps the tensors. The
+// freed tensors take no memory during the MLP, the part of the block that needs the most memory.
 ResidualStream TransformerBlock::forward(ResidualStream stream) {
   const trace::LayerScope scope(name());
   auto [x, h] = normalize(ln_1_, std::exchange(stream, {}));

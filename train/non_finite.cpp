@@ -66,8 +66,8 @@ class Search {
 
   Origin origin_of(const char* operation, const Tensor& output, Values values,
                    std::span<const Tensor> inputs) const {
-    // Some operations, such as reshape, return a view of an input. If this input has infinities,
-    // their origin is known already.
+    // Some operations, such as reshape, return a view of an input. If infinities of this input were
+    // found before, their origin is known.
     if (const auto known = infinities_.find(output.storage()); known != infinities_.end()) {
       return known->second;
     }

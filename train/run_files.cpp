@@ -63,7 +63,7 @@ void check_files(const RunFiles& files) {
   if (!files.tensorboard.empty()) check_event_folder(files.tensorboard);
 }
 
-// Makes the event file when the log gets its first line. Before that, the run may still be refused.
+// Makes the event file when the run logs its first line. Before that, the run may still be refused.
 void write_events(RunLog& log, const std::string& folder, int64_t finished) {
   log.follow([folder, finished,
               writer = std::shared_ptr<TensorBoardWriter>()](const std::string& line) mutable {
@@ -158,7 +158,7 @@ void attempt(std::string& failure, const std::function<void()>& write) {
   try {
     write();
   } catch (const dist::StalledError&) {
-    throw;  // ends the job at once, and `relaunch` starts it again
+    throw;  // ends the job immediately, and `relaunch` starts it again
   } catch (const std::exception& error) {
     failure = first_failure(failure, error_text(error));
   }

@@ -52,8 +52,8 @@ void run_to_end(StepLoop& loop, const RunFiles& files, const dist::World& world,
   if (!loop.stopped()) {
     failure = first_failure(failure, finish());
   } else {
-    // Without the last checkpoint, only the weights can still save the result of the steps since
-    // the checkpoint before it.
+    // If the last checkpoint was not written, only a save of the weights keeps the result of the
+    // steps since the previous checkpoint.
     if (!has_checkpoint && save) failure = first_failure(failure, save());
     failure = try_to_write_trace(files, world, failure);
   }
@@ -79,7 +79,7 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
       timeline_(options.timeline && options.steps_left() > 0
                     ? options.first_step + std::min<int64_t>(2, options.steps_left() - 1)
                     : -1) {
-  // The last checkpoint would otherwise have the state of a later step than its name says.
+  // With fewer steps, the last checkpoint would have the state of a later step than its name says.
   TESSERA_CHECK(options.steps >= options.first_step,
                 "train: {} steps, but the run goes on after step {}; expected at least {} steps",
                 options.steps, options.first_step, options.first_step);
@@ -188,8 +188,8 @@ int64_t StepLoop::run_steps() {
 
 void StepLoop::count_rows() {
   count_.rows = optimizer_.row_counts();
-  // An earlier loop may have trained with the same optimizer. A table that has joined the optimizer
-  // since this loop was made has no entry in rows_before_, and has counted nothing before.
+  // Subtracts the rows that earlier loops with the same optimizer have counted. A table that joined
+  // the optimizer after this loop was made gets a new entry in rows_before_, with counts of 0.
   for (auto& [name, counts] : count_.rows) counts -= rows_before_[name];
 }
 
@@ -308,8 +308,8 @@ void StepLoop::fail_together(int64_t step, const optim::NonFiniteError& error) {
     try {
       text += "; first at " + first_non_finite([&] { work_.forward(micro); });
     } catch (const std::exception& failure) {
-      // This rank throws at once, even if it is not rank 0, because other ranks may be waiting for
-      // it in the forward.
+      // This rank throws immediately, even if it is not rank 0, because other ranks may be waiting
+      // for this rank in the forward pass.
       fail("{}; the search for the operation failed: {}", text, failure.what());
     }
   }

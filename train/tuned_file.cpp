@@ -203,7 +203,7 @@ std::string try_tuned_text(const std::string& where, const std::string& text, di
   } catch (const Error& error) {
     why = fmt::format("{}: {}", where, error.what());
   }
-  // The ranks' GPUs or libraries may differ, so every rank checks the table before one uses it.
+  // The ranks' GPUs or libraries may differ, so all ranks check the table before any rank uses it.
   why = first_reason(why, *world.communicator);
   if (!why.empty()) return why;
   cuda::use_tuned_products(device, products);

@@ -27,8 +27,8 @@ std::string beside(const std::string& path, const std::string& folder) {
 // weights, otherwise an empty text. The file may be missing or replaced if --save now names another
 // path than before the resume. The file is also replaced if a better evaluation came between the
 // last checkpoint and the end of the earlier run. Without BestEvaluation::file, the weights may
-// have any name in the folder of `path`, so they are missing only if this folder is empty or not
-// there, and never replaced. Throws if the file or the folder cannot be examined.
+// have any name in the folder of `path`. In this case, returns "missing" if this folder is empty or
+// not there, and never returns "replaced". Throws if the file or the folder cannot be examined.
 std::string fate_of_best(const std::string& path, const BestEvaluation& best) {
   const fs::path place = best.file ? fs::path(path) : fs::path(path).parent_path();
   std::error_code error;
@@ -79,8 +79,8 @@ WeightSaves::WeightSaves(WeightSaveOptions options, const dist::World& world,
         path, best_->step);
     best_.reset();
   } else if (fate == "replaced") {
-    // The recorded score remains the one to beat, because the file may have better weights: those
-    // of a later evaluation, which this run repeats. A worse evaluation must not overwrite them.
+    // The recorded score remains the one to beat. The file may have better weights, from a later
+    // evaluation that this run repeats, and a worse evaluation must not overwrite these weights.
     spdlog::warn(
         "{}: the best weights so far, of step {}, were replaced by others, which stay until an "
         "evaluation is better",

@@ -38,8 +38,8 @@ bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullp
 // Returns true if an image model has tensors of other shapes for images of side `now` than for
 // images of side `before`. In a VGG, each pool halves the side, and the first linear layer has
 // weights for each remaining pixel. The hidden layers of a VGG are also narrower for small images.
-// In a ResNet, only the first convolution depends on the side: its kernel is smaller for small
-// images.
+// In a ResNet, the only tensor whose shape depends on the side is the first convolution's kernel,
+// which is smaller for small images.
 bool depends_on_size(const std::string& model, const std::string& now, const std::string& before) {
   if (model.starts_with("vgg")) {
     const auto shape = [&](const std::string& text) {

@@ -57,7 +57,8 @@ std::vector<ReadFolder> folders_read(const std::string& data,
     // A file directly in `data` is accepted, because only the folders of `data` are read. A file
     // directly in a part of the data set, such as val/, is refused. If val/ does not exist yet, an
     // output that makes its folder, such as --checkpoint, would create val/, and the next run would
-    // look for validation images there. The rule is the same for all outputs, and if val/ exists.
+    // look for validation images there. The rule depends neither on the output nor on whether val/
+    // exists.
     folders.push_back({future_name(parent), parent == data ? 2 : 1, parent});
     std::error_code error;
     if (!fs::is_directory(parent, error)) continue;

@@ -15,7 +15,7 @@ int run_job(int argc, char** argv, const std::function<int(dist::World&)>& body)
   });
   if (train::was_interrupted() && ranks == 1) {
     // If the process only returned an exit code, even 130, a shell would go on with its script. So
-    // the process ends by SIGINT itself. A job of several ranks returns the exit code instead,
+    // the process ends itself by SIGINT. A job of several ranks returns the exit code instead,
     // because mpirun would treat the death of a rank by a signal as a failure.
     std::signal(SIGINT, SIG_DFL);
     std::raise(SIGINT);

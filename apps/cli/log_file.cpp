@@ -63,7 +63,7 @@ struct LoggedRun {
 
 // Returns what the log tells about a checkpoint of step `step`. The seed is that of the last header
 // or `resume` line before the checkpoint. Such a line is before the checkpoint if the line of step
-// `step`, or of an earlier step, comes later in the log. A `resume` line is also before the
+// `step`, or of an earlier step, follows it in the log. A `resume` line is also before the
 // checkpoint if it resumes from an earlier step than `step`. A line that resumes from `step` itself
 // comes after the checkpoint, and its seed may be new. Invalid lines are skipped, because RunLog
 // removes or refuses them.

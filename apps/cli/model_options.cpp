@@ -208,7 +208,7 @@ constexpr int64_t most_in_batch = int64_t{1} << 30;
 }  // namespace
 
 Batch batch_sizes(const BatchOptions& options, const TrainDefaults& defaults) {
-  // The default micro-batch is never larger than the batch, so a small batch needs no second flag.
+  // A small --global-batch needs no --micro-batch, because the default is at most the global batch.
   const int64_t global = options.global.value_or(defaults.global_batch);
   const Batch batch{.global = global,
                     .micro = options.micro.value_or(std::min(defaults.micro_batch, global))};

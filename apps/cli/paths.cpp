@@ -149,8 +149,8 @@ void check_folders_of_saves(const std::vector<GivenPath>& outputs,
   }
 }
 
-// In a folder without the name of a checkpoint, a manifest is not enough, because other programs
-// write files of this name too.
+// In a folder without the name of a checkpoint, a manifest alone is not enough, because other
+// programs also write files with the manifest's name.
 bool is_checkpoint(const fs::path& folder) {
   return train::has_manifest(folder.string()) &&
          (train::names_checkpoint(folder.string()) || train::has_shard(folder.string()));

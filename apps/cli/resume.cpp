@@ -34,8 +34,8 @@ const std::set<std::string> not_of_the_run = {
     "type",   "program", "version",  "data",       "device_name",  "communicator",
     "preset", "format",  "protocol", "popularity", "tuned_digest", "instructions"};
 
-// True for settings that check() also compares with --eval-only. Of the others, it then compares
-// those for which must_agree() is true: SGD, for instance, must have momentum in both runs or in
+// True for settings that check() compares even with --eval-only. All other settings are then
+// compared only if must_agree() is true: SGD, for instance, must have momentum in both runs or in
 // neither, because --eval-only restores the optimizer's state too. For imported checkpoints and for
 // settings in `recent` that a checkpoint lacks, check() has other rules.
 bool shapes_weights(const std::string& name) {
@@ -179,11 +179,11 @@ dist::Settings bits_settings(const std::string& program, const dist::World& worl
 }
 
 Resumed::Resumed(const CheckpointFlags& flags, const dist::World& world) : flags_(flags) {
-  // Paths may differ between hosts, so they are not compared. The checkpoints there are, below.
+  // Paths may differ between hosts, so the checkpoints at the paths are compared instead (below).
   const bool is_path = flags.resume != "latest" && flags.resume != "never";
   dist::check_agreement(world, {{"--resume", is_path ? "a folder" : flags.resume}});
   open(world);
-  // Only rank 0 has a claim. Its error ends the other ranks.
+  // Only rank 0 has a claim. An error here ends the job on all ranks.
   if (claimed_) train::check_names_are_free(flags.options.folder, step());
   const std::string opened =
       found() ? fmt::format("step {}, digest {}", step(), manifest().digest.text()) : "none";

@@ -44,8 +44,8 @@ class Sums {
 };
 
 // Returns the number of elements that rank `source` sends to rank `to` in exchange_v. The number is
-// `piece`, with two exceptions: rank source + 1 gets half a piece more, and rank source + 2 gets
-// half a piece less (modulo the number of ranks). With fewer than three ranks, pieces are equal.
+// `piece`, with two exceptions: modulo the number of ranks, rank source + 1 gets half a piece more,
+// and rank source + 2 gets half a piece less. With fewer than three ranks, pieces are equal.
 int64_t count_between(int64_t source, int64_t to, int64_t ranks, int64_t piece) {
   const int64_t distance = (to - source + ranks) % ranks;
   if (ranks < 3 || distance == 0 || distance > 2) return piece;

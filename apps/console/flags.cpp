@@ -240,7 +240,7 @@ std::string Flags::nearest(const std::string& name) const {
   constexpr size_t longest = 40;  // longer than every flag's name
   std::string best;
   if (name.size() > longest) return best;
-  auto least = static_cast<int64_t>(1 + name.size() / 6);  // more edits are not a misspelling
+  auto least = static_cast<int64_t>(1 + name.size() / 6);  // most edits of a misspelling
   for (const auto& flag : flags_) {
     for (const std::string& other : flag->names) {
       if (!other.starts_with("--")) continue;

@@ -120,8 +120,8 @@ class RunningJob {
   }
 
   // After a signal ended mpirun, waits until the ranks on this host have ended too, but no longer
-  // than `patience`. Otherwise the ranks could write to the run's files while the next job runs.
-  // Also, judge() (verdict.h) would count a rank as silent if its end was not reported yet. A rank
+  // than `patience`. Without the wait, ranks could write to the run's files while the next job
+  // runs, and judge() (verdict.h) would count ranks whose end is not reported yet as silent. A rank
   // whose start was not reported yet is not in here_. A wait of `least` is enough for such a rank,
   // because its parent checks every second whether mpirun still runs.
   void await_rank_parents() {

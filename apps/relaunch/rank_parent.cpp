@@ -226,7 +226,7 @@ int run_as_rank(const std::vector<std::string>& command) {
   }
   if (!record.was_told) last_resort.await_group();
   // If a signal killed the child and the child was a wrapper, its program may run on without it.
-  // Unless SIGTERM has come, `deadline` is past, and end_group kills the program at once.
+  // Without a SIGTERM, `deadline` is in the past, so end_group kills the program immediately.
   if (record.was_told || WIFSIGNALED(state.status())) end_group(child, deadline);
   record.event = RankRecord::Event::ended;
   record.status = file.read();

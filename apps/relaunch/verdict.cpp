@@ -92,7 +92,8 @@ int64_t steps_of(const JobEnd& job) {
   return steps;
 }
 
-// Returns the ranks that reported their start at most. Returns no ranks if no rank reported more.
+// Returns the ranks that reported nothing or only their start. If this is true of all ranks,
+// returns no ranks.
 std::vector<LostRank> silent_ranks(const JobEnd& job) {
   std::set<int> heard;
   for (const RankRecord& record : job.records) {

@@ -26,7 +26,7 @@ struct Found {
   std::string why;  // the reason if count is 0
 };
 
-// CUDA is asked only once, because the answer does not change while a process runs.
+// CUDA is asked for its devices only once, because they do not change while a process runs.
 const Found& found() {
   static const Found result = [] {
     int count = 0;
@@ -327,7 +327,7 @@ Fault* device_fault(const Context& context) { return state_of(context.device.ind
 
 void throw_fault(Device device) {
   Fault& reported = *state_of(device.index).fault;
-  static std::mutex mutex;  // two threads that call at once must not take the same fault
+  static std::mutex mutex;  // so that each fault is taken by only one thread
   const std::lock_guard lock(mutex);
   if (std::atomic_ref(reported.complete).load(std::memory_order_acquire) == 0) return;
   const Fault fault = reported;

@@ -13,8 +13,8 @@
 
 namespace tessera::cuda {
 
-/// Keeps the first report and ignores later ones. The host may read `complete` at any time, but the
-/// other members only after it has seen that `complete` is 1.
+/// Writes a report, or ignores it while an earlier report waits for the host. The host may read
+/// `complete` at any time, but the other members only after it has seen that `complete` is 1.
 __device__ inline void report_fault(Fault* fault, FaultKind kind, long long position, int value,
                                     long long limit, long long low = 0) {
   if (atomicCAS(&fault->claimed, 0u, 1u) != 0u) return;

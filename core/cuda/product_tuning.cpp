@@ -77,7 +77,7 @@ class TimedEvent {
 };
 
 /// Returns the time of one call of `launch` in microseconds, the least of three averages. Each
-/// average is over about 10 ms, with at least 1 and at most 100 calls.
+/// average is over the calls of about 10 ms, but over at least 1 and at most 100 calls.
 template <class Launch>
 double time_us(const Context& context, Launch&& launch) {
   TimedEvent begin, end;

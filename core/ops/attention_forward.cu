@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(threads, ForwardShape<T, D>::resident)
     wait_for_copies<0>();
     __syncthreads();  // key block b has arrived, and all warps are done with key block b - 1
     if ((b + 1) * keys < end) blocks.load(b + 1);
-    // An unrolled loop would need registers for both halves of key block b at once.
+    // An unrolled loop would need registers for both halves of key block b at the same time.
     TESSERA_NO_UNROLL
     for (int i = 0; i < keys; i += Shape::part) {
       const int key = b * keys + i;

@@ -83,7 +83,7 @@ Tensor normalize(const Statistics& statistics, const Tensor& x, const Tensor& we
         const auto wanted = [&grads](int input) {
           return grads.wanted(input) ? grads.destination(input) : Tensor{};
         };
-        const bool of_x = rows > 0 && grads.wanted(0);  // true if dx depends on sum_g and sum_gn
+        const bool of_x = rows > 0 && grads.wanted(0);  // true if dx is wanted and needs the sums
         Tensor sums, sum_g, sum_gn;
         if (of_x || grads.wanted(1) || grads.wanted(2)) {
           sums = here.workspace({2, rstd.elements()});
@@ -239,7 +239,7 @@ void batch_norm_forward(const Context& context, const Tensor& y, const Tensor& x
 
 namespace {
 
-/// g(i) = dy[i]. If `masked`, g(i) is 0 wherever y[i] is not above 0.
+/// g(i) = dy[i]. If `masked`, this holds only where y[i] > 0, and g(i) is 0 elsewhere.
 template <class T, bool masked>
 struct Masked {
   const T* dy;

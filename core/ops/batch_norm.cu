@@ -1,7 +1,6 @@
-// batch_norm on CUDA. A block processes a chunk of rows and up to 32 n channels, where n is the
-// number of channels that a thread accesses at once. Thread (x, y) has n neighbouring channels of
-// rows y, y + Y, ..., where Y is blockDim.y. Mean, scale and sums of the thread's channels
-// therefore stay in registers.
+// batch_norm on CUDA. A block processes a chunk of rows and up to 32 n channels. Thread (x, y) has
+// the same n neighbouring channels in rows y, y + Y, ..., where Y is blockDim.y. The mean, scale
+// and sums of these channels therefore stay in registers.
 //
 // The number of chunks depends only on the dtype and on the numbers of rows and channels. Sums over
 // rows are computed in three steps:
@@ -20,7 +19,7 @@ namespace tessera::cuda {
 namespace {
 
 constexpr int threads = 256;
-/// Number of rows whose loads a thread has in flight at once.
+/// Number of rows whose loads a thread has in flight at the same time.
 constexpr int batch = 4;
 /// Limit on the number of blocks in a grid: four for each of an H200's 132 multiprocessors. A grid
 /// exceeds the limit only if the channels of one chunk need more blocks than this.
@@ -236,9 +235,9 @@ __global__ void __launch_bounds__(threads)
   });
 }
 
-/// Number of threads along y in the kernels that merge chunks. Thread y merges chunks y, y + 32,
-/// ... of one channel, and merge_chunks then merges the results of the threads in pairs. Threads
-/// with y = 0 get the result.
+/// Number of threads along y in the kernels that call merge_chunks. There, thread y merges chunks
+/// y, y + 32, ... of one channel. Then the results of the threads are merged in pairs. Threads with
+/// y = 0 get the result.
 constexpr int finish_rows = 32;
 
 template <class Part, class Read>

@@ -26,7 +26,7 @@ namespace tessera {
 namespace {
 void check_options(const Conv2dOptions& options) {
   const auto& [stride, padding, dilation, groups] = options;
-  // Larger options could overflow in out_pixels.
+  // Options above INT32_MAX could overflow in out_pixels.
   const auto check = [](const char* name, const Size2& size, int64_t minimum) {
     const auto [least, most] = std::minmax(size.height, size.width);
     TESSERA_CHECK(least >= minimum && most <= INT32_MAX, "conv2d: {} is {} x {}, expected {} to {}",

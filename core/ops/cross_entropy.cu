@@ -217,9 +217,9 @@ __global__ void __launch_bounds__(block_threads) cross_entropy_in_place_kernel(I
   const float hit = float(x[target]);
   const float logsumexp = row_logsumexp<row_threads, n, aligned>(x, thread, args.columns);
   if (thread == 0) args.losses[index] = logsumexp - hit;
-  // All threads must have read the target's logit before one of them overwrites it. The threads of
-  // a block that shares the row have synchronised in row_logsumexp. The lanes of a warp that shares
-  // the row have only shuffled values there, and shuffles do not order accesses to memory.
+  // All threads must have read the target's logit before one of them overwrites it. If a block
+  // shares the row, its threads have synchronised in row_logsumexp. If a warp shares the row, its
+  // lanes have only shuffled values there, and shuffles do not order accesses to memory.
   if constexpr (row_threads == warp_size) __syncwarp();
   const GradientRow row{.logsumexp = logsumexp,
                         .factor = args.scale,

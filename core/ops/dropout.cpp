@@ -10,9 +10,9 @@
 //            unless two of these 64-bit keys are equal by chance.
 //   counter  is (element / 4, sample, layer low, layer high), where the last two words are the
 //            halves of the 64-bit `layer`. ops::dropout checks that the first two numbers fit into
-//            32-bit words. So within a step, each group of four elements has its own counter, if
-//            each dropout of a model has its own `layer`.
-// The result has four words. The word at index (element % 4) decides whether the element is kept.
+//            32-bit words. So if each dropout of a model has its own `layer`, each group of four
+//            elements has its own counter within a step.
+// philox returns four words. The word at index (element % 4) decides whether the element is kept.
 #include <cmath>
 
 #include "core/autograd.h"

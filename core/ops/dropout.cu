@@ -34,9 +34,9 @@ __device__ inline float drop(float x, uint32_t draw, const DropoutArgs& args) {
 }
 
 /// `tiles` blocks process a sample, and a thread processes n neighbouring elements. If `aligned`, x
-/// and y are aligned for accesses to n elements at once, and n divides the number of elements in a
-/// sample. In a CUDA graph, the kernel's arguments cannot change, so the kernel reads the dropout
-/// draws from `in_graph`. Outside of graphs, `in_graph` is null.
+/// and y are aligned for accesses to n elements, and n divides the number of elements in a sample.
+/// In a CUDA graph, the kernel's arguments cannot change, so the kernel reads `state` from
+/// `in_graph` instead. Outside of graphs, `in_graph` is null.
 template <bool aligned, class T>
 __global__ void __launch_bounds__(threads)
     dropout_kernel(T* y, const T* x, unsigned tiles, DropoutArgs args, DropoutDraws state,

@@ -197,9 +197,9 @@ __device__ inline void sum_rows(Floats<n>& sum, const T* x, int64_t channels, in
   }
 }
 
-/// Returns the factor of a table's own row in the gradient of row_products' squares, for a row that
-/// `places` places look up. Returns 0 if dsquares is null. A row must not be multiplied by the
-/// factor 0, because 0 times an infinite value is NaN.
+/// Returns the factor of a row of the table in the gradient of row_products' squares. `places` is
+/// the number of places that look up this row. Returns 0 if dsquares is null. Callers must not
+/// multiply by the factor 0, because 0 times an infinite value is NaN.
 __device__ inline float squares_factor(const float* dsquares, int64_t places,
                                        int64_t places_per_lookup) {
   return dsquares == nullptr ? 0.0f : 2 * *dsquares * float(places / places_per_lookup);

@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(threads) check_bags_kernel(Positions positions
   if (at.index >= positions.bags) return;
   const int64_t begin = positions.inside(positions.offsets[at.index]);
   const int64_t last = positions.inside(positions.offsets[at.index + 1]);
-  // If `begin` was clamped, its offset is out of range and is reported instead of the next one.
+  // If `begin` was clamped, the offset where the bag begins is out of range. The first such offset
+  // is reported, so the offset where this bag ends need not be checked.
   if (begin == positions.offsets[at.index]) check_offset(at.index + 1, begin);
   for (int64_t p = begin + at.lane; p < last; p += warp_size) {
     const int32_t token = positions.tokens[p];

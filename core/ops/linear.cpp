@@ -3,9 +3,9 @@
 // `pre` is the value before the activation. With an activation, `pre` is kept for the backward:
 //   g = dy * activation'(pre),  dW = x^T g,  dbias = sums of g's columns,  dx = g W^T.
 //
-// Backward saves memory in two ways. First, g overwrites `pre` if no later backward needs `pre`.
-// Second, dW is computed before dx, because only dW needs x. If x was recomputed for dW, x is then
-// freed before dx is allocated.
+// The backward saves memory in two ways. First, g overwrites `pre` if no later backward needs
+// `pre`. Second, dW is computed before dx, because only dW needs x. If x was recomputed for dW, x
+// is freed before dx is allocated.
 //
 // With GELU, the next linear layer does not keep its input, which is this layer's y. Instead, the
 // backward of the next layer computes y again, as GELU of `pre` (Kept, core/autograd.h). The result

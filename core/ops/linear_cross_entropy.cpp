@@ -69,8 +69,9 @@ Tensor padded(const Context& context, const Tensor& weight) {
   return result;
 }
 
-/// The operands with leading dimensions flattened: x (R, C), targets (R) and logsumexp (R).
-/// `weight` is the result of padded(), except in a backward that does not read the weight.
+/// The operands with leading dimensions flattened: x (R, C) and targets (R). `weight` is the result
+/// of padded(), except in a backward that does not read the weight. logsumexp (R) is that of the
+/// logits, or undefined if the forward computes the gradients.
 struct Rows {
   Tensor x, weight, targets, logsumexp;
   int64_t vocabulary = 0;

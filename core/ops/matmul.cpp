@@ -168,8 +168,8 @@ class RepeatedSums {
   Tensor to_;
   bool separate_;
   Tensor sum_;
-  // used_[i] is true once a run that begins with matrix i has written its gradient. Later runs that
-  // begin with matrix i have the same matrices, and add to this gradient.
+  // used_[i] is true once the gradient of a run that begins with matrix i is written. Later runs
+  // that begin with matrix i have the same matrices as this run, and add to this gradient.
   std::vector<bool> used_;
 };
 

@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(PixelGrid::max_threads, 3) max_pool_kernel(Max
         const bool first = r == top && c == left;
         unrolled<n>([&](int i) {
           const float best = maximum.value[i];
-          // True if the value is larger or NaN. A NaN stays the maximum.
+          // True for the first value, and for a value that is larger or NaN. A NaN stays the
+          // maximum.
           if (first || (!(values.value[i] <= best) && best == best)) {
             maximum.value[i] = values.value[i];
             places.value[i] = here;

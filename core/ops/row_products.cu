@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(threads)
                       [&](int64_t k) { return float(dy[begin + k]); });
   }
   const int64_t to = at.index * s.channels + column;
-  // If the factor is 0, the row must not be multiplied by it: 0 times an infinite value is NaN.
+  // If dsquares is 0, the row must not be multiplied by it: 0 times an infinite value is NaN.
   if (dsquares != nullptr && *dsquares != 0) {
     const Floats<n> row = widened(load_elements<aligned, n>(left + to));
     unrolled<n>([&](int i) { sum.value[i] += 2 * *dsquares * row.value[i]; });

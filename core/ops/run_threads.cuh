@@ -1,6 +1,6 @@
-// Loops of kernels over ReducedRuns. If runs are side by side (inner > 1), one thread handles each
-// run, so that neighbouring threads read neighbouring elements. If runs are contiguous, a warp
-// handles each run, or a block if the runs are long. The order of a sum depends on the runs alone.
+// Loops of kernels over ReducedRuns. If runs are side by side (inner > 1), each run has one thread,
+// so that neighbouring threads read neighbouring elements. If runs are contiguous, each run has a
+// warp, or a block if the runs are long. The order of a sum depends on the runs alone.
 //
 //   struct Maximum {
 //     template <int threads>
@@ -27,7 +27,8 @@ struct RunThread {
   int64_t reduced;  // number of elements of the run
   int thread;
 
-  /// Calls body(element) for each element in this thread's part of the run.
+  /// Calls body(at) for each element in this thread's part of the run. `at` is the element's index
+  /// in the tensor.
   template <class Body>
   __device__ void each(const Body& body) const {
     for (int64_t i = thread; i < reduced; i += threads) body(first + i * step);

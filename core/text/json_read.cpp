@@ -102,9 +102,9 @@ int64_t json_integer(const std::string& what, const json& value, int64_t least, 
     const auto number = value.get<int64_t>();
     if (number >= least && number <= greatest) return number;
   }
-  // The message names the range that the caller allows. If the caller allows every int64, the
-  // message names no range, because the range of int64 would distract. An exception is an integer
-  // above the maximum of int64: the message names this maximum.
+  // The message names the range that the caller allows. If the caller allows every int64, that
+  // range would distract. The message then names no range, or only the maximum of int64 if the
+  // value is an integer above this maximum.
   std::string range;
   if (least != INT64_MIN || greatest != INT64_MAX) {
     range = fmt::format(" from {} to {}", least, greatest);

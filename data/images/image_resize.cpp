@@ -28,8 +28,8 @@ struct Taps {
   int64_t end() const { return ranges.back().first + ranges.back().count; }
 };
 
-// Computes the taps that resize [start, start + length) of an image of `limit` pixels to `size`
-// pixels.
+// Computes the taps that resize [start, start + length) to `size` pixels. In this direction, the
+// image has `limit` pixels.
 Taps taps(double start, double length, int64_t size, int64_t limit) {
   Taps result;
   const double scale = length / static_cast<double>(size);

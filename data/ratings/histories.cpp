@@ -71,9 +71,9 @@ int32_t Histories::other(int32_t user, int64_t place) const {
   TESSERA_CHECK(place >= 0 && place < others(user), "histories: other item {} of {} does not exist",
                 place, others(user));
   // Exactly `place` items below the result are not the user's. Exactly own[i] - i items below
-  // own[i] are not the user's. So own[i] is below the result if own[i] - i <= place, else above it.
-  // The search finds `low`, the number of the user's items below the result. In total, place + low
-  // items are below the result, so the result is place + low.
+  // own[i] are not the user's. So if own[i] - i <= place, own[i] is below the result, otherwise
+  // above. The search finds `low`, the number of the user's items below the result. In total,
+  // place + low items are below the result, so the result is place + low.
   const std::span<const int32_t> own = of(user);
   int64_t low = 0;
   int64_t high = std::ssize(own);

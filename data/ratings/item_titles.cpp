@@ -23,7 +23,8 @@ struct TitleLayout {
   bool may_be_latin1 = false;
 };
 
-// Finds the fields of a header for which `is_id` and `is_title` are true.
+// Finds two fields of a header: the first for which `is_id` is true, and the first for which
+// `is_title` is true.
 template <class IsId, class IsTitle>
 TitleLayout layout_of_header(const TextLines& lines, std::string_view header, const char* separator,
                              const IsId& is_id, const IsTitle& is_title) {

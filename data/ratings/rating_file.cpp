@@ -20,7 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 __extension__ using int128 = __int128;
 
-// Removes one plus at the beginning, which std::from_chars does not read.
+// Removes one plus at the beginning, which std::from_chars does not read. Keeps the plus of "+-5",
+// so that this text is refused.
 std::string_view without_plus(std::string_view text) {
   const bool has_plus = text.starts_with('+') && !text.starts_with("+-");
   return has_plus ? text.substr(1) : text;
@@ -100,7 +101,7 @@ class RatingParser {
     if (without_plus(text).find_first_not_of("-0123456789") == std::string_view::npos) {
       const auto whole = number_in<int64_t>(text, "time", lines_);
       ratings_.times.push_back(static_cast<double>(whole));
-      // In 128 bits, because the double may be 2^63. The rest is from -512 to 512.
+      // Subtract in 128 bits, because the double may be 2^63. The rest is from -512 to 512.
       rest = static_cast<int64_t>(whole - static_cast<int128>(ratings_.times.back()));
     } else {
       ratings_.times.push_back(number_in<double>(text, "time", lines_));

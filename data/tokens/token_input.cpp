@@ -34,7 +34,7 @@ void TokenInput::load(const MicroBatch& micro) {
   if (slots_.empty()) return data_.read(micro, input_);
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % slots_.size();
-  // Before the host overwrites this slot, it waits until the GPU has copied the batch in the slot.
+  // Wait until the GPU has copied this slot's batch, because the host overwrites the slot next.
   // With two slots, the host can be up to two micro-steps ahead of the GPU.
   if (slot.copied) slot.copied->synchronize();
   data_.read(micro, halves(slot.both));

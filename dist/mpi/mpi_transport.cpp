@@ -61,8 +61,8 @@ MpiTransport::MpiTransport(MPI_Comm comm, const std::string& group) {
   open(group);
 }
 
-// The MPI communicator is never freed before MPI_Finalize: MPI_Comm_free is a collective, but a
-// destructor may run on one rank alone.
+// channel_.comm is never freed: MPI_Comm_free is a collective, but a destructor may run on one rank
+// alone.
 void MpiTransport::open(const std::string& group) {
   TESSERA_MPI(MPI_Comm_set_errhandler(channel_.comm, MPI_ERRORS_RETURN));
   TESSERA_MPI(MPI_Comm_rank(channel_.comm, &channel_.rank));

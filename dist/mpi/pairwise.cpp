@@ -142,8 +142,8 @@ void Pairwise::start(Direction direction) {
 }
 
 void Pairwise::start() {
-  // Post the sends first. Posting a receive whose data is ready copies the data at once; during
-  // this copy, the peers would wait for this rank's sends.
+  // Post the sends first. If the data of a receive is ready, posting the receive copies the data;
+  // during this copy, the peers would wait for this rank's sends.
   start(Direction::send_header);
   start(Direction::send);
   start(Direction::receive_header);

@@ -38,7 +38,7 @@ void add(void* sum, const void* values, const Operation& operation) {
   if (operation.type == ncclFloat32) {
     add<float>(sum, values, operation.count);
   } else {
-    // ncclInt64: unsigned addition gives the same bits, and its overflow is defined behaviour.
+    // ncclInt64: unsigned addition gives the bits of signed addition, and its overflow is defined.
     add<uint64_t>(sum, values, operation.count);
   }
 }
@@ -169,8 +169,8 @@ void Communicator::make_call(const char* if_in_use, const Body& body) {
 void Communicator::end_call(ncclResult_t result) {
   if (result != ncclSuccess) peers_.cancel();
   in_use_.clear();
-  // During the call, another thread may have called fail() or leave(). That thread could not use
-  // peers_, so this thread says goodbye to the other ranks.
+  // During the call, another thread may have called fail() or leave(). That thread could not say
+  // goodbye to the other ranks while the call used peers_, so this thread says goodbye.
   if (result == ncclSuccess) result = failure_;
   if (result != ncclSuccess) fail(result);
 }

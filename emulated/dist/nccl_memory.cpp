@@ -16,7 +16,7 @@ struct Registration {
 
 struct Registry {
   std::mutex mutex;
-  // By address from ncclMemAlloc. The handle of a registration is its address.
+  // By address from ncclMemAlloc. A registration's handle is the address of the Registration.
   std::map<void*, std::vector<std::unique_ptr<Registration>>> blocks;
 };
 

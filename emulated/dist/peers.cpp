@@ -49,7 +49,7 @@ Peers::Peers(int rank, int size) : rank_(rank), size_(size), gone_(static_cast<s
   if (level < MPI_THREAD_MULTIPLE) {
     throw Failure(ncclSystemError, "emulated NCCL needs MPI_THREAD_MULTIPLE");
   }
-  // Never freed: MPI_Comm_free is a collective, but one rank alone may destroy its communicator.
+  // Never freed: MPI_Comm_free is a collective, but a rank may call ncclCommDestroy alone.
   check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }

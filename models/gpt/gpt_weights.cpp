@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view prefix = "transformer.";
 constexpr std::string_view head_name = "lm_head.weight";
 constexpr std::string_view table_name = "wte.weight";
-// Every GPT-2 has these tensors, and they tell its weights from those of other models.
+// Every GPT-2 has these tensors, and they distinguish its weights from those of other models.
 constexpr std::string_view telling_names[] = {table_name, "wpe.weight", "ln_f.weight"};
 constexpr int64_t piece_elements = int64_t{1} << 18;  // elements compared at a time
 
@@ -58,7 +58,8 @@ bool has_tensor(const nn::SafetensorsReader& file, std::string_view name) {
 // because weights may be divided among several files.
 bool has_part_of_gpt(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
-  // transformers gives these names to weights that it saves by torch.save. Such files are not read.
+  // transformers gives these names to weights that it saves by torch.save. Such a file counts
+  // without a look at its tensors.
   if (name.starts_with("pytorch_model") && name.ends_with(".bin")) return true;
   if (path.extension() != ".safetensors") return false;
   try {

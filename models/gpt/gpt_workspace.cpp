@@ -77,8 +77,9 @@ class CpuKernels : public Kernels {
     };
     for (int64_t row = 0; row < s_.tokens; row += cpu::attention_tile_rows) {
       const int64_t end = std::min(s_.tokens, row + cpu::attention_tile_rows);
-      // The products of all later tiles but the last have sizes that an earlier tile has had. If
-      // every tile were visited, the time would grow with the square of the tokens.
+      // From row 2 * attention_block_keys on, the products of every tile but the last have sizes
+      // that an earlier tile has had. Visiting all of these tiles would take a time that grows with
+      // the square of the tokens.
       if (row >= 2 * cpu::attention_block_keys && end < s_.tokens) continue;
       for (int64_t key = 0; key < end; key += cpu::attention_block_keys) {
         const int64_t rows = end - row;

@@ -2,7 +2,7 @@
 // dampening. Parameters p and the momentum buffer b are f32, gradients have any floating-point
 // dtype. The factor `momentum` is UpdateHyper::beta1. For each element:
 //   g = gradient * gradient_scale + weight_decay * p
-//   b = first_step ? g : momentum * b + g                (b = g if momentum is 0)
+//   b = first_step ? g : momentum * b + g                (if momentum is 0: b = g, not stored)
 //   p = p - learning_rate * (nesterov ? g + momentum * b : b)
 // sgd_update_rows applies these formulas to rows of a row-sparse table (rows.h). No autograd
 // operation wraps these launchers.

@@ -8,8 +8,8 @@ namespace tessera::optim {
 namespace {
 
 // True if backward reads values of `block`, whose buckets stage 3 gathers together. Backward ends
-// at the parameter with registration index `first_trainable`. Backward reaches no parameter with a
-// lower index, and does not compute the input gradient of the layer of parameter `first_trainable`.
+// at the parameter with registration index `first_trainable`. Backward reaches no untied parameter
+// with a lower index, and computes no input gradient for the layer of parameter `first_trainable`.
 bool read_by_backward(const PlanInput& input, const PlanGroup& group, const PlanBlock& block,
                       int64_t first_trainable) {
   const auto& buckets = group.layout.buckets();
@@ -52,8 +52,8 @@ std::vector<PlanBlock> blocks_of(const PlanInput& input, const PlanGroup& group)
     // Backward gathers a block again, except:
     //  - blocks[0], because it is still gathered when backward begins;
     //  - tied blocks, which stay gathered;
-    //  - blocks whose values backward does not read, such as frozen blocks at the beginning, or a
-    //    block that has only an embedding table.
+    //  - blocks whose values backward does not read, such as frozen blocks at the model's
+    //    beginning, or a block that has only an embedding table.
     blocks[i].read_by_backward = read_by_backward(input, group, blocks[i], first_of_backward);
     // If blocks[0] is the bias and blocks[1] is the weight of one layer, blocks[1] too is still
     // gathered when backward begins, because one operation of forward reads both. The plan assumes

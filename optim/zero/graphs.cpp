@@ -33,7 +33,8 @@ void GraphedReducer::forget() {
 void GraphedReducer::begin(const MicroStep& micro_step) { start(micro_step); }
 
 void GraphedReducer::run(const std::function<Tensor()>& loss, float scale) {
-  // The first micro-step runs without a graph. It initialises libraries and buffers for a capture.
+  // The first micro-step, and the first one after forget(), run without a graph. They initialise
+  // libraries and buffers for later captures.
   if (!ready_to_capture_) {
     open();
     backward(with_data(loss()), scale);

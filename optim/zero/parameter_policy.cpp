@@ -84,14 +84,14 @@ std::vector<int> ShardedParameters::being_read() const {
 }
 
 void ShardedParameters::enter(int unit, const std::vector<int>& kept) {
-  // Gathers are collective. So the call is logged, and this rank repeats it in a later micro-step
-  // for which it has no data.
+  // Gathers are collective. So the call is logged, and is repeated in later micro-steps in which
+  // this rank has no data.
   if (phase_ != Phase::evaluation) log_.add([this, unit, kept] { enter(unit, kept); });
   const int next = successor(unit);
   last_ = unit;
-  // Memory is freed before new units are gathered. Entering a tied unit releases nothing. For
-  // example, the tied output head is read after the last block's forward, and backward then needs
-  // the last block again.
+  // Memory is freed before new units are gathered. Entering a tied unit releases nothing, because
+  // the unit before it may be needed again. For example, the tied output head is read after the
+  // last block's forward, and backward then needs the last block again.
   if (!units_[static_cast<size_t>(unit)].tied) {
     for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
       const bool stays = other == unit || other == next ||

@@ -93,7 +93,7 @@ void Reducer::sort_turns() {
 void Reducer::agree_on_order() {
   if (agreed_ || order_.empty()) return;
   const auto count = std::ssize(order_);
-  // own[i]: index in order_ of the bucket that this rank completed i-th; -1 if it had no data.
+  // own[i]: index in order_ of the bucket that this rank completed i-th; -1: the rank had no data.
   const Tensor places =
       Tensor::empty({communicator_->size() * count}, DType::i32, Device{}, Category::workspace);
   auto* const own = places.data<int32_t>() + communicator_->rank() * count;
@@ -245,7 +245,7 @@ void Reducer::skip() {
   if (!knows) follow_events();
   if (knows) notes_.log.repeat_last();
   // If this rank had nothing to repeat or to follow above, the backward of the tables begins here.
-  // If it has begun above, this second call changes nothing.
+  // Otherwise that backward has begun above, and this second call changes nothing.
   for (Table* const table : tables_) table->begin_backward();
   send_rest();
   end_backward();
@@ -337,8 +337,8 @@ void Reducer::note_completed(PartitionBuckets& part, int bucket) {
 }
 
 void Reducer::complete_missing() {
-  // Buckets are completed in the order of sending, so each bucket is sent at once and frees memory
-  // for the next one. In any other order a ring would have to hold many complete buckets.
+  // Buckets are completed in the order of sending, so each bucket is sent immediately and frees
+  // memory for the next one. In any other order a ring would have to hold many complete buckets.
   for (const auto& [part, bucket] : order_) complete_bucket(*part, bucket);
 }
 

@@ -111,8 +111,8 @@ StagedPartition::StagedPartition(std::vector<PlacedParameter> parameters,
   }
 }
 
-// Removes the hooks, which would outlive this object. Two of them capture `this`. By the third one,
-// check_not_optimised() would take a frozen parameter for one that still has an optimizer.
+// Removes the hooks, which would outlive this object. Two of them capture `this`. The third one
+// would make check_not_optimised() believe that a frozen parameter still has an optimizer.
 StagedPartition::~StagedPartition() {
   for (const PlacedParameter& placed : partition_.parameters()) {
     Leaf& leaf = placed.named.parameter.leaf();

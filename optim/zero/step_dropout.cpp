@@ -50,7 +50,7 @@ void StepDropout::begin(const DropoutState& state) {
 }
 
 void StepDropout::end_micro_batch() {
-  if (begun_ == nullptr) return;  // begin() was not reached, because the optimizer's begin threw
+  if (begun_ == nullptr) return;  // ZeroOptimizer::begin() threw before StepDropout::begin()
   begun_->is_open = false;
   if (!remove(begun_)) return;
   begun_here.push_back(begun_);

@@ -212,8 +212,8 @@ int64_t ZeroEngine::launch_end() {
   close_step();
   launched.report.exposed_ns = dist::waited_ns() - waited_before_ns_;
   launched_.push_back(std::move(launched));
-  // A launch that throws before here gives its number to the next one. So the numbers of launched_
-  // are consecutive, and no two of its steps share a copy of StepValues.
+  // If a launch throws before here, the next launch gets the same number. So the numbers in
+  // launched_ are consecutive, and no two steps of launched_ share a copy of StepValues.
   return next_number_++;
 }
 

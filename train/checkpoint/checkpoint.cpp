@@ -115,7 +115,7 @@ std::string why_no_folder(const std::string& path) {
   const fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) return "";
   if (fs::exists(status)) return path + " is a file, expected the folder of a checkpoint";
-  // A missing path has a known status, but not a path below a folder that may not be searched.
+  // A missing path has a known status. A path below a folder that may not be searched has none.
   if (!fs::status_known(status)) return path + ": cannot be read: " + error.message();
   return path + ": there is no such folder";
 }
@@ -204,8 +204,8 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   // All content must be on the disk before the folder gets its final name below.
   flush_folder(partial);
   // There may be a checkpoint of this step already. After a resume it can be replaced without loss,
-  // because it is not whole or has the same bits. Its folder is moved away first, because rename()
-  // replaces only empty folders. If the process is killed between the two renames,
+  // because it is not whole, or this run has repeated its steps. Its folder is moved away first,
+  // because rename() replaces only empty folders. If the process is killed between the two renames,
   // remove_partial_checkpoints moves the folder back.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
   const fs::path before = whole.string() + replaced_end;

@@ -22,7 +22,8 @@ std::string in_folder(const std::string& folder, const std::string& name) {
   return (std::filesystem::path(folder) / name).string();
 }
 
-// Throws Error if this process may not read the file. InputError would mean a damaged checkpoint.
+// Throws Error if this process has no permission to read the file. An InputError would mean a
+// damaged checkpoint.
 void check_permission(const std::string& path) {
   if (::access(path.c_str(), R_OK) == 0 || errno != EACCES) return;
   fail("{}: cannot be read: {}", path, std::strerror(EACCES));
@@ -35,7 +36,7 @@ Manifest read_manifest(const std::string& folder) {
   return parse_manifest(path, read_text_file(path, most_bytes));
 }
 
-// True for the kinds of tensors that runs have with every optimizer and every precision.
+// True for the kinds of tensors whose presence depends on neither optimizer nor precision.
 bool is_of_weights(const std::string& kind) {
   return kind == optim::value_kind || kind == optim::running_mean_kind ||
          kind == optim::running_variance_kind;

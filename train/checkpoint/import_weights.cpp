@@ -81,8 +81,8 @@ std::set<std::string> check_description(ImportedWeights& weights,
     const std::vector<std::string> others = models::recommender_tensor_names();
     nn::WeightsFile(weights.path, *models::recommender(file.config), others);
     weights.run = {{"model.name", file.config.name}};
-    // Without the ids, a run could resume with other users and items, because the tensors' shapes
-    // do not show to whom the rows belong.
+    // Without the ids, a run with different users or items could resume, because the tensors'
+    // shapes do not show to which users and items the rows belong.
     if (const auto ids = models::read_digest_of_ids(reader, file.config)) {
       weights.run.push_back({"ids", *ids});
     }

@@ -217,9 +217,9 @@ JsonObject best_json(const BestEvaluation& best) {
   return object;
 }
 
-// "best" is missing if there are no best weights. Its member "evaluated" is missing if the program
-// gives no such text, "bytes" and "digest" if the weights are not in one file. Earlier versions
-// wrote none of these three.
+// "best" is missing if there are no best weights. In "best", "evaluated" is missing if the program
+// gives no such text. "bytes" and "digest" are missing if the weights are not in one file. Earlier
+// versions wrote none of these three members.
 std::optional<BestEvaluation> parse_best(const Members& members) {
   if (!members.has("best")) return std::nullopt;
   const Members best(members.member("best"), members.at("best"));

@@ -140,14 +140,14 @@ RunCheckpoints::RunCheckpoints(CheckpointOptions options, const dist::World& wor
   TESSERA_CHECK(options_.keep >= 1,
                 "checkpoints: {} of the newest ones are to be kept, expected at least 1",
                 options_.keep);
-  // The copy is allocated before the first step, so that a lack of memory shows at once.
+  // The copy is allocated before the first step, so that a lack of memory shows at the start.
   if (options_.staged()) {
     copy_ = StateCopy(options_, optimizer_.own_state_pieces(), optimizer_.options().offload);
   }
   // The handlers are set last. If the constructor threw after that, no destructor would restore the
   // previous handlers.
   early = false;
-  // The constructor of Signals would forget the signals that an EarlySignals has handled.
+  // Keeps the Signals of an EarlySignals, because a new object would forget the handled signals.
   if (!signals) signals = std::make_unique<Signals>();
 }
 

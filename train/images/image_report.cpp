@@ -26,8 +26,8 @@ struct Prediction {
   float probability = 0;
 };
 
-// Returns the class of the largest logit, and the softmax probability of this class. Of equal
-// logits, takes the first.
+// Returns the class of the largest logit, and the softmax probability of this class. If several
+// classes share the largest logit, takes the first of them.
 Prediction prediction_of(std::span<const float> logits) {
   const auto largest = std::ranges::max_element(logits);
   double sum = 0;

@@ -43,7 +43,7 @@ class ImageRun {
   }
 
   /// Returns the host memory of a rank with a GPU: images read ahead for steps, plus images read
-  /// ahead for an evaluation. Returns 0 for a rank on the CPU: memory() includes its images.
+  /// ahead for an evaluation. Returns 0 for a rank on the CPU, whose images memory() includes.
   int64_t on_host() const {
     if (device_.is_cpu()) return 0;
     const int64_t evaluated =
@@ -166,7 +166,7 @@ optim::Plan plan_run(const TrainingRun& run, const nn::Module& model, const Plan
 }
 
 void choose_algorithms(const TrainingRun& run, const PlannedImages& images, Device device) {
-  // A run without evaluations may have log_predictions evaluate for its report.
+  // Even a run without evaluations may evaluate for its report (log_predictions).
   TrainingRun evaluating = run;
   evaluating.loop.eval_every = 1;
   // memory() asks the libraries for their workspace, and the libraries choose algorithms in order

@@ -166,7 +166,7 @@ RankingQuality RankingTask::quality(int32_t user, std::span<const float> scores)
 
 namespace {
 
-/// Returns the mean quality over the users. Sums in f64 and in the order of the users.
+/// Returns the mean quality over the users. The sums are in f64 and in the order of the users.
 RankingQuality mean_quality(std::span<const float> numbers) {
   double sums[ranking_evaluation_counts] = {};
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -177,8 +177,8 @@ RankingQuality mean_quality(std::span<const float> numbers) {
   return {.hit_rate = mean(0), .ndcg = mean(1), .recall = mean(2), .mrr = mean(3)};
 }
 
-/// Ranks the items by their count of training interactions, the largest count first. Of two items
-/// with equal counts, the item with the lower index comes first. Returns each item's place, from 0.
+/// Ranks the items by their count of training interactions, the largest count first. Items with
+/// equal counts are in the order of their indices. Returns each item's place, from 0.
 std::vector<int64_t> places_by_popularity(const data::Histories& training) {
   std::vector<int64_t> counts(static_cast<size_t>(training.items()), 0);
   for (const int32_t item : training.all()) ++counts[static_cast<size_t>(item)];
@@ -248,9 +248,9 @@ std::string RankingTask::measure() const {
 
 RatingEvaluationSizes ranking_evaluation_sizes(const models::RecommenderConfig& config,
                                                const data::Histories& histories, int64_t users) {
-  // The most pairs of a user and an item that a forward pass scores. The limit is needed, because
-  // each pair takes memory. For example, with 64 factors the element-wise product of the user's and
-  // the item's row takes 256 bytes per pair in f32, so 16 MiB for all pairs.
+  // The maximum number of pairs of a user and an item that a forward pass scores. The limit is
+  // needed, because each pair takes memory. For example, with 64 factors the element-wise product
+  // of the user's and the item's row takes 256 bytes per pair in f32, so 16 MiB for all pairs.
   constexpr int64_t pairs_at_once = 1 << 16;
   const int64_t items = std::min(config.items, pairs_at_once);
   const int64_t samples = std::min(users, std::max<int64_t>(1, pairs_at_once / items));

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Computes the medians of step_ms and of the speeds. Stores all values: 8 MB per series for a
-// million steps. A thinned series would give another median, because it keeps only the least and
+// million steps. A thinned series would give a wrong median, because it keeps only the least and
 // the largest value of each bin.
 class Medians {
  public:
@@ -128,9 +128,9 @@ class History {
       add_settings(line);
       if (type == "resume" && has_step) {
         result_["resumes"].push_back(line["step"]);
-        // Adds the checkpoint from which the run has resumed, because its line may be missing: an
-        // asynchronous checkpoint is logged after later steps. The resumed run has removed the
-        // first line of a later step and all lines after it, so also the checkpoint's line.
+        // Adds the checkpoint from which the run has resumed, because the log may lack the
+        // checkpoint's line: an asynchronous checkpoint is logged after later steps, and the
+        // resumed run has removed all lines from the first later step on.
         Json& saved = result_["checkpoints"];
         if (saved.empty() || saved.back() != line["step"]) saved.push_back(line["step"]);
       }

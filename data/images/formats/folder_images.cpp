@@ -15,9 +15,8 @@ namespace fs = std::filesystem;
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 // Returns true if the link `path` leads to a folder above the link, as a link to ".." does. The
-// folders above /a/b/c are the folders in its path: /a/b, /a and /, even if /a/b is itself a link.
-// A cycle of several links is found too: files_in() follows the links, and one of them leads back
-// to a folder in its own path.
+// folders above /a/b/c are /a/b, /a and /, even if /a/b is itself a link. A cycle of several links
+// is found too: files_in() follows the links until one of them leads to a folder above this link.
 bool leads_above(const fs::path& path) {
   std::error_code error;  // ignored: equivalent() is false if a folder cannot be examined
   fs::path above = fs::absolute(path);

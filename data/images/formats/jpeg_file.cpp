@@ -45,8 +45,8 @@ void on_progress(j_common_ptr info) {
   std::longjmp(reader->failed, 1);
 }
 
-// begin() and read_rows() return false if libjpeg reports an error. The error's text is then in
-// reader.message.
+// begin() and read_rows() return false after an error, a warning that is not ignored, or too many
+// scans. The reason is then in reader.message.
 bool begin(Reader& reader, const uint8_t* file, unsigned long bytes) {
   jpeg_decompress_struct& info = reader.info;
   info.err = jpeg_std_error(&reader.errors);

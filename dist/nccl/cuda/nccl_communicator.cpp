@@ -79,10 +79,10 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 // Work::wait makes only a stream wait. So the work of a call that was waited for may still be
-// queued, and the abort would leave its buffers partly written, without an error. The watchdog
-// still runs, and ends the job if a call does not finish in time. If an exception destroys the
-// communicator, this function does not wait: other ranks may never make their calls, and the wait
-// would delay the report of the exception.
+// queued, and the destructor's abort would leave the call's buffers partly written, without an
+// error. The watchdog still runs, and ends the job if a call does not finish in time. If a call has
+// failed, or if an exception destroys the communicator, this function does not wait: other ranks
+// may never make their calls, and the wait would delay the report of the error.
 void NcclCommunicator::finish_awaited() const {
   if (failure_ || std::uncaught_exceptions() > 0) return;
   while (!flights_->awaited_done()) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -191,7 +191,7 @@ Work NcclCommunicator::all_gather(const Tensor& buffer, Call call) {
 }
 
 Work NcclCommunicator::all_gather_host(const Tensor& buffer, Call call) {
-  // Launches of a graph would count the traffic of this call, but not repeat it.
+  // Launches of a graph would count the traffic of this call, but not repeat the call.
   cuda::refuse_in_capture("all_gather_host");
   check_all_gather(buffer, size_);
   if (size_ > 1) hosts_.check_piece(buffer, call);  // a wrong argument must not set failure_

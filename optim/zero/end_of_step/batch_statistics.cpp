@@ -82,7 +82,7 @@ void BatchStatistics::attach() {
     };
     if (synchronized_) {
       const auto sum = [this](const Tensor& values) {
-        // Waits at once, because the next operation of the norm reads the sum.
+        // Waits here, because the next operation of the norm reads the sum.
         communicator_->all_reduce(values, {dist::Traffic::statistics}).wait();
       };
       statistics->parts = {.count = communicator_->size(), .sum = sum};
@@ -131,7 +131,7 @@ void BatchStatistics::begin_step(int64_t micro_steps) {
                             Category::communication);
     micro_steps_ = micro_steps;
   }
-  // Zeroes this rank's slots. The last value of a slot then stays 0 if its micro-batch has no data.
+  // Zeroes this rank's slots. The last value of a slot then stays 0 unless keep() writes the slot.
   const int64_t own = micro_steps * (values_ + 1);
   const int64_t begin = communicator_->rank() * own;
   kernels::fill(current_context(observed_.device()), observed_.flat(begin, begin + own), 0.0f);
