@@ -2,8 +2,10 @@
 // program's exit code.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apps/checkpoint_options.h"
 #include "train/checkpoint/checkpoint_reader.h"

@@ -1,6 +1,7 @@
 // CUDA graphs: their capture and launch, and the checks of the rules in core/cuda.h.
 #include "core/cuda/graph.h"
 
+#include <algorithm>
 #include <string>
 
 #include "core/cuda.h"

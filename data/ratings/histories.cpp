@@ -1,6 +1,7 @@
 #include "data/ratings/histories.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
