@@ -31,11 +31,11 @@ models::ImageSizes sizes_of(const data::ImageData& data);
 /// Returns the description of the model for the metadata of its weights.
 models::ImageModel description_of(const ImageTrainOptions& options, const data::ImageData& data);
 
-/// Prepares the data for the weights of the checkpoint, or with --eval-only for those of --init, if
-/// the metadata of the weights describe a model. Without --image-size, images of a folder are
-/// resized to the size in the metadata. With --eval-only, images are also normalised as in the
-/// training, and data with other class names are refused. Data with another number of classes or
-/// channels are refused later, because the weights do not fit.
+/// Prepares the data for the weights of the checkpoint or, with --eval-only and without a
+/// checkpoint, for those of --init, if their metadata describe a model. Without --image-size,
+/// images of a folder are resized to the size in the metadata. With --eval-only, images are also
+/// normalised as in the training, and data with other class names are refused. Data with another
+/// number of classes or channels are refused later, because the weights do not fit.
 void prepare_data(const ImageTrainOptions& options, const Resumed& resumed, data::ImageData& data);
 
 }  // namespace tessera::apps

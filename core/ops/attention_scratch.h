@@ -34,7 +34,7 @@ struct Sizes {
   int64_t batch = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;  // heads of k and v, each for heads / kv_heads neighbouring heads of q
-  int64_t head = 0;      // D
+  int64_t head = 0;      // size of a head, D
   float scale = 0;       // multiplies the scores
   bool causal = false;
   Layout q, kv, y;  // also the layouts of their gradients
@@ -193,7 +193,7 @@ struct Scratch {
   T* dscores;        // (tile_rows, keys), backward only
   float* out;        // (tile_rows, D)
   float* maximum;    // (tile_rows)
-  float* sum;        // (tile_rows), sums of exponentials; in the backward: delta
+  float* sum;        // (tile_rows), sums of exponentials; in the backward, of dy * y
   float* dk;         // (S, D), backward only
   float* dv;         // (S, D), backward only
   void* workspace;   // for the largest product

@@ -9,8 +9,8 @@ namespace tessera {
 /// rstd = 1 / sqrt(variance + epsilon) of each row, f32 (R).
 TESSERA_KERNEL(layer_norm_forward, const Tensor& y, const Tensor& mean, const Tensor& rstd,
                const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon)
-/// dx is the gradient through the norm, plus dsum if dsum is defined. For residual_layer_norm, dsum
-/// is the gradient of the output x + residual. Any of dx, dweight and dbias may be undefined.
+/// dx is the gradient through the norm, plus dsum if dsum is defined. For residual_layer_norm, x is
+/// its sum, and dsum is the gradient of the sum. Any of dx, dweight and dbias may be undefined.
 TESSERA_KERNEL(layer_norm_backward, const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
                const Tensor& dy, const Tensor& dsum, const Tensor& x, const Tensor& mean,
                const Tensor& rstd, const Tensor& weight)

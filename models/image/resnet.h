@@ -30,8 +30,8 @@ struct ResNetConfig {
 
   /// Returns a preset of the paper. For another name, throws InputError with a list of the presets.
   ///
-  ///   resnet20, resnet32, resnet56   section 4.2, for small images; a shortcut that changes the
-  ///                                  shape is a projection
+  ///   resnet20, resnet32, resnet56   section 4.2, for small images, but with projections where
+  ///                                  the shape changes
   ///   resnet18, resnet34, resnet50   table 1; small_images is true if sizes.side is at most 64
   static ResNetConfig preset(const std::string& name, const ImageSizes& sizes);
   static std::vector<std::string> preset_names();

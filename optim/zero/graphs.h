@@ -14,8 +14,8 @@ namespace tessera::optim {
 /// A reducer that launches forward, backward and their collectives as one graph. The first
 /// micro-step, and the first one after forget(), run without a graph. In these micro-steps
 /// libraries make their handles, stages 2 and 3 allocate memory for buckets that do not fit into
-/// the gradient ring, and stage 3 records the order in which operations read parameters. run()
-/// throws for a micro-batch without data.
+/// the gradient ring, and stage 3 records the order in which operations read parameters. Every
+/// micro-batch must have data.
 class GraphedReducer : public Reducer {
  public:
   GraphedReducer(const ZeroOptions& options, std::shared_ptr<dist::Communicator> communicator,

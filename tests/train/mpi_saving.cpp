@@ -1,5 +1,5 @@
-// Tests saves of weights during a run, and checkpoints with a limit on the bytes that they copy of
-// the training state (CheckpointOptions::staging). At every ZeRO stage, the results must have the
+// Tests saves of weights during a run, and checkpoints with a limit on the bytes of training state
+// that they copy (CheckpointOptions::staging). At every ZeRO stage, the results must have the
 // same bits as those of a run without saves and checkpoints. Planned bytes must equal measured
 // bytes. The file with the best weights must be the same if the run is interrupted and resumed, and
 // a resumed run must not overwrite other weights with worse ones.
@@ -51,7 +51,7 @@ train::LoopOptions six_steps() { return {.steps = all_steps, .batch = {.global =
 struct Outcome {
   Weights weights;
   bool equal = false;      // true: planned and measured bytes are equal
-  int64_t checkpoint = 0;  // planned bytes of the copy of the state that a checkpoint makes
+  int64_t checkpoint = 0;  // planned bytes of a checkpoint's copy of the state
   std::string log;
   std::string failed_save;  // StepLoop::failed_save after training
 };

@@ -148,9 +148,9 @@ RankReport measure(const optim::Plan& plan, const StepCount& count, const dist::
       planned = count.steps * plan.traffic[index] - count.skipped * plan.update_traffic[index] +
                 count.saves * plan.save_traffic[index] + plan.counted_traffic[index];
     }
-    // Four purposes are left out if nothing was planned or sent. For example, statistics are left
-    // out if there are no batch norms, rows if there are no row-sparse tables, headers without MPI,
-    // and saves if no weights were saved.
+    // These purposes are left out if nothing was planned or sent, for example statistics without
+    // batch norms, rows without row-sparse tables, headers without MPI, and saves if no weights
+    // were saved.
     const bool may_lack = purpose == dist::Traffic::statistics || purpose == dist::Traffic::rows ||
                           purpose == dist::Traffic::headers || purpose == dist::Traffic::saves;
     if (may_lack && planned == 0 && traffic.bytes_sent(purpose) == 0) continue;
