@@ -2,7 +2,7 @@
 # If ranks are started with different flags, files or environment variables, the job ends before the
 # first step, in bounded time. The error names the difference, the ranks and their values.
 # Differences that do no harm are accepted.
-# ctest: TIMEOUT 900
+# ctest: TIMEOUT 900 PROCESSORS 1
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 resnet=$TESSERA_BIN/train_resnet
 run=("$train_gpt" --data text.txt "${tiny[@]}" --steps 3 --eval-every 0)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests that a job over NCCL does not wait forever if one of its ranks hangs. The other ranks must
 # print which collective does not finish, and the job must end.
+# ctest: PROCESSORS 1
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/suspended.bash"
 program=$TESSERA_BIN/failing_rank
