@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: LABELS full TIMEOUT 1800
+# ctest: LABELS full TIMEOUT 3600
 # Packs the dependencies with scripts/bundle_dependencies.sh, moves the folder, and hides the
 # system's own copies of the packed libraries. Then builds the training programs and an MPI test
 # with the moved folder, and runs train_gpt and the test. This build is also the one that finds a
