@@ -50,16 +50,17 @@ if(TESSERA_SANITIZE)
   #  - pointer-overflow (pointer arithmetic that wraps around) and alignment (misaligned accesses),
   #    which builds with the thread sanitizer have. Emulated kernels keep alignment, because GPUs
   #    refuse misaligned accesses (cmake/cuda.cmake).
+  set(sanitizers ${TESSERA_SANITIZE})
+  if(TESSERA_SANITIZE MATCHES "thread")
+    string(APPEND sanitizers ",alignment,pointer-overflow")
+  endif()
   target_compile_options(tessera_flags INTERFACE
-    -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${TESSERA_SANITIZE})
+    -O1 -g1 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize=${sanitizers})
   if(TESSERA_SANITIZE MATCHES "address")
     target_compile_options(tessera_flags INTERFACE
       -fno-sanitize=vptr,null,object-size,pointer-overflow,alignment)
-  elseif(TESSERA_SANITIZE MATCHES "thread")
-    target_compile_options(tessera_flags INTERFACE -fsanitize=alignment,pointer-overflow)
-    target_link_options(tessera_flags INTERFACE -fsanitize=alignment,pointer-overflow)
   endif()
-  target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
+  target_link_options(tessera_flags INTERFACE -fsanitize=${sanitizers})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # In sanitized code GCC 12 warns falsely about unset optionals and short strings.
     target_compile_options(tessera_flags INTERFACE -Wno-maybe-uninitialized -Wno-array-bounds)
