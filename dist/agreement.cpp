@@ -102,4 +102,10 @@ void check_agreement(const World& world, const Settings& own) {
   fail_input("{}; all ranks of a job must have the same value", difference);
 }
 
+std::string first_reason(const std::string& own, Communicator& communicator) {
+  const std::vector<std::string> all = gather_text(communicator, own);
+  const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
+  return broadcast_text(communicator, first == all.end() ? "" : *first);
+}
+
 }  // namespace tessera::dist

@@ -6,6 +6,8 @@
 // In the body of dist::run, this call ends the job if the ranks' settings differ:
 //
 //   error: --seed: rank 0 has 1, rank 2 has 7; all ranks of a job must have the same value
+//
+// first_reason lets all ranks agree on whether one of them has failed.
 #pragma once
 
 #include <string>
@@ -38,5 +40,10 @@ void check_agreement(const World& world, const Settings& own);
 /// same values on all ranks. Rank 0's settings are compared first, in their order, and then the
 /// settings that only other ranks have.
 std::string first_difference(const std::vector<Settings>& of_ranks);
+
+/// `own` says why this rank has failed; it is empty if the rank has not failed. Returns the text of
+/// the lowest rank that has failed, or an empty text, the same on every rank. One text is enough,
+/// because often all ranks fail for the same reason, such as a missing file. Collective.
+std::string first_reason(const std::string& own, Communicator& communicator);
 
 }  // namespace tessera::dist

@@ -36,7 +36,7 @@ int64_t first_of_list(const std::string& text) {
   return 0;
 }
 
-/// What a rank tells all other ranks about its host and GPU. The rank's piece of the all-gather has
+/// Each rank sends these facts about its host and GPU to all ranks. Its piece of the all-gather has
 /// the members in this order.
 struct Found {
   int64_t devices = 0;               // number of GPUs that the rank sees

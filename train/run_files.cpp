@@ -16,8 +16,8 @@
 #include "core/text/error_text.h"
 #include "core/text/output_file.h"
 #include "core/trace.h"
+#include "dist/agreement.h"
 #include "dist/stalled.h"
-#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/path_within.h"
 #include "train/report/csv.h"
 #include "train/report/rank_clock.h"
@@ -169,7 +169,7 @@ void attempt_together(std::string& failure, const dist::World& world,
   std::string own;
   attempt(own, write);
   if (!own.empty() && world.rank != 0) own += fmt::format(" (rank {})", world.rank);
-  failure = first_failure(failure, first_reason(own, *world.communicator));
+  failure = first_failure(failure, dist::first_reason(own, *world.communicator));
 }
 
 void throw_failure(const std::string& failure, const dist::World& world) {

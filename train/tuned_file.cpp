@@ -10,7 +10,7 @@
 #include "core/digest.h"
 #include "core/text/number_text.h"
 #include "core/text/json_read.h"
-#include "train/checkpoint/checkpoint.h"
+#include "dist/agreement.h"
 
 namespace tessera::train {
 namespace {
@@ -204,7 +204,7 @@ std::string try_tuned_text(const std::string& where, const std::string& text, di
     why = fmt::format("{}: {}", where, error.what());
   }
   // The ranks' GPUs or libraries may differ, so all ranks check the table before any rank uses it.
-  why = first_reason(why, *world.communicator);
+  why = dist::first_reason(why, *world.communicator);
   if (!why.empty()) return why;
   cuda::use_tuned_products(device, products);
   table_in_use = std::move(table);

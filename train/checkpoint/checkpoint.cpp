@@ -16,6 +16,7 @@
 #include "core/text/error_text.h"
 #include "core/text/input_file.h"
 #include "core/text/output_file.h"
+#include "dist/agreement.h"
 #include "train/report/run_log.h"
 #include "train/tuned_file.h"
 
@@ -65,8 +66,8 @@ Verified verify_together(const std::string& path, const dist::World& world,
   } catch (const std::exception& error) {
     failure = error_text(error);
   }
-  failure = first_reason(failure, *world.communicator);
-  damage = first_reason(damage, *world.communicator);
+  failure = dist::first_reason(failure, *world.communicator);
+  damage = dist::first_reason(damage, *world.communicator);
   if (failure.empty() && damage.empty()) return {};
   const std::string there = has_name(path) ? "there" : "";
   if (dist::broadcast_text(*world.communicator, there).empty()) {
@@ -125,12 +126,6 @@ std::string first_failure(const std::vector<std::string>& texts) {
     if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
   }
   return "";
-}
-
-std::string first_reason(const std::string& own, dist::Communicator& communicator) {
-  const std::vector<std::string> all = dist::gather_text(communicator, own);
-  const auto first = std::ranges::find_if(all, [](const auto& text) { return !text.empty(); });
-  return dist::broadcast_text(communicator, first == all.end() ? "" : *first);
 }
 
 bool names_partial_checkpoint(const std::string& path) {

@@ -53,10 +53,6 @@ std::string why_no_folder(const std::string& path);
 /// `texts` has one text per rank. Returns the first text that is not empty, as "rank N: text", or
 /// an empty text if all texts are empty.
 std::string first_failure(const std::vector<std::string>& texts);
-/// `own` says why this rank has failed; it is empty if the rank has not failed. Returns the text of
-/// the lowest rank that has failed, or an empty text, the same on every rank. One text is enough,
-/// because often all ranks fail for the same reason, such as a missing file. Collective.
-std::string first_reason(const std::string& own, dist::Communicator& communicator);
 
 /// Writes a checkpoint and returns its digest. Must be called between steps. If a rank cannot
 /// write, throws on every rank, with the reason of the lowest rank that failed. In this case, no
