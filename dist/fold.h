@@ -1,4 +1,4 @@
-// One step of an ordered reduction, which adds the ranks' contributions one after the other.
+// One step of an ordered reduction, which adds contributions to a sum one after the other.
 #pragma once
 
 #include "core/dispatch.h"

@@ -28,8 +28,7 @@ std::vector<std::string> given_flags(std::initializer_list<std::pair<const char*
 /// run_alone, run_tool and run_job call check_output at the end.
 void check_output();
 
-/// Prints the message of `error` as one line on standard error. For programs that go on after an
-/// error.
+/// Prints the message of `error` as one line on standard error. Does not end the program.
 void print_error(const std::exception& error);
 
 /// From now on, a write to a pipe without a reader fails with an error, as a write to a full disk

@@ -7,7 +7,8 @@
 namespace tessera::apps {
 
 /// Returns the edit distance: the least number of steps that turn `a` into `b`. A step inserts,
-/// deletes or replaces a letter, or swaps two neighbouring letters (optimal string alignment).
+/// deletes or replaces a letter, or swaps two neighbouring letters that no other step changes
+/// (optimal string alignment).
 int64_t edit_distance(const std::string& a, const std::string& b);
 
 }  // namespace tessera::apps

@@ -61,8 +61,8 @@ class FullGradients : public GradientPolicy {
 /// The ring has room for the largest pair of buckets that follow each other. Both buckets of a pair
 /// fill at the same time if they hold the weight and the bias of one operation.
 ///
-///   | bucket 4 -->         |    <-- bucket 5 |
-///   | bucket 6 -->   |                          after bucket 4 has been sent
+///   | bucket 4 -->         |    <-- bucket 5 |   bucket 4 is in flight, bucket 5 fills
+///   | bucket 6 -->   |          <-- bucket 5 |   bucket 4 has been sent, bucket 6 fills
 ///
 /// A tied parameter is registered under several names. Its bucket is opened first and completed
 /// last. The bucket has memory outside the ring, because in the ring it would occupy one end during

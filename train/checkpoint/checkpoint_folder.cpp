@@ -56,16 +56,16 @@ MadeFolders::~MadeFolders() {
 }
 
 std::error_code MadeFolders::make(const std::string& folder) {
-  // Tries to make each folder of the path, from the topmost down. The attempt may fail although the
-  // folder exists, for instance at an automount. But if a folder is made or found, all its parents
-  // exist, so the errors of its parents are dropped.
+  // Tries to make each folder of the path, from the topmost down. For a folder that exists,
+  // create_directory gives no error, or the error of a folder that cannot be made there, for
+  // instance at an automount. If a folder is made or found, all its parents exist, so the errors of
+  // its parents are dropped.
   std::error_code first, error;
   fs::path path;
   for (const fs::path& part : fs::absolute(folder, error)) {
     path /= part;
     if (fs::create_directory(path, error)) made_.push_back(path);
-    // If a folder has this path, create_directory gives no error. So file_exists means that
-    // something other than a folder has this path.
+    // create_directory gives file_exists only if something other than a folder has this path.
     if (error == std::errc::file_exists) error = std::make_error_code(std::errc::not_a_directory);
     if (!error || !first) first = error;
   }
@@ -113,7 +113,9 @@ bool CheckpointFolder::claim() {
     const bool made = descriptor_ >= 0;
     if (!made && errno == EEXIST) descriptor_ = ::open(lock_.c_str(), flags, 0666);
     if (descriptor_ < 0 && errno == ENOENT && tries < most_tries) {
-      made_.make(folder_);  // another run had made the folder, was refused, and has removed it
+      // The folder is gone. A run that is refused, for instance for a wrong flag, removes the
+      // folders that it has made.
+      made_.make(folder_);
       continue;
     }
     if (descriptor_ < 0) fail_with_reason(errno, lock_ + ": cannot be written");
