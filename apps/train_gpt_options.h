@@ -13,13 +13,13 @@ namespace tessera::apps {
 struct TrainOptions : RunOptions {
   std::string val_data;  // empty: the last 10 % of `data`
   std::string preset;    // gives the defaults of sizes and hyper-parameters
-  /// The model's name in the log: the name of the preset with these sizes. If there is no such
-  /// preset, a name such as "gpt-2x128".
+  /// The model's name in the log: the name of the preset that has the sizes of `model`. If there is
+  /// no such preset, a name such as "gpt-2x128".
   std::string name;
   models::GptConfig model;
   int64_t eval_batches = 20;  // 0: the whole validation part
   int64_t sample = 0;
-  bool tune = true;  // on CUDA: measure algorithms, unless --tuned or a checkpoint gives them
+  bool tune = true;  // on CUDA: measure algorithms (choose_algorithms in train_gpt.cpp says when)
 };
 
 /// A parsed command line. If `help` is not empty, the program prints it and ends.
@@ -29,7 +29,7 @@ struct CommandLine {
   dist::Settings settings;  // for ranks to compare
 };
 
-/// Throws InputError, with a one-line message, if a flag is invalid.
+/// Throws InputError, with a one-line message, if a flag is invalid or missing.
 CommandLine parse_command_line(int argc, const char* const* argv);
 
 }  // namespace tessera::apps

@@ -49,9 +49,9 @@ struct Nodes {
     }
     return cudaSuccess;
   }
-  /// Returns the kind of a launch of the whole graph. This kind does not make device memory
-  /// accessible, because host nodes must not access it. run() makes device memory accessible for
-  /// each node of kind device or ranks.
+  /// Returns the kind of a launch of the whole graph. While work of this kind runs, device memory
+  /// is not accessible, because host nodes must not access it. run() makes it accessible for each
+  /// node of kind device or ranks.
   Kind kind() const {
     const bool waits = std::any_of(work.begin(), work.end(),
                                    [](const Node& node) { return node.kind == Kind::ranks; });
@@ -133,7 +133,8 @@ bool joined(const Capture& capture) {
 /// Queues `work` behind the earlier work of all `sequences`.
 cudaError_t defer_in(const Sequences& sequences, cudaStream_t stream, Kind kind, Work work) {
   for (const auto& sequence : sequences) {
-    if (sequence->latest) (void)defer_behind(stream, sequence->latest);  // a failure shows below
+    // If defer_behind fails, defer() below returns the same error.
+    if (sequence->latest) (void)defer_behind(stream, sequence->latest);
   }
   const cudaError_t error = defer(stream, kind, std::move(work));
   if (error != cudaSuccess || sequences.empty()) return error;

@@ -92,9 +92,10 @@ class LastEvaluationError : public Error {
 class StepLoop {
  public:
   /// World, optimizer and log must outlive the loop. Throws if `work` lacks a function that the
-  /// options require, if the options have fewer steps than are done (LoopOptions::first_step), or
-  /// if checkpoints and the saves of WeightSaveOptions::every would be in the same folder. Also
-  /// throws as the constructors of RunCheckpoints and WeightSaves do. Collective.
+  /// options require, if the options contradict each other (fewer steps than
+  /// LoopOptions::first_step; best weights without evaluations), or if checkpoints and the saves of
+  /// WeightSaveOptions::every would be in the same folder. Also throws as the constructors of
+  /// RunCheckpoints and WeightSaves do. Collective.
   StepLoop(const LoopOptions& options, const dist::World& world, optim::ZeroOptimizer& optimizer,
            RunLog& log, StepWork work);
   StepLoop(const StepLoop&) = delete;
@@ -107,8 +108,8 @@ class StepLoop {
   ///  - otherwise LastEvaluationError if the score after the last step is not finite.
   /// After these two errors the caller can still save the weights. Any other error ends the whole
   /// job, for example if a function of StepWork throws, or if a loss or gradient is not finite and
-  /// losses are not scaled. If the job has several ranks, and this rank's thread is writing its
-  /// shard of a checkpoint when the error occurs, train() itself ends the job
+  /// losses are not scaled. A checkpoint is written by a thread of its own. If the job has several
+  /// ranks, and this thread is writing when the error occurs, train() itself ends the job
   /// (dist::end_failed_body), because unwinding waits for the thread.
   void train();
   /// Returns what was counted since first_step: logged steps, among them the skipped ones; saves;
@@ -176,9 +177,9 @@ class StepLoop {
 /// alone (try_to_write_trace).
 ///
 /// If a signal stops the run, the last checkpoint has the weights. So run_to_end does not call
-/// `finish`, and writes the trace itself. If the last checkpoint cannot be written, run_to_end
-/// first calls `save`, if it is given. `save` must save the weights. It returns an empty text, or
-/// on every rank the reason why the weights were not saved.
+/// `finish`, and writes the trace itself. If this checkpoint cannot be written, run_to_end calls
+/// `save`, if it is given, before it writes the trace. `save` must save the weights. It returns an
+/// empty text, or on every rank the reason why the weights were not saved.
 ///
 /// The following failures end the job, but only after the remaining files are written. Rank 0 then
 /// throws the first failure as an error:

@@ -41,7 +41,8 @@ class WeightSaves {
   /// of the best weights with BestEvaluation::file. If the file is missing, warns and drops the
   /// recorded evaluation. If the file has other weights, warns and keeps the evaluation, so that
   /// only a better one replaces the file. Until then, failure() says that the weights are lost.
-  /// Without BestEvaluation::file, only an empty or missing folder counts as missing weights.
+  /// If BestEvaluation::file is nullopt, the weights count as missing only if their folder is empty
+  /// or missing.
   /// Throws on rank 0 if the file cannot be read. Collective.
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);

@@ -18,8 +18,8 @@ namespace tessera::apps {
 std::vector<std::string> output_flags(const RunOptions& options);
 
 /// Warns that --plan writes nothing for the given flags that ask for output files, including
-/// --checkpoint. If --offload is given but the run would compute on a CPU, also prints that
-/// --offload has no effect, as the run itself would.
+/// --checkpoint. If --offload is given but the run would compute on a CPU, also prints what the run
+/// itself would print: that --offload has no effect.
 void warn_of_plan(const RunOptions& options);
 
 /// The part of a training command that is left to do.

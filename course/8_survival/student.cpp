@@ -29,8 +29,8 @@ void Survivor::save(Disk&, int64_t) { todo("lesson 8: Survivor::save"); }
 
 // Returns 0 if there is no declaration. Otherwise reads the files of all ranks of the declared
 // save, however many ranks that save had. For each range in a file, copies the elements that this
-// rank owns in this run to their places in part(tensor, p). Restores updates_. Returns the number
-// of steps before the save.
+// rank owns in this run to their places in part(tensor, p). Restores updates_. Returns the save's
+// number of steps.
 int64_t Survivor::resume(const Disk&) { todo("lesson 8: Survivor::resume"); }
 
 }  // namespace course

@@ -78,8 +78,8 @@ class Gathering {
 
   /// Gathers `block` if it is absent, and waits until it is gathered. If `block` is not the current
   /// block, also releases the current block (a tied block stays gathered), makes `block` the
-  /// current block, and starts to gather the next block. Forward goes from higher to lower block
-  /// indices, backward from lower to higher indices.
+  /// current block, and starts to gather the next block (in backward, only if backward reads it).
+  /// Forward goes from higher to lower block indices, backward from lower to higher indices.
   void enter(Clock& clock, size_t block, bool forward) {
     gather(clock, block);
     clock.wait(there_[block]);

@@ -292,7 +292,8 @@ TEST_CASE("a delayed communicator delays reductions, and not their caller") {
   CHECK(trace::now_ns() - begin >= 60'000'000);
   CHECK(slow.delayed() == 2);
   CHECK(slow.traffic().calls(Collective::exchange) == 2);
-  // Over NCCL and with staging, all_gather would refuse this buffer, because it is in host memory.
+  // Over NCCL, and in staged_communicator, all_gather would refuse this buffer, because it is in
+  // host memory.
   slow.all_gather_host(Tensor::zeros({job().size()}, DType::u8, Device{}), {}).wait();
   run_many(slow, 4, 1000);
 

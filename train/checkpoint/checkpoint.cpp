@@ -52,8 +52,8 @@ struct Verified {
 
 // Opens a checkpoint on all ranks, and verifies it: each rank verifies its share of the bytes. If
 // the checkpoint is damaged or was removed, returns the reason. If it is there, but reading fails
-// on a rank, throws: the checkpoint may be whole, and must not be passed over. If find_checkpoint
-// took an older checkpoint instead, the run would train the steps after it once more. Collective.
+// on a rank, throws: the checkpoint may be whole, and must not be passed over, because a run that
+// begins from an older checkpoint trains the later steps once more. Collective.
 Verified verify_together(const std::string& path, const dist::World& world,
                          std::unique_ptr<CheckpointReader>& reader) {
   std::string damage;
@@ -116,7 +116,8 @@ std::string why_no_folder(const std::string& path) {
   const fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) return "";
   if (fs::exists(status)) return path + " is a file, expected the folder of a checkpoint";
-  // A missing path has a known status. A path below a folder that may not be searched has none.
+  // The status of a missing path is known (it is missing). The status is unknown if, for instance,
+  // this user has no permission to search a folder of the path.
   if (!fs::status_known(status)) return path + ": cannot be read: " + error.message();
   return path + ": there is no such folder";
 }
@@ -198,8 +199,8 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
   file.commit();
   // All content must be on the disk before the folder gets its final name below.
   flush_folder(partial);
-  // There may be a checkpoint of this step already. After a resume it can be replaced without loss,
-  // because it is not whole, or this run has repeated its steps. Its folder is moved away first,
+  // There may be a checkpoint of this step already. Nothing is lost if it is replaced: either the
+  // checkpoint is damaged, or this run has done the step again. Its folder is moved away first,
   // because rename() replaces only empty folders. If the process is killed between the two renames,
   // remove_partial_checkpoints moves the folder back.
   const fs::path whole = fs::path(folder) / checkpoint_name(manifest.step);
@@ -313,7 +314,7 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
     // No rank is writing any more, so rank 0 can remove the shards of all ranks.
     if (!why.empty()) fs::remove_all(partial, ignored);
   }
-  // Rank 0 sends reason and digest, so that either all ranks return or all throw.
+  // Rank 0 sends its reason, so that either all ranks return or all throw, and the digest.
   why = dist::broadcast_text(*world.communicator, why);
   const std::string text = dist::broadcast_text(*world.communicator, digest.text());
   if (why.empty()) return *BlockDigest::parse(text);
@@ -331,8 +332,9 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path,
 
 std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
                                                   const dist::World& world) {
-  // The run that writes to the folder may remove a listed checkpoint before it is read. A newer
-  // checkpoint is then there, so the folder is listed again. The limit ends the search if
+  // The run that writes to the folder may remove or replace a listed checkpoint before it is read.
+  // There is usually a newer checkpoint then, or one of the same step. So the folder is listed
+  // again, and the older checkpoints of this listing are not tried. The limit ends the search if
   // checkpoints are removed faster than they are read.
   constexpr int most_listings = 5;
   std::string newest_failure;
@@ -346,8 +348,8 @@ std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,
       const std::string path = (fs::path(folder) / checkpoint_name(step)).string();
       const auto [why, removed] = verify_together(path, world, reader);
       if (why.empty()) return reader;
-      again = again || removed;
-      if (removed) continue;
+      again = removed;
+      if (removed) break;
       spdlog::warn("{} is passed over: {}", path, why);
       failed.insert(step);
       if (newest_failure.empty()) newest_failure = why;

@@ -12,17 +12,17 @@
 namespace tessera::test {
 namespace {
 
-/// Describes bags of the given sizes. `first` indices precede the first bag, and `behind` indices
-/// follow the last bag. These indices outside of the bags are invalid tokens, so an operation that
-/// reads them fails.
+/// Describes bags of the given sizes. Before the first bag there are `before` indices, and after
+/// the last bag `behind`. These indices outside of the bags are invalid tokens, so an operation
+/// that reads them fails.
 struct Case {
   std::vector<int32_t> sizes;
   int64_t vocabulary, channels;
-  int32_t first = 0, behind = 0;
+  int32_t before = 0, behind = 0;
 
   int64_t bags() const { return static_cast<int64_t>(sizes.size()); }
   Tensor offsets() const {
-    std::vector<int32_t> values{first};
+    std::vector<int32_t> values{before};
     for (const int32_t size : sizes) values.push_back(values.back() + size);
     return Tensor::from<int32_t>({bags() + 1}, values);
   }
@@ -139,7 +139,7 @@ TEST_CASE("embedding_bag passes the check of its gradient", "[embedding_bag]") {
   const Tensor scale = Tensor::from<float>({4}, {0.5f, 2.0f, -1.5f, 1.0f});
   const GradientCheckOptions options{.dtype = GENERATE(from_range(float_dtypes())), .roundings = 4};
   CHECK(check_gradient(
-      [&](const auto& in) {  // the second use adds to the gradient of the first
+      [&](const auto& in) {  // the table has two uses, so backward must add to its gradient
         return ops::mul(ops::embedding_bag(indices, offsets, in[0], scale),
                         ops::embedding_bag(indices, offsets, in[0]));
       },
