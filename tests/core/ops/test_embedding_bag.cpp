@@ -30,7 +30,7 @@ struct Case {
     const int32_t end = offsets().values<int32_t>().back();
     const Tensor result = random_indices({end + behind}, 1, vocabulary);
     const auto values = result.values<int32_t>();
-    std::fill_n(values.begin(), first, -7);
+    std::fill_n(values.begin(), before, -7);
     std::fill_n(values.begin() + end, behind, 1 << 30);
     return result;
   }
