@@ -83,6 +83,29 @@ TEST_CASE("checkpoints that are removed after the listing are not called damaged
   CHECK(why.find("is whole: " + run + "/step-000000007/manifest.json") != std::string::npos);
 }
 
+TEST_CASE("no older checkpoint is taken while another run replaces the newest one") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  write(run, 1);
+  const std::string newest = write(run, 1, step + 1);
+  const auto step_found = [&](const std::function<void()>& before) {
+    const dist::World world{.communicator = std::make_shared<Interrupting>(before)};
+    return train::find_checkpoint(run, world)->manifest().step;
+  };
+  int gathers = 0;
+  REQUIRE(step_found([&] { ++gathers; }) == step + 1);
+  // The newest checkpoint vanishes after the listing. It is back after find_checkpoint has read it
+  // in vain, which takes as many gathers as reading it with success.
+  int calls = 0;
+  const auto replace = [&] {
+    ++calls;
+    if (calls == 1) fs::rename(newest, newest + ".before.partial");
+    if (calls == gathers + 1) fs::rename(newest + ".before.partial", newest);
+  };
+  CHECK(step_found(replace) == step + 1);
+  CHECK(calls > gathers);
+}
+
 TEST_CASE("a checkpoint of the same step is replaced, and nothing else remains") {
   const TemporaryFolder folder;
   const BlockDigest old = digest_of(write(folder.path("run"), 1));
