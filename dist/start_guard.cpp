@@ -25,8 +25,13 @@ double comm_timeout_in(int argc, const char* const* argv) {
     std::string_view text = argv[i];
     if (!text.starts_with(flag)) continue;
     text.remove_prefix(flag.size());
-    if (text.empty() && i + 1 < argc) text = argv[i + 1];
-    if (text.starts_with('=')) text.remove_prefix(1);
+    if (text.starts_with('=')) {
+      text.remove_prefix(1);
+    } else if (text.empty() && i + 1 < argc) {
+      text = argv[i + 1];
+    } else {
+      continue;  // no value, or another flag, such as --comm-timeout5
+    }
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool whole = error == std::errc() && end == text.data() + text.size();
