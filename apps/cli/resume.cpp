@@ -231,11 +231,11 @@ std::optional<double> Resumed::epochs(int64_t done, int64_t steps_per_epoch) con
 }
 
 int Resumed::threads(int given, const dist::World& world) const {
-  if (given == 0 && found()) {
-    const std::string saved = setting_value(checkpoint_->manifest().bits, threads_setting);
-    const int count = std::atoi(saved.c_str());
-    constexpr int most = 4096;
-    if (count > 0 && count <= most) return count;
+  if (given == 0 && found() && has_setting(manifest().bits, threads_setting)) {
+    constexpr int64_t most = 4096;
+    return static_cast<int>(parse_integer(fmt::format("{}: {}", folder(), threads_setting),
+                                          setting_value(manifest().bits, threads_setting), 1,
+                                          most));
   }
   return dist::threads_per_rank(given, world.local_size);
 }

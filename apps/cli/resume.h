@@ -92,7 +92,9 @@ class Resumed {
   std::optional<double> epochs(int64_t done, int64_t steps_per_epoch) const;
   /// Returns the number of threads per rank: `given` if it is not 0. Otherwise the run keeps the
   /// number of threads in the checkpoint, because the bits of the results depend on this number.
-  /// If there is no checkpoint, or it records no usable number, dist::threads_per_rank decides.
+  /// If there is no checkpoint, or it records no number of threads, for instance because it was
+  /// imported, dist::threads_per_rank decides. Throws InputError if the checkpoint's number is not
+  /// a whole number from 1 to 4096.
   int threads(int given, const dist::World& world) const;
 
   /// Returns the program that wrote the checkpoint, such as "train_gpt". Returns nullopt if the

@@ -1,10 +1,13 @@
-// Tests the comparison of a run's settings with those of its checkpoint, and checkpoints of earlier
-// versions, which lack some settings.
+// Tests the comparison of a run's settings with those of its checkpoint, checkpoints of earlier
+// versions, which lack some settings, and what else a run takes from its checkpoint.
 #include "apps/cli/changed_settings.h"
+
+#include <string>
 
 #include "apps/cli/resume.h"
 #include "apps/cli/run_options.h"
 #include "core/error.h"
+#include "dist/device_choice.h"
 #include "models/gpt/gpt.h"
 #include "optim/zero_optimizer.h"
 #include "tests/support/catch.h"
@@ -118,9 +121,10 @@ TEST_CASE("evaluations depend on the seed only in runs with an objective, as rec
 
 namespace {
 
-// Saves the checkpoint of a run with the settings `run`, and returns the flags that find it.
+// Saves the checkpoint of a run with the settings `run` and `bits`, and returns the flags that find
+// it.
 CheckpointFlags saved_run(const test::TemporaryFolder& folder, const dist::World& world,
-                          const dist::Settings& run) {
+                          const dist::Settings& run, const dist::Settings& bits = {}) {
   train::set_up_messages(false);
   models::Gpt model({.layers = 1, .heads = 1, .width = 4, .context = 4, .vocab = 5});
   optim::ZeroOptimizer optimizer(model, optim::Sgd{}, world, {});
@@ -129,7 +133,7 @@ CheckpointFlags saved_run(const test::TemporaryFolder& folder, const dist::World
   flags.resume = "latest";
   train::save_checkpoint(
       flags.options.folder, optimizer, world,
-      {.step = 3, .best = train::BestEvaluation{.step = 2, .value = 1}, .run = run});
+      {.step = 3, .best = train::BestEvaluation{.step = 2, .value = 1}, .run = run, .bits = bits});
   return flags;
 }
 
@@ -217,6 +221,26 @@ TEST_CASE("--eval-only counts epochs with the steps per epoch of the checkpoint'
   CheckpointFlags imported = saved_run(other, world, {});
   imported.only_weights = true;
   CHECK(Resumed(imported, world).epochs(3, 4) == std::nullopt);
+}
+
+TEST_CASE("a resumed run has as many threads as its checkpoint's run") {
+  const dist::World world{.communicator = dist::single_communicator()};
+  const auto threads = [&](int given, const dist::Settings& bits) {
+    const test::TemporaryFolder folder;
+    return Resumed(saved_run(folder, world, {}, bits), world).threads(given, world);
+  };
+  const int without = dist::threads_per_rank(0, 1);
+  CHECK(threads(0, {{"threads", std::to_string(without + 1)}}) == without + 1);
+  CHECK(threads(1, {{"threads", std::to_string(without + 1)}}) == 1);
+  CHECK(threads(0, {}) == without);  // as after an import
+  for (const char* invalid : {"", "2x", "2.5", "0", "-1", "4097", "99999999999999999999"}) {
+    CAPTURE(invalid);
+    CHECK_THAT(test::message_of<InputError>([&] {
+                 threads(0, {{"threads", invalid}});
+               }),
+               Catch::Matchers::ContainsSubstring("step-000000003: threads is "));
+    CHECK(threads(1, {{"threads", invalid}}) == 1);
+  }
 }
 
 TEST_CASE("the best evaluation is forgotten only if a setting that affects evaluations differs") {
