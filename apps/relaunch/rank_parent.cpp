@@ -30,8 +30,8 @@ int own_rank() {
     if (text == nullptr) continue;
     int rank = -1;
     const std::string_view view = text;
-    if (std::from_chars(view.data(), view.data() + view.size(), rank).ec == std::errc())
-      return rank;
+    const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), rank);
+    if (error == std::errc() && end == view.data() + view.size()) return rank;
   }
   fail("relaunch: the launcher does not say which rank this process is");
 }

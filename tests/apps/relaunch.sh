@@ -251,6 +251,9 @@ expect "'mpirun': write -- before the program to run: relaunch -n 4 -- train_gpt
   "$relaunch" mpirun -n 2 "$train_gpt" --checkpoint x
 expect 'the program to run is missing' "$relaunch" -n 2
 ended 2 'nosuch: cannot be started' -n 2 -- nosuch --checkpoint x
+# A rank that is followed by other text is not read as a rank.
+OMPI_COMM_WORLD_RANK=1x PMIX_RANK= PMI_RANK= SLURM_PROCID= \
+  ended 1 'the launcher does not say which rank this process is' --as-rank true
 
 job=$deaf
 ends 137
