@@ -232,6 +232,15 @@ status=0
 [[ $status == 2 && $(grep -c '^error: cut.png' stderr.log) == 1 ]] ||
   fail "exit code $status after a bad image: $(cat stderr.log)"
 [[ $(head -n 1 labels.txt) == pictures/dark/07.png ]] || fail "no other image: $(cat labels.txt)"
+# If libpng cannot begin, which is not the image's fault, the error says so and ends the program.
+"${CXX:-c++}" -x c++ -shared -fPIC -o no_png.so - << 'CODE' || fail "no library without PNG"
+extern "C" void* png_create_read_struct() { return nullptr; }
+CODE
+status=0
+LD_PRELOAD="$work/no_png.so" "$predict" model.safetensors pictures/dark/07.png > labels.txt \
+  2> stderr.log || status=$?
+[[ $status == 1 ]] && grep -q '^error: .*07.png: PNG: libpng gives no reason;' stderr.log ||
+  fail "exit code $status without libpng: $(< stderr.log)"
 # A name's control characters are escaped, in what is printed and in errors, which stay one line.
 cp pictures/dark/07.png $'a\e[1m\nb.png'
 "$predict" model.safetensors $'a\e[1m\nb.png' > labels.txt

@@ -24,7 +24,7 @@ struct Reader {
 
 [[noreturn]] void on_error(png_structp png, png_const_charp text) {
   auto* reader = static_cast<Reader*>(png_get_error_ptr(png));
-  std::snprintf(reader->message, sizeof(reader->message), "%s", text);
+  std::snprintf(reader->message, sizeof(reader->message), "%s", text != nullptr ? text : "");
   png_longjmp(png, 1);
 }
 
@@ -38,12 +38,13 @@ void read_bytes(png_structp png, png_bytep out, size_t count) {
 }
 
 // begin() and read_rows() return false if libpng reports an error. The error's text is then in
-// reader.message.
+// reader.message. The message stays empty if libpng gives no text, as when it cannot allocate its
+// structures.
 bool begin(Reader& reader) {
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, on_error, on_warning);
-  if (reader.png == nullptr) return false;
+  reader.info = png_create_info_struct(reader.png);  // null if reader.png is null
+  if (reader.info == nullptr) return false;
   if (setjmp(png_jmpbuf(reader.png)) != 0) return false;
-  reader.info = png_create_info_struct(reader.png);
   png_set_read_fn(reader.png, &reader, read_bytes);
   // Texts, profiles and other extra chunks are skipped, not decompressed. libpng's own limits on
   // width and height are lifted, because check_image_size limits the number of pixels.
@@ -79,7 +80,12 @@ ImageView decode_png(const std::string& name, std::span<const uint8_t> file,
     ~Owned() { png_destroy_read_struct(&png, &info, nullptr); }
   } reader(file);
   const auto check = [&](bool good) {
-    if (!good) fail_input("{}: PNG: {}", name, reader.message);
+    if (good) return;
+    if (reader.message[0] == '\0') {
+      fail("{}: PNG: libpng gives no reason; it may lack memory, or not be version {}", name,
+           PNG_LIBPNG_VER_STRING);
+    }
+    fail_input("{}: PNG: {}", name, reader.message);
   };
   check(begin(reader));
   const auto width = int64_t{png_get_image_width(reader.png, reader.info)};
