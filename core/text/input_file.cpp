@@ -17,7 +17,12 @@ InputFile::InputFile(const std::string& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) fail_with_reason(errno, path + ": cannot be opened");
   struct stat status {};
-  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (::fstat(descriptor_, &status) != 0) {
+    const int error = errno;
+    ::close(descriptor_);
+    fail_with_reason(error, path + ": cannot be read");
+  }
+  if (!S_ISREG(status.st_mode)) {
     ::close(descriptor_);
     fail_input("{}: is not a regular file", path);
   }

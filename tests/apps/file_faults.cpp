@@ -1,12 +1,12 @@
-// A library that tests preload into a program (LD_PRELOAD). It counts the calls that change files
-// of a folder, and makes one of these calls fail.
+// A library that tests preload into a program (LD_PRELOAD). It counts the calls that change or
+// examine files of a folder, and makes one of these calls fail.
 //
 //   FAULT_FOLDER=/tmp/run FAULT_CALLS=fsync,rename FAULT_AT=3 FAULT=kill LD_PRELOAD=... train_gpt
 //
 // FAULT_FOLDER: only calls for paths that contain this text are counted. For rename the new path
 // must contain the text. For unlink the path of the folder that has the file must contain the text.
-// FAULT_CALLS: the calls to count, one or more of write, fsync, rename and unlink. `write` includes
-// pwrite. `unlink` stands for calls of unlinkat; calls of unlink itself are not counted.
+// FAULT_CALLS: the calls to count, one or more of write, fsync, rename, unlink and fstat. `write`
+// includes pwrite. `unlink` stands for calls of unlinkat; calls of unlink itself are not counted.
 // FAULT_AT: the number, from 1, of the counted call that fails.
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC
 // for all later writes in the folder).
@@ -19,6 +19,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -152,6 +153,12 @@ int unlinkat(int folder, const char* path, int flags) {
   static auto* const real = next<int(int, const char*, int)>("unlinkat");
   const bool fails = in_folder(folder) && is_turn("unlink");
   return fails ? fail_with(fault_error()) : real(folder, path, flags);
+}
+
+int fstat(int descriptor, struct stat* status) {
+  static auto* const real = next<int(int, struct stat*)>("fstat");
+  const bool fails = in_folder(descriptor) && is_turn("fstat");
+  return fails ? fail_with(fault_error()) : real(descriptor, status);
 }
 
 }  // extern "C"

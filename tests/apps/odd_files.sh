@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Paths that are not regular files, a file that shrinks, a limit on file sizes, and too many threads
-# or evaluation batches are each reported in one line, and no program hangs.
+# Paths that are not regular files, a file that shrinks or is on a failing disk, a limit on file
+# sizes, and too many threads or evaluation batches are each reported in one line, and no program
+# hangs.
 . "$(dirname "${BASH_SOURCE[0]}")/common.bash"
 run=("$train_gpt" "${tiny[@]}" --data text.txt --steps 1 --eval-every 0)
 resnet=("$TESSERA_BIN/train_resnet" --steps 1 --batch 2 --micro-batch 2 --eval-every 0)
@@ -39,6 +40,15 @@ refuses 'batches.meta.txt: is not a regular file' "${resnet[@]}" --data cifar
 rm cifar/batches.meta.txt cifar/test_batch.bin
 mkfifo cifar/test_batch.bin
 refuses 'test_batch.bin' "${resnet[@]}" --data cifar
+
+# A disk that fails is not bad input: the exit code is 1, as for a read that fails.
+"${CXX:-c++}" -std=c++20 -shared -fPIC -O1 -o faults.so \
+  "$TESSERA_SOURCE_DIR/tests/apps/file_faults.cpp" -ldl || fail "no library of faults"
+status=0
+LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/text.txt" FAULT_CALLS=fstat FAULT_AT=1 FAULT=EIO \
+  "${run[@]}" > stdout.log 2> stderr.log < /dev/null || status=$?
+[[ $status == 1 ]] && grep -q 'text.txt: cannot be read: Input/output error' stderr.log ||
+  fail "exit code $status for a failing disk: $(< stderr.log)"
 
 # The log may be a terminal or another device. The log may not be a file that standard output or
 # standard error goes to, because the two outputs would overwrite each other.
