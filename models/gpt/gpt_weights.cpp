@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "core/text/input_file.h"
 #include "core/text/output_file.h"
 #include "models/gpt/gpt_config_file.h"
 #include "nn/weights_file.h"
@@ -72,14 +73,18 @@ bool has_part_of_gpt(const std::filesystem::path& path) {
 }
 
 // Returns the name of another file of GPT weights in the folder of `path`; "" if there is none.
+// Throws if the folder cannot be read, because it may then have such a file.
 std::string other_weights_beside(const std::string& path) {
   namespace fs = std::filesystem;
-  const fs::path folder = fs::path(path).parent_path();
+  const fs::path parent = fs::path(path).parent_path();
+  const fs::path folder = parent.empty() ? "." : parent;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, error)) {
-    const fs::path name = entry.path().filename();
-    if (name != fs::path(path).filename() && has_part_of_gpt(entry.path())) return name.string();
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const fs::path name = entry->path().filename();
+    if (name != fs::path(path).filename() && has_part_of_gpt(entry->path())) return name.string();
   }
+  if (error) fail_with_reason(error.value(), folder.string() + ": cannot be read");
   return "";
 }
 

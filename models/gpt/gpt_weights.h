@@ -97,7 +97,9 @@ void check_gpt_config_beside(const std::string& path, const Gpt& model);
 ///   - GptWriter would replace a config.json that is not a GPT-2's;
 ///   - GptWriter would replace a config.json of another configuration, and the folder has GPT
 ///     weights in a file other than `path`, which could then no longer be read. Files that have
-///     only a part of a GPT's weights count too, and so does each pytorch_model*.bin.
+///     only a part of a GPT's weights count too, and so does each pytorch_model*.bin;
+///   - GptWriter would replace a config.json of another configuration, and the folder cannot be
+///     read. Throws Error instead if the cause is the machine, such as a failing disk.
 void check_gpt_destination(const std::string& path, const GptConfig& config);
 
 }  // namespace tessera::models

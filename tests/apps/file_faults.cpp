@@ -5,8 +5,9 @@
 //
 // FAULT_FOLDER: only calls for paths that contain this text are counted. For rename the new path
 // must contain the text. For unlink the path of the folder that has the file must contain the text.
-// FAULT_CALLS: the calls to count, one or more of write, fsync, rename, unlink and fstat. `write`
-// includes pwrite. `unlink` stands for calls of unlinkat; calls of unlink itself are not counted.
+// FAULT_CALLS: the calls to count, one or more of write, fsync, rename, unlink, fstat and readdir.
+// `write` includes pwrite. `unlink` stands for calls of unlinkat; calls of unlink itself are not
+// counted.
 // FAULT_AT: the number, from 1, of the counted call that fails.
 // FAULT: kill (SIGKILL in place of the call), EIO, ENOSPC, or short (half of a write, then ENOSPC
 // for all later writes in the folder).
@@ -16,6 +17,7 @@
 // FAULT_TRACE for each fsync and rename in the folder, even if FAULT_CALLS does not name the call.
 // With FAULT_DELAY_MS each write in the folder takes that many milliseconds longer, as on a slow
 // disk.
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -159,6 +161,13 @@ int fstat(int descriptor, struct stat* status) {
   static auto* const real = next<int(int, struct stat*)>("fstat");
   const bool fails = in_folder(descriptor) && is_turn("fstat");
   return fails ? fail_with(fault_error()) : real(descriptor, status);
+}
+
+dirent* readdir(DIR* folder) {
+  static auto* const real = next<dirent*(DIR*)>("readdir");
+  if (!in_folder(::dirfd(folder)) || !is_turn("readdir")) return real(folder);
+  errno = fault_error();
+  return nullptr;
 }
 
 }  // extern "C"

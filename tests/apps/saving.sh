@@ -275,6 +275,15 @@ grep -q 'model.safetensors would be left without its sizes, .*; the weights are 
   stderr.log || fail "$(< stderr.log)"
 [[ $(ls shared) == $'config.json\nmodel.safetensors' ]] || fail "$(ls shared)"
 must_work "$generate" shared --tokens 3
+# If the folder cannot be read, it may have such weights, so the run is refused. In the first run,
+# the last call of readdir finds the weights. In the second run, this call fails.
+faulty=(env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/shared" FAULT_CALLS=readdir)
+other=("$train_gpt" "${run[@]}" --width 32 --save "$work/shared/other.safetensors")
+expect 'model.safetensors would be left without its sizes' \
+  "${faulty[@]}" FAULT_COUNT="$work/count.txt" "${other[@]}"
+fails_late "$work/shared: cannot be read: Input/output error\$" \
+  "${faulty[@]}" FAULT_AT="$(< count.txt)" FAULT=EIO "${other[@]}"
+[[ $(ls shared) == $'config.json\nmodel.safetensors' ]] || fail "$(ls shared)"
 
 # If the best weights cannot be written, the run goes on, and the exit code is 1 unless a later save
 # succeeds.
