@@ -276,8 +276,9 @@ class ZeroOptimizer {
   /// Restores all tensors of state_tensors(). Each rank asks `source` only for the ranges that it
   /// holds. The next steps have the same bits as in the run that saved the state, under the
   /// conditions in docs/checkpoints.md. Throws if a step is not finished. Exceptions of `source`
-  /// propagate. After such an exception, the optimizer holds a mixture of old and restored state,
-  /// and the job should end.
+  /// propagate. Events, counts of updates and the loss scale are read first. If one of them is
+  /// refused or cannot be read, the optimizer is as it was. After any later exception, it holds a
+  /// mixture of old and restored state, and the job should end.
   void restore_state(const StateSource& source);
 
   /// Returns the optimizer state that this rank holds, by parameter name: at stage 0 the state of

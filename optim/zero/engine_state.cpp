@@ -1,5 +1,6 @@
 // Lists the state of a ZeroEngine as named tensors, and restores the state from such tensors.
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "optim/zero/zero_engine.h"
@@ -110,24 +111,15 @@ std::vector<StatePiece> ZeroEngine::own_state() const {
   return list;
 }
 
-void ZeroEngine::restore(const StateSource& source) {
-  // Checks the events before anything is changed.
-  std::vector<ParameterEvent> events;
-  for (const int64_t number : source.parameter_events()) {
-    events.push_back(event_of(number, registered_));
-  }
-  if (scaler_) {
-    float scale = 0;
-    source.read(state_path(scaler_name, scale_kind), 0, std::span(&scale, 1));
-    scaler_->restore(scale, source.count(state_path(scaler_name, good_steps_kind)));
-  }
+std::vector<int64_t> ZeroEngine::read_update_counts(const StateSource& source) const {
+  std::vector<int64_t> counts = update_counts_;
   const auto read_count = [&](const std::string& name, int64_t number) {
     const int64_t count = source.count(state_path(name, updates_kind));
     constexpr int64_t most = int64_t{1} << 62;  // later steps add to the count
     if (count < 0 || count > most) {
       fail_input("{} has {} updates, expected 0 to 2^62", name, count);
     }
-    update_counts_[static_cast<size_t>(number)] = count;
+    counts[static_cast<size_t>(number)] = count;
   };
   for (const auto& partition : trainable_) {
     int64_t number = partition->first();
@@ -138,6 +130,24 @@ void ZeroEngine::restore(const StateSource& source) {
   for (const auto& table : tables_) {
     if (table->trainable()) read_count(table->info().name(), table->number());
   }
+  return counts;
+}
+
+void ZeroEngine::restore(const StateSource& source) {
+  // Events, counts and loss scale are checked before anything is changed. So if one of them is
+  // refused, the engine is as it was.
+  std::vector<ParameterEvent> events;
+  for (const int64_t number : source.parameter_events()) {
+    events.push_back(event_of(number, registered_));
+  }
+  std::vector<int64_t> update_counts = read_update_counts(source);
+  if (scaler_) {
+    float scale = 0;
+    source.read(state_path(scaler_name, scale_kind), 0, std::span(&scale, 1));
+    // If this call throws, it has changed nothing.
+    scaler_->restore(scale, source.count(state_path(scaler_name, good_steps_kind)));
+  }
+  update_counts_ = std::move(update_counts);
   // Each rank reads only what it holds: ranges of the values, of the master weights and of the
   // update rule's state.
   for (StagedPartition* partition : partitions()) partition->restore(source);

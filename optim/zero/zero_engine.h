@@ -119,6 +119,9 @@ class ZeroEngine {
   void add_partition(std::vector<PlacedParameter> parameters);
   void add_table(PlacedParameter placed);
   void add_counts(size_t parameters);
+  /// Returns the number of updates of each trainable parameter, in the order of update_counts_.
+  /// Throws InputError if a number is negative or too large.
+  std::vector<int64_t> read_update_counts(const StateSource& source) const;
   GradientNorm norm_of_all() const;
   /// Waits for the gradient sums of the trainable tables. Then each rank sends two counts per table
   /// to all ranks: the touched rows of its shard, and the touched blocks of 256 elements

@@ -1,7 +1,12 @@
 // Tests f16 with dynamic loss scaling, and other precisions with values that are not finite. If a
 // value is not finite on one rank, all ranks must decide alike, and no weight may change.
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/support/catch.h"
 #include "tests/support/layered_model.h"
@@ -201,6 +206,40 @@ TEST_CASE("loss scaling in f32, if asked for: skips an overflow, and keeps the b
   const auto plain = train(model, training_of(model, {}, 1), job_world(),
                            {.stage = 3, .bucket_bytes = 1024, .clip = 0.1f});
   CHECK(scaled.weights == plain.weights);
+}
+
+// A state with a loss scale of 2, in which each count is 5 except that of `refused`, which is -1.
+// Weights and the update rule's state are zeros.
+class RefusedState : public optim::StateSource {
+ public:
+  explicit RefusedState(std::string refused) : refused_(std::move(refused)) {}
+  void read(const std::string& path, int64_t, std::span<float> out) const override {
+    std::ranges::fill(out, path == "loss_scaler/scale" ? 2.0f : 0.0f);
+  }
+  int64_t count(const std::string& path) const override { return path == refused_ ? -1 : 5; }
+
+ private:
+  std::string refused_;
+};
+
+TEST_CASE("f16: a state with an invalid count is refused, and changes nothing") {
+  const auto run = [](int stage, const std::vector<std::string>& refused) {
+    LayeredModel model(layers_of(DType::f16));
+    const Training training = training_of(model, {}, 2);
+    optim::ZeroOptimizer optimizer(model, training.rule, job_world(), {.stage = stage});
+    TrainingResult result;
+    train_step(optimizer, training, 0, result);
+    for (const std::string& path : refused) {
+      CHECK_THROWS_AS(optimizer.restore_state(RefusedState(path)), InputError);
+    }
+    train_step(optimizer, training, 1, result);
+    result.weights = weights_of(optimizer);
+    return result;
+  };
+  for (const int stage : {0, 3}) {
+    CAPTURE(stage);
+    CHECK(run(stage, {"2.bias/updates", "loss_scaler/good_steps"}) == run(stage, {}));
+  }
 }
 
 }  // namespace
