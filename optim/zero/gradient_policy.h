@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/trace.h"
 #include "dist/communicator.h"
 #include "optim/zero/options.h"
 #include "optim/zero/partition.h"

@@ -1,8 +1,11 @@
 // Compares block_square_sums with a plain loop in float64. Also tests that the sum of a block of
 // 256 elements has the same bits in a shard as in the whole tensor, and that threads do not change
 // the bits. Each -0.0 in the tensor must become +0.0.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
+#include <vector>
 
 #include "optim/kernels/square_sums.h"
 #include "tests/support/catch.h"
