@@ -160,9 +160,12 @@ bool gradients_in_sums(const Partition& partition, const dist::Communicator& com
 
 void GradientsInSums::begin(const MicroStep& micro_step) {
   first_ = micro_step.index == 0;
-  if (first_ || later_) return;
-  later_ = make_later_();
-  if (!order_.empty()) later_->follow(order_);
+  if (first_) return;
+  if (!later_) {
+    later_ = make_later_();
+    if (!order_.empty()) later_->follow(order_);
+  }
+  later_->begin(micro_step);
 }
 
 Tensor GradientsInSums::open(int bucket) {
