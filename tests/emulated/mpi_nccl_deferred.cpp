@@ -30,6 +30,20 @@ ncclResult_t sum(const Floats& buffer, size_t from, size_t to, ncclComm_t comm,
   return ncclAllReduce(buffer.at(from), buffer.at(to), 1, ncclFloat32, ncclSum, comm, stream);
 }
 
+// Calls body(comm, buffer, one, other) with a new communicator, six floats and two streams, once
+// for each of four seeds of deferred streams.
+template <class Body>
+void for_four_seeds(const Body& body) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const StreamSeed streams(seed);
+    const Comm comm;
+    const Floats buffer(6);
+    const Stream one, other;
+    body(comm, buffer, one, other);
+    meet();
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a deferred call is done once its stream has been waited for, and not before") {
@@ -52,11 +66,8 @@ TEST_CASE("a stream that reads a deferred call's result must wait for its event"
   const World world;
   const auto wrong = [&](bool with_event) {
     int found = 0;
-    for (uint64_t seed = 1; seed <= 4; ++seed) {
-      const StreamSeed streams(seed);
-      const Comm comm;
-      const Floats buffer(6);
-      const Stream calls, copies;
+    for_four_seeds([&](const Comm& comm, const Floats& buffer, cudaStream_t calls,
+                       cudaStream_t copies) {
       cudaEvent_t event = nullptr;
       REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
       CHECK(sum(buffer, 1, 5, comm, calls) == ncclSuccess);
@@ -68,8 +79,7 @@ TEST_CASE("a stream that reads a deferred call's result must wait for its event"
       if (buffer[4] != static_cast<float>(world.size)) ++found;
       REQUIRE(cudaEventDestroy(event) == cudaSuccess);
       REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-      meet();
-    }
+    });
     return found;
   };
   CHECK(wrong(true) == 0);
@@ -99,27 +109,18 @@ TEST_CASE("ranks that wait for their streams in different orders do not deadlock
 
 TEST_CASE("the calls of a communicator keep their order across streams") {
   const World world;
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
-    const StreamSeed streams(seed);
-    const Comm comm;
-    const Floats buffer(6);
-    const Stream one, other;
+  for_four_seeds([&](const Comm& comm, const Floats& buffer, cudaStream_t one, cudaStream_t other) {
     CHECK(sum(buffer, 1, 2, comm, one) == ncclSuccess);
     CHECK(sum(buffer, 2, 3, comm, other) == ncclSuccess);
     CHECK(cudaStreamSynchronize(other) == cudaSuccess);
     CHECK(buffer[3] == static_cast<float>(world.size * world.size));
     CHECK(comm.failure() == ncclSuccess);
-    meet();
-  }
+  });
 }
 
 TEST_CASE("launches of a graph keep their order with the other calls of its communicator") {
   const World world;
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
-    const StreamSeed streams(seed);
-    const Comm comm;
-    const Floats buffer(6);
-    const Stream one, other;
+  for_four_seeds([&](const Comm& comm, const Floats& buffer, cudaStream_t one, cudaStream_t other) {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     REQUIRE(cudaStreamBeginCapture(one, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -134,18 +135,13 @@ TEST_CASE("launches of a graph keep their order with the other calls of its comm
     CHECK(comm.failure() == ncclSuccess);
     CHECK(cudaGraphExecDestroy(exec) == cudaSuccess);
     CHECK(cudaGraphDestroy(graph) == cudaSuccess);
-    meet();
-  }
+  });
 }
 
 TEST_CASE("a group's calls wait for all their streams, and these streams wait for the calls") {
   const World world;
   if (world.size == 1) return;
-  for (uint64_t seed = 1; seed <= 4; ++seed) {
-    const StreamSeed streams(seed);
-    const Comm comm;
-    const Floats buffer(6);
-    const Stream one, other;
+  for_four_seeds([&](const Comm& comm, const Floats& buffer, cudaStream_t one, cudaStream_t other) {
     // The send must run after the first copy, which writes element 1. The last copy is on `other`,
     // but must run after the receive on `one`, which writes element 2.
     REQUIRE(cudaMemcpyAsync(buffer.at(1), buffer.at(5), 4, cudaMemcpyDefault, other) ==
@@ -158,8 +154,7 @@ TEST_CASE("a group's calls wait for all their streams, and these streams wait fo
             cudaSuccess);
     CHECK(cudaStreamSynchronize(other) == cudaSuccess);
     CHECK(buffer[3] == 5);
-    meet();
-  }
+  });
 }
 
 TEST_CASE("a deferred call that fails makes its communicator fail, but not its stream") {
