@@ -72,11 +72,12 @@ class Event {
   void wait() const;
   /// The host waits until the device has reached the point. Throws as cuda::synchronize does.
   void synchronize() const;
-  // passed() and over() throw in the capture of a graph.
-  /// True if the device has reached the point. Throws if the device has failed.
+  /// True if the device has reached the point. Throws if the device has failed, and in the capture
+  /// of a graph.
   bool passed() const;
-  /// True if the device has reached the point, or if the device has failed. Destructors call over()
-  /// instead of passed(), because over() does not throw if the device has failed.
+  /// True if the device has reached the point, or if the device has failed. Never throws, so
+  /// destructors call over() instead of passed(). In the capture of a graph, the point must be from
+  /// before the capture; a query of a captured point breaks the capture.
   bool over() const;
 
  private:

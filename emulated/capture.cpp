@@ -88,6 +88,9 @@ namespace {
 
 using Shared = std::shared_ptr<Capture>;
 
+// The mode of the calling thread (cudaThreadExchangeStreamCaptureMode).
+thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+
 // All captures that have not ended, by their streams. The map is never destroyed, because objects
 // of static lifetime may still make calls after main.
 struct Captures {
@@ -171,6 +174,7 @@ cudaError_t check_not_captured(cudaStream_t stream, const char* call) {
 }
 
 cudaError_t check_no_capture(const char* call) {
+  if (thread_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
   const std::lock_guard lock(captures().mutex);
   for (const auto& [stream, capture] : captures().by_stream) {
     if (capture->thread != std::this_thread::get_id()) continue;
@@ -302,6 +306,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   *status = !capture           ? cudaStreamCaptureStatusNone
             : capture->invalid ? cudaStreamCaptureStatusInvalidated
                                : cudaStreamCaptureStatusActive;
+  return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, thread_mode);
   return cudaSuccess;
 }
 

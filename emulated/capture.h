@@ -45,7 +45,8 @@ void count_launch();
 
 /// These functions return an error and invalidate the capture:
 ///  - check_not_captured(stream) if the stream is captured;
-///  - check_no_capture if the calling thread captures a stream;
+///  - check_no_capture if the calling thread captures a stream, unless the thread's mode is
+///    cudaStreamCaptureModeRelaxed;
 ///  - check_not_captured(point) if the point belongs to a capture.
 /// `call` names the forbidden call in the error.
 cudaError_t check_not_captured(cudaStream_t stream, const char* call);

@@ -229,8 +229,12 @@ bool Event::passed() const {
 }
 
 bool Event::over() const {
-  refuse_in_capture("Event::over");
-  return cudaEventQuery(static_cast<cudaEvent_t>(event_.get())) != cudaErrorNotReady;
+  // A query by a thread that captures a graph would break the capture, except in relaxed mode.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  const cudaError_t state = cudaEventQuery(static_cast<cudaEvent_t>(event_.get()));
+  (void)cudaThreadExchangeStreamCaptureMode(&mode);
+  return state != cudaErrorNotReady;
 }
 
 void* allocate(int index, int64_t bytes, void* stream) {

@@ -120,6 +120,19 @@ TEST_CASE("after a gather of host memory with pieces that are too large, NCCL is
   for (const uint8_t flag : flags.values<uint8_t>()) CHECK(flag == 1);
 }
 
+// An optimizer's destructor calls Work::done(), and may run in a capture.
+TEST_CASE("done() of an earlier call neither throws in a capture nor breaks it") {
+  if (!job().captures()) TESSERA_SKIP("graphs are captured on CUDA, over NCCL");
+  const Tensor buffer = Tensor::zeros({job().size()});
+  const Work work = job().all_gather(buffer, {});
+  job().barrier();
+  bool done = false;
+  const auto launch = job().capture([&] { done = work.done(); });
+  CHECK(done);
+  launch();
+  job().barrier();
+}
+
 // In tests, launches of core/ wait until their kernels are done (share_memory_with_host). The
 // all-reduce of integers launches no such kernel. So on deferred streams (emulated/deferred.h), the
 // call is still queued when the group is destroyed.

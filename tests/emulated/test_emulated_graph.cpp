@@ -203,6 +203,25 @@ TEST_CASE("emulated: calls that break a capture") {
   CHECK(second.end() == cudaErrorStreamCaptureInvalidated);
 }
 
+TEST_CASE("emulated: in relaxed mode a thread that captures may make other calls") {
+  Setup s;
+  REQUIRE(cudaEventRecord(s.event, s.other) == cudaSuccess);
+  REQUIRE(cudaEventSynchronize(s.event) == cudaSuccess);
+  s.begin();
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  REQUIRE(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+  CHECK(mode == cudaStreamCaptureModeGlobal);
+  CHECK(cudaEventQuery(s.event) == cudaSuccess);
+  CHECK(cudaFree(nullptr) == cudaSuccess);
+  CHECK(cudaStreamQuery(s.stream) == cudaErrorStreamCaptureUnsupported);
+  CHECK(s.end() == cudaErrorStreamCaptureInvalidated);
+  REQUIRE(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+  CHECK(mode == cudaStreamCaptureModeRelaxed);
+  s.begin();
+  s.breaks(cudaEventQuery(s.event), cudaErrorStreamCaptureUnsupported,
+           "cudaEventQuery by a thread");
+}
+
 TEST_CASE("emulated: how a capture begins and ends") {
   Setup s;
   constexpr auto mode = cudaStreamCaptureModeThreadLocal;
