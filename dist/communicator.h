@@ -212,6 +212,7 @@ class Communicator {
   ///  - In `body`, a call of another NCCL communicator throws.
   ///  - In `body`, all_gather_host throws, because no launch could repeat it.
   ///  - `body` must not wait for calls made before the capture.
+  ///  - Until capture() returns, no other thread may make calls of this communicator.
   ///  - Every rank must launch the graph at the same place among its other calls.
   ///  - A launch runs after all earlier calls, and ends when all captured calls are done.
   ///  - Each launch counts as traffic; the capture does not.

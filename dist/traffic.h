@@ -60,6 +60,8 @@ class TrafficLedger {
   };
   /// Returns the counts of the calls that `body` makes, without adding the counts to the ledger.
   /// Used while a graph is captured: each launch of the graph then adds the counts with add().
+  /// Calls of other threads would be counted as calls of `body`. So no other thread may make calls
+  /// meanwhile (Communicator::capture).
   Counts of(const std::function<void()>& body);
   void add(const Counts& more);
 
