@@ -99,7 +99,7 @@ void embedding_forward(const Context&, const Tensor& y, const Tensor& tokens, co
   });
 }
 
-void embedding_backward(const Context& context, std::string_view operation, const Tensor& dtable,
+void embedding_backward(const Context& context, const char* operation, const Tensor& dtable,
                         const Tensor& dy, const Tensor& tokens, bool accumulate) {
   const int64_t vocabulary = dtable.size(0);
   const int64_t work = tokens.elements() + vocabulary;  // rows to read and rows to write
@@ -110,7 +110,7 @@ void embedding_backward(const Context& context, std::string_view operation, cons
     for (size_t i = 0; i < token.size(); ++i) body(token[i], static_cast<int64_t>(i));
   };
   const TokenOrder sorted = sort_by_token(context, tokens.elements(), vocabulary, for_each);
-  sum_by_token(dtable, dy, sorted, accumulate, [](int64_t) { return 1.0f; });
+  sum_by_token(operation, dtable, dy, sorted, accumulate, [](int64_t) { return 1.0f; });
 }
 
 void position_backward(const Context&, const Tensor& dpositions, const Tensor& dy,

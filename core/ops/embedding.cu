@@ -2,6 +2,8 @@
 // kernels for the gradient of the table are in embedding.cuh, because other operations share them.
 #include "core/ops/embedding.h"
 
+#include <string_view>
+
 #include "core/ops/embedding.cuh"
 
 namespace tessera::cuda {
@@ -108,7 +110,7 @@ void embedding_forward(const Context& context, const Tensor& y, const Tensor& to
 }
 
 /// Workspace: 4 bytes * (V + 1 + R) for R tokens and a vocabulary of V, as on the CPU.
-void embedding_backward(const Context& context, std::string_view operation, const Tensor& dtable,
+void embedding_backward(const Context& context, const char* operation, const Tensor& dtable,
                         const Tensor& dy, const Tensor& tokens, bool accumulate) {
   const int64_t vocabulary = dtable.size(0);
   const int64_t work = tokens.elements() + vocabulary;
@@ -123,7 +125,7 @@ void embedding_backward(const Context& context, std::string_view operation, cons
                  .count = tokens.elements(),
                  .vocabulary = vocabulary,
                  .fault = fault_of_tokens(operation)});
-  sum_by_token<false>(context, "embedding_backward", dtable, dy, {order, ends, {}}, accumulate);
+  sum_by_token<false>(context, operation, dtable, dy, {order, ends, {}}, accumulate);
 }
 
 /// Needs no workspace.

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "core/dispatch.h"
 
@@ -16,8 +15,8 @@ TESSERA_KERNEL(embedding_forward, const Tensor& y, const Tensor& tokens, const T
 /// dtable[v] is the f32 sum of dy[r] over all r with tokens[r] = v, in order of r. dtable has shape
 /// (V, C), and dy has shape (R, C). If `accumulate`, adds the sums to dtable. Errors name
 /// `operation`, which is embedding, index_select or gather.
-TESSERA_KERNEL(embedding_backward, std::string_view operation, const Tensor& dtable,
-               const Tensor& dy, const Tensor& tokens, bool accumulate)
+TESSERA_KERNEL(embedding_backward, const char* operation, const Tensor& dtable, const Tensor& dy,
+               const Tensor& tokens, bool accumulate)
 /// dpositions[t] is the f32 sum of dy[b, t] over the batch for t < T, and zero for T <= t < P.
 /// dpositions is (P, C), and T is `tokens_per_row`.
 TESSERA_KERNEL(position_backward, const Tensor& dpositions, const Tensor& dy,

@@ -130,9 +130,10 @@ void embedding_bag_backward(const Context& context, const Tensor& dtable, const 
       sort_by_token(context, bags.indices.elements(), dtable.size(0), for_each);
   const float* scale = bags.scale.defined() ? bags.scale.data<float>() : nullptr;
   if (scale == nullptr) {
-    sum_by_token(dtable, dy, sorted, accumulate, [](int64_t) { return 1.0f; });
+    sum_by_token("embedding_bag", dtable, dy, sorted, accumulate, [](int64_t) { return 1.0f; });
   } else {
-    sum_by_token(dtable, dy, sorted, accumulate, [=](int64_t b) { return scale[b]; });
+    sum_by_token("embedding_bag", dtable, dy, sorted, accumulate,
+                 [=](int64_t b) { return scale[b]; });
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 #include "core/context.h"
 #include "core/cpu/vector_math.h"
@@ -132,13 +133,13 @@ TokenOrder sort_by_token(const Context& context, int64_t positions, int64_t voca
 }
 
 /// dtable[v] (V, C) is the f32 sum of weight_of(r) * dy[r] over the rows r of token v, in ascending
-/// order. If `accumulate`, adds the sums to dtable.
+/// order. If `accumulate`, adds the sums to dtable. Errors name `operation`.
 template <class WeightOf>
-void sum_by_token(const Tensor& dtable, const Tensor& dy, const TokenOrder& sorted, bool accumulate,
-                  WeightOf&& weight_of) {
+void sum_by_token(std::string_view operation, const Tensor& dtable, const Tensor& dy,
+                  const TokenOrder& sorted, bool accumulate, WeightOf&& weight_of) {
   const int64_t channels = dtable.size(1);
   const int32_t* start = sorted.start.data<int32_t>();
-  visit_float(dy.dtype(), "embedding", [&]<class T>() {
+  visit_float(dy.dtype(), operation, [&]<class T>() {
     T* const table = dtable.data<T>();
     const T* const rows = dy.data<T>();
     const int32_t* const all = sorted.order.data<int32_t>();

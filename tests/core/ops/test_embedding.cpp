@@ -1,5 +1,7 @@
 // Compares embedding's result bit by bit with plain loops, and the gradients of the table and of
 // the positions with float64. Bits must not depend on threads.
+#include <string>
+
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "core/ops/add.h"
@@ -180,4 +182,13 @@ TEST_CASE("embedding refuses invalid arguments", "[embedding]") {
                       "embedding: tokens are f32 [2, 3], expected i32 of at most four dimensions");
   REQUIRE_THROWS_WITH(ops::embedding(tokens, random_tensor({8}, 1)),
                       "embedding: table has shape [8], expected (V, C)");
+}
+
+TEST_CASE("errors of embedding_backward name the operation that calls it", "[embedding]") {
+  const Tensor tokens = Tensor::from<int32_t>({1, 2}, {0, 1});
+  const Tensor integers = Tensor::from<int32_t>({2, 1}, {5, 6});
+  const auto operation = GENERATE(as<std::string>{}, "embedding", "index_select", "gather");
+  REQUIRE_THROWS_WITH(kernels::embedding_backward(test_context(), operation.c_str(), integers,
+                                                  integers, tokens, false),
+                      operation + ": dtype i32 is not supported, expected f32, bf16 or f16");
 }

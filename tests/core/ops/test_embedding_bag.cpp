@@ -171,7 +171,8 @@ TEST_CASE("embedding_bag's workspace depends on sizes alone", "[embedding_bag]")
   CHECK(ledger.current(Category::workspace) == before);
 }
 
-TEST_CASE("embedding_bag refuses shapes that do not fit, and names them", "[embedding_bag]") {
+TEST_CASE("embedding_bag refuses shapes and dtypes that do not fit, and names them",
+          "[embedding_bag]") {
   const Tensor indices = Tensor::from<int32_t>({3}, {0, 1, 2});
   const Tensor offsets = Tensor::from<int32_t>({3}, {0, 1, 3});
   const Tensor table = random_tensor({4, 8}, 1);
@@ -187,6 +188,12 @@ TEST_CASE("embedding_bag refuses shapes that do not fit, and names them", "[embe
       ops::embedding_bag(indices, offsets, table, as_parameter(random_tensor({2}, 1))),
       "embedding_bag: scale requires a gradient, which is not computed; multiply the result by "
       "scale instead");
+  const Tensor integers = Tensor::from<int32_t>({2, 1}, {5, 6});
+  const Bags bags{Tensor::from<int32_t>({3}, {0, 1, 1}), offsets, {}};
+  REQUIRE_THROWS_WITH(
+      kernels::embedding_bag_backward(test_context(), integers, integers, bags, false),
+      Catch::Matchers::ContainsSubstring("embedding_bag") &&
+          Catch::Matchers::ContainsSubstring("dtype i32 is not supported"));
 }
 
 /// Looks up the indices in a table of 4 tokens. Throws if an index or an offset is out of range.
