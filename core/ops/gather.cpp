@@ -24,18 +24,6 @@ namespace tessera::ops {
 
 namespace {
 
-const char* name_of(Picking picking) {
-  switch (picking) {
-    case Picking::index_select:
-      return "index_select";
-    case Picking::gather:
-      return "gather";
-    case Picking::scatter_add:
-      return "scatter_add";
-  }
-  return "";
-}
-
 /// Describes `shape` as (outer, size, inner), with dimension `dim` in the middle. `dim` must not be
 /// negative. `count` is the number of indices per line.
 Lines lines_of(Picking picking, const Shape& shape, int dim, int64_t count) {
@@ -159,7 +147,7 @@ namespace tessera::cpu {
 void gather_lines(const Context&, const Tensor& y, const Tensor& x, const Tensor& index,
                   const Lines& lines) {
   const int32_t* at = index.data<int32_t>();
-  visit_float(x.dtype(), "gather", [&]<class T>() {
+  visit_float(x.dtype(), name_of(lines.picking), [&]<class T>() {
     const T* in = x.data<T>();
     T* out = y.data<T>();
     parallel_ranges(lines.outer * lines.count, lines.inner, [=](int64_t begin, int64_t end) {

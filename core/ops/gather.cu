@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(threads)
 void gather_lines(const Context& context, const Tensor& y, const Tensor& x, const Tensor& index,
                   const Lines& lines) {
   if (y.elements() == 0) return;
-  visit_float(x.dtype(), "gather", [&]<class T>() {
+  visit_float(x.dtype(), name_of(lines.picking), [&]<class T>() {
     launch(context, "gather", {blocks_for(y.elements(), threads), threads}, gather_kernel<T>,
            y.data<T>(), x.data<T>(), indexed(context, lines, index));
   });

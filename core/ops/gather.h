@@ -9,6 +9,19 @@ namespace tessera {
 
 enum class Picking { index_select, gather, scatter_add };
 
+/// Returns the name of the operation, for error messages.
+inline const char* name_of(Picking picking) {
+  switch (picking) {
+    case Picking::index_select:
+      return "index_select";
+    case Picking::gather:
+      return "gather";
+    case Picking::scatter_add:
+      return "scatter_add";
+  }
+  return "";
+}
+
 /// The sizes of a tensor x that is treated as (outer, size, inner), with the indexed dimension in
 /// the middle. For each o and i, the elements x[o, :, i] form a line. The picked or added elements
 /// form a tensor (outer, count, inner).

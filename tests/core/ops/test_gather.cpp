@@ -178,6 +178,8 @@ TEST_CASE("gather, index_select and scatter_add refuse invalid arguments", "[gat
                       "gather: index has dtype f32, expected i32");
   REQUIRE_THROWS_WITH(ops::index_select(x, 1, index),
                       "index_select: index has shape [3, 2], expected (n)");
+  REQUIRE_THROWS_WITH(ops::index_select(index, 0, Tensor::from<int32_t>({1}, {0})),
+                      "index_select: dtype i32 is not supported, expected f32, bf16 or f16");
   index.data<int32_t>()[4] = 0;
   REQUIRE_THROWS_WITH(ops::scatter_add(x, 1, index, random_tensor({3, 3}, 1)),
                       "scatter_add: source has shape [3, 3], expected [3, 2], the shape of index");
