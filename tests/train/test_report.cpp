@@ -170,6 +170,21 @@ TEST_CASE("the table has a row for each step, with the evaluation after it") {
         "3,1.5,0.01,,,,\"a \"\"b\"\", c\"\r\n");
 }
 
+TEST_CASE("an evaluation's epoch has another column than the epoch of its step") {
+  const test::TemporaryFolder folder;
+  const std::string lines = R"({"type":"step","step":8,"loss":2,"epoch":0})"
+                            "\n"
+                            R"({"type":"eval","step":8,"epoch":1,"rmse":0.5})"
+                            "\n"
+                            R"({"type":"step","step":9,"loss":1,"epoch":1})"
+                            "\n";
+  write_csv(log_of(folder, header + lines), folder.path("run.csv"));
+  CHECK(folder.read("run.csv") ==
+        "step,loss,epoch,eval_epoch,rmse\r\n"
+        "8,2,0,1,0.5\r\n"
+        "9,1,1,,\r\n");
+}
+
 TEST_CASE("names of columns are quoted where a comma or a quote would divide them") {
   const test::TemporaryFolder folder;
   const std::string step = R"({"type":"step","step":1,"a,b":2,"c \"d\"":3})"

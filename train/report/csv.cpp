@@ -37,22 +37,38 @@ std::string title(const std::string& name) {
   return name.find_first_of(",\"\r\n") == std::string::npos ? name : quoted(name);
 }
 
-// Writes one row per step. In the log, an evaluation follows the line of its step. The evaluation's
-// values fill the columns that the step's line has left empty.
+// Lines of steps and of evaluations may have members of the same name with different meanings, as
+// `epoch` has, so these have columns of their own. Only `step` has one column for both.
+struct Column {
+  bool of_evaluation;
+  std::string name;
+  auto operator<=>(const Column&) const = default;
+};
+
+Column column_of(const nlohmann::ordered_json& line, const std::string& name) {
+  return {line["type"] == "eval" && name != "step", name};
+}
+
+std::string heading_of(const std::vector<Column>& columns) {
+  std::string heading;
+  for (const auto& [of_evaluation, name] : columns) {
+    const bool needs_prefix =
+        of_evaluation && std::ranges::find(columns, Column{false, name}) != columns.end();
+    heading += (heading.empty() ? "" : ",") + title(needs_prefix ? "eval_" + name : name);
+  }
+  return heading;
+}
+
+// Writes one row per step. In the log, an evaluation follows the line of its step.
 class Rows {
  public:
-  Rows(OutputFile& file, std::vector<std::string> columns)
-      : file_(file), columns_(std::move(columns)) {
-    std::string heading;
-    for (const std::string& column : columns_) {
-      heading += (heading.empty() ? "" : ",") + title(column);
-    }
-    file_.write(heading + "\r\n");
+  Rows(OutputFile& file, std::vector<Column> columns) : file_(file), columns_(std::move(columns)) {
+    file_.write(heading_of(columns_) + "\r\n");
   }
 
   void add(const nlohmann::ordered_json& line) {
-    if (!row_.empty() && row_["step"] != line["step"]) end_row();
-    for (const auto& [name, value] : line.items()) row_.try_emplace(name, value);
+    if (!row_.empty() && row_[column_of(line, "step")] != line["step"]) end_row();
+    for (const auto& [name, value] : line.items()) row_.try_emplace(column_of(line, name), value);
   }
 
   void end_row() {
@@ -68,22 +84,23 @@ class Rows {
 
  private:
   OutputFile& file_;
-  std::vector<std::string> columns_;
-  std::map<std::string, nlohmann::ordered_json> row_;
+  std::vector<Column> columns_;
+  std::map<Column, nlohmann::ordered_json> row_;
 };
 
 }  // namespace
 
 void write_csv(const std::string& log, const std::string& path) {
   // The first pass finds the columns. A log may be larger than memory, so it is read a second time.
-  std::vector<std::string> columns;
+  std::vector<Column> columns;
   bool has_step = false;
   read_log(log, [&](const nlohmann::ordered_json& line) {
     if (!is_row(line)) return;
     has_step = has_step || line["type"] == "step";
     for (const auto& [name, value] : line.items()) {
       if (name == "type" || value.is_structured()) continue;
-      if (std::ranges::find(columns, name) == columns.end()) columns.push_back(name);
+      const Column column = column_of(line, name);
+      if (std::ranges::find(columns, column) == columns.end()) columns.push_back(column);
     }
   });
   // A full disk may have left only the header of a log. A report refuses such a log too.
