@@ -113,8 +113,12 @@ std::string preset_like(const GptFileSizes& sizes) {
 GptConfig read_gpt_config_of(const std::string& weights_path) {
   // The weights come first: if they are missing or not a GPT's, an error about config.json would
   // mislead.
-  read_gpt_file_sizes(weights_path);
-  return read_gpt_config(config_path_beside(weights_path));
+  const GptFileSizes sizes = read_gpt_file_sizes(weights_path);
+  const std::string config_path = config_path_beside(weights_path);
+  const GptConfig config = read_gpt_config(config_path);
+  // read_gpt_file_sizes has not compared the sizes of a config.json without model_type.
+  check_agreement(weights_path, sizes, config_path, config);
+  return config;
 }
 
 }  // namespace tessera::models

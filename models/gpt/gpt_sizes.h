@@ -41,8 +41,9 @@ std::string gpt_name(const GptConfig& config);
 /// compared only if `sizes.heads` is set. Returns an empty string if no preset fits.
 std::string preset_like(const GptFileSizes& sizes);
 
-/// Reads the config of a model from config.json, which must be beside the file of weights. Throws
-/// InputError as read_gpt_config and read_gpt_file_sizes do.
+/// Reads the config of a model from config.json, which must be beside the file of weights, and may
+/// lack model_type. Throws InputError as read_gpt_config and read_gpt_file_sizes do, and if the two
+/// files disagree.
 GptConfig read_gpt_config_of(const std::string& weights_path);
 
 }  // namespace tessera::models

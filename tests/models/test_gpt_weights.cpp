@@ -309,8 +309,8 @@ TEST_CASE_METHOD(Saved, "config.json is read within the limits of a GPT, and bef
              ContainsSubstring("config.json: says n_layer 16384, but the tensors of "));
 
   auto changed = config;
-  changed["n_layer"] = 3;
-  changed["vocab_size"] = 12;
+  changed.update({{"n_layer", 3}, {"vocab_size", 12}});
+  changed.erase("model_type");  // without it, the sizes are compared too
   folder.file("config.json", changed.dump());
   CHECK_THAT(test::message_of<InputError>([&] { read_gpt_config_of(path); }),
              ContainsSubstring("says n_layer 3, vocab_size 12, but the tensors of ") &&
