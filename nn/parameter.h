@@ -70,7 +70,8 @@ class Parameter {
   void set_trainable(bool on) const;
   bool trainable() const { return leaf().trainable; }
 
-  /// Sets the cases in which backward reads the values. The parameter's layer calls this function.
+  /// Sets the cases in which backward reads the values. The parameter's layer calls this function,
+  /// and so does a model that uses the parameter in another way than the layer (docs/train.md).
   /// Only optim/plan reads the setting, to predict the memory and traffic of a run. The setting
   /// changes no computation.
   void set_backward_reads(BackwardReads reads) const { state_->backward_reads = reads; }
