@@ -5,7 +5,7 @@ Each benchmark answers one question, such as kernels or gpt2:
 
     bench/gpu.py                  # every question; bench/gpu.sh builds and tests first
     bench/gpu.py kernels gpt2     # some of them; --list names them
-    bench/gpu.py --smoke --device cpu    # tiny sizes without a GPU, to try this script
+    bench/gpu.py --smoke --device cpu --bin build/release/bin   # tiny sizes without a GPU
 
 Each process measures its own times and prints medians; timed work ends with waiting for the device
 (bench/kernels.cpp, bench/resnet_step.cpp, and the peers). Only bench_gpt_step waits for a step
