@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Trains a ResNet on CIFAR-10's binary files in PyTorch, with train_resnet's recipe: padded random
 crops, mirror images, Nesterov SGD, a linear warm-up and a cosine. Prints a JSON line an epoch.
 
