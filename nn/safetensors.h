@@ -91,9 +91,9 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 /// its element size.
 class SafetensorsWriter {
  public:
-  /// Throws InputError if `path` cannot be written. Throws Error if two tensors have the same name,
-  /// if a tensor is called __metadata__, or if a tensor's name is not UTF-8. In metadata, bytes
-  /// that are not UTF-8 are replaced.
+  /// Throws as OutputFile does if `path` cannot be written. Throws Error if two tensors have the
+  /// same name, if a tensor is called __metadata__, or if a tensor's name is not UTF-8. In
+  /// metadata, bytes that are not UTF-8 are replaced.
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsSpec> tensors,
                     const SafetensorsMetadata& metadata = {{"format", "pt"}});
 
@@ -137,7 +137,8 @@ struct NamedTensor {
   Tensor tensor;  // on the CPU
 };
 
-/// Writes a file of tensors that are in memory. Throws InputError if `path` cannot be written.
+/// Writes a file of tensors that are in memory. Throws as SafetensorsWriter's constructor does, and
+/// Error if writing fails.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const SafetensorsMetadata& metadata = {{"format", "pt"}});
 

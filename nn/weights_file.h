@@ -68,7 +68,7 @@ class WeightsFile {
 class WeightsWriter {
  public:
   /// Uses only the names and shapes of the model. Also writes the tensors `others` into the file.
-  /// Throws InputError if `path` cannot be written.
+  /// Throws as OutputFile does if `path` cannot be written.
   WeightsWriter(const std::string& path, const Module& model,
                 const SafetensorsMetadata& metadata = {{"format", "pt"}},
                 const std::vector<NamedTensor>& others = {});
@@ -83,9 +83,9 @@ class WeightsWriter {
   SafetensorsWriter file_;
 };
 
-/// Writes all weights of a model that is in memory. Throws InputError if the file cannot be
-/// written. Throws if a parameter has no values in this process, as under ZeRO stage 3, or is a
-/// row-sparse table of an optimizer; use train::save_weights then.
+/// Writes all weights of a model that is in memory. Throws as WeightsWriter's constructor does, and
+/// Error if writing fails. Throws if a parameter has no values in this process, as under ZeRO stage
+/// 3, or is a row-sparse table of an optimizer; use train::save_weights then.
 void save_weights(const std::string& path, const Module& model);
 /// Overwrites all weights of a model with those of a file. Weights without memory get memory.
 /// Throws InputError if the file does not fit the model. Throws if a parameter belongs to an

@@ -64,7 +64,8 @@ class GptWeights {
 /// Each file appears complete or not at all.
 class GptWriter {
  public:
-  /// Uses only the model's config, names and shapes. Throws InputError if `path` cannot be written.
+  /// Uses only the model's config, names and shapes. Throws as OutputFile does if `path` cannot be
+  /// written.
   GptWriter(const std::string& path, const Gpt& model);
 
   /// Writes elements [begin, begin + values.size()) of a parameter. Elements may be written in any
