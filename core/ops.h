@@ -4,7 +4,8 @@
 // throws `Error` with the expected and the actual shape. Every operation is differentiable with
 // respect to its floating-point tensors, unless its comment says otherwise. Some comments say that
 // an operation throws for certain values of a tensor, such as an index outside a range. On the CPU,
-// the operation itself then throws. On CUDA, the next synchronisation throws (core/cuda/fault.h).
+// the operation itself then throws. On CUDA, the next synchronisation throws (core/cuda/fault.h),
+// but a lookup in a row-sparse table may throw itself.
 //
 // In shapes, B is the batch, T tokens, C channels, V the vocabulary and H attention heads. (..., C)
 // has any number of leading dimensions.
