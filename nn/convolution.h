@@ -39,8 +39,8 @@ class Conv2d : public Module {
 ///    mode during a whole training step. The norm may then be used any number of times, and its
 ///    running statistics do not change. Fine-tuning can keep the statistics of an earlier training
 ///    in this way.
-///  - With ZeroOptions::graph, do not change the mode of a frozen norm after the first step. The
-///    captured CUDA graphs would repeat the mode of the first step, without an error.
+///  - With ZeroOptions::graph, every step must use a norm in the same mode. A captured CUDA graph
+///    would repeat the norm's mode at the capture, without an error.
 class BatchNorm2d : public Module {
  public:
   struct Options {
