@@ -63,16 +63,20 @@ std::string gpt_weights_path(const std::string& path) {
   if (!fs::is_directory(folder, error)) return path;
   const fs::path whole = folder / "model.safetensors";
   if (has_name(whole)) return whole.string();
-  if (has_name(folder / "model.safetensors.index.json")) {
+  const fs::path pickle = folder / "pytorch_model.bin";
+  const bool has_pickle = has_name(pickle);
+  // transformers writes an index beside divided weights: of safetensors files, or of pickles.
+  if (has_name(folder / "model.safetensors.index.json") ||
+      (!has_pickle && has_name(folder / "pytorch_model.bin.index.json"))) {
     fail_input(
         "{}: its weights are divided among several files, expected one, model.safetensors: "
-        "save the model again with save_pretrained(..., max_shard_size=\"1000GB\")",
+        "save the model again with save_pretrained(..., safe_serialization=True, "
+        "max_shard_size=\"1000GB\")",
         path);
   }
   // The reader of weights refuses pytorch_model.bin with an error that says how to convert the
   // file.
-  const fs::path pickle = folder / "pytorch_model.bin";
-  return (has_name(pickle) ? pickle : whole).string();
+  return (has_pickle ? pickle : whole).string();
 }
 
 GptFileSizes read_gpt_file_sizes(const std::string& weights_path) {

@@ -25,7 +25,8 @@ struct GptFileSizes {
 ///   - the folder's pytorch_model.bin, if the folder has this file but no model.safetensors.
 ///     GptWeights then refuses the file;
 ///   - for any other folder, its model.safetensors, which is transformers' name for the weights.
-/// Throws InputError for a folder whose weights are divided among several files.
+/// Throws InputError for a folder whose weights are divided among several files, which may be
+/// safetensors files or pickles.
 std::string gpt_weights_path(const std::string& path);
 
 /// Reads the sizes from a safetensors file. If a config.json with a model_type is beside the file,

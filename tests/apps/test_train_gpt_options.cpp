@@ -228,9 +228,14 @@ TEST_CASE("--init uses the sizes in its file, and names all flags that contradic
   std::filesystem::remove(pickle);
   CHECK_THAT(refusal({"--init", folder.path("").c_str()}),
              ContainsSubstring("model.safetensors: cannot be opened: No such file"));
-  folder.file("model.safetensors.index.json", "{}");
-  CHECK_THAT(refusal({"--init", folder.path("").c_str()}),
-             ContainsSubstring("its weights are divided among several files"));
+  // transformers has written safetensors files or, in older versions, pickles.
+  for (const char* index : {"model.safetensors.index.json", "pytorch_model.bin.index.json"}) {
+    const std::string file = folder.file(index, "{}");
+    CHECK_THAT(refusal({"--init", folder.path("").c_str()}),
+               ContainsSubstring("its weights are divided among several files") &&
+                   ContainsSubstring("safe_serialization=True"));
+    std::filesystem::remove(file);
+  }
 }
 
 TEST_CASE("--init with the sizes of a preset takes the preset's defaults") {
