@@ -90,14 +90,11 @@ class Contraction {
   std::vector<Tensor> here_;    // points_, readable on the host
 };
 
-/// Returns the leaf's gradient after backward(): zeros if the leaf got no gradient, NaN if the
-/// gradient's dtype is not the leaf's.
+/// Returns the leaf's gradient after backward(): zeros if the leaf got no gradient.
 std::vector<double> found_gradient(const Tensor& leaf) {
   const Tensor gradient = leaf.leaf()->gradient;
-  const auto elements = static_cast<size_t>(leaf.elements());
-  if (!gradient.defined()) return std::vector<double>(elements, 0.0);
-  if (gradient.dtype() != leaf.dtype()) return std::vector<double>(elements, std::nan(""));
-  return doubles(gradient);
+  if (gradient.defined()) return doubles(gradient);
+  return std::vector<double>(static_cast<size_t>(leaf.elements()), 0.0);
 }
 
 /// Returns the allowed error: options.tolerance plus the error of options.roundings roundings to

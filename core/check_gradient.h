@@ -48,8 +48,8 @@ struct GradientCheckOptions {
 /// Checks the gradients at `inputs`, which are f32 and on any device. The operation is called once
 /// for backward(), and four times per input element for the differences. For the differences, one
 /// element at a time is changed and then restored exactly. With f32 this is done in the memory of
-/// `inputs`, with a 16-bit dtype in copies. The check fails if a gradient does not have
-/// `options.dtype`.
+/// `inputs`, with a 16-bit dtype in copies. Throws if the operation's backward passes a gradient of
+/// another dtype than `options.dtype` to an input.
 GradientCheck check_gradient(const std::function<Tensor(const std::vector<Tensor>&)>& operation,
                              const std::vector<Tensor>& inputs, GradientCheckOptions options = {});
 

@@ -63,6 +63,19 @@ TEST_CASE("check_gradient reports a gradient that is missing", "[check_gradient]
   REQUIRE(check.input == 1);
 }
 
+TEST_CASE("check_gradient throws for a gradient of another dtype", "[check_gradient]") {
+  const auto operation = [](const std::vector<Tensor>& in) {
+    return record("f32_gradient", ops::scale(in[0].detach(), 2), {in[0]},
+                  [](const Tensor& dy, InputGradients& grads) {
+                    grads.pass(0, ops::scale(ops::convert(dy, DType::f32), 2));
+                  });
+  };
+  const std::vector<Tensor> inputs{random_tensor({4}, 1)};
+  CHECK(check_gradient(operation, inputs));
+  CHECK_THROWS_WITH(check_gradient(operation, inputs, {.dtype = DType::bf16}),
+                    Catch::Matchers::ContainsSubstring("the source is f32 [4], expected bf16"));
+}
+
 TEST_CASE("check_gradient restores its inputs", "[check_gradient]") {
   const Tensor x = random_tensor({7}, 3);
   const std::vector<float> values(x.values<float>().begin(), x.values<float>().end());
