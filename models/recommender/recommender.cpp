@@ -7,6 +7,15 @@
 #include "models/recommender/neural_filtering.h"
 
 namespace tessera::models {
+namespace {
+
+void check_distinct(const char* tables, int64_t distinct, int64_t rows) {
+  if (0 <= distinct && distinct <= rows) return;
+  fail_input("distinct.{} is {}, expected from 0 to {}, the number of rows of such a table", tables,
+             distinct, rows);
+}
+
+}  // namespace
 
 std::vector<std::string> recommender_names() { return {"mf", "svd++", "gmf", "neumf"}; }
 
@@ -20,6 +29,9 @@ void RecommenderConfig::validate() const {
     fail_input("a model of {} users and {} items, expected from 1 to 2^31 - 1 of each", users,
                items);
   }
+  check_distinct("users", distinct.users, users);
+  check_distinct("items", distinct.items, items);
+  check_distinct("history", distinct.history, items);
   constexpr int64_t widest = int64_t{1} << 16;
   if (factors < 1 || factors > widest) {
     fail_input("a model of {} factors, expected from 1 to {}", factors, widest);

@@ -34,7 +34,8 @@ struct RecommenderConfig {
   /// user and item factors. Each further width is the size of a layer's output.
   std::vector<int64_t> hidden = {64, 32, 16};
   /// For each kind of embedding table, the largest number of distinct rows that a micro-batch looks
-  /// up. The tables of this kind are row-sparse, or dense if the number is 0.
+  /// up. The number is at most the number of rows of such a table. The tables of this kind are
+  /// row-sparse, or dense if the number is 0.
   struct Distinct {
     int64_t users = 0;
     int64_t items = 0;
@@ -44,8 +45,8 @@ struct RecommenderConfig {
   float mean = 0;  // mf, svd++: added to every score; the mean of all ratings
   /// True if RecommenderInput needs histories.
   bool reads_histories() const { return name == "svd++"; }
-  /// Throws InputError for an unknown name, with a list of the known names, and for sizes out of
-  /// range.
+  /// Throws InputError for an unknown name, with a list of the known names, and for sizes and
+  /// numbers of distinct rows out of range.
   void validate() const;
 };
 std::vector<std::string> recommender_names();

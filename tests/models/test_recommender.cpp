@@ -268,6 +268,17 @@ TEST_CASE("invalid configurations of recommenders are refused") {
   CHECK_THAT(message({.users = 1, .items = 1, .factors = 0}), ContainsSubstring("0 factors"));
   CHECK_THAT(message({.name = "neumf", .users = 1, .items = 1, .hidden = {3, 2}}),
              ContainsSubstring("widths 3, 2"));
+
+  RecommenderConfig sparse = small("svd++");
+  sparse.distinct = {.users = 5, .items = 7, .history = 7};
+  CHECK(message(sparse).empty());
+  sparse.distinct.history = 8;
+  CHECK(message(sparse) ==
+        "distinct.history is 8, expected from 0 to 7, the number of rows of such a table");
+  sparse.distinct.items = -1;
+  CHECK_THAT(message(sparse), ContainsSubstring("distinct.items is -1, expected from 0 to 7"));
+  sparse.distinct.users = 6;
+  CHECK_THAT(message(sparse), ContainsSubstring("distinct.users is 6, expected from 0 to 5"));
 }
 
 TEST_CASE("a recommender's file has weights, ids and histories, and must not lack any") {
