@@ -12,6 +12,7 @@
 
 #include "core/cuda.h"
 #include "core/text/number_text.h"
+#include "dist/agreement.h"
 #include "dist/machine.h"
 
 namespace tessera::dist {
@@ -102,9 +103,10 @@ void choose_devices(World& world, const DeviceOptions& options) {
   const auto none = std::ranges::find_if(all, [](const Found& f) { return f.devices == 0; });
   if (none != all.end()) {
     if (may_be_cpu && options.comm != "nccl") return;
-    fail_input("{}: rank {} has no usable GPU{}",
-               may_be_cpu ? "--comm nccl" : "--device " + options.device, none - all.begin(),
-               own == 0 ? ": " + cuda::unusable() : "");
+    // The reason comes from the rank that the error names, which is the first one without a GPU.
+    const std::string why = first_reason(own == 0 ? cuda::unusable() : "", *world.communicator);
+    fail_input("{}: rank {} has no usable GPU: {}",
+               may_be_cpu ? "--comm nccl" : "--device " + options.device, none - all.begin(), why);
   }
   // Equal UUIDs show that ranks share a GPU. Device indices do not show this, because the launcher
   // may set a different CUDA_VISIBLE_DEVICES for each rank.

@@ -75,6 +75,10 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
       mpirun -n 2 "$train_gpt" "${run[@]}" --comm nccl
   fi
   if [[ -n $emulated ]]; then
+    # Rank 0 prints the error, with the reason of the rank that has no GPU.
+    expect '--device cuda: rank 1 has no usable GPU: .' \
+      mpirun -n 1 "$train_gpt" "${run[@]}" --device cuda : \
+      -n 1 -x TESSERA_EMULATED_DEVICES=0 "$train_gpt" "${run[@]}" --device cuda
     # Ranks whose GPUs differ are refused, except with --reduction fast.
     # The command line is not put into a function, because `expect` accepts lines of mpirun itself
     # only if its command is mpirun.
