@@ -32,6 +32,8 @@ double comm_timeout_in(int argc, const char* const* argv) {
     } else {
       continue;  // no value, or another flag, such as --comm-timeout5
     }
+    // The parser of the command line accepts a plus sign, which from_chars refuses.
+    if (text.starts_with('+')) text.remove_prefix(1);
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool whole = error == std::errc() && end == text.data() + text.size();

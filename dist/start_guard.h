@@ -14,7 +14,8 @@ inline constexpr double least_start_timeout_s = 10;
 
 /// Returns the time limit in seconds that --comm-timeout sets on the command line, or
 /// default_comm_timeout_s. Ignores a malformed value, because the program parses and checks its
-/// command line after the start, when the ranks can communicate.
+/// command line after the start, when the ranks can communicate. A value in a file of --config is
+/// unknown at the start, and takes effect after it.
 double comm_timeout_in(int argc, const char* const* argv);
 
 /// If a guard lives longer than the timeout, it prints an error and ends the process with exit code

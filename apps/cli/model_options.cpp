@@ -274,7 +274,8 @@ void add_device_options(Flags& app, dist::DeviceOptions& options) {
       ->group(group);
   app.add_option("--comm-timeout", options.timeout_s,
                  "Seconds without progress, in a collective or at the start, after which the job "
-                 "ends; at the start at least 10, and at the end ten times as many")
+                 "ends; at the start at least 10, and read only from the command line; at the end "
+                 "ten times as many")
       ->capture_default_str()
       ->group(group);
 }
