@@ -50,7 +50,7 @@ finds elements that were changed.
 
 Examples:
   checkpoint inspect runs/a                          each checkpoint of the run, newest first
-  checkpoint inspect runs/a/step-000000500 --json    everything in its manifest
+  checkpoint inspect runs/a/step-000000500 --json    settings, best evaluation, files, tensors
 )");
   std::string help = app.parse(argc, argv);
   if (help.empty()) required(options.path, "inspect DIR");

@@ -40,6 +40,11 @@ std::string layout_text(const Manifest& manifest) {
   return fmt::format("{}, stage {}", counted(manifest.layout.ranks, "rank"), manifest.layout.stage);
 }
 
+std::string best_text(const Manifest& manifest) {
+  if (!manifest.best) return "none";
+  return fmt::format("{} at step {}", manifest.best->value, grouped(manifest.best->step));
+}
+
 std::vector<int64_t> ranges_of_tensors(const Manifest& manifest) {
   std::vector<int64_t> counts(manifest.tensors.size());
   for (const train::CheckpointRange& range : manifest.ranges) {
@@ -67,8 +72,15 @@ ordered_json summary_json(const std::string& path, const Manifest& manifest) {
   return json;
 }
 
+ordered_json best_json(const train::BestEvaluation& best) {
+  ordered_json json = {{"step", best.step}, {"value", best.value}, {"tie", best.tie}};
+  if (!best.evaluated.empty()) json["evaluated"] = best.evaluated;
+  return json;
+}
+
 ordered_json checkpoint_json(const std::string& path, const Manifest& manifest) {
   ordered_json json = summary_json(path, manifest);
+  if (manifest.best) json["best"] = best_json(*manifest.best);
   json["run"] = settings_json(manifest.run);
   json["bits"] = settings_json(manifest.bits);
   json["weights"] = manifest.weights;
@@ -121,6 +133,7 @@ void print_checkpoint(const std::string& path, const Manifest& manifest) {
   print_table({{"version", plain(manifest.version)},
                {"step", grouped(manifest.step)},
                {"skipped", grouped(manifest.skipped)},
+               {"best", best_text(manifest)},
                {"digest", manifest.digest.text()},
                {"layout", layout_text(manifest)},
                {"bytes", grouped(total_bytes(manifest))}});

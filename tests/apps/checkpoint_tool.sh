@@ -43,6 +43,18 @@ table = [t for t in one["tensors"] if (t["name"], t["kind"]) == ("wte.weight", "
 assert table["dtype"] == "F32" and table["shape"] == [256, 16] and table["elements"] == 4096
 assert one["weights"]["n_head"] == "2" and one["bits"]["threads"] == "1"
 PYTHON
+mkdir scored
+alone "${run[@]}" --steps 4 --eval-every 4 --save scored/model.safetensors --save-best \
+  --checkpoint scored/saved
+tool inspect scored/saved/step-000000004
+says '^  best +[0-9.]+ at step 4$'
+tool inspect scored/saved/step-000000004 --json
+"$python" - << 'PYTHON'
+import json
+best = json.load(open("tool.log"))["best"]
+saved = json.load(open("scored/saved/step-000000004/manifest.json"))["best"]
+assert best["step"] == 4 and best.items() <= saved.items() and "evaluated" in best
+PYTHON
 tool verify a
 [[ $(grep -c ': whole, ' tool.log) == 2 ]] || fail "$(cat tool.log)"
 
