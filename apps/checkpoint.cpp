@@ -2,7 +2,7 @@
 // checkpoints:
 //
 //   checkpoint inspect runs/a
-//   checkpoint export runs/a out/model.safetensors
+//   checkpoint export runs/a model.safetensors
 #include <fmt/format.h>
 
 #include "apps/checkpoint/commands.h"

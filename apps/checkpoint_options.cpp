@@ -31,7 +31,7 @@ Examples:
   checkpoint inspect runs/a
   checkpoint verify runs/a
   checkpoint diff runs/a/step-000000500 runs/b/step-000000500
-  checkpoint export runs/a out/model.safetensors
+  checkpoint export runs/a model.safetensors
   checkpoint import gpt2/model.safetensors runs/b --moments state.safetensors
 )";
 
@@ -105,7 +105,7 @@ The file is the one that --save of the run would have written at that step. Only
 file differs: without ids and histories, it can be given to --init, but not to recommend.
 
 Examples:
-  checkpoint export runs/a out/model.safetensors             the newest whole checkpoint
+  checkpoint export runs/a model.safetensors                 the newest whole checkpoint
   checkpoint export runs/a/step-000000500 half.safetensors   this checkpoint
 )");
   std::string help = app.parse(argc, argv);

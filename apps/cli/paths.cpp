@@ -287,7 +287,7 @@ void check_not_a_checkpoint(const std::string& weights, const std::string& advic
     fail_input("{} is a {}, expected weights; {}", weights, what,
                !advice.empty() ? advice
                                : fmt::format("write its weights to a file: checkpoint export {} "
-                                             "out/model.safetensors",
+                                             "model.safetensors",
                                              shell_word(checkpoint)));
   };
   if (is_part_of_checkpoint(weights)) {

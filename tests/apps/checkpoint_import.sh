@@ -35,12 +35,12 @@ fails 2 'it has exp_avg, exp_avg_sq, but the optimizer sgd keeps momentum_buffer
   --moments moments.safetensors --optimizer sgd
 # A checkpoint and its files are not weights. The errors say how to get weights from it.
 hint='expected weights; write its weights to a file: checkpoint export'
-fails 2 "a is a folder of checkpoints, $hint a out/model" import a none
+fails 2 "a is a folder of checkpoints, $hint a model" import a none
 single=a/step-000000008
-fails 2 "$single is a checkpoint, $hint $single out/model" import $single none
+fails 2 "$single is a checkpoint, $hint $single model" import $single none
 for file in $single/manifest.json $single/shard-*; do
-  fails 2 "$file is a file of a checkpoint, $hint $single out/model" import "$file" none
-  expect "$file is a file of a checkpoint, $hint $single out/model" \
+  fails 2 "$file is a file of a checkpoint, $hint $single model" import "$file" none
+  expect "$file is a file of a checkpoint, $hint $single model" \
     "$train_gpt" --data text.txt --init "$file" --steps 1
 done
 [[ ! -e none ]] || fail "a folder for what was refused"

@@ -197,10 +197,14 @@ expect 'it has no tensor "ids.users"' "$TESSERA_BIN/recommend" recommender-expor
   --user u1
 # A checkpoint is not a file of weights. The errors say how to get weights from it.
 hint='expected weights; write its weights to a file: checkpoint export'
-expect "a/step-000000008 is a checkpoint, $hint a/step-000000008 out/model.safetensors" \
+expect "a/step-000000008 is a checkpoint, $hint a/step-000000008 model.safetensors" \
   "$train_gpt" "${full[@]}" --init a/step-000000008
-expect "a is a folder of checkpoints, $hint a out/" "$generate" a
-expect "resnet is a folder of checkpoints, $hint resnet out/" "$TESSERA_BIN/predict" resnet x.png
+read -ra command < <(grep -o 'export .*' stderr.log)
+tool "${command[@]}"
+cmp model.safetensors end/model.safetensors
+rm model.safetensors config.json
+expect "a is a folder of checkpoints, $hint a model" "$generate" a
+expect "resnet is a folder of checkpoints, $hint resnet mod" "$TESSERA_BIN/predict" resnet x.png
 expect "resnet is a folder of checkpoints, $hint" "$TESSERA_BIN/train_resnet" --init resnet
 expect 'recommender is a .*, expected weights; give the file that --save of its run wrote' \
   "$TESSERA_BIN/recommend" recommender u1
