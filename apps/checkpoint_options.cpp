@@ -78,12 +78,13 @@ std::string parse_diff(int argc, const char* const* argv, CheckpointToolOptions&
   Flags app("Compares two checkpoints bit for bit, whatever ranks and stages wrote them",
             "checkpoint diff");
   app.add_option("a,--a", options.path,
-                 "A checkpoint, or a folder of checkpoints, whose newest one is taken");
+                 "A checkpoint, or a folder of checkpoints, whose newest whole one is taken");
   app.add_option("b,--b", options.other,
-                 "The checkpoint to compare it with, or a folder, whose newest one is taken");
+                 "The checkpoint to compare it with, or a folder, whose newest whole one is taken");
   app.add_examples(R"(
 The exit code is 0 if all tensors are equal, 1 if one differs, 2 for bad input. Settings that differ
-are listed, but do not change the exit code.
+are listed, but do not change the exit code. In a folder, a damaged checkpoint is passed over with a
+warning, and an older one is compared; the first two lines of the output name the checkpoints.
 
 Example:
   checkpoint diff runs/a/step-000000500 runs/b/step-000000500
@@ -98,11 +99,12 @@ Example:
 std::string parse_export(int argc, const char* const* argv, CheckpointToolOptions& options) {
   Flags app("Writes the weights of a checkpoint as safetensors", "checkpoint export");
   app.add_option("dir,--dir", options.path,
-                 "A checkpoint, or a folder of checkpoints, whose newest one is taken");
+                 "A checkpoint, or a folder of checkpoints, whose newest whole one is taken");
   app.add_option("file,--file", options.other, "File to write, FILE.safetensors");
   app.add_examples(R"(
 The file is the one that --save of the run would have written at that step. Only a recommender's
-file differs: without ids and histories, it can be given to --init, but not to recommend.
+file differs: without ids and histories, it can be given to --init, but not to recommend. In a
+folder, a damaged checkpoint is passed over with a warning.
 
 Examples:
   checkpoint export runs/a model.safetensors                 the newest whole checkpoint

@@ -323,6 +323,9 @@ fails 2 'shard-00001-of-00001.safetensors: elements' export damaged/step-0000000
 "$checkpoint" export damaged out/model.safetensors > tool.log 2> stderr.log
 grep -q 'damaged/step-000000008 is passed over' stderr.log || fail "$(cat stderr.log)"
 says 'the weights of damaged/step-000000004, after step 4'
+tool diff damaged a/step-000000004
+grep -q 'damaged/step-000000008 is passed over' stderr.log || fail "$(cat stderr.log)"
+says '^a: damaged/step-000000004$'
 truncate -s 1000 damaged/step-000000004/shard-*
 tool inspect damaged
 says '^  4 +damaged$'

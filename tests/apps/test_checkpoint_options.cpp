@@ -50,6 +50,11 @@ TEST_CASE("checkpoint explains its commands, with examples") {
     CHECK(own.find("checkpoint " + std::string(command) + " ") != std::string::npos);
     CHECK(own.find("Example") != std::string::npos);
   }
+  for (const char* command : {"diff", "export"}) {
+    const std::string own = parse({command, "--help"}).help;
+    CHECK(own.find("newest whole one") != std::string::npos);
+    CHECK(own.find("a damaged checkpoint is passed over with a") != std::string::npos);
+  }
   CHECK(parse({"--version"}).help.find("checkpoint ") == 0);
 }
 
