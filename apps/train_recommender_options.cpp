@@ -206,7 +206,10 @@ void check_tables(RecommenderTrainOptions& options, const RecommenderCommandLine
         needing.front());
   }
   if (options.rowwise && !options.sparse) {
-    fail_input("--table-optimizer rowwise-adagrad is for --tables sparse");
+    fail_input(
+        "--table-optimizer rowwise-adagrad is for sparse tables, but the tables are dense because "
+        "of {}",
+        options.dense_flags);
   }
 }
 

@@ -171,7 +171,7 @@ expect 'has all 2 items' "$train_gpt" --data all.data --columns user,item --spli
   --micro-batch 2 --objective ranking
 expect 'als' "$train_gpt" --model als
 expect 'needs dense tables' "$train_gpt" --tables sparse --weight-decay 0.1
-expect 'is for --tables sparse' "$train_gpt" --tables dense --table-optimizer rowwise-adagrad
+expect 'is for sparse tables, ' "$train_gpt" --tables dense --table-optimizer rowwise-adagrad
 expect 'smaller --batch' "$train_gpt" --data u.data --batch 4096
 expect 'sampled-items' "$train_gpt" --objective ranking --split fold:1/5 --sampled-items 9
 expect 'ranking' "$train_gpt" --negatives 3

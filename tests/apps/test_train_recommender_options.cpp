@@ -106,6 +106,9 @@ TEST_CASE("train_recommender: the flags that make tables dense") {
   CHECK(parse({"--weight-decay", "0.1"}).dense_flags == "--weight-decay");
   CHECK(parse({"--tables", "dense", "--weight-decay", "0.1"}).dense_flags ==
         "--tables dense and --weight-decay");
+  CHECK_THROWS_WITH(
+      parse({"--weight-decay", "0.1", "--table-optimizer", "rowwise-adagrad"}),
+      ContainsSubstring("tables, but the tables are dense because of --weight-decay"));
 }
 
 TEST_CASE("the default micro-batch is at most the batch") {
