@@ -14,6 +14,7 @@
 #include "train/checkpoint/run_checkpoints.h"
 #include "train/plan/plan_device.h"
 #include "train/report/announce.h"
+#include "train/report/log_reader.h"
 #include "train/run_files.h"
 
 namespace tessera::apps {
@@ -92,11 +93,13 @@ Left left_to_do(const RunOptions& options, const Resumed& resumed,
       {"--report", options.report},
       {"--csv", options.csv},
       {"--tensorboard", options.tensorboard}};
+  const std::string advice =
+      train::is_log(options.log)
+          ? fmt::format("; the program report makes it from {}", shell_word(options.log))
+          : "";
   for (const auto& [flag, path] : unwritten) {
     if (path.empty()) continue;
-    spdlog::warn(
-        "{} {} is not written, because no step is left; the program report makes it from the log",
-        flag, path);
+    spdlog::warn("{} {} is not written, because no step is left{}", flag, path, advice);
   }
   std::error_code error;
   const bool asks_for_log = !options.log.empty() && !options.log_implied;

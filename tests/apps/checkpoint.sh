@@ -70,6 +70,13 @@ like_whole off.jsonl "nothing left to do"
 ranks 2 "${run[@]}" --checkpoint elsewhere --log late.jsonl --quiet
 grep -q -- '--log late.jsonl is not written, because no step is left' stderr.log ||
   fail "$(cat stderr.log)"
+# The program report can make what is not written only if there is a log.
+ranks 2 "${run[@]}" --checkpoint elsewhere --csv late.csv --quiet
+grep -q -- '--csv late.csv is not written, because no step is left$' stderr.log ||
+  fail "$(cat stderr.log)"
+ranks 2 "${run[@]}" --checkpoint elsewhere --csv late.csv --log off.jsonl --quiet
+grep -q -- 'no step is left; the program report makes it from off.jsonl$' stderr.log ||
+  fail "$(cat stderr.log)"
 # If no step is left, --save is written from the last checkpoint, and replaces an existing file. So
 # a run that was killed between its last checkpoint and the end can be started again to get its
 # weights.
