@@ -22,15 +22,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Returns " (or --epochs)" if the program has this flag, otherwise "". A command that gives
+// --epochs must not give --steps, so advice to give --steps must also name --epochs.
+std::string or_epochs(const Resumed& resumed) {
+  return has_setting(resumed.manifest().run, "epochs") ? " (or --epochs)" : "";
+}
+
 // Refuses --save if the run ends before the step of the checkpoint: the weights of the run's last
 // step are then not known. A run may end so early if `--resume-changed steps` is given.
 void check_save(const RunOptions& options, const Resumed& resumed) {
   if (options.save.empty() || resumed.step() <= options.steps) return;
   fail_input(
       "--save {0}: {1} is of step {2}, so the weights of step {3} are not known; give --steps {2} "
-      "or more, or write the weights of step {2}: checkpoint export {4} {5}",
+      "or more{6}, or write the weights of step {2}: checkpoint export {4} {5}",
       options.save, resumed.folder(), resumed.step(), options.steps, shell_word(resumed.folder()),
-      shell_word(options.save));
+      shell_word(options.save), or_epochs(resumed));
 }
 
 // Returns true, with a message to the user, if the checkpoint already has all `steps` steps.
@@ -38,14 +44,15 @@ bool finished(const Resumed& resumed, int64_t steps) {
   if (!resumed.found() || resumed.step() < steps) return false;
   const std::string all = steps == 1 ? "the only step is" : fmt::format("all {} steps are", steps);
   if (resumed.step() > steps) {
-    spdlog::info("{} done, because {} is of step {}; for more steps give --steps above {}", all,
-                 resumed.folder(), resumed.step(), resumed.step());
+    spdlog::info("{} done, because {} is of step {}; for more steps give --steps above {}{}", all,
+                 resumed.folder(), resumed.step(), resumed.step(), or_epochs(resumed));
     return true;
   }
   // warmup and epochs are named too, because they follow from --steps: the default warm-up is at
   // most a tenth of all steps, and some programs record the number of epochs.
-  spdlog::info("{} done; for more steps give --steps and --resume-changed steps,warmup{}", all,
-               has_setting(resumed.manifest().run, "epochs") ? ",epochs" : "");
+  const std::string epochs = or_epochs(resumed);
+  spdlog::info("{} done; for more steps give --steps{} and --resume-changed steps,warmup{}", all,
+               epochs, epochs.empty() ? "" : ",epochs");
   return true;
 }
 

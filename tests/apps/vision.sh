@@ -196,9 +196,11 @@ run[1]=pictures
 # A finished run prints the flags with which it can go on, and these flags work. The path of a
 # single checkpoint is not taken for a folder of checkpoints.
 alone "${run[@]}" --checkpoint saved
-grep -q 'for more steps give --steps and --resume-changed steps,warmup,epochs' std*.log ||
-  fail "$(cat stdout.log stderr.log)"
+grep -q 'for more steps give --steps (or --epochs) and --resume-changed steps,warmup,epochs' \
+  std*.log || fail "$(cat stdout.log stderr.log)"
 alone "${run[@]}" --steps 8 --checkpoint saved --resume-changed steps,warmup,epochs
+alone "${run[@]}" --checkpoint saved --resume-changed steps,warmup,epochs
+grep -q 'for more steps give --steps above 8 (or --epochs)$' stderr.log || fail "$(cat stderr.log)"
 expect 'is a single checkpoint; give --checkpoint saved, or --resume' "$train_gpt" "${run[@]}" \
   --checkpoint saved/step-000000006 --eval-only
 
