@@ -11,6 +11,7 @@
 #include "apps/console/console.h"
 #include "apps/console/shell_word.h"
 #include "core/error.h"
+#include "models/recommender/recommender_file.h"
 #include "train/checkpoint/run_checkpoints.h"
 #include "train/plan/plan_device.h"
 #include "train/report/announce.h"
@@ -32,11 +33,16 @@ std::string or_epochs(const Resumed& resumed) {
 // step are then not known. A run may end so early if `--resume-changed steps` is given.
 void check_save(const RunOptions& options, const Resumed& resumed) {
   if (options.save.empty() || resumed.step() <= options.steps) return;
+  // An exported file of a recommender would lack ids and histories, which --save writes.
+  const std::string other_way =
+      models::describes_recommender(resumed.manifest().weights)
+          ? ""
+          : fmt::format(", or write the weights of step {}: checkpoint export {} {}",
+                        resumed.step(), shell_word(resumed.folder()), shell_word(options.save));
   fail_input(
       "--save {0}: {1} is of step {2}, so the weights of step {3} are not known; give --steps {2} "
-      "or more{6}, or write the weights of step {2}: checkpoint export {4} {5}",
-      options.save, resumed.folder(), resumed.step(), options.steps, shell_word(resumed.folder()),
-      shell_word(options.save), or_epochs(resumed));
+      "or more{4}{5}",
+      options.save, resumed.folder(), resumed.step(), options.steps, or_epochs(resumed), other_way);
 }
 
 // Returns true, with a message to the user, if the checkpoint already has all `steps` steps.
