@@ -194,6 +194,7 @@ void check_eval_only(const RunOptions& options) {
   if (!outputs.empty()) {
     fail_input("--eval-only writes no file; leave out {}", fmt::join(outputs, ", "));
   }
+  if (options.norms_every > 0) fail_input("--eval-only takes no step; leave out --norms-every");
 }
 
 // Refuses --norms-every if no output would contain the norms. Only two outputs contain norms: the

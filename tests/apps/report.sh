@@ -255,6 +255,8 @@ expect 'writes no file; leave out --log' "$train_gpt" "${run[@]}" --init model.s
   --eval-only --log x.jsonl
 expect 'writes no file; leave out --report' "$train_gpt" "${run[@]}" --init model.safetensors \
   --eval-only --report x.html
+expect 'takes no step; leave out --norms-every' "$train_gpt" "${run[@]}" --init model.safetensors \
+  --eval-only --norms-every 5
 expect 'writes no file; leave out --checkpoint-every, --checkpoint-async' "$train_gpt" \
   "${stopped[@]}" --eval-every 10 --eval-only --checkpoint-every 3 --checkpoint-async off
 # Weights that are not numbers are an error.
