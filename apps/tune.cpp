@@ -45,6 +45,10 @@ int run(int argc, char** argv, dist::World& world) {
   if (world.size > 1) {
     fail_input("tune measures on one rank, but was started on {} ranks", world.size);
   }
+  // choose_devices would refuse too, but name the flag --device, which tune does not have.
+  if (cuda::device_count() == 0) {
+    fail_input("there is no usable GPU to measure on: {}", cuda::unusable());
+  }
   dist::choose_devices(world, {.device = "cuda", .comm = "mpi"});
   check_output_path("--out", options.out);
   const train::TunedFor here{cuda::device_name(default_device().index),

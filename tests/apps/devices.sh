@@ -50,7 +50,7 @@ expect '--device cuda: rank 0 has no usable GPU: .' mpirun -n 2 "$train_gpt" "${
 expect '--comm nccl: rank 0 has no usable GPU: .' "$train_gpt" "${run[@]}" --comm nccl
 expect '--device cuda: there is no usable GPU: .' "$generate" none.safetensors --device cuda
 expect 'there is no usable GPU: .' "$train_gpt" "${run[@]}" --tuned no.json
-expect '--device cuda: rank 0 has no usable GPU: .' "$tune" --out tuned.json
+expect 'there is no usable GPU to measure on: .' "$tune" --out tuned.json
 [[ ! -e tuned.json ]] || fail "a table without a GPU"
 
 # With a GPU.
