@@ -93,7 +93,8 @@ void add_checkpoint_options(Flags& app, CheckpointFlags& flags) {
       ->group(group);
   app.add_bytes("--checkpoint-staging", flags.staging,
                 "Most bytes of state that a rank copies for --checkpoint-async, such as 1GiB or 0; "
-                "the next update waits until the rest is written (default: all of the state)",
+                "update counts, the loss scale and running statistics are always copied; the next "
+                "update waits until the rest is written (default: all of the state)",
                 Zero::allowed)
       ->group(group);
   app.add_option("--resume", flags.resume,
