@@ -25,7 +25,8 @@ void add_data_and_model(Flags& app, ImageCommandLine& line, Given& given) {
                  "folders of JPEG and PNG files (default: shapes that the program draws)")
       ->compare(Compared::presence)
       ->group("Data");
-  app.add_option("--augment", given.augment, "Crop and mirror training images at random: on or off")
+  app.add_option("--augment", given.augment,
+                 "Crop training images at random and, except MNIST's, mirror them: on or off")
       ->capture_default_str()
       ->one_of({"on", "off"})
       ->group("Data");
