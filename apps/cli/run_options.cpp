@@ -51,7 +51,8 @@ void add_training(Flags& app, GivenRun& given, RunOptions& options, const RunFla
       ->capture_default_str()
       ->group(group);
   app.add_option("--seed", given.seed,
-                 "Seed of initial weights, data order and all other random numbers")
+                 "Seed of all random numbers, such as initial weights and data order, except "
+                 "those of drawn data")
       ->capture_default_str()
       ->group(group);
 }
