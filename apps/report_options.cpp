@@ -45,6 +45,9 @@ ReportCommandLine parse_report_command_line(int argc, const char* const* argv) {
     fail_input("{} is for one run, but {} logs are given",
                options.csv.empty() ? "--tensorboard" : "--csv", options.logs.size());
   }
+  if (other_form && options.out.empty() && !options.names.empty()) {
+    fail_input("--names is for a page, but none is written; give --out, or leave out --names");
+  }
   if (options.out.empty() && !other_form) {
     if (options.logs.size() > 1) {
       fail_input("--out is missing: name the page of {} runs", options.logs.size());

@@ -217,6 +217,7 @@ expect 'begun.jsonl: the run has logged no step yet' "$report" begun.jsonl
 expect 'begun.jsonl: the run has logged no step yet' "$report" begun.jsonl --csv begun.csv
 [[ ! -e begun.csv ]] || fail "a table without a step"
 expect 'names has 1 name for 2 logs' "$report" run.jsonl plain.jsonl --names one
+expect 'names is for a page' "$report" run.jsonl --csv new.csv --names one
 expect 'is for one run, but 2 logs' "$report" run.jsonl plain.jsonl --csv x.csv
 expect 'would be overwritten' "$report" run.jsonl --out run.jsonl
 expect 'would be overwritten' "$report" run.jsonl --csv ./run.jsonl
