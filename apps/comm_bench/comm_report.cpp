@@ -28,10 +28,11 @@ const char* heading(Collective collective) {
     case Collective::all_reduce: return "all_reduce: busbw = algbw x 2(n-1)/n";
     case Collective::broadcast: return "broadcast from rank 0: busbw = algbw";
     case Collective::exchange_v:
-      return "exchange_v (alltoallv): pieces of unequal length, count of a mean one, "
-             "busbw = algbw x (n-1)/n";
+      return "exchange_v (alltoallv): pieces of unequal length from 3 ranks on, count of a mean "
+             "one, busbw = algbw x (n-1)/n";
     case Collective::all_gather_v:
-      return "all_gather_v: pieces of unequal length, count of a mean one, busbw = algbw x (n-1)/n";
+      return "all_gather_v: pieces of unequal length from 3 ranks on, count of a mean one, "
+             "busbw = algbw x (n-1)/n";
     case Collective::send_receive:
       return "send_receive (sendrecv): the buffer goes to the next rank of a ring, busbw = algbw";
     case Collective::barrier:
