@@ -141,6 +141,22 @@ TEST_CASE("files and folders of saved weights are no checkpoints, and none repla
   CHECK(fs::is_regular_file(file));
 }
 
+TEST_CASE("no checkpoint replaces shards that other files are beside, but no manifest") {
+  const TemporaryFolder folder;
+  const std::string run = folder.path("run");
+  const fs::path damaged = write(run, 1);
+  fs::remove(damaged / train::manifest_name);
+  std::ofstream(damaged / "notes.txt") << "notes";
+  CHECK(train::checkpoint_steps(run).empty());
+  CHECK_THROWS_AS(train::check_names_are_free(run, step - 1), InputError);
+  CHECK(message_of<Error>([&] { write(run, 2); }).find("is not replaced") != std::string::npos);
+  CHECK(names(damaged.string()).size() == 3);  // two shards and notes.txt
+  // Shards alone are a checkpoint that has lost its manifest, and are replaced.
+  fs::remove(damaged / "notes.txt");
+  CHECK_NOTHROW(train::check_names_are_free(run, step - 1));
+  CHECK_NOTHROW(write(run, 2));
+}
+
 TEST_CASE("of the checkpoints of later steps, only damaged ones are removed") {
   const TemporaryFolder folder;
   const std::string run = folder.path("run");

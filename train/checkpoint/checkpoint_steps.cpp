@@ -59,8 +59,8 @@ bool has_other_files(const std::string& folder) {
   if (error == std::errc::not_a_directory) return true;
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (name == manifest_name || is_shard_name(name)) return false;
-    others = true;
+    if (name == manifest_name) return false;
+    if (!is_shard_name(name)) others = true;
   }
   return others && !error;
 }

@@ -19,8 +19,10 @@ bool has_manifest(const std::string& folder);
 /// True if a folder contains a file with the name of a shard, as every whole checkpoint does. False
 /// if the folder cannot be read.
 bool has_shard(const std::string& folder);
-/// True if `folder` is a file, or has files but neither a manifest nor a shard. Such a path is not
-/// even a damaged checkpoint. False if the folder cannot be read, because it may be a checkpoint.
+/// True if `folder` is a file, or has no manifest, but files or folders that are not shards, such
+/// as saved weights. Such a path does not count as a damaged checkpoint, even if it also has
+/// shards, because the files would be lost if a checkpoint replaced it. False if the folder cannot
+/// be read, because it may be a checkpoint.
 bool has_other_files(const std::string& folder);
 
 /// Returns the steps of a folder's entries that have the name of a checkpoint, newest first. Does
