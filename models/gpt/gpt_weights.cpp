@@ -38,15 +38,27 @@ void check_same(const std::string& path, const char* what, auto in_file, auto in
     fail_input("{}: {} is {}, the model's is {}", path, what, in_file, in_model);
 }
 
-void check_config(const std::string& path, const GptConfig& model) {
+// Throws InputError if a config.json describes another model. Returns false if there is none, or if
+// it has no model_type.
+bool check_config(const std::string& path, const GptConfig& model) {
   const std::optional<GptConfig> file = find_gpt_config(path);
-  if (!file) return;
+  if (!file) return false;
   check_same(path, "n_layer", file->layers, model.layers);
   check_same(path, "n_head", file->heads, model.heads);
   check_same(path, "n_embd", file->width, model.width);
   check_same(path, "n_positions", file->context, model.context);
   check_same(path, "vocab_size", file->vocab, model.vocab);
   check_same(path, "layer_norm_epsilon", file->epsilon, model.epsilon);
+  return true;
+}
+
+// True if a config.json has the sizes and the epsilon of `model`.
+bool describes(const std::string& path, const GptConfig& model) {
+  try {
+    return check_config(path, model);
+  } catch (const InputError&) {
+    return false;
+  }
 }
 
 bool has_tensor(const nn::SafetensorsReader& file, std::string_view name) {
@@ -182,6 +194,12 @@ void GptWriter::write(const nn::NamedParameter& named, std::span<const float> va
 
 void GptWriter::commit() {
   file_.check_complete();
+  // The run may have read this config.json, and other programs may need members that Tessera does
+  // not write.
+  if (describes(config_path_, config_)) {
+    file_.commit();
+    return;
+  }
   // A full disk makes a flush fail. So both files are flushed before the first rename: sync()
   // flushes the weights, then config.commit() flushes and renames config.json. The weights are
   // renamed last. So if the weights exist, config.json exists too, even if the process is killed

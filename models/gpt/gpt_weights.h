@@ -60,8 +60,9 @@ class GptWeights {
   std::map<std::string, Match> matches_;  // by the parameter's name
 };
 
-/// Writes a model's weights as F32, parameter by parameter, and config.json beside the weights.
-/// Each file appears complete or not at all.
+/// Writes a model's weights as F32, parameter by parameter, and config.json beside the weights. If
+/// there is a config.json with the model's sizes and epsilon already, it stays as it is, with all
+/// its other members. Each file appears complete or not at all.
 class GptWriter {
  public:
   /// Uses only the model's config, names and shapes. Throws as OutputFile does if `path` cannot be
@@ -88,9 +89,9 @@ bool has_gpt_tensors(const nn::SafetensorsReader& file);
 
 /// Throws InputError if config.json beside `path` describes another kind of model, or a GPT whose
 /// sizes or epsilon differ from the model's. Call this function before a GptWriter overwrites
-/// weights at `path`. The writer replaces config.json first, and then the weights. So a crash in
-/// between leaves the old weights beside the new config.json. After this check, the old weights can
-/// still be read, because both versions of config.json have the same sizes and epsilon.
+/// weights at `path`. The writer replaces such a config.json first, and then the weights. A crash
+/// in between would leave the old weights beside the new config.json, with which they cannot be
+/// read.
 void check_gpt_config_beside(const std::string& path, const Gpt& model);
 
 /// Throws InputError if

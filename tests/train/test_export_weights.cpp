@@ -1,6 +1,7 @@
 #include "train/checkpoint/export_weights.h"
 
 #include "core/error.h"
+#include "models/gpt/gpt_config_file.h"
 #include "models/gpt/gpt_metadata.h"
 #include "models/gpt/gpt_weights.h"
 #include "models/image/image_classifier.h"
@@ -73,6 +74,23 @@ TEST_CASE("a GPT is exported as GptWriter writes it, with its config.json") {
       exported(folder, state, {.step = 3, .weights = models::gpt_metadata(model.config())});
   CHECK(bytes == expected.read("out.safetensors"));
   CHECK(folder.read("config.json") == expected.read("config.json"));
+}
+
+TEST_CASE("an export keeps a config.json of the same model, and replaces another one") {
+  const TemporaryFolder folder;
+  models::Gpt model(tiny);
+  nn::materialize(model, Device{}, 1);
+  const train::Manifest manifest{.step = 3, .weights = models::gpt_metadata(model.config())};
+  const std::string text = models::gpt_config_text(tiny);
+  const std::string same = R"({"task_specific_params": {}, )" + text.substr(1);
+  folder.file("config.json", same);
+  exported(folder, state_of(model), manifest);
+  CHECK(folder.read("config.json") == same);
+  models::GptConfig other = tiny;
+  other.epsilon = 1e-5f;
+  folder.file("config.json", models::gpt_config_text(other));
+  exported(folder, state_of(model), manifest);
+  CHECK(folder.read("config.json") == text);
 }
 
 TEST_CASE("a GPT's metadata are read back to the same numbers") {
