@@ -21,8 +21,9 @@
 
 namespace tessera::train {
 
-/// Writes the file as a whole or not at all. Throws InputError if the file cannot be written, or if
-/// the checkpoint's tensors do not fit the model that its manifest describes.
+/// Writes the file as a whole or not at all. Throws as OutputFile does if the file cannot be
+/// written, and InputError if the checkpoint's tensors do not fit the model that its manifest
+/// describes.
 void export_weights(const CheckpointReader& checkpoint, const std::string& path);
 
 /// Returns the number of micro-batches from which the running statistics were computed:
