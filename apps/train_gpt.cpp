@@ -117,7 +117,11 @@ class Run {
         data_(open_data(options)) {
     model_.to(parameter_dtype(options.memory));
     set_thread_count(resumed.threads(options.threads, world));
-    if (world.size > 1) check_inputs(world, options, resumed, data_settings(options, data_));
+    if (world.size > 1) {
+      dist::Settings inputs = data_settings(options, data_);
+      for (const dist::Setting& setting : init_settings(options)) inputs.push_back(setting);
+      check_inputs(world, options, resumed, inputs);
+    }
     std::unique_ptr<models::GptWeights> weights;
     const bool begins = !resumed.found();  // a resumed run has the checkpoint's weights
     if (begins && !options.init.empty())

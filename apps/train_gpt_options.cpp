@@ -1,6 +1,7 @@
 #include "apps/train_gpt_options.h"
 
 #include <limits>
+#include <string>
 
 #include "apps/cli/command_line.h"
 #include "apps/cli/repeated_inputs.h"
@@ -146,6 +147,12 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   check_files(options, app.config_file());
   warn_of_repeated_inputs(app);
   return result;
+}
+
+dist::Settings init_settings(const TrainOptions& options) {
+  return {{"heads (--heads or config.json of --init)", std::to_string(options.model.heads)},
+          {"epsilon (config.json of --init)", fmt::format("{}", options.model.epsilon)},
+          {"preset (--preset or sizes of --init)", options.preset}};
 }
 
 }  // namespace tessera::apps

@@ -32,4 +32,9 @@ struct CommandLine {
 /// Throws InputError, with a one-line message, if a flag is invalid or missing.
 CommandLine parse_command_line(int argc, const char* const* argv);
 
+/// Returns what the model and its defaults take from the files of --init, for ranks to compare. The
+/// digest of the weights is not enough, because the number of heads and the epsilon of the norms
+/// are in config.json, and each rank reads its own. The other sizes follow from flags and weights.
+dist::Settings init_settings(const TrainOptions& options);
+
 }  // namespace tessera::apps

@@ -130,6 +130,19 @@ differ '--init: rank 0 has none, rank 1 has a value' 1 "${run[@]}" : \
 differ '--init: rank 0 has ' 1 "${run[@]}" --init 1.safetensors : \
   1 "${run[@]}" --init 2.safetensors
 
+# The weights are equal, but config.json beside them has another number of heads or epsilon.
+cp 1.safetensors b/
+sed 's/"n_head": 2/"n_head": 4/' config.json > b/config.json
+of_init=("$train_gpt" --data text.txt --batch 12 --micro-batch 2 --init)
+for flags in '--steps 3 --eval-every 0' --eval-only; do
+  read -ra more <<< "$flags"
+  differ 'heads (--heads or config.json of --init): rank 0 has 2, rank 1 has 4' \
+    1 "${of_init[@]}" 1.safetensors "${more[@]}" : 1 "${of_init[@]}" b/1.safetensors "${more[@]}"
+done
+sed 's/"layer_norm_epsilon": 1e-05/"layer_norm_epsilon": 1e-06/' config.json > b/config.json
+differ 'epsilon (config.json of --init): rank 0 has 1e-05, rank 1 has 1e-06' \
+  1 "${of_init[@]}" 1.safetensors --steps 3 : 1 "${of_init[@]}" b/1.safetensors --steps 3
+
 # The environment differs: the number of threads, and the variables that oneDNN reads.
 differ '--threads or OMP_NUM_THREADS: rank 0 has 1, rank 1 has 2' 1 "${run[@]}" : \
   1 env OMP_NUM_THREADS=2 "${run[@]}"

@@ -238,6 +238,24 @@ TEST_CASE("--init uses the sizes in its file, and names all flags that contradic
   }
 }
 
+TEST_CASE("ranks compare what the model takes from the config.json of --init") {
+  const test::TemporaryFolder folder;
+  const test::TemporaryFolder other;
+  models::GptConfig config{.layers = 1, .heads = 2, .width = 4, .context = 8, .vocab = 9};
+  const std::string path = saved(folder, config);
+  const auto settings = [](const std::string& init) {
+    return init_settings(parse({"--init", init.c_str()}));
+  };
+  CHECK(settings(path) == dist::Settings{{"heads (--heads or config.json of --init)", "2"},
+                                         {"epsilon (config.json of --init)", "1e-05"},
+                                         {"preset (--preset or sizes of --init)", "nano"}});
+  config.heads = 4;
+  config.epsilon = 1e-6f;
+  const dist::Settings differ = settings(saved(other, config));
+  CHECK(differ[0].value == "4");
+  CHECK(differ[1].value == "1e-06");
+}
+
 TEST_CASE("--init with the sizes of a preset takes the preset's defaults") {
   const test::TemporaryFolder folder;
   const std::string path = saved(folder, models::GptConfig::preset("micro"));
@@ -245,6 +263,7 @@ TEST_CASE("--init with the sizes of a preset takes the preset's defaults") {
   CHECK(options.preset == "micro");
   CHECK(options.name == "micro");
   CHECK(options.steps == 5000);
+  CHECK(init_settings(options).back().value == "micro");
 }
 
 TEST_CASE("a model whose sizes differ from its preset's has another name") {
