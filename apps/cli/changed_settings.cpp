@@ -33,6 +33,9 @@ const std::set<std::string> always_free = {
     "save_best",  "log",    "trace",         "report",       "csv",        "tensorboard",
     "norms_every"};
 
+// See is_recent.
+const std::set<std::string> recent = {"ids", "model.hidden", "training_part"};
+
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
 // Returns true if an image model has tensors of other shapes for images of side `now` than for
@@ -94,6 +97,8 @@ std::string difference(const ChangedSetting& changed) {
 }
 
 bool is_epsilon(const std::string& name) { return name == epsilon; }
+
+bool is_recent(const std::string& name) { return recent.contains(name); }
 
 bool may_always_change(const std::string& name) {
   return always_free.contains(name) || name.starts_with("checkpoint");

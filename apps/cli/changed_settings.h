@@ -35,6 +35,9 @@ std::string difference(const ChangedSetting& changed);
 /// so a checkpoint without this setting has the default epsilon.
 bool is_epsilon(const std::string& name);
 
+/// True for settings that checkpoints and logs of earlier versions may lack.
+bool is_recent(const std::string& name);
+
 /// True for flags that a resume does not compare, such as "stage". They say where and how the run
 /// is computed, how it is evaluated, and what it prints and writes. True for "ranks" too, although
 /// a resume compares the number of ranks if the bits of the run depend on it (run_settings).

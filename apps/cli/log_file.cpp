@@ -107,6 +107,31 @@ void check_program(const std::string& path, const nlohmann::json& header, const 
   fail_input("{} is the log of {}, expected one of {}; name another log", path, found, *expected);
 }
 
+// Returns the model's settings in the header of a log, with names such as "model.layers".
+dist::Settings model_settings(const nlohmann::json& header) {
+  dist::Settings settings;
+  const nlohmann::json model = header.value("model", nlohmann::json::object());
+  for (const auto& [name, value] : model.items()) {
+    const bool is_text = value.is_string();
+    settings.push_back({"model." + name, is_text ? value.get<std::string>() : value.dump()});
+  }
+  return settings;
+}
+
+// Refuses the log of another model than the checkpoint's.
+void check_model(const std::string& path, const nlohmann::json& header, const Resumed& resumed) {
+  const dist::Settings logged = model_settings(header);
+  for (const auto& [name, value] : resumed.manifest().run) {
+    if (!name.starts_with("model.")) continue;
+    const std::string there = setting_value(logged, name);
+    if (there == value || (is_recent(name) && !has_setting(logged, name))) continue;
+    fail_input(
+        "{} is the log of another run: {} is {} there, and {} in the checkpoint; name "
+        "another log",
+        path, name, there, value);
+  }
+}
+
 // Refuses the log of a run that did not write the checkpoint. Such a log has another seed than the
 // checkpoint, or has another digest for the checkpoint's step. An imported checkpoint was written
 // by no run, so this function accepts any log for it.
@@ -150,7 +175,7 @@ void check_log_file(const RunOptions& options, const Resumed& resumed) {
   if (options.log_implied) check_implied(options, header);
   if (!resumed.found() || !is_file) return;
   check_program(options.log, header, resumed);
-  resumed.check_log(options.log, header);
+  check_model(options.log, header, resumed);
   check_same_run(options.log, resumed);
 }
 

@@ -37,15 +37,12 @@ const std::set<std::string> not_of_the_run = {
 // True for settings that check() compares even with --eval-only. All other settings are then
 // compared only if must_agree() is true: SGD, for instance, must have momentum in both runs or in
 // neither, because --eval-only restores the optimizer's state too. For imported checkpoints and for
-// settings in `recent` that a checkpoint lacks, check() has other rules.
+// recent settings (is_recent) that a checkpoint lacks, check() has other rules.
 bool shapes_weights(const std::string& name) {
   if (name == "model.dropout") return false;  // evaluations are without dropout
   return name.starts_with("model.") || name == "ids" || name == "optimizer" ||
          name == "precision";
 }
-
-// Settings that checkpoints and logs of earlier versions may lack.
-const std::set<std::string> recent = {"ids", "model.hidden", "training_part"};
 
 // Returns the name that a flag has in the header: "--global-batch" becomes "global_batch". Blanks
 // around the flag are left out.
@@ -133,37 +130,25 @@ void fill_checkpoints(CheckpointFlags& flags) {
   for (std::string& name : flags.changed) name = member_name(name);
 }
 
-namespace {
-
-// Returns the members of a log header that count as settings of the run. Members of an object get
-// names such as "model.layers". "ranks" counts only if `ranks_matter`. The settings of an
-// ordered_json are in the order of its text, those of a json are sorted by name.
-template <class Json>
-dist::Settings settings_of(const Json& header, bool ranks_matter) {
+dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
   dist::Settings settings;
-  const auto add = [&](const std::string& name, const Json& value) {
-    const bool is_text = value.is_string();
-    settings.push_back({name, is_text ? value.template get<std::string>() : value.dump()});
+  const auto add = [&](const std::string& name, const nlohmann::ordered_json& value) {
+    settings.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
   };
-  for (const auto& [name, value] : header.items()) {
+  const auto json = nlohmann::ordered_json::parse(header.text());
+  for (const auto& [name, value] : json.items()) {
     const bool is_left_out = may_always_change(name) || not_of_the_run.contains(name);
     if (is_left_out && !(name == "ranks" && ranks_matter)) continue;
     if (!value.is_object()) {
       add(name, value);
-    } else {
-      for (const auto& [member, text] : value.items()) {
-        // The number of parameters follows from the model's sizes, so it is left out.
-        if (member != "parameters") add(name + "." + member, text);
-      }
+      continue;
+    }
+    for (const auto& [member, text] : value.items()) {
+      // The number of parameters follows from the model's sizes, so it is left out.
+      if (member != "parameters") add(name + "." + member, text);
     }
   }
   return settings;
-}
-
-}  // namespace
-
-dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
-  return settings_of(nlohmann::ordered_json::parse(header.text()), ranks_matter);
 }
 
 dist::Settings bits_settings(const std::string& program, const dist::World& world) {
@@ -280,7 +265,7 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
     // Compares the settings that the import recorded. Also compares the epsilon if it was not
     // recorded: the checkpoint then has the default epsilon.
     if (imported) return has_setting(manifest.run, name) || is_epsilon(name);
-    if (recent.contains(name) && !has_setting(manifest.run, name)) return false;
+    if (is_recent(name) && !has_setting(manifest.run, name)) return false;
     return !flags_.only_weights || shapes_weights(name) || must_agree(changed, run);
   };
   std::vector<ChangedSetting> refused;
@@ -316,19 +301,6 @@ void Resumed::announce_differences(const dist::Settings& bits) const {
         "{} is {}, but was {} when the checkpoint was saved: from here on, results may differ in "
         "their bits from those of a run that was not interrupted",
         name, now, before);
-  }
-}
-
-// Compares only the model's settings, such as "model.layers".
-void Resumed::check_log(const std::string& path, const nlohmann::json& header) const {
-  const dist::Settings logged = settings_of(header, false);
-  for (const auto& [name, value] : checkpoint_->manifest().run) {
-    if (!name.starts_with("model.")) continue;
-    const std::string there = setting_value(logged, name);
-    if (there == value || (recent.contains(name) && !has_setting(logged, name))) continue;
-    fail_input("{} is the log of another run: {} is {} there, and {} in the checkpoint; name "
-               "another log",
-               path, name, there, value);
   }
 }
 

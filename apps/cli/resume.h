@@ -13,8 +13,6 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "apps/console/flags.h"
 #include "core/text/json_line.h"
 #include "dist/bootstrap.h"
@@ -113,9 +111,6 @@ class Resumed {
   /// a GPT's norms. An import that recorded no epsilon has the default epsilon. The few settings
   /// that checkpoints of earlier versions may lack are compared only if the checkpoint has them.
   void check(const std::string& program, const dist::Settings& run) const;
-  /// Throws InputError if the log at `path` belongs to another model than the checkpoint. `header`
-  /// is the header of the log, or an empty object if the log has none. There must be a checkpoint.
-  void check_log(const std::string& path, const nlohmann::json& header) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
   /// far. Drops the best evaluation in two cases:
   ///
