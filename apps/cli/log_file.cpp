@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -57,38 +58,39 @@ void check_implied(const RunOptions& options, const nlohmann::json& header) {
 
 // What a log tells about a checkpoint and the run that saved it.
 struct LoggedRun {
-  std::optional<std::string> seed;   // the run's seed in the last steps before the checkpoint
+  // The header or `resume` line of the run in the last steps before the checkpoint. An empty object
+  // if the log has no such steps.
+  nlohmann::json header = nlohmann::json::object();
   std::vector<std::string> digests;  // the checkpoint's digest in `checkpoint` and `resume` lines
 };
 
-// Returns what the log tells about a checkpoint of step `step`. The seed is that of the last header
-// or `resume` line before the checkpoint. Such a line is before the checkpoint if the line of step
+// Returns what the log tells about a checkpoint of step `step`. The header is the last header or
+// `resume` line before the checkpoint. Such a line is before the checkpoint if the line of step
 // `step`, or of an earlier step, follows it in the log. A `resume` line is also before the
 // checkpoint if it resumes from an earlier step than `step`. A line that resumes from `step` itself
-// comes after the checkpoint, and its seed may be new. Invalid lines are skipped, because RunLog
-// removes or refuses them.
+// comes after the checkpoint, and its seed and dropout may be new. Invalid lines are skipped,
+// because RunLog removes or refuses them.
 LoggedRun logged_run(const std::string& path, int64_t step) {
   LoggedRun logged;
-  std::optional<std::string> seed;
+  nlohmann::json newest = nlohmann::json::object();  // becomes the header if it is before
   std::ifstream file(path, std::ios::binary);
   for (std::string line; std::getline(file, line) && !file.eof();) {
-    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object()) continue;
     const auto member = [&](const char* name) { return json.value(name, nlohmann::json()); };
     const nlohmann::json type = member("type");
     const nlohmann::json number = member("step");
     const int64_t at = number.is_number_integer() ? number.get<int64_t>() : -1;
     const bool resumes = type == "resume";
-    if (type == "header" || resumes) {
-      const nlohmann::json given = member("seed");
-      seed = given.is_null() ? std::nullopt : std::optional(given.dump());
-    }
-    const bool is_earlier_step = type == "step" && at <= step;
-    if (is_earlier_step || (resumes && at < step)) logged.seed = seed;
     const nlohmann::json digest = member("digest");
     if ((type == "checkpoint" || resumes) && at == step && digest.is_string()) {
       logged.digests.push_back(digest.get<std::string>());
     }
+    if (type == "header" || resumes) newest = std::move(json);
+    const bool is_earlier_step = type == "step" && at <= step;
+    const bool is_before = is_earlier_step || (resumes && at < step);
+    if (is_before && !newest.empty())
+      logged.header = std::exchange(newest, nlohmann::json::object());
   }
   return logged;
 }
@@ -118,33 +120,39 @@ dist::Settings model_settings(const nlohmann::json& header) {
   return settings;
 }
 
-// Refuses the log of another model than the checkpoint's.
-void check_model(const std::string& path, const nlohmann::json& header, const Resumed& resumed) {
-  const dist::Settings logged = model_settings(header);
+// Refuses the log of another model than the checkpoint's. `first` is the first line of the log. It
+// is compared if the log has no line before the checkpoint. An earlier start of the same command
+// may have begun this log, so settings that --resume-changed names may then differ.
+void check_model(const RunOptions& options, const nlohmann::json& first, const LoggedRun& logged,
+                 const Resumed& resumed) {
+  const std::vector<std::string>& accepted = options.checkpoints.changed;
+  const bool is_before = !logged.header.empty();
+  const dist::Settings model = model_settings(is_before ? logged.header : first);
   for (const auto& [name, value] : resumed.manifest().run) {
     if (!name.starts_with("model.")) continue;
-    const std::string there = setting_value(logged, name);
-    if (there == value || (is_recent(name) && !has_setting(logged, name))) continue;
+    const std::string there = setting_value(model, name);
+    if (there == value || (is_recent(name) && !has_setting(model, name))) continue;
+    if (!is_before && std::ranges::find(accepted, name) != accepted.end()) continue;
     fail_input(
         "{} is the log of another run: {} is {} there, and {} in the checkpoint; name "
         "another log",
-        path, name, there, value);
+        options.log, name, there, value);
   }
 }
 
 // Refuses the log of a run that did not write the checkpoint. Such a log has another seed than the
 // checkpoint, or has another digest for the checkpoint's step. An imported checkpoint was written
 // by no run, so this function accepts any log for it.
-void check_same_run(const std::string& path, const Resumed& resumed) {
+void check_same_run(const std::string& path, const LoggedRun& logged, const Resumed& resumed) {
   const train::Manifest& manifest = resumed.manifest();
   if (!manifest.imported.empty()) return;
-  const LoggedRun logged = logged_run(path, resumed.step());
   const std::string seed = setting_value(manifest.run, "seed");
-  if (logged.seed && has_setting(manifest.run, "seed") && *logged.seed != seed) {
+  const nlohmann::json there = logged.header.value("seed", nlohmann::json());
+  if (!there.is_null() && has_setting(manifest.run, "seed") && there.dump() != seed) {
     fail_input(
         "{} is the log of another run: seed is {} there, and {} in the checkpoint; name "
         "another log",
-        path, *logged.seed, seed);
+        path, there.dump(), seed);
   }
   const std::string digest = manifest.digest.text();
   if (logged.digests.empty() || std::ranges::find(logged.digests, digest) != logged.digests.end()) {
@@ -175,8 +183,9 @@ void check_log_file(const RunOptions& options, const Resumed& resumed) {
   if (options.log_implied) check_implied(options, header);
   if (!resumed.found() || !is_file) return;
   check_program(options.log, header, resumed);
-  check_model(options.log, header, resumed);
-  check_same_run(options.log, resumed);
+  const LoggedRun logged = logged_run(options.log, resumed.step());
+  check_model(options, header, logged, resumed);
+  check_same_run(options.log, logged, resumed);
 }
 
 }  // namespace tessera::apps

@@ -16,8 +16,10 @@ void imply_log(RunOptions& options);
 ///
 ///   - imply_log chose the path, but the header of the log does not name the report (--report) or,
 ///     if there is no report, the table (--csv). Names are compared without their folders.
-///   - The run resumes from a checkpoint, but the file is not a log of the checkpoint's program and
-///     model. If the checkpoint was imported, the program is not compared.
+///   - The run resumes from a checkpoint, but the file is not a log of the checkpoint's program, or
+///     had another model in the last steps before the checkpoint. If the checkpoint was imported,
+///     the program is not compared. If the log has no steps before the checkpoint, the model in its
+///     first line is compared, except for settings that --resume-changed names.
 ///   - The run resumes from a checkpoint that was not imported, but the log is of another run: the
 ///     log's seed in the last steps before the checkpoint, or its digest for the checkpoint's step,
 ///     is not that of the checkpoint. A seed or digest that the log lacks is not compared.

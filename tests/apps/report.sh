@@ -140,17 +140,22 @@ for case in "damaged.jsonl: line 6 is damaged" "model.jsonl is the log of anothe
 done
 must_work "${again[@]}" --log gap.jsonl
 grep -q 'goes on after step 12: the log has a gap' stderr.log || fail "$(cat stderr.log)"
-# A resumed run may have another seed than its checkpoint. It can then be started again from this
-# checkpoint with the same log. Here each of two logs is used by two starts: seeds.jsonl is a copy
-# of the earlier run's log, and begun.jsonl is created by its first start.
-cp going.jsonl seeds.jsonl
-seeded=("$train_gpt" "${stopped[@]}" --checkpoint elsewhere --quiet --seed 7
-  --resume-changed steps,seed)
-for log in seeds.jsonl seeds.jsonl begun.jsonl begun.jsonl; do
-  rm -r elsewhere
-  must_work "${seeded[@]}" --resume saved/step-000000012 --log $log
+# A resumed run may have another seed or dropout than its checkpoint. It can then be started again
+# from this checkpoint, or from its own, with the same log. Here each of two logs is used by two
+# starts: changed.jsonl is a copy of the earlier run's log, and begun.jsonl is created by its first
+# start.
+for change in 'seed --seed 7' 'model.dropout --dropout 0.1'; do
+  read -r name flag value <<< "$change"
+  changed=("$train_gpt" "${stopped[@]}" --checkpoint elsewhere --quiet "$flag" "$value"
+    --resume-changed "steps,$name")
+  cp going.jsonl changed.jsonl
+  rm -f begun.jsonl
+  for log in changed.jsonl changed.jsonl begun.jsonl begun.jsonl; do
+    rm -r elsewhere
+    must_work "${changed[@]}" --resume saved/step-000000012 --log $log
+  done
+  must_work "${changed[@]}" --steps 32 --log changed.jsonl
 done
-must_work "${seeded[@]}" --steps 32 --log seeds.jsonl
 
 # --eval-only prints the validation loss of the weights, and writes no file. The loss must be that
 # of the last step of the run that saved the weights. plain.jsonl is the log of an equal run.
