@@ -187,7 +187,7 @@ class Run {
   // loop at the checkpoint's step. Returns what is left to do.
   Left go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return Left::steps;
-    run_settings_ = run_settings(header(), options_.reduction == optim::Reduction::fast);
+    run_settings_ = run_settings(header());
     for (const dist::Setting& setting : training_settings(options_, data_)) {
       run_settings_.push_back(setting);
     }

@@ -153,7 +153,7 @@ class Run {
   // loop at the checkpoint's step. Returns what is left to do.
   Left go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return Left::steps;
-    run_settings_ = run_settings(header({}), options_.reduction == optim::Reduction::fast);
+    run_settings_ = run_settings(header({}));
     run_settings_.push_back({"data", fmt::format("{:016x}", digest_of_ratings(task_.data))});
     run_settings_.push_back(
         {"ids", models::digest_of_ids(task_.data.user_ids, task_.data.item_ids)});

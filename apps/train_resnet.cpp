@@ -149,8 +149,7 @@ class Run {
   // checkpoint's step. Returns what is left to do.
   Left go_on() {
     if (!resumed_.found() && !options_.checkpoints.options.wanted()) return Left::steps;
-    const bool ranks_matter = options_.sync_bn || options_.reduction == optim::Reduction::fast;
-    run_settings_ = run_settings(header(), ranks_matter);
+    run_settings_ = run_settings(header());
     run_settings_.push_back({"data", fmt::format("{:016x}", data::digest_of_images(data_, false))});
     resumed_.check("train_resnet", run_settings_);
     const Left left = left_to_do(options_, resumed_);

@@ -21,10 +21,11 @@ const std::set<std::string> only_of_training = {
     "lr",        "min_lr",          "warmup",          "schedule",     "weight_decay",
     "beta1",     "beta2",           "nesterov",        "clip",         "grad_shard",
     "reduction", "ranks",           "augment",         "sync_bn",      "label_smoothing",
-    "tables",    "table_optimizer", "negatives",       "l2",           "model.dropout"};
+    "tables",    "table_optimizer", "negatives",       "l2",           "model.dropout",
+    "stage",     "bucket_bytes"};
 
-// Flags that a resume does not compare, with one exception: if the bits of a run depend on the
-// number of ranks, run_settings records "ranks" nevertheless, and a resume compares it.
+// Flags that a resume does not compare, with one exception: if the bits of a run depend on "ranks",
+// "stage" or "bucket_bytes", run_settings records it nevertheless, and a resume compares it.
 const std::set<std::string> always_free = {
     "ranks",      "stage",  "bucket_bytes",  "overlap",      "graph",      "threads",
     "workers",    "device", "comm",          "comm_timeout", "offload",    "recompute",
@@ -34,7 +35,8 @@ const std::set<std::string> always_free = {
     "norms_every"};
 
 // See is_recent.
-const std::set<std::string> recent = {"ids", "model.hidden", "training_part"};
+const std::set<std::string> recent = {"ids", "model.hidden", "training_part", "stage",
+                                      "bucket_bytes"};
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 

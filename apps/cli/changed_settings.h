@@ -39,8 +39,9 @@ bool is_epsilon(const std::string& name);
 bool is_recent(const std::string& name);
 
 /// True for flags that a resume does not compare, such as "stage". They say where and how the run
-/// is computed, how it is evaluated, and what it prints and writes. True for "ranks" too, although
-/// a resume compares the number of ranks if the bits of the run depend on it (run_settings).
+/// is computed, how it is evaluated, and what it prints and writes. True for "ranks", "stage" and
+/// "bucket_bytes" too, although a resume compares them if the run's bits depend on them
+/// (run_settings).
 bool may_always_change(const std::string& name);
 
 /// Returns true if --resume-changed cannot accept the change: the tensors of a checkpoint do not

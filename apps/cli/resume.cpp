@@ -130,15 +130,22 @@ void fill_checkpoints(CheckpointFlags& flags) {
   for (std::string& name : flags.changed) name = member_name(name);
 }
 
-dist::Settings run_settings(const JsonObject& header, bool ranks_matter) {
+dist::Settings run_settings(const JsonObject& header) {
   dist::Settings settings;
   const auto add = [&](const std::string& name, const nlohmann::ordered_json& value) {
     settings.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
   };
   const auto json = nlohmann::ordered_json::parse(header.text());
+  // The fast reduction adds in the transport's order, which depends on what a call sends, and on
+  // how many ranks. Synchronized batch norms see one micro-batch of each rank.
+  std::set<std::string> of_the_bits;
+  if (json.value("reduction", std::string()) == "fast") {
+    of_the_bits = {"ranks", "stage", "bucket_bytes"};
+  }
+  if (json.value("sync_bn", false)) of_the_bits.insert("ranks");
   for (const auto& [name, value] : json.items()) {
     const bool is_left_out = may_always_change(name) || not_of_the_run.contains(name);
-    if (is_left_out && !(name == "ranks" && ranks_matter)) continue;
+    if (is_left_out && !of_the_bits.contains(name)) continue;
     if (!value.is_object()) {
       add(name, value);
       continue;

@@ -39,11 +39,12 @@ std::vector<std::string> flags_of_writing(const CheckpointFlags& flags);
 void fill_checkpoints(CheckpointFlags& flags);
 
 /// Returns the settings in a log header that define the run: those of the model and the training.
-/// The number of ranks is included only with `ranks_matter`. The data is left out, because the
-/// caller adds the data's digest. Settings that say where and how the run is computed, or what else
-/// the run reads, prints and writes, are left out too. The member "layers" of the object "model"
-/// becomes "model.layers".
-dist::Settings run_settings(const JsonObject& header, bool ranks_matter);
+/// The data is left out, because the caller adds the data's digest. Settings that say where and how
+/// the run is computed, or what else the run reads, prints and writes, are left out too. But the
+/// number of ranks is included if the bits of the run depend on it, as with the fast reduction or
+/// synchronized batch norms, and with the fast reduction also the stage and the size of buckets.
+/// The member "layers" of the object "model" becomes "model.layers".
+dist::Settings run_settings(const JsonObject& header);
 
 /// Returns the settings that do not define the run, but change the bits of its results: the
 /// program, the device, the tuned algorithms, the threads and, if the run computes on CPUs,

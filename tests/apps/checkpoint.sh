@@ -290,6 +290,14 @@ for resume in latest never; do
 done
 expect 'loss_rows is 64 but not set in the checkpoint' "$train_gpt" "${run[@]}" --steps 20 \
   --resume-changed steps,warmup --loss-rows 64 --checkpoint on
+# With --reduction fast, the bits depend on the number of ranks, the stage and the size of buckets.
+fast=("${run[@]}" --reduction fast --checkpoint fast)
+ranks 2 "${fast[@]}" --stage 1 --bucket-bytes 4KiB
+expect 'ranks is 1 instead of 2, stage is 3 instead of 1, bucket_bytes is 2048 instead of 4096; ' \
+  "$train_gpt" "${fast[@]}" --stage 3 --bucket-bytes 2KiB
+grep -q -- ' or --resume-changed ranks,stage,bucket_bytes$' stderr.log || fail "$(cat stderr.log)"
+alone "${fast[@]}" --stage 3 --bucket-bytes 2KiB --steps 14 \
+  --resume-changed steps,warmup,ranks,stage,bucket_bytes
 # --resume-changed is not proposed, and is refused, for settings on which the tensors depend.
 for changed in steps,warmup steps,warmup,model.width; do
   expect 'model.width is 32 instead of 16; .*: model.width must be as in the checkpoint' \

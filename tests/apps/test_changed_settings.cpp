@@ -3,6 +3,7 @@
 #include "apps/cli/changed_settings.h"
 
 #include <string>
+#include <vector>
 
 #include "apps/cli/resume.h"
 #include "apps/cli/run_options.h"
@@ -41,7 +42,25 @@ TEST_CASE("the settings of a run have the order of its header") {
       JsonObject().add("type", "header").add("model", model).add("steps", 3).add("lr", 0.5f);
   const dist::Settings expected = {
       {"model.width", "16"}, {"model.heads", "2"}, {"steps", "3"}, {"lr", "0.5"}};
-  CHECK(run_settings(header, false) == expected);
+  CHECK(run_settings(header) == expected);
+}
+
+TEST_CASE("ranks, stage and buckets are settings of a run only if its bits depend on them") {
+  const auto names = [](const char* reduction, bool sync_bn) {
+    const JsonObject header = JsonObject()
+                                  .add("ranks", 2)
+                                  .add("stage", 1)
+                                  .add("bucket_bytes", 4096)
+                                  .add("reduction", reduction)
+                                  .add("sync_bn", sync_bn);
+    return setting_names(run_settings(header), {});
+  };
+  using Names = std::vector<std::string>;
+  CHECK(names("ordered", false) == Names{"reduction", "sync_bn"});
+  CHECK(names("ordered", true) == Names{"ranks", "reduction", "sync_bn"});
+  const Names all = {"ranks", "stage", "bucket_bytes", "reduction", "sync_bn"};
+  CHECK(names("fast", false) == all);
+  CHECK(names("fast", true) == all);
 }
 
 TEST_CASE("the error has all settings that differ, in the order of the run") {
@@ -113,6 +132,7 @@ TEST_CASE("the tensors of a checkpoint depend on the model and on the optimizer'
 TEST_CASE("evaluations depend on the seed only in runs with an objective, as recommenders have") {
   CHECK_FALSE(affects_evaluation("lr", {}));
   CHECK_FALSE(affects_evaluation("model.dropout", {}));
+  CHECK_FALSE(affects_evaluation("bucket_bytes", {}));
   CHECK(affects_evaluation("data", {}));
   CHECK(affects_evaluation("micro_batch", {}));
   CHECK_FALSE(affects_evaluation("seed", {}));
@@ -151,6 +171,8 @@ TEST_CASE("settings that earlier versions did not record are not compared") {
              }),
              Catch::Matchers::ContainsSubstring("model.depth is 2 but not set in the checkpoint"));
   CHECK_NOTHROW(resumed.check("train_gpt", {{"model.factors", "8"}, {"training_part", "all"}}));
+  CHECK_NOTHROW(resumed.check("train_gpt",
+                              {{"model.factors", "8"}, {"stage", "3"}, {"bucket_bytes", "4096"}}));
 }
 
 TEST_CASE("a run without --min-lr keeps the value that an earlier version took") {
