@@ -54,6 +54,7 @@ class Relaunch {
     warn_without_checkpoints();
     for (int restart = 0;; ++restart) {
       const JobEnd job = run_one_job(command(), ranks_, signals_, asked_);
+      keep_threads(job);
       const Verdict verdict = judge(job);
       if (verdict.kind == Verdict::Kind::finished) return 0;
       if (asked_.to_interrupt || signals_.pending(SIGINT)) return 128 + SIGINT;
@@ -73,9 +74,22 @@ class Relaunch {
     std::vector<std::string> words = options_.mpirun;
     words.insert(words.end(), {"-n", std::to_string(ranks_)});
     if (!hosts_.empty()) words.insert(words.end(), {"--host", hosts_text(hosts_)});
+    // The program `env` sets the variable on every host and with every launcher.
+    if (threads_ > 0) {
+      words.insert(words.end(), {"env", fmt::format("OMP_NUM_THREADS={}", threads_)});
+    }
     words.insert(words.end(), {path_, as_rank});
     words.insert(words.end(), options_.command.begin(), options_.command.end());
     return words;
+  }
+
+  // Remembers the number of threads of a rank in the first job that has set it. The bits of the run
+  // depend on this number. Without a checkpoint that records it, and without --threads, the ranks
+  // of a later job would share the cores of lost ranks, and so have more threads.
+  void keep_threads(const JobEnd& job) {
+    for (const RankRecord& record : job.records) {
+      if (threads_ == 0) threads_ = record.status.threads;
+    }
   }
 
   void warn_without_checkpoints() const {
@@ -131,6 +145,7 @@ class Relaunch {
   const std::string path_ = own_path();
   int ranks_;
   std::vector<Host> hosts_;
+  int threads_ = 0;  // of each rank; 0: not known yet
   SignalQueue signals_{{SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGUSR2}};
   Asked asked_;
   // For each lost rank so far: the rank, the number of its finished steps, and the signal that

@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include "core/cuda.h"
+#include "core/run_status.h"
 
 namespace tessera {
 namespace {
@@ -24,6 +25,7 @@ void set_default_device(Device device) { process_device = device; }
 void set_thread_count(int threads) {
   TESSERA_CHECK(threads >= 1, "set_thread_count: {} threads, expected at least 1", threads);
   process_threads = threads;
+  publish_threads(threads);
   omp_set_num_threads(threads);
 }
 

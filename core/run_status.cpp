@@ -24,6 +24,7 @@ struct Mapped {
   std::atomic<int64_t> finished_steps;
   std::atomic<RunFailure> failure;
   std::atomic<int32_t> waits;
+  std::atomic<int32_t> threads;
   std::atomic<int32_t> absent_count;
   std::array<std::atomic<int32_t>, 64> absent;
 };
@@ -76,6 +77,10 @@ void publish_waiting(bool waits) {
   if (Mapped* const mapped = status()) mapped->waits = waits ? 1 : 0;
 }
 
+void publish_threads(int threads) {
+  if (Mapped* const mapped = status()) mapped->threads = threads;
+}
+
 void publish_failure(RunFailure failure, std::span<const int> absent) {
   static std::atomic_flag published;
   Mapped* const mapped = status();
@@ -108,7 +113,8 @@ RunStatus RunStatusFile::read() const {
   RunStatus result{.finished_steps = mapped.finished_steps,
                    .failure = mapped.failure,
                    .absent = {},
-                   .waits = mapped.waits != 0};
+                   .waits = mapped.waits != 0,
+                   .threads = mapped.threads};
   const auto count = std::clamp<int32_t>(mapped.absent_count, 0, std::ssize(mapped.absent));
   for (int32_t i = 0; i < count; ++i) {
     result.absent.push_back(mapped.absent[static_cast<size_t>(i)]);

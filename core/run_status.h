@@ -33,12 +33,15 @@ struct RunStatus {
   std::vector<int> absent = {};
   /// True while a call over MPI waits for other ranks, after its first 50 ms of waiting.
   bool waits = false;
+  /// The process's number of threads, as set_thread_count has set it; 0: not set yet.
+  int threads = 0;
 };
 
 /// These functions publish to the file that this process has inherited. Without such a file they do
 /// nothing. Only the first failure is published.
 void publish_finished_steps(int64_t steps);
 void publish_waiting(bool waits);
+void publish_threads(int threads);
 void publish_failure(RunFailure failure, std::span<const int> absent = {});
 
 /// The status file, for the program that starts the process.

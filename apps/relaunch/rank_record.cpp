@@ -49,6 +49,7 @@ std::optional<RankRecord> parse_record(std::string_view text) {
     record.status.finished_steps = json.at("steps").get<int64_t>();
     record.status.failure = static_cast<RunFailure>(json.at("failure").get<int32_t>());
     record.status.waits = json.at("waits").get<bool>();
+    record.status.threads = json.at("threads").get<int>();
     record.status.absent = json.at("absent").get<std::vector<int>>();
     return record;
   } catch (const nlohmann::json::exception&) {
@@ -71,6 +72,7 @@ std::string record_text(const RankRecord& record) {
                                {"steps", record.status.finished_steps},
                                {"failure", static_cast<int32_t>(record.status.failure)},
                                {"waits", record.status.waits},
+                               {"threads", record.status.threads},
                                {"absent", record.status.absent}};
   return begin_record + json.dump() + "\n";
 }

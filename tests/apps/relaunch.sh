@@ -109,6 +109,20 @@ resumes stopped.jsonl 1
 says 'relaunch: rank 1 was stopped after step [0-9]+; starting again with 2 ranks'
 [[ $(digest_of stopped.jsonl) == "$expected" ]] || fail "other bits after a stopped rank"
 
+# A rank is killed before the first checkpoint, and nothing sets the number of threads. The restart
+# begins anew with fewer ranks, but with as many threads of a rank, because the bits depend on them.
+threads_in() { sed -nE '1s/.*"threads":([0-9]+),.*/\1/p' "$1"; }
+in_background env -u OMP_NUM_THREADS "$relaunch" -n 2 -- "$train_gpt" --data text.txt "${tiny[@]}" \
+  --eval-every 0 --steps $steps --checkpoint early --log "$work/early.jsonl"
+await_steps early.jsonl 20
+threads=$(threads_in early.jsonl)
+kill -KILL "$(rank_process early.jsonl 1)"
+ends 0
+says 'relaunch: rank 1 was killed by SIGKILL after step [0-9]+; starting again with 1 rank'
+! grep -q 'going on from' output.log || fail "it had a checkpoint: $(cat output.log)"
+[[ -n $threads && $(threads_in early.jsonl) == "$threads" ]] ||
+  fail "$(threads_in early.jsonl) threads after a restart instead of $threads"
+
 # mpirun itself dies. Its ranks end, and the job continues with the same number of ranks.
 in_background "$relaunch" -n 2 -- "$train_gpt" "${run[@]}" --steps $steps --stage 1 \
   --checkpoint crashed --log "$work/crashed.jsonl"

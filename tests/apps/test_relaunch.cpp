@@ -92,6 +92,13 @@ TEST_CASE("records are extracted from a stream, wherever it is split") {
   }
 }
 
+TEST_CASE("a record has the number of threads of the rank's program") {
+  const RankRecord record{.rank = 1, .event = Event::ended, .status = {.threads = 3}};
+  const auto parsed = parse_record(record_text(record));
+  REQUIRE(parsed);
+  CHECK(parsed->status.threads == 3);
+}
+
 TEST_CASE("an exit code of a shell counts as the signal that killed the shell's program") {
   const auto end_of = [](int wait_status, RunStatus status = {}) {
     RankRecord record{.event = Event::ended, .status = std::move(status)};
