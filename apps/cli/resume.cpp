@@ -119,6 +119,9 @@ void fill_checkpoints(CheckpointFlags& flags) {
   flags.options.async = flags.async.value_or("on") == "on";
   flags.options.staging = flags.staging;
   check_flags_of_checkpoints(flags);
+  if (!flags.changed.empty() && flags.resume == "never") {
+    fail_input("--resume-changed has no effect with --resume never; leave out one of them");
+  }
   if (flags.resume.empty()) flags.resume = flags.options.wanted() ? "latest" : "never";
   if (flags.resume == "latest" && !flags.options.wanted()) {
     fail_input("--resume latest: give --checkpoint, the folder to look in");

@@ -321,7 +321,12 @@ expect 'no such setting, expected model.layers' "$train_gpt" "${run[@]}" --resum
   --checkpoint on
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --checkpoint-every 2
 expect 'give --checkpoint' "$train_gpt" "${run[@]}" --resume latest
-expect 'there is no checkpoint to resume from' "$train_gpt" "${run[@]}" --resume-changed lr
+expect 'there is no checkpoint to resume from; give --checkpoint or --resume$' "$train_gpt" \
+  "${run[@]}" --resume-changed lr
+for folder in '' '--checkpoint not-yet'; do
+  expect '--resume-changed has no effect with --resume never' "$train_gpt" "${run[@]}" $folder \
+    --resume never --resume-changed lr
+done
 expect 'nowhere: there is no such folder' "$train_gpt" "${run[@]}" --resume nowhere
 expect 'off/lock is a file, expected the folder' "$train_gpt" "${run[@]}" --resume off/lock
 expect 'off is a folder of checkpoints; name one of them, such as off/step-0000000' \
