@@ -144,8 +144,9 @@ void StepLoop::write_last_checkpoint(int64_t done) {
   const std::unique_ptr<RunCheckpoints> checkpoints = std::move(checkpoints_);
   const std::string path = checkpoints->finish(done, skipped());
   if (stopped_) {
-    spdlog::info("stopped after step {} of {}; the same command goes on from {}", done,
-                 options_.steps, path);
+    const bool resumes = options_.checkpoints.resumes_newest;
+    spdlog::info("stopped after step {} of {}; the same command{} goes on from {}", done,
+                 options_.steps, resumes ? "" : " with --resume latest", path);
   } else {
     spdlog::info("checkpoint: {}", path);
   }

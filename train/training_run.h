@@ -31,6 +31,8 @@ struct CheckpointOptions {
   std::optional<int64_t> staging = std::nullopt;
   /// The step of a checkpoint that the folder already has. This step is not saved again. -1: none.
   int64_t saved_step = -1;
+  /// True if the same command goes on from the newest checkpoint in the folder. For messages only.
+  bool resumes_newest = true;
 
   bool wanted() const { return !folder.empty(); }
   bool staged() const { return wanted() && async; }

@@ -130,6 +130,7 @@ void fill_checkpoints(CheckpointFlags& flags) {
     fail_input(
         "--resume-changed: there is no checkpoint to resume from; give --checkpoint or --resume");
   }
+  flags.options.resumes_newest = flags.resume == "latest";
   for (std::string& name : flags.changed) name = member_name(name);
 }
 

@@ -359,6 +359,15 @@ wait_for 'step 1/' output.log
 expect 'another run writes its checkpoints there' "$train_gpt" "${run[@]}" --checkpoint locked
 kill -TERM "$job"
 wait "$job" || fail "exit code $? after SIGTERM without mpirun: $(cat output.log)"
+# The same command would be refused, because the folder now has a checkpoint of a later step.
+grep -q 'the same command with --resume latest goes on from locked/step-' output.log ||
+  fail "$(cat output.log)"
+"$train_gpt" "${long[@]}" --checkpoint locked --resume latest > output.log 2>&1 < /dev/null &
+job=$!
+wait_for 'going on from locked/step-' output.log
+kill -TERM "$job"
+wait "$job" || fail "exit code $? of the proposed command: $(cat output.log)"
+grep -q 'the same command goes on from locked/step-' output.log || fail "$(cat output.log)"
 
 # Resumes train_resnet, which has running statistics and prefetched images, and train_recommender.
 # Each resumes in the middle of an epoch.
