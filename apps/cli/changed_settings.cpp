@@ -35,8 +35,8 @@ const std::set<std::string> always_free = {
     "norms_every"};
 
 // See is_recent.
-const std::set<std::string> recent = {"ids", "model.hidden", "training_part", "stage",
-                                      "bucket_bytes"};
+const std::set<std::string> recent = {"ids",          "model.hidden", "training_part", "stage",
+                                      "bucket_bytes", "cuBLASLt",     "cuDNN"};
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 

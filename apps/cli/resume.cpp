@@ -13,8 +13,10 @@
 #include "apps/cli/paths.h"
 #include "apps/console/flag_value.h"
 #include "core/context.h"
+#include "core/convolution_choices.h"
 #include "core/cuda.h"
 #include "core/error.h"
+#include "core/product_tuning.h"
 #include "core/text/json_read.h"
 #include "dist/device_choice.h"
 #include "train/agreement.h"
@@ -168,6 +170,13 @@ dist::Settings bits_settings(const std::string& program, const dist::World& worl
   settings.push_back({"device", device.is_cpu() ? dist::device_type_name(device)
                                                 : cuda::device_name(device.index)});
   settings.push_back({"tuned", train::tuned_digest()});
+  if (!device.is_cpu()) {
+    settings.push_back({"cuBLASLt", std::to_string(cuda::product_library_version())});
+    // Only train_resnet has convolutions. The other programs do not load cuDNN on a single rank.
+    if (program == "train_resnet") {
+      settings.push_back({"cuDNN", std::to_string(cuda::convolution_library_version())});
+    }
+  }
   settings.push_back({threads_setting, std::to_string(thread_count())});
   for (dist::Setting& setting : train::processor_settings(world)) {
     if (!setting.name.starts_with("--threads")) settings.push_back(std::move(setting));
@@ -294,7 +303,7 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
 
 // For an imported checkpoint, prints the names of the settings that the import recorded. For any
 // other checkpoint, except with --eval-only, warns of each setting in `bits` (bits_settings) that
-// differs from the checkpoint's.
+// differs from the checkpoint's. Does not warn of settings that an earlier version did not record.
 void Resumed::announce_differences(const dist::Settings& bits) const {
   if (!found()) return;
   const train::Manifest& manifest = checkpoint_->manifest();
@@ -308,6 +317,7 @@ void Resumed::announce_differences(const dist::Settings& bits) const {
   }
   if (flags_.only_weights) return;
   for (const auto& [name, now, before] : changed_settings(bits, manifest.bits)) {
+    if (is_recent(name) && !has_setting(manifest.bits, name)) continue;
     spdlog::warn(
         "{} is {}, but was {} when the checkpoint was saved: from here on, results may differ in "
         "their bits from those of a run that was not interrupted",

@@ -48,7 +48,8 @@ dist::Settings run_settings(const JsonObject& header);
 
 /// Returns the settings that do not define the run, but change the bits of its results: the
 /// program, the device, the tuned algorithms, the threads and, if the run computes on CPUs,
-/// oneDNN's version, instruction set and math mode.
+/// oneDNN's version, instruction set and math mode. On GPUs they include the version of cuBLASLt
+/// and, for train_resnet, that of cuDNN.
 dist::Settings bits_settings(const std::string& program, const dist::World& world);
 
 /// The checkpoint that a run resumes from, if there is one.

@@ -61,6 +61,10 @@ if "$train_gpt" "${run[@]}" --device cuda > cuda.log 2>&1 < /dev/null; then
   used cuda "$train_gpt"
   emulated=
   if head -n 1 run.jsonl | grep -q 'emulated GPU'; then emulated=yes; fi
+  # A checkpoint records the version of the library, which proposes and defines the algorithms.
+  used cuda "$train_gpt" --checkpoint saved
+  grep -q '"cuBLASLt":"[1-9][0-9]*"' saved/step-000000001/manifest.json ||
+    fail "no version of cuBLASLt: $(grep '"bits"' saved/step-000000001/manifest.json)"
   # A run measures algorithms before its first step. If the run then fails before this step, the
   # error must not name a step, because the measurement is not a step of the run.
   ! "$train_gpt" "${run[@]}" --device cuda --tune on --log no/run.jsonl \

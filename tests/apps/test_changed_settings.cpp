@@ -2,8 +2,13 @@
 // versions, which lack some settings, and what else a run takes from its checkpoint.
 #include "apps/cli/changed_settings.h"
 
+#include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
+
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include "apps/cli/resume.h"
 #include "apps/cli/run_options.h"
@@ -173,6 +178,25 @@ TEST_CASE("settings that earlier versions did not record are not compared") {
   CHECK_NOTHROW(resumed.check("train_gpt", {{"model.factors", "8"}, {"training_part", "all"}}));
   CHECK_NOTHROW(resumed.check("train_gpt",
                               {{"model.factors", "8"}, {"stage", "3"}, {"bucket_bytes", "4096"}}));
+}
+
+TEST_CASE("a run warns of other conditions of equal bits, if the checkpoint records them") {
+  const test::TemporaryFolder folder;
+  const dist::World world{.communicator = dist::single_communicator()};
+  const CheckpointFlags flags =
+      saved_run(folder, world, {}, {{"threads", "1"}, {"cuDNN", "91300"}});
+  const Resumed resumed(flags, world);
+  std::ostringstream text;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_st>(text)));
+  train::LoopOptions loop;
+  resumed.place(loop, {}, {{"threads", "2"}, {"cuBLASLt", "130100"}, {"cuDNN", "91400"}});
+  spdlog::set_default_logger(before);
+  using Catch::Matchers::ContainsSubstring;
+  CHECK_THAT(text.str(), ContainsSubstring("threads is 2, but was 1 when the checkpoint"));
+  CHECK_THAT(text.str(), ContainsSubstring("cuDNN is 91400, but was 91300 when the checkpoint"));
+  CHECK_THAT(text.str(), !ContainsSubstring("cuBLASLt"));
 }
 
 TEST_CASE("a run without --min-lr keeps the value that an earlier version took") {
