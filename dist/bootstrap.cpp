@@ -223,11 +223,13 @@ World init(int& argc, char**& argv) {
   World world;
   if (started_by_launcher()) {
     // The program parses its command line later. The limit is needed before: the guard uses it now,
-    // and run() needs it to report a fault in the command line.
+    // collectives may come before the command line is parsed, and run() needs the limit to report a
+    // fault in the command line.
     const double timeout_s = comm_timeout_in(argc, argv);
     const StartGuard guard(timeout_s);
     world = init_mpi(argc, argv);
     world.comm_timeout_s = timeout_s;
+    world.communicator->set_timeout(timeout_s);
   } else {
     world.communicator = single_communicator();
   }

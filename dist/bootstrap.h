@@ -29,10 +29,11 @@ struct World {
   int size = 1;
   int local_rank = 0;  // among the ranks of this host
   int local_size = 1;
-  /// Time limit of collectives in seconds; dist::choose_devices sets it. Before that, init has set
-  /// it to --comm-timeout of the command line, if there is a launcher. A program that takes the
-  /// limit from elsewhere should set it right after init: `run` needs the limit to report bad input
-  /// of one rank before the other ranks time out.
+  /// Time limit of collectives in seconds; dist::choose_devices sets it, here and in the
+  /// communicator. Before that, init has set both to --comm-timeout of the command line, if there
+  /// is a launcher. A program that takes the limit from elsewhere should set both right after init,
+  /// here and with communicator->set_timeout: `run` needs the limit to report bad input of one rank
+  /// before the other ranks time out.
   double comm_timeout_s = default_comm_timeout_s;
   /// Says how the ranks' GPUs or GPU libraries differ; empty if they are equal, or if the ranks
   /// compute on the CPU. If they differ, the same work may give different bits on different ranks.

@@ -2,6 +2,7 @@
 // tests/dist/watchdog.sh:
 //
 //   mpirun -n 3 failing_rank HOW [nccl [graph|host]]
+//   mpirun -n 3 failing_rank HOW --comm-timeout=SECONDS
 //
 // There are 10 steps of at least 20 ms. HOW says what rank 1 does in step 6. If the job has only
 // one rank, rank 0 does it.
@@ -21,6 +22,8 @@
 //   return-256      all ranks return 256 after the last step
 //   linger          rank 1 sleeps for ever after the last step; the timeout is 0.2 s
 //   absent          with `nccl`, rank 1 sleeps for ever before the ranks connect over NCCL
+//
+// The program does not read --comm-timeout itself, so only dist::init sees the limit.
 //
 // With `nccl`, the ranks communicate over NCCL. The timeout of NCCL's calls is 4 s for suspend, and
 // 1 s for every other HOW. The third argument changes the all_gather of each step:

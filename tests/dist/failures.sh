@@ -14,12 +14,12 @@ export OMP_NUM_THREADS=1
 
 fail() { printf 'FAILED: %s\n' "$*" >&2; cat "$output" >&2; exit 1; }
 
-# expect RANKS HOW CODE PATTERN...: runs a job that fails in the way HOW. The job must end in time
-# with exit code CODE, and its output must match every PATTERN.
+# expect RANKS HOW CODE PATTERN...: runs a job that fails in the way HOW; a flag may follow in the
+# same word. The job must end in time with exit code CODE, and its output must match every PATTERN.
 expect() {
   local ranks=$1 how=$2 code=$3 status=0 pattern
   shift 3
-  timeout 60 mpirun -n "$ranks" "$program" "$how" > "$output" 2>&1 < /dev/null || status=$?
+  timeout 60 mpirun -n "$ranks" "$program" $how > "$output" 2>&1 < /dev/null || status=$?
   [[ $status == "$code" ]] || fail "$how on $ranks ranks ended with $status, expected $code"
   for pattern in "$@"; do
     grep -qE "$pattern" "$output" || fail "$how on $ranks ranks did not say '$pattern'"
@@ -70,6 +70,9 @@ for ranks in 2 3; do
     expect "$ranks" "$how" 1 \
       "^rank [02], step 6: $place.*: nothing has moved for 2 s \(--comm-timeout\): rank 1 has"
   done
+  # A limit on the command line holds from the start, without a call that sets it.
+  expect "$ranks" 'hang --comm-timeout=2' 1 \
+    "^rank [02], step 6: $place.*: nothing has moved for 2 s \(--comm-timeout\): rank 1 has"
   # A rank that has finished waits for the others, but not for ever.
   expect "$ranks" linger 1 \
     '^rank [02], after step 10: finish has not ended in 2 s \(10 times --comm-timeout\): a rank'
