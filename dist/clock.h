@@ -27,8 +27,8 @@ struct ClockReading {
 /// this 0 may be wrong by up to 2 * error_ns. `world` may be a group (dist/mesh.h). Then only the
 /// group's ranks take part, and rank 0 is rank 0 of the group. Sends a few hundred bytes for each
 /// rank over MPI. The traffic ledger does not count these bytes, except for a gather of four bytes
-/// from each rank, which counts as Traffic::other. Throws if a rank does not answer within
-/// World::comm_timeout_s. Collective.
+/// from each rank, which counts as Traffic::other. Throws if a rank does not come within
+/// the communicator's time limit, or then does not answer within World::comm_timeout_s. Collective.
 ClockReading compare_clocks(const World& world);
 
 /// Converts a time of this rank's clock to rank 0's clock, with the offset interpolated linearly
