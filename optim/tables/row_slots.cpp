@@ -53,6 +53,10 @@ int32_t RowSlots::add(int32_t row) {
   return slot;
 }
 
+int32_t RowSlots::slot_of(int32_t row) const {
+  return capacity_ == 0 ? -1 : slots_.data<int32_t>()[find(row)];
+}
+
 void RowSlots::truncate(int64_t count) {
   // Rows are removed in the reverse order of their addition. find(row) walks over places that were
   // filled before the row was added. All these places are emptied later than the row's place, so

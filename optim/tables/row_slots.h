@@ -28,6 +28,8 @@ class RowSlots {
   /// Adds a row unless it is in the set already, and returns its slot. Returns -1 if the row is new
   /// and the set is full.
   int32_t add(int32_t row);
+  /// Returns the slot of a row, or -1 if the row is not in the set.
+  int32_t slot_of(int32_t row) const;
   /// Removes all rows whose slots are `count` or larger.
   void truncate(int64_t count);
   void clear() { truncate(0); }

@@ -77,13 +77,16 @@ Tensor TableValues::host_indices(const Tensor& indices, int64_t used) const {
   return here;
 }
 
-Tensor TableValues::slots_of(RowSlots& slots, const Tensor& indices, int64_t used) const {
+// Adds rows that `slots` does not have if `may_add` is true, and throws for them otherwise.
+Tensor TableValues::slots_of(RowSlots& slots, const Tensor& indices, int64_t used,
+                             bool may_add) const {
   const Tensor result = Tensor::empty(indices.shape(), DType::i32, Device{}, host_category());
   const auto from = indices.values<int32_t>();
   const auto to = result.values<int32_t>();
   for (size_t i = 0; i < static_cast<size_t>(used); ++i) {
-    to[i] = slots.add(from[i]);
+    to[i] = may_add ? slots.add(from[i]) : slots.slot_of(from[i]);
     if (to[i] >= 0) continue;
+    if (!may_add) refuse_new_row(from[i]);
     fail_input(
         "lookup: a micro-batch looks up more than {} distinct rows of '{}'; give the table a "
         "larger "
@@ -110,18 +113,19 @@ TableRows TableValues::look_up(const Tensor& indices, int64_t used) {
   }
 }
 
-// Adds the rows to looked_up(), and returns their slots. If this function throws, some of the new
-// rows may have been added.
-Tensor TableValues::slots_of_micro_batch(const Tensor& indices, int64_t used) {
-  const int64_t before = current_.slots.count();
-  const Tensor slots = slots_of(current_.slots, indices, used);
-  const bool grew = current_.slots.count() > before;
-  TESSERA_CHECK(!grew || phase_ == Phase::forward,
+void TableValues::refuse_new_row(int32_t row) const {
+  TESSERA_CHECK(phase_ == Phase::forward,
                 "lookup: backward looks up rows of '{}' that the forward has not looked up",
                 info_.name());
-  TESSERA_CHECK(!grew || !prefetched_,
-                "lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch",
-                current_.slots.rows().back(), info_.name());
+  fail("lookup: row {} of '{}' was not prefetched; prefetch all rows of a micro-batch", row,
+       info_.name());
+}
+
+// Returns the slots of the rows, and adds the rows to looked_up() if they may be added. If this
+// function throws, some of the new rows may have been added.
+Tensor TableValues::slots_of_micro_batch(const Tensor& indices, int64_t used) {
+  const bool may_add = phase_ == Phase::forward && !prefetched_;
+  const Tensor slots = slots_of(current_.slots, indices, used, may_add);
   if (!prefetched_) return slots;
   for (const int32_t slot : slots.values<int32_t>().first(static_cast<size_t>(used))) {
     used_.data<uint8_t>()[slot] = 1;

@@ -41,7 +41,9 @@ class TableValues {
   bool running() const { return phase_ != Phase::evaluation; }
   /// Looks up rows for the current micro-batch, as Leaf::look_up describes. At stage 3, collective
   /// in a forward whose rows were not prefetched. Throws InputError for more than n distinct rows
-  /// in a micro-batch, and for an index outside the table. A lookup that throws adds no rows.
+  /// in a micro-batch, and for an index outside the table. If the rows were prefetched, and in
+  /// backward, throws Error for a row that is not in looked_up(). A lookup that throws adds no
+  /// rows.
   TableRows look_up(const Tensor& indices, int64_t used);
   /// Takes part in the collective calls of another rank's look_up().
   void follow_look_up();
@@ -96,8 +98,9 @@ class TableValues {
   enum class Ahead : uint8_t { none, in_backward, after_update, started };
 
   Tensor host_indices(const Tensor& indices, int64_t used) const;
-  Tensor slots_of(RowSlots& slots, const Tensor& indices, int64_t used) const;
+  Tensor slots_of(RowSlots& slots, const Tensor& indices, int64_t used, bool may_add = true) const;
   Tensor slots_of_micro_batch(const Tensor& indices, int64_t used);
+  [[noreturn]] void refuse_new_row(int32_t row) const;
   /// The category of a lookup's indices and slots on the host. On the CPU, operations keep these
   /// lists for backward. With a GPU, operations keep copies on the device instead.
   Category host_category() const {

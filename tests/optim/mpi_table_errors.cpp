@@ -91,8 +91,10 @@ TEST_CASE("row-sparse tables: ranks without data do not repeat refused lookups")
 }
 
 TEST_CASE("row-sparse tables: a row that was not prefetched is refused again") {
-  const TableRun run{};
-  TableModel model(run);
+  // If a micro-batch may look up only 2 distinct rows, the 2 prefetched rows leave no room for a
+  // third one. Nevertheless the error must say that the row was not prefetched.
+  const int64_t distinct = GENERATE(12, 2);
+  TableModel model(TableRun{.distinct_users = distinct});
   optim::ZeroOptimizer optimizer(model, adamw, lone_world(), {.stage = 1});
   for (const auto& micro : optimizer.micro_batches(0, {.global = 12, .micro = 6})) {
     if (micro.index == 1) {
@@ -107,6 +109,22 @@ TEST_CASE("row-sparse tables: a row that was not prefetched is refused again") {
   }
   optimizer.step();
   CHECK(optimizer.row_counts().at("users.weight").touched == 2);
+}
+
+TEST_CASE("row-sparse tables: a row that only backward looks up is refused") {
+  const int64_t distinct = GENERATE(12, 2);  // with room for a third row, and without
+  TableModel model(TableRun{.distinct_users = distinct});
+  optim::ZeroOptimizer optimizer(model, adamw, lone_world(), {.stage = 1});
+  std::vector<int32_t> rows{1, 2};
+  const auto forward = [&](const std::vector<Tensor>&) {
+    return std::vector<Tensor>{model.users()(list(rows))};
+  };
+  const auto batches = optimizer.micro_batches(0, {.global = 6, .micro = 6});
+  [[maybe_unused]] const auto first = batches.begin();
+  const Tensor loss = ops::mean(recompute("users", {}, forward)[0]);
+  rows = {1, 3};  // backward computes the segment again
+  CHECK_THROWS_WITH(optimizer.backward(loss),
+                    ContainsSubstring("backward looks up rows of 'users.weight' that the forward"));
 }
 
 TEST_CASE("row-sparse tables: a step whose schedule throws starts the prefetch for the next step") {

@@ -23,9 +23,12 @@ TEST_CASE("row slots: rows are numbered in order of addition, and found again") 
     for (int32_t i = 299; i >= 0; --i) REQUIRE(slots.add(i * 7919 % 100003) == i);
     CHECK(slots.count() == 300);
     CHECK(slots.add(-1 + (1 << 30)) == -1);  // all 300 slots are taken
+    CHECK(slots.slot_of(7919) == 1);
+    CHECK(slots.slot_of(-1 + (1 << 30)) == -1);
     CHECK(slots.rows()[1] == 7919);
     slots.clear();
     CHECK(slots.count() == 0);
+    CHECK(slots.slot_of(7919) == -1);
   }
 }
 
