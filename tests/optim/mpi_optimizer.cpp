@@ -1,5 +1,5 @@
 // Tests the optimizer's interface on several ranks: state, parameter groups, parameters without
-// gradient, dropout, misuse.
+// gradient, dropout.
 #include <cmath>
 #include <utility>
 
@@ -196,42 +196,6 @@ TEST_CASE("a gradient in one micro-batch is enough for an update on every rank")
   for (const int stage : {0, 1, 2}) CHECK(run(job_world(), stage) == expected);
 }
 
-TEST_CASE("invalid hyper-parameters are refused when they are given") {
-  models::Gpt model(TinyRun{}.model);
-  const dist::World world = lone_world();
-  const auto refused = [&](const optim::UpdateRule& rule, const std::string& text,
-                           const optim::GroupOptions& group = {}) {
-    CHECK_THROWS_WITH(
-        optim::ZeroOptimizer(model, rule, world,
-                             {.group_of = [](const auto&) { return 1; }, .groups = {group}}),
-        ContainsSubstring(text));
-  };
-  refused(optim::AdamW{.learning_rate = -1}, "learning rate of -1");
-  refused(optim::AdamW{.beta1 = 1}, "first beta or momentum of 1, expected in [0, 1)");
-  refused(optim::Adam{.epsilon = std::nanf("")}, "epsilon of nan");
-  refused(optim::Sgd{.nesterov = true}, "Nesterov momentum without momentum");
-  refused(optim::AdamW{}, "group 1 has a weight decay of -0.5", {.weight_decay = -0.5f});
-  refused(optim::Sgd{}, "optimizer: group 1: sgd: a momentum of 0.9", {.beta1 = 0.9f});
-  CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, world,
-                                         {.table_rule = optim::Sgd{.learning_rate = -1}}),
-                    ContainsSubstring("table_rule: group 0 has a learning rate of -1"));
-}
-
-TEST_CASE("invalid options are refused, and the error names them") {
-  models::Gpt model(TinyRun{}.model);
-  const auto refused = [&](const optim::ZeroOptions& options, const std::string& text) {
-    CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, lone_world(), options),
-                      ContainsSubstring(text));
-  };
-  refused({.stage = 4}, "stage 4 does not exist, expected 0, 1, 2 or 3");
-  refused({.bucket_bytes = 0}, "bucket of 0 bytes");
-  refused({.clip = -1}, "clip -1, expected at least 0");
-  refused({.grad_shard = DType::f16}, "gradient shards in f16, expected f32 or bf16");
-  refused({.loss_scaling = optim::LossScaling{.initial = 3}}, "loss scale 3");
-  refused({.group_of = [](const auto&) { return 1; }}, "'wte.weight' is in group 1");
-  refused({.groups = {{.learning_rate = 0.5f}}}, "no group_of that says which parameters");
-}
-
 TEST_CASE("a group is checked only with the rules that update its parameters") {
   const optim::UpdateRule plain = optim::Sgd{};  // has no state for a group's momentum
   const optim::UpdateRule adamw = optim::AdamW{};
@@ -262,22 +226,6 @@ TEST_CASE("a group is checked only with the rules that update its parameters") {
   CHECK_THROWS_WITH(optimizer.add_param_group(tables, {.beta1 = 0.8f}),
                     ContainsSubstring("table_rule: group 1: sgd: a momentum of 0.8"));
   CHECK_NOTHROW(optimizer.add_param_group(more, {.beta1 = 0.8f}));
-}
-
-TEST_CASE("calls at the wrong time and parameters optimised twice are refused") {
-  const TinyRun run;
-  models::Gpt model(run.model);
-  const int stage = GENERATE(2, 3);
-  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, lone_world(), {.stage = stage});
-  CHECK_THROWS_WITH(optimizer.step(), ContainsSubstring("was called without a batch"));
-  CHECK_THROWS_WITH(optimizer.backward(Tensor::full({}, 1)), ContainsSubstring("backward outside"));
-  CHECK_THROWS_WITH(optimizer.skip(), ContainsSubstring("skip outside of micro_batches"));
-  CHECK_THROWS_AS(optimizer.micro_batches(0, {.global = 3, .micro = 2}), InputError);
-  CHECK_THROWS_WITH(optimizer.micro_batches(-1, {.global = 2, .micro = 2}),
-                    ContainsSubstring("step -1, expected at least 0"));
-  CHECK_THROWS_WITH(optimizer.add_param_group(model, {}), ContainsSubstring("already optimised"));
-  CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, lone_world()),
-                    ContainsSubstring("'wte.weight' is already optimised"));
 }
 
 TEST_CASE("a loss that is not one f32 number is refused before backward") {
@@ -339,26 +287,6 @@ TEST_CASE("a report has the learning rate of its step, also if it depends on the
                                        [&](const MicroBatch& micro) { return model.loss(micro); });
     CHECK(report.learning_rate == 0.5f / static_cast<float>(step + 1));
   }
-}
-
-TEST_CASE("a step with unfinished micro-batches is an error") {
-  const TinyRun run{.steps = 1, .batch = {.global = 4, .micro = 2}};
-  models::Gpt model(run.model);
-  optim::ZeroOptimizer optimizer(model, optim::AdamW{}, lone_world());
-  const auto batches = optimizer.micro_batches(0, run.batch);
-  auto it = batches.begin();
-  // Reading the iterator changes nothing.
-  CHECK((*it).index == 0);
-  CHECK((*it).index == (*it).index);
-  CHECK((*batches.begin()).index == 0);
-  optimizer.backward(tiny_training(run, model).loss(*it));
-  CHECK_THROWS_WITH(optimizer.step(),
-                    ContainsSubstring("step() was called after 1 of 2 micro-steps"));
-  CHECK_THROWS_WITH(optimizer.micro_batches(1, run.batch),
-                    ContainsSubstring("step 1 is not finished"));
-  models::Gpt other(run.model);
-  CHECK_THROWS_WITH(optimizer.add_param_group(other, {}),
-                    ContainsSubstring("step 1 is not finished"));
 }
 
 TEST_CASE("dropout depends on the seed, the step and the first sample of the micro-batch") {
