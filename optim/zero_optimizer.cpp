@@ -115,6 +115,9 @@ void ZeroOptimizer::begin(const MicroBatches& batches, int64_t micro_step) {
                           state.micro_step().count == batches.micro_steps_ &&
                           state.micro_batches() == batches.batch_.micro_batches();
   if (is_running) return;
+  TESSERA_CHECK(!state.all_micro_steps_done(),
+                "optimizer: step {} is not finished; call step() before other micro-batches begin",
+                step_number(state.step()));
   TESSERA_CHECK(!state.running() && state.finished() == micro_step,
                 "optimizer: micro-step {} begins before the backward of the previous micro-step",
                 micro_step);

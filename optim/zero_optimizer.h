@@ -113,9 +113,10 @@ class ZeroOptimizer {
 
   /// This rank's micro-batches of a step; every rank has equally many. begin() begins the first
   /// micro-batch, and incrementing the iterator begins the next one. backward() or skip() must have
-  /// run in a micro-batch before the next one begins. Dereferencing the iterator changes nothing. A
-  /// micro-batch is open until its backward() or skip(). While micro-batches of two optimizers are
-  /// open on a thread, dropout throws on this thread.
+  /// run in a micro-batch before the next one begins. After the last one, step() must have run
+  /// before other micro-batches begin. Otherwise begin() and the increment throw. Dereferencing the
+  /// iterator changes nothing. A micro-batch is open until its backward() or skip(). While
+  /// micro-batches of two optimizers are open on a thread, dropout throws on this thread.
   class MicroBatches {
    public:
     class Iterator {

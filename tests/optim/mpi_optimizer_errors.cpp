@@ -79,6 +79,12 @@ TEST_CASE("a step with unfinished micro-batches is an error") {
   models::Gpt other(run.model);
   CHECK_THROWS_WITH(optimizer.add_param_group(other, {}),
                     ContainsSubstring("step 1 is not finished"));
+  ++it;
+  CHECK_THROWS_WITH(batches.begin(), ContainsSubstring("before the backward of the previous"));
+  optimizer.backward(tiny_training(run, model).loss(*it));
+  CHECK_THROWS_WITH(batches.begin(),
+                    "optimizer: step 1 is not finished; call step() before other micro-batches "
+                    "begin");
 }
 
 }  // namespace
