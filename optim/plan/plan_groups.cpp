@@ -102,6 +102,8 @@ void check(const PlanInput& input) {
   constexpr int64_t most_ranks = int64_t{1} << 40;
   TESSERA_CHECK(input.ranks >= 1 && input.ranks <= most_ranks, "plan: {} ranks, expected 1 to 2^40",
                 input.ranks);
+  TESSERA_CHECK(input.bucket_bytes >= 1, "plan: buckets of {} bytes, expected at least 1",
+                input.bucket_bytes);
   TESSERA_CHECK(input.sum_dtype == DType::f32 || input.sum_dtype == DType::bf16,
                 "plan: gradient sums of dtype {}, expected f32 or bf16",
                 dtype_name(input.sum_dtype));
@@ -110,10 +112,18 @@ void check(const PlanInput& input) {
   for (const PlanParameter& p : input.parameters) {
     TESSERA_CHECK(is_float(p.dtype), "plan: parameter '{}' has dtype {}, expected f32, bf16 or f16",
                   p.name, dtype_name(p.dtype));
+    TESSERA_CHECK(!p.row_sparse() || (p.distinct <= p.rows && p.elements % p.rows == 0),
+                  "plan: row-sparse table '{}' has {} elements, {} rows and {} distinct rows, "
+                  "expected rows of equal width, and no more distinct rows than rows",
+                  p.name, p.elements, p.rows, p.distinct);
   }
   TESSERA_CHECK(!input.table_state_tensors || *input.table_state_tensors >= 0,
                 "plan: {} state tensors of tables, expected at least 0",
                 *input.table_state_tensors);
+  TESSERA_CHECK(input.fixed_statistics >= 0 && input.fixed_statistics <= input.statistics,
+                "plan: {} values of running statistics, of which {} are fixed, expected at least 0 "
+                "and at most all of them",
+                input.statistics, input.fixed_statistics);
   input.batch.validate();
   if (input.graph && input.device.is_cpu()) {
     fail_input("graph: the ranks compute on the CPU, but graphs need CUDA");

@@ -56,8 +56,9 @@ CheckedInt gradient_elements(const PlanInput& input, const PlanGroup& group);
 /// is true, the next block is gathered while a block is in use.
 CheckedInt gathered_elements(const PlanGroup& group, bool ahead);
 
-/// Returns the groups of the input's parameters. Throws for an invalid stage, dtype, batch, number
-/// of ranks or number of state tensors, and if CUDA graphs are to be used on the CPU.
+/// Returns the groups of the input's parameters. Throws for an invalid stage, dtype, batch, size of
+/// buckets or row-sparse table, for an invalid number of ranks, state tensors or running
+/// statistics, and if CUDA graphs are to be used on the CPU.
 std::vector<PlanGroup> plan_groups(const PlanInput& input);
 
 /// Returns the registration index of the first trainable parameter, where backward ends. Returns

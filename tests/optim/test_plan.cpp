@@ -332,6 +332,9 @@ TEST_CASE("plan: invalid inputs are refused") {
   CHECK_THROWS_AS(plan({.stage = -1}, 0), Error);
   CHECK_THROWS_AS(plan({.ranks = 2}, 2), Error);
   CHECK_THROWS_AS(plan({.ranks = 0}, 0), Error);
+  CHECK_THROWS_AS(plan({.bucket_bytes = 0}, 0), Error);
+  CHECK_THROWS_AS(plan({.statistics = -5}, 0), Error);
+  CHECK_THROWS_AS(plan({.statistics = 4, .fixed_statistics = 5}, 0), Error);
   CHECK_THROWS_AS(plan({.batch = {.global = 3, .micro = 2}}, 0), InputError);
   CHECK_THROWS_AS(plan({.sum_dtype = DType::f16}, 0), Error);
   CHECK_THROWS_AS(plan({.graph = true}, 0), InputError);

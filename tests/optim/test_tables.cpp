@@ -129,6 +129,21 @@ TEST_CASE("a dense table that dominates a model: advice, and the cost of stage 3
   CHECK(dense_table_advice(input).empty());
 }
 
+TEST_CASE("plan: a row-sparse table with an impossible number of rows is refused") {
+  const auto plan_of = [](int64_t rows, int64_t distinct) {
+    return plan(
+        {.parameters =
+             {{.name = "t", .elements = 1000, .rows = rows, .distinct = distinct, .lookups = 1}}},
+        0);
+  };
+  CHECK_NOTHROW(plan_of(100, 100));
+  const auto refused = Catch::Matchers::ContainsSubstring("plan: row-sparse table 't' has");
+  CHECK_THROWS_WITH(plan_of(0, 5), refused);
+  CHECK_THROWS_WITH(plan_of(-100, 5), refused);
+  CHECK_THROWS_WITH(plan_of(100, 101), refused);
+  CHECK_THROWS_WITH(plan_of(300, 5), refused);  // 1000 is not a multiple of 300
+}
+
 TEST_CASE("expected counts of rows are close to those of a step") {
   const PlanInput input{
       .parameters = {{.name = "t", .elements = 64000, .rows = 1000, .distinct = 100, .lookups = 1}},
