@@ -101,10 +101,11 @@ class ZeroOptimizer {
   /// Moves the model's parameters into flat buffers, initialises parameters without values, and
   /// sets hooks on all parameters. The model must outlive the optimizer. At stage 3 the parameters
   /// lose their values when the optimizer is destroyed. Parameters that are frozen at this time get
-  /// neither gradient nor state. Throws as `check` does. Also throws if a parameter already has an
-  /// optimizer, and for an invalid options.loss_scaling. If the constructor throws, for instance
-  /// for lack of memory, the parameters are as before. So the previous memory of parameters that
-  /// have values is freed only at the end of the constructor. Collective.
+  /// neither gradient nor state. Throws as `check` does. Also throws if parameters or running
+  /// statistics already have an optimizer, for batch norms with different momentum, and for an
+  /// invalid options.loss_scaling. If the constructor throws, for instance for lack of memory, the
+  /// parameters and their gradients are as before. So the previous memory of parameters that have
+  /// values is freed only at the end of the constructor. Collective.
   ZeroOptimizer(nn::Module& model, UpdateRule rule, const dist::World& world,
                 ZeroOptions options = {});
   ~ZeroOptimizer();

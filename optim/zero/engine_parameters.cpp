@@ -36,17 +36,22 @@ ParameterSource present_values(const std::vector<nn::NamedParameter>& parameters
   };
 }
 
-// Keeps the parameters' old values, so that restore() can put them back if ZeroEngine::add fails.
-class ValuesBefore {
+// Keeps the parameters' old values and gradients, so that restore() can put them back if
+// ZeroEngine::add fails.
+class ParametersBefore {
  public:
   void keep(const std::vector<nn::NamedParameter>& parameters) {
     for (const auto& named : parameters) {
       const Tensor tensor = named.parameter.tensor();
-      places_.push_back({tensor, tensor.storage(), offset_bytes(tensor)});
+      places_.push_back(
+          {tensor, tensor.storage(), offset_bytes(tensor), named.parameter.gradient()});
     }
   }
   void restore() const {
-    for (Place place : places_) place.tensor.attach(place.storage, place.offset_bytes);
+    for (Place place : places_) {
+      place.tensor.attach(place.storage, place.offset_bytes);
+      place.tensor.leaf()->gradient = place.gradient;
+    }
   }
 
  private:
@@ -60,6 +65,7 @@ class ValuesBefore {
     Tensor tensor;
     std::shared_ptr<Storage> storage;
     int64_t offset_bytes;
+    Tensor gradient;
   };
   std::vector<Place> places_;
 };
@@ -94,10 +100,10 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
   // the failed rank rolled back, the other ranks would wait for it forever in the next step.
   GradientNorm norm;
   BatchStatistics::Addition addition;
-  ValuesBefore values;
+  ParametersBefore parameters_before;
   std::exception_ptr failure;
   try {
-    values.keep(parameters);
+    parameters_before.keep(parameters);
     add_partitions(std::move(parameters), groups);
     norm = norm_of_all();
     addition = statistics_.prepare(std::move(statistics));
@@ -114,7 +120,7 @@ void ZeroEngine::add(std::vector<nn::NamedParameter> parameters, const std::vect
     return;
   }
   shrink_to(before);  // also on ranks where nothing failed
-  values.restore();
+  parameters_before.restore();
   if (failure) std::rethrow_exception(failure);
   fail(
       "optimizer: rank {} could not take over the parameters, so no rank has taken them over; that "
