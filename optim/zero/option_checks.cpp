@@ -160,10 +160,12 @@ void check_tables(const ZeroOptions& options, const UpdateRule& rule,
                     named.name);
       continue;
     }
-    TESSERA_CHECK(of_tables.updates_rows(),
-                  "optimizer: the rule cannot update rows, and '{}' is a row-sparse table; set "
-                  "table_rule, or make the table dense",
-                  named.name);
+    TESSERA_CHECK(
+        of_tables.updates_rows(),
+        "optimizer: {} cannot update rows, and '{}' is a row-sparse table; {}, or make the "
+        "table dense",
+        options.table_rule ? "table_rule" : "the rule", named.name,
+        options.table_rule ? "set another table_rule" : "set table_rule");
   }
 }
 

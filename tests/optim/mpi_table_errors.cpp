@@ -21,6 +21,28 @@ std::vector<float> look_up(nn::Embedding& table, const std::vector<int32_t>& row
   return {values.data<float>(), values.data<float>() + values.elements()};
 }
 
+/// A rule that has no function to update rows.
+struct WithoutRows {
+  std::vector<std::string> state_names() const { return {}; }
+  UpdateHyper hyper(int64_t, const optim::GroupOptions&) const { return {}; }
+  void update(const Context&, const optim::UpdateRanges&, std::span<const UpdateSegment>,
+              std::span<const UpdateHyper>) const {}
+};
+
+TEST_CASE("row-sparse tables: a rule that cannot update rows is an error that names the rule") {
+  const TableModel model(TableRun{});
+  const auto check = [&](const optim::UpdateRule& rule, const optim::ZeroOptions& options) {
+    optim::ZeroOptimizer::check(model, rule, lone_world(), options);
+  };
+  CHECK_THROWS_WITH(check(WithoutRows{}, {}),
+                    "optimizer: the rule cannot update rows, and 'users.weight' is a row-sparse "
+                    "table; set table_rule, or make the table dense");
+  CHECK_THROWS_WITH(check(adamw, {.table_rule = WithoutRows{}}),
+                    "optimizer: table_rule cannot update rows, and 'users.weight' is a row-sparse "
+                    "table; set another table_rule, or make the table dense");
+  CHECK_NOTHROW(check(WithoutRows{}, {.table_rule = adamw}));
+}
+
 TEST_CASE("row-sparse tables: unsupported uses are errors") {
   const TableRun run{.distinct_users = 3};
   TableModel model(run);
