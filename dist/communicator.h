@@ -27,7 +27,8 @@
 //
 // If the work of a call fails, the communicator becomes unusable: later calls fail too, usually
 // with the same error. A call that throws because of a wrong argument leaves the communicator
-// usable.
+// usable. Over single_communicator(), the call itself throws if its work fails, and the
+// communicator stays usable.
 #pragma once
 
 #include <cstdint>

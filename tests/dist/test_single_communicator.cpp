@@ -55,6 +55,8 @@ TEST_CASE("with one rank, the result of every collective is the rank's own input
   CHECK(y.data<float>()[1] == 2);
   communicator->all_gather_v(x, {x.elements()}, {}).wait();
   CHECK(x.data<float>()[1] == 2);
+  // A failed call throws itself, and the communicator stays usable.
+  CHECK_THROWS_WITH(communicator->run([] { fail("the body failed"); }), "the body failed");
   CHECK_THROWS_WITH(communicator->send(x, 0, {}),
                     ContainsSubstring("its own peer in only one direction"));
   const auto group = communicator->split(0, 0, "alone");
