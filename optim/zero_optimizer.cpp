@@ -78,8 +78,8 @@ ZeroOptimizer::MicroBatches ZeroOptimizer::micro_batches(int64_t step, const Bat
 
 ZeroOptimizer::MicroBatches ZeroOptimizer::all_of(int64_t step, const Batch& batch) {
   batch.validate();
-  TESSERA_CHECK(step >= 0, "micro_batches: step {}, expected at least 0", step);
-  TESSERA_CHECK(!engine_->state().began(), "micro_batches: step {} is not finished",
+  TESSERA_CHECK(step >= 0, "optimizer: step {}, expected at least 0", step);
+  TESSERA_CHECK(!engine_->state().began(), "optimizer: step {} is not finished",
                 step_number(engine_->state().step()));
   const int ranks = engine_->communicator().size();
   if (options_.sync_batch_norm && batch.micro_batches() != ranks) {

@@ -161,7 +161,7 @@ class ZeroOptimizer {
 
   /// Runs all micro-steps of a step. In each micro-step, `load` writes a micro-batch's data to the
   /// memory that `loss` reads. `loss` returns the mean loss, or an undefined tensor for no data.
-  /// Throws as backward() and skip() do.
+  /// Throws as micro_batches() does for the step and the batch, and as backward() and skip() do.
   ///
   /// With options.graph, every micro-batch must have data. `loss` and its backward are captured in
   /// CUDA graphs and replayed (cuda::Graph lists the conditions). A replay does not call `loss`.
@@ -210,7 +210,7 @@ class ZeroOptimizer {
   LaunchedStep launch_step();
 
   /// Runs a whole step. `loss` returns a micro-batch's mean loss, or an undefined tensor for no
-  /// data.
+  /// data. Always throws with options.graph: call micro_steps() and then step() instead.
   StepReport step(int64_t step, const Batch& batch,
                   const std::function<Tensor(const MicroBatch&)>& loss);
 

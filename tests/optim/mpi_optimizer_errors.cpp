@@ -55,7 +55,9 @@ TEST_CASE("calls at the wrong time and parameters optimised twice are refused") 
   CHECK_THROWS_WITH(optimizer.skip(), ContainsSubstring("skip outside of micro_batches"));
   CHECK_THROWS_AS(optimizer.micro_batches(0, {.global = 3, .micro = 2}), InputError);
   CHECK_THROWS_WITH(optimizer.micro_batches(-1, {.global = 2, .micro = 2}),
-                    ContainsSubstring("step -1, expected at least 0"));
+                    "optimizer: step -1, expected at least 0");
+  CHECK_THROWS_WITH(optimizer.micro_steps(-1, {.global = 2, .micro = 2}, {}, {}),
+                    "optimizer: step -1, expected at least 0");
   CHECK_THROWS_WITH(optimizer.add_param_group(model, {}), ContainsSubstring("already optimised"));
   CHECK_THROWS_WITH(optim::ZeroOptimizer(model, optim::AdamW{}, lone_world()),
                     ContainsSubstring("'wte.weight' is already optimised"));
@@ -74,8 +76,9 @@ TEST_CASE("a step with unfinished micro-batches is an error") {
   optimizer.backward(tiny_training(run, model).loss(*it));
   CHECK_THROWS_WITH(optimizer.step(),
                     ContainsSubstring("step() was called after 1 of 2 micro-steps"));
-  CHECK_THROWS_WITH(optimizer.micro_batches(1, run.batch),
-                    ContainsSubstring("step 1 is not finished"));
+  CHECK_THROWS_WITH(optimizer.micro_batches(1, run.batch), "optimizer: step 1 is not finished");
+  CHECK_THROWS_WITH(optimizer.micro_steps(1, run.batch, {}, {}),
+                    "optimizer: step 1 is not finished");
   models::Gpt other(run.model);
   CHECK_THROWS_WITH(optimizer.add_param_group(other, {}),
                     ContainsSubstring("step 1 is not finished"));
