@@ -79,13 +79,14 @@ struct Plan {
   PlanParts parts = {};
   int64_t padding = 0;  // part of `parameters`: gaps and padding of buckets (dist/shard_layout.h)
   /// Bytes that one step sends, indexed by dist::Traffic. Rows of row-sparse tables are not
-  /// included, because their number depends on the data (optim/plan/plan_tables.h).
+  /// included, because their number depends on the data (optim/plan/plan_tables.h). Traffic::other
+  /// is not planned either. The first steps send it to agree on the order of buckets.
   std::array<int64_t, dist::traffic_count> traffic{};
   /// The part of `traffic` that gathers gradient sums for the update (stage 0) or parameters after
   /// the update (stages 1 and 2). A step without an update does not send this part.
   std::array<int64_t, dist::traffic_count> update_traffic{};
-  /// Bytes that each save of the weights sends, in addition to `traffic`. 0 if the run has no
-  /// saves.
+  /// Bytes that each save of the weights sends, in addition to `traffic`, without the texts that
+  /// the ranks exchange about the save's success (Traffic::other). 0 if the run has no saves.
   std::array<int64_t, dist::traffic_count> save_traffic{};
 
   /// Returns the bytes that optimizer and communicator hold on the device, without checkpoints.
