@@ -105,10 +105,12 @@ void ImageTransform::evaluate(const ImageView& image, ImageMemory& memory, void*
 
 ImageView ImageTransform::resize(const ImageView& image, const ImageBox& box,
                                  ImageMemory& memory) const {
-  const ImageShape& shape = options_.shape;
+  // The number of channels stays that of the image. check_shape() then refuses another number than
+  // the input's.
+  const ImageShape shape{options_.shape.height, options_.shape.width, image.shape.channels};
   memory.resized.resize(static_cast<size_t>(shape.elements()));
   resize_image(image, box, shape.height, shape.width, memory.rows, memory.resized.data());
-  return {{shape.height, shape.width, image.shape.channels}, memory.resized.data()};
+  return {shape, memory.resized.data()};
 }
 
 void ImageTransform::check_shape(const ImageView& image) const {

@@ -269,3 +269,25 @@ TEST_CASE("evaluation resizes the shorter side of an image, and crops the middle
     }
   }
 }
+
+TEST_CASE("a resized image with another number of channels than the input is refused") {
+  const auto pixels = counting({64, 64, 3});
+  for (const auto& [given, wanted] : {std::pair<int64_t, int64_t>{3, 1}, {1, 3}}) {
+    CAPTURE(given, wanted);
+    data::ImageTransformOptions options = plain({32, 32, wanted});
+    options.resizes = true;
+    const data::ImageTransform transform(options);
+    const data::ImageView image{{64, 64, given}, pixels.data()};
+    std::vector<float> out(32 * 32 * 3);
+    const std::string expected =
+        fmt::format("images: an image of 32 x 32 x {}, expected 32 x 32 x {}", given, wanted);
+    data::ImageMemory memory;
+    REQUIRE_THAT(test::message_of<Error>([&] { transform.train(image, 0, 0, memory, out.data()); }),
+                 ContainsSubstring(expected));
+    REQUIRE(memory.resized.size() == static_cast<size_t>(32 * 32 * given));
+    data::ImageMemory other;
+    REQUIRE_THAT(test::message_of<Error>([&] { transform.evaluate(image, other, out.data()); }),
+                 ContainsSubstring(expected));
+    REQUIRE(other.resized.size() == static_cast<size_t>(32 * 32 * given));
+  }
+}
