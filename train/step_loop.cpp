@@ -154,9 +154,6 @@ void StepLoop::write_last_checkpoint(int64_t done) {
 
 int64_t StepLoop::run_steps() {
   for (int64_t step = options_.first_step; step < options_.steps; ++step) {
-    // The notes of checkpoints (run_checkpoints.h) are sent to all ranks during the step, so they
-    // must be set before the launch.
-    if (checkpoints_) optimizer_.set_notes(checkpoints_->notes());
     launch(step);
     const int64_t done = step + 1;
     const bool last = done == options_.steps;
@@ -228,6 +225,9 @@ void StepLoop::launch(int64_t step) {
   timeline_.launch(step);
   try {
     optimizer_.micro_steps(step, options_.batch, work_.load, work_.loss);
+    // The end of the step, which begins with the norms or launch_step, sends the notes. They are
+    // set only now, so that a signal that came in the step is obeyed after it.
+    if (checkpoints_) optimizer_.set_notes(checkpoints_->notes());
     if (wants_norms(step)) norms = optimizer_.gradient_norms();
     // The update in launch_step changes the training state that a checkpoint may still be reading.
     if (checkpoints_) checkpoint_wait_ns = checkpoints_->wait_for_reads();

@@ -171,8 +171,8 @@ TEST_CASE("running statistics of batch norms continue after a resume") {
   check_both_ways<VisionJob>(TinyVision{}, 2, 1);
 }
 
-// Trains all steps and writes checkpoints. The calls are in the order of StepLoop: notes, step,
-// after_step. Returns the digest of the last checkpoint, on every rank.
+// Trains all steps and writes checkpoints. The calls are those of StepLoop, but notes are set
+// before the whole step. Returns the digest of the last checkpoint, on every rank.
 std::string train_with_checkpoints(const std::string& folder, bool async, int64_t every) {
   const dist::World world = job_world();
   const TinyRun run{.batch = {.global = 26, .micro = 2}};

@@ -14,6 +14,8 @@
 //   SIGUSR1                            save after the current step, and continue the run
 //   SIGUSR2, SIGTERM, SIGHUP, SIGINT   save after the current step, and end the run
 //
+// A signal that comes after the current step's notes were sent is obeyed after the next step.
+//
 // A program whose start takes long, because it reads large data, makes an EarlySignals first. A
 // signal that comes before RunCheckpoints exists is then obeyed after the first step.
 #pragma once
@@ -101,7 +103,9 @@ class RunCheckpoints {
   /// True while this rank's thread writes its shard of a checkpoint. False while rank 0's thread
   /// writes the manifest, which is short and makes the checkpoint whole.
   bool writes_shard() const { return busy_ && phase_ == Phase::shards; }
-  /// Returns this rank's notes, to be passed to ZeroOptimizer::set_notes before each step.
+  /// Returns this rank's notes, to be passed to ZeroOptimizer::set_notes in each step: after the
+  /// step's last backward, so that a signal that came in the step is obeyed after it, and before
+  /// gradient_norms or launch_step sends the notes.
   uint8_t notes() const;
   /// True if a checkpoint is due after `done` steps: by the interval, or because at least one rank
   /// asks for a save. `notes` is LaunchedStep::notes(), the combined notes of all ranks.
