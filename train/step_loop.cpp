@@ -108,6 +108,8 @@ StepLoop::StepLoop(const LoopOptions& options, const dist::World& world,
   if (options.weights.wanted()) {
     saves_ = std::make_unique<WeightSaves>(options.weights, world, optimizer, log,
                                            work_.open_weights, options.best);
+    // If no step is left, the last checkpoint too records the best evaluation only if it was kept.
+    if (checkpoints_) checkpoints_->set_best(saves_->best());
   }
   if (work_.load) return;
   // Makes `load` and `loss` from `forward`. CUDA graphs do not allow this: a graph would also

@@ -68,7 +68,19 @@ WeightSaves::WeightSaves(WeightSaveOptions options, const dist::World& world,
       log_(log),
       open_(std::move(open)),
       best_(std::move(best)) {
+  // Without options_.best the run makes no comparisons. It only passes the best evaluation on to
+  // its own checkpoints.
   if (!options_.best || !best_) return;
+  if (!best_->evaluated.empty() && best_->evaluated != options_.evaluated) {
+    spdlog::warn(
+        "the best evaluation so far, of step {}, measured {}, but this run {}, so earlier "
+        "evaluations no longer count as the best",
+        best_->step, best_->evaluated,
+        options_.evaluated.empty() ? "does not say what it measures"
+                                   : "measures " + options_.evaluated);
+    best_.reset();
+    return;
+  }
   const std::string path = best_weights_path(options_.path);
   const std::string fate =
       dist::broadcast_text(*world.communicator, world.rank == 0 ? fate_of_best(path, *best_) : "");

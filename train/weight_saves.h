@@ -37,12 +37,14 @@ class WeightSaves {
   using Open = std::function<WeightsSink(const std::string& path, int64_t updates)>;
 
   /// World, optimizer and log must outlive this object. `best` is the best evaluation that the
-  /// resumed checkpoint records, or nullopt. If WeightSaveOptions::best is set, compares the file
-  /// of the best weights with BestEvaluation::file. If the file is missing, warns and drops the
-  /// recorded evaluation. If the file has other weights, warns and keeps the evaluation, so that
-  /// only a better one replaces the file. Until then, failure() says that the weights are lost.
-  /// If BestEvaluation::file is nullopt, the weights count as missing only if their folder is empty
-  /// or missing.
+  /// resumed checkpoint records, or nullopt. If WeightSaveOptions::best is set:
+  ///   - If `best` has measured something else (WeightSaveOptions::evaluated), warns and drops it.
+  ///   - Otherwise compares the file of the best weights with BestEvaluation::file. If the file is
+  ///     missing, warns and drops the recorded evaluation. If the file has other weights, warns and
+  ///     keeps the evaluation, so that only a better one replaces the file. Until then, failure()
+  ///     says that the weights are lost.
+  ///   - If BestEvaluation::file is nullopt, the weights count as missing only if their folder is
+  ///     empty or missing.
   /// Throws on rank 0 if the file cannot be read. Collective.
   WeightSaves(WeightSaveOptions options, const dist::World& world, optim::ZeroOptimizer& optimizer,
               RunLog& log, Open open, std::optional<BestEvaluation> best);

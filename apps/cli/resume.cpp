@@ -340,8 +340,8 @@ void Resumed::place(train::LoopOptions& loop, const dist::Settings& run,
                checkpoint_->manifest().digest.text());
 }
 
-// Drops the best evaluation so far in the two cases that resume.h lists at place(). In both cases,
-// evaluations of this run cannot be compared with the best evaluation.
+// Drops the best evaluation so far if a changed setting affects evaluations. Evaluations of this
+// run cannot be compared with it then. WeightSaves compares WeightSaveOptions::evaluated.
 void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const {
   if (!loop.best) return;
   for (const ChangedSetting& changed : changed_settings(run, manifest().run)) {
@@ -352,17 +352,6 @@ void Resumed::drop_other_best(train::LoopOptions& loop, const dist::Settings& ru
     spdlog::info("{}, so earlier evaluations no longer count as the best", difference(changed));
     return loop.best.reset();
   }
-  // Without --save-best, a run makes no comparisons. It only passes the best evaluation on to its
-  // own checkpoints.
-  if (!loop.weights.best || loop.best->evaluated.empty() ||
-      loop.best->evaluated == loop.weights.evaluated) {
-    return;
-  }
-  spdlog::warn(
-      "the best evaluation so far, of step {}, measured {}, but this run measures {}, so earlier "
-      "evaluations no longer count as the best",
-      loop.best->step, loop.best->evaluated, loop.weights.evaluated);
-  loop.best.reset();
 }
 
 void Resumed::restore(optim::ZeroOptimizer& optimizer) const {

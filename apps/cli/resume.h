@@ -114,11 +114,8 @@ class Resumed {
   /// that checkpoints of earlier versions may lack are compared only if the checkpoint has them.
   void check(const std::string& program, const dist::Settings& run) const;
   /// Sets the loop's checkpoint options, first step, number of skipped steps and best evaluation so
-  /// far. Drops the best evaluation in two cases:
-  ///
-  ///   - --resume-changed names a setting that affects evaluations and has changed.
-  ///   - The run saves its best weights, and the best evaluation is known to have measured
-  ///     something other than loop.weights.evaluated.
+  /// far. Drops the best evaluation if --resume-changed names a setting that affects evaluations
+  /// and has changed.
   ///
   /// Prints the step from which the run continues. For an imported checkpoint, also prints the
   /// settings that the import recorded. For any other checkpoint, except with --eval-only, warns of
