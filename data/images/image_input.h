@@ -28,8 +28,7 @@ class ImageInput {
   ImageInput(std::shared_ptr<const ImageBatches> batches, const Options& options);
 
   /// Loads batch `number`, which must be the next batch. On a GPU, launches a copy. The stream runs
-  /// the copy after the kernels that read the previous batch. Throws InputError for an image that
-  /// cannot be read.
+  /// the copy after the kernels that read the previous batch. Throws as ImageSet::read does.
   void load(int64_t number);
 
   const Tensor& images() const { return batch_.images; }  // (B, H, W, C)

@@ -46,7 +46,8 @@ class ImageSet {
   /// images (data/images/drawn_images.h).
   virtual std::string name(int64_t index) const = 0;
   /// Reads an image. The view is valid until `memory` is used again or the set is destroyed. Throws
-  /// InputError, with name and index, for an image that cannot be read.
+  /// InputError, with name and index, for an image that is missing, malformed or may not be opened.
+  /// Throws Error, with the name, if the cause is the machine (core/text/input_file.h).
   virtual ImageView read(int64_t index, ImageMemory& memory) const = 0;
 };
 

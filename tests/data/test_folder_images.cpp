@@ -68,6 +68,15 @@ TEST_CASE("a folder within a class that cannot be opened is named") {
   CHECK(test::failure_with_files(2, open) == "nothing was thrown");
 }
 
+TEST_CASE("an image that the machine cannot open is no bad input, and is named") {
+  const TemporaryFolder folder;
+  add_image(folder, "a/1.png");
+  const data::FolderImages images(folder.path(""), {"a"});
+  data::ImageMemory memory;
+  CHECK(test::failure_with_files(0, [&] { images.read(0, memory); }) ==
+        folder.path("a/1.png") + ": cannot be opened: Too many open files");
+}
+
 TEST_CASE("a path that cannot be examined is refused with the reason, not as missing") {
   const TemporaryFolder folder;
   fs::create_symlink("circle", folder.path("circle"));
