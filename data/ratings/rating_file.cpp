@@ -27,8 +27,17 @@ std::string_view without_plus(std::string_view text) {
   return has_plus ? text.substr(1) : text;
 }
 
+// Returns what to do if the first line is a header that was read as ratings.
+std::string_view advice_on_header(const RatingLayout& layout) {
+  const bool has_columns = layout.format == "columns";
+  return has_columns ? "; if the line has names, put 'header:' before the columns"
+                     : "; if the line has names, name the columns, such as "
+                       "header:user,item,rating,time";
+}
+
 template <class T>
-T number_in(std::string_view text, std::string_view name, const TextLines& lines) {
+T number_in(std::string_view text, std::string_view name, const TextLines& lines,
+            const RatingLayout& layout) {
   T value{};
   const std::string_view digits = without_plus(text);
   const char* const end = digits.data() + digits.size();
@@ -37,9 +46,8 @@ T number_in(std::string_view text, std::string_view name, const TextLines& lines
     lines.refuse("the {} {} is too large or too small", name, excerpt(text));
   }
   if (error != std::errc{} || last != end || !std::isfinite(value)) {
-    const char* const advice =
-        lines.number() > 1 ? "" : "; if the line has names, put 'header:' before the columns";
-    lines.refuse("the {} is {}, expected a number{}", name, excerpt(text), advice);
+    lines.refuse("the {} is {}, expected a number{}", name, excerpt(text),
+                 lines.number() > 1 ? "" : advice_on_header(layout));
   }
   return value;
 }
@@ -87,7 +95,7 @@ class RatingParser {
         ratings_.items.push_back(items_.number_of(text, lines_));
         break;
       case RatingField::rating:
-        ratings_.values.push_back(number_in<float>(text, "rating", lines_));
+        ratings_.values.push_back(number_in<float>(text, "rating", lines_, layout_));
         break;
       case RatingField::time:
         add_time(text);
@@ -99,12 +107,12 @@ class RatingParser {
   void add_time(std::string_view text) {
     int64_t rest = 0;
     if (without_plus(text).find_first_not_of("-0123456789") == std::string_view::npos) {
-      const auto whole = number_in<int64_t>(text, "time", lines_);
+      const auto whole = number_in<int64_t>(text, "time", lines_, layout_);
       ratings_.times.push_back(static_cast<double>(whole));
       // Subtract in 128 bits, because the double may be 2^63. The rest is from -512 to 512.
       rest = static_cast<int64_t>(whole - static_cast<int128>(ratings_.times.back()));
     } else {
-      ratings_.times.push_back(number_in<double>(text, "time", lines_));
+      ratings_.times.push_back(number_in<double>(text, "time", lines_, layout_));
     }
     std::vector<int16_t>& rests = ratings_.time_rests;
     if (rest == 0 && rests.empty()) return;

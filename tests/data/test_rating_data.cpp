@@ -101,6 +101,9 @@ TEST_CASE("columns name the fields, and the first line has the separator") {
   CHECK_THAT(refusal("a", "u,i,r\n1,2,3\n", "user,item,rating"),
              EndsWith("line 1: the rating is 'r', expected a number; if the line has names, put "
                       "'header:' before the columns"));
+  CHECK_THAT(refusal("u.data", "user\titem\trating\ttime\n" + tabs),
+             EndsWith("line 1: the rating is 'rating', expected a number; if the line has names, "
+                      "name the columns, such as header:user,item,rating,time"));
   CHECK_THAT(refusal("a", "1,2\n", "user,item,rating"),
              EndsWith("a, line 1: does not have 3 fields, one for each column, separated by tabs, "
                       "'::', ';', ',', '|' or spaces: '1,2'"));
