@@ -169,6 +169,21 @@ TEST_CASE("a manifest that was cut or changed is refused") {
   }
 }
 
+TEST_CASE("a manifest of another format, or with a dtype that checkpoints lack, is refused") {
+  std::string text = manifest_text(example());
+  text.resize(text.rfind(",\n\"checksum\""));
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    return message_of<InputError>(
+        [&] { train::parse_manifest("m.json", train::with_checksum(changed)); });
+  };
+  CHECK(with("tessera checkpoint 1", "tessera checkpoint 2") ==
+        "m.json: its format is \"tessera checkpoint 2\", expected \"tessera checkpoint 1\"");
+  CHECK(with("\"F32\"", "\"F64\"") ==
+        "m.json: tensors: dtype is \"F64\", which is not a dtype of checkpoints");
+}
+
 TEST_CASE("an invalid manifest is refused even if its checksum is right") {
   const auto with = [](const std::function<void(Manifest&)>& change) {
     Manifest manifest = example();
@@ -197,8 +212,8 @@ TEST_CASE("an invalid manifest is refused even if its checksum is right") {
   CHECK(with([](Manifest& m) { m.skipped = 41; }) ==
         "m.json: skipped is 41, expected at most the 40 steps");
   for (const char* name : {"../a", "/etc/passwd", "", ".", "..", ".hidden", "sub/a"}) {
-    CHECK(with([&](Manifest& m) { m.files[0].name = name; }).find("expected the name of a file") !=
-          std::string::npos);
+    CHECK(with([&](Manifest& m) { m.files[0].name = name; }) ==
+          fmt::format("m.json: files: name is \"{}\", expected the name of a file", name));
   }
   CHECK(with([](Manifest& m) {
           m.tensors[0].shape = {int64_t{1} << 40, int64_t{1} << 40};

@@ -114,7 +114,7 @@ DType parse_dtype(const std::string& member, const std::string& text) {
        {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8}) {
     if (nn::safetensors_dtype(dtype) == text) return dtype;
   }
-  fail_input("{} is \"{}\", which is not a dtype of checkpoints", member, nn::printable(text));
+  fail_input("{} is {}, which is not a dtype of checkpoints", member, nn::printable(text));
 }
 
 CheckpointFile parse_file(const Members& file) {
@@ -125,7 +125,7 @@ CheckpointFile parse_file(const Members& file) {
   // The name must not be a path, because a manifest must not name files outside its folder.
   const std::filesystem::path path(result.name);
   if (path.filename() != path || result.name.empty() || result.name.starts_with('.')) {
-    fail_input("{} is \"{}\", expected the name of a file", file.member("name"),
+    fail_input("{} is {}, expected the name of a file", file.member("name"),
                nn::printable(result.name));
   }
   if (result.header_bytes > result.bytes) {
@@ -324,8 +324,7 @@ Manifest parse_manifest(const std::string& where, const std::string& text) {
   const nlohmann::json json = parse_json(where, whole, limits);
   const Members members(where, json);
   if (const std::string format = members.text("format"); format != format_name) {
-    fail_input("{}: its format is \"{}\", expected \"{}\"", where, nn::printable(format),
-               format_name);
+    fail_input("{}: its format is {}, expected \"{}\"", where, nn::printable(format), format_name);
   }
   const Members layout(where + ": layout", members.at("layout"));
   Manifest manifest{.version = members.text("version"),
