@@ -104,11 +104,13 @@ int64_t json_integer(const std::string& what, const json& value, int64_t least, 
   }
   // The message names the range that the caller allows. If the caller allows every int64, that
   // range would distract. The message then names no range, or only the maximum of int64 if the
-  // value is an integer above this maximum.
+  // value is above this maximum. The parser gives numbers beyond 64 bits, and those with an
+  // exponent, as doubles.
+  const bool above = value.is_number_float() && value.get<double>() >= 0x1p63;
   std::string range;
   if (least != INT64_MIN || greatest != INT64_MAX) {
     range = fmt::format(" from {} to {}", least, greatest);
-  } else if (value.is_number_integer()) {
+  } else if (value.is_number_integer() || above) {
     range = fmt::format(" of at most {}", greatest);
   }
   fail_input("{} is {}, expected a whole number{}", what, json_excerpt(value), range);

@@ -69,13 +69,14 @@ TEST_CASE("whole numbers of JSON keep their value or are refused") {
     CHECK_THAT(test::message_of<InputError>([&] { integer(text); }),
                ContainsSubstring(", expected a whole number from -3 to 9223372036854775807"));
   }
-  // If the caller gives no limits, the message names a limit only for an integer beyond int64.
+  // If the caller gives no limits, the message names a limit only for a number beyond int64.
   const auto unlimited = [](const char* text) {
     return test::message_of<InputError>([&] { json_integer("a", parse_json("a.json", text)); });
   };
   CHECK(unlimited("2.0") == "a is 2.0, expected a whole number");
   CHECK(unlimited("9223372036854775808") ==
         "a is 9223372036854775808, expected a whole number of at most 9223372036854775807");
+  CHECK(unlimited("1e30") == "a is 1e+30, expected a whole number of at most 9223372036854775807");
   const std::string long_text = fmt::format("\"{}\"", std::string(1000, 'x'));
   CHECK(test::message_of<InputError>([&] { integer(long_text.c_str()); }).size() < 200);
 }
