@@ -75,23 +75,25 @@ std::vector<std::string> GptConfig::preset_names() {
   return {"nano", "micro", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"};
 }
 
-void GptConfig::validate() const {
+void GptConfig::validate(const GptNames& names) const {
   const auto check = [](const char* what, int64_t value, int64_t most) {
     if (value < 1) fail_input("{} is {}, expected at least 1", what, value);
     if (value > most) fail_input("{} is {}, expected at most {}", what, value, most);
   };
-  check("layers", layers, GptLimits::layers);
-  check("width", width, GptLimits::width);
-  check("heads", heads, GptLimits::width);
-  check("context", context, GptLimits::context);
-  check("vocab", vocab, GptLimits::vocab);
+  check(names.layers, layers, GptLimits::layers);
+  check(names.width, width, GptLimits::width);
+  check(names.heads, heads, GptLimits::width);
+  check(names.context, context, GptLimits::context);
+  check(names.vocab, vocab, GptLimits::vocab);
   if (loss_chunk_rows < 0) {
     fail_input("rows of logits in a chunk are {}, expected at least 0", loss_chunk_rows);
   }
-  if (width % heads != 0) fail_input("width {} is not divisible by {} heads", width, heads);
+  if (width % heads != 0) {
+    fail_input("{} {} is not divisible by {} {}", names.width, width, names.heads, heads);
+  }
   if (!(dropout >= 0 && dropout < 1)) fail_input("dropout is {}, expected in [0, 1)", dropout);
   if (!(epsilon > 0 && epsilon <= 1)) {
-    fail_input("the norms' epsilon is {}, expected above 0 and at most 1", epsilon);
+    fail_input("{} is {}, expected above 0 and at most 1", names.epsilon, epsilon);
   }
   if (!std::isfinite(initializer_range) || initializer_range < 0) {
     fail_input("initializer_range is {}, expected a finite number of at least 0",

@@ -21,6 +21,17 @@ struct GptLimits {
   static constexpr int64_t vocab = int64_t{1} << 24;
 };
 
+/// The names of the config's members in the errors of GptConfig::validate. A reader of a file gives
+/// the file's names.
+struct GptNames {
+  const char* layers = "layers";
+  const char* heads = "heads";
+  const char* width = "width";
+  const char* context = "context";
+  const char* vocab = "vocab";
+  const char* epsilon = "the norms' epsilon";
+};
+
 struct GptConfig {
   int64_t layers = 0;
   int64_t heads = 0;
@@ -44,7 +55,7 @@ struct GptConfig {
   static std::vector<std::string> preset_names();
   /// Throws InputError if a size is below 1 or beyond GptLimits, if `width` is not divisible by
   /// `heads`, or if dropout, epsilon, initializer_range or loss_chunk_rows is out of range.
-  void validate() const;
+  void validate(const GptNames& names = {}) const;
 };
 
 class Gpt : public nn::Module {

@@ -62,7 +62,7 @@ GptConfig config_of(const std::string& config_path, const json& config) {
   read_real(config_path, config, "layer_norm_epsilon", sizes.epsilon);
   read_real(config_path, config, "initializer_range", sizes.initializer_range);
   try {
-    sizes.validate();
+    sizes.validate(gpt_config_names);
   } catch (const InputError& error) {
     fail_input("{}: {}", config_path, error.what());
   }

@@ -9,6 +9,14 @@
 
 namespace tessera::models {
 
+/// The names of GptConfig's members in config.json and in gpt_metadata (models/gpt/gpt_metadata.h).
+inline constexpr GptNames gpt_config_names{.layers = "n_layer",
+                                           .heads = "n_head",
+                                           .width = "n_embd",
+                                           .context = "n_positions",
+                                           .vocab = "vocab_size",
+                                           .epsilon = "layer_norm_epsilon"};
+
 /// Returns the path of config.json in the folder that contains the file `path`.
 std::string config_path_beside(const std::string& path);
 

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "models/gpt/gpt_config_file.h"
 #include "nn/safetensors.h"
 
 namespace tessera::models {
@@ -59,7 +60,7 @@ GptConfig parse_gpt_metadata(const std::string& where,
                          .epsilon = real("layer_norm_epsilon"),
                          .initializer_range = real("initializer_range")};
   try {
-    config.validate();
+    config.validate(gpt_config_names);
   } catch (const InputError& error) {
     fail_input("{}: {}", where, error.what());
   }

@@ -120,11 +120,12 @@ expect 'token 256 is beyond the model.s vocabulary of 256' \
 cp saved/config.json config.good
 config() { sed "s/\"$1\": [^,]*/\"$1\": $2/" config.good > saved/config.json; }
 config n_layer 1000000
-expect 'config.json: layers is 1000000, expected at most 16384' "$generate" saved/model.safetensors
+expect 'config.json: n_layer is 1000000, expected at most 16384' "$generate" saved/model.safetensors
 config n_embd 4611686018427387904
-expect 'width is 4611686018427387904, expected at most' "$generate" saved/model.safetensors
+expect 'config.json: n_embd is 4611686018427387904, expected at most' \
+  "$generate" saved/model.safetensors
 config layer_norm_epsilon -1
-expect 'epsilon is -1, expected above 0' "$generate" saved/model.safetensors
+expect 'config.json: layer_norm_epsilon is -1, expected above 0' "$generate" saved/model.safetensors
 config n_layer 3
 expect 'config.json: says n_layer 3, but the tensors of .* have 2' \
   "$generate" saved/model.safetensors

@@ -151,7 +151,7 @@ TEST_CASE("invalid configurations are errors that say why") {
   CHECK(message(with([](auto& c) { c.width = 0; })) == "width is 0, expected at least 1");
   CHECK(message(with([](auto& c) { c.context = 0; })) == "context is 0, expected at least 1");
   CHECK(message(with([](auto& c) { c.vocab = 0; })) == "vocab is 0, expected at least 1");
-  CHECK(message(with([](auto& c) { c.heads = 3; })) == "width 8 is not divisible by 3 heads");
+  CHECK(message(with([](auto& c) { c.heads = 3; })) == "width 8 is not divisible by heads 3");
   CHECK(message(with([](auto& c) { c.dropout = 1; })) == "dropout is 1, expected in [0, 1)");
   CHECK(message(with([](auto& c) { c.dropout = -0.5f; })) == "dropout is -0.5, expected in [0, 1)");
   CHECK(message(with([](auto& c) { c.dropout = NAN; })) == "dropout is nan, expected in [0, 1)");

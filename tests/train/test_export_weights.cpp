@@ -195,7 +195,8 @@ TEST_CASE("a manifest that describes another model is refused, and nothing is wr
         std::string::npos);
   CHECK(with("n_layer", "16384").find("a GPT of 16384 layers, but has only 32 tensors") !=
         std::string::npos);
-  CHECK(with("n_head", "3").find("width 4 is not divisible by 3 heads") != std::string::npos);
+  CHECK(with("n_head", "3").find("manifest.json: n_embd 4 is not divisible by n_head 3") !=
+        std::string::npos);
   std::vector<Stated> more = state_of(model);
   more.push_back(stated("lm_head.weight", "value", {1}, {0}));
   CHECK(refusal(more, {.step = 1, .weights = models::gpt_metadata(tiny)})
