@@ -1,5 +1,6 @@
 #include "models/gpt/gpt_config_file.h"
 
+#include <cmath>
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
@@ -26,7 +27,12 @@ void read_real(const std::string& path, const json& config, const char* key, flo
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return;
   if (!found->is_number()) fail_input("{}: {} is not a number", path, key);
-  value = found->get<float>();
+  const auto number = found->get<double>();
+  value = static_cast<float>(number);
+  // Errors after this one would show infinity or 0 instead of the file's number.
+  if (!std::isfinite(value) || (value == 0 && number != 0)) {
+    fail_input("{}: {} is {}, which is out of the range of fp32", path, key, json_excerpt(*found));
+  }
 }
 
 // Refuses a setting that changes the model's computation, unless the setting is absent or has one

@@ -28,6 +28,7 @@ bool is_gpt_config(const std::string& config_path);
 ///   - the file does not exist or is not a JSON object;
 ///   - a size is absent;
 ///   - a size is not a whole number, or epsilon or initializer_range is neither a number nor null;
+///   - epsilon or initializer_range is out of the range of fp32;
 ///   - GptConfig::validate refuses a size, epsilon or initializer_range;
 ///   - a setting asks for something that Gpt does not support.
 GptConfig read_gpt_config(const std::string& config_path);
