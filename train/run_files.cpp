@@ -53,9 +53,6 @@ void check_files(const RunFiles& files) {
   for (const std::string* path : all) {
     if (path->empty()) continue;
     if (path != &files.log) check_writable(*path);
-    std::error_code error;
-    // A device such as /dev/null may be named twice: writing to it overwrites nothing.
-    if (std::filesystem::is_character_file(*path, error)) continue;
     for (const std::string* other : all) {
       if (other != path && !other->empty() && is_same_path(*other, *path)) {
         fail_input("{} is given for two files of the run, expected different paths", *path);
