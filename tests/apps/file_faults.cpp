@@ -96,16 +96,18 @@ Function* next(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-struct Report {
-  ~Report() {
-    const char* const path = setting("FAULT_COUNT");
-    if (*path == '\0') return;
-    std::FILE* const file = std::fopen(path, "w");
-    if (file == nullptr) std::abort();
-    std::fprintf(file, "%ld\n", calls.load());
-    std::fclose(file);
-  }
-} report;
+void write_count() {
+  const char* const path = setting("FAULT_COUNT");
+  if (*path == '\0') return;
+  std::FILE* const file = std::fopen(path, "w");
+  if (file == nullptr) std::abort();
+  std::fprintf(file, "%ld\n", calls.load());
+  std::fclose(file);
+}
+
+struct AtExit {
+  ~AtExit() { write_count(); }
+} at_exit;
 
 }  // namespace
 
@@ -161,6 +163,14 @@ int fstat(int descriptor, struct stat* status) {
   static auto* const real = next<int(int, struct stat*)>("fstat");
   const bool fails = in_folder(descriptor) && is_turn("fstat");
   return fails ? fail_with(fault_error()) : real(descriptor, status);
+}
+
+// Programs end in this way after an error. No destructor runs then.
+void _exit(int code) {
+  static auto* const real = next<void(int)>("_exit");
+  write_count();
+  real(code);
+  std::abort();
 }
 
 dirent* readdir(DIR* folder) {
