@@ -6,7 +6,8 @@ Usage: plant.py names BUGS | plant.py write BUGS NAME OUTPUT | plant.py message 
 bugs.txt has a section for each bug:
 
     [a]
-    message: a part of what the check must print
+    message: a part of what the check must print on 3 ranks
+    on 1 rank: a part of what it must print on 1 rank, or `passes`; by default, the message
     --- replace
     lines of the solution
     --- with
@@ -22,7 +23,7 @@ import sys
 
 
 def read(path):
-    """Returns {name: (message, [(old, new), ...])}."""
+    """Returns {name: ({ranks: message}, [(old, new), ...])}."""
     bugs = {}
     text = pathlib.Path(path).read_text()
     for section in re.split(r"^\[(?=\w+\]$)", text, flags=re.MULTILINE)[1:]:
@@ -30,10 +31,12 @@ def read(path):
         message = re.search(r"^message: (.+)$", body, re.MULTILINE)
         if not message:
             sys.exit(f"{path}: bug {name} has no line 'message: ...'")
+        alone = re.search(r"^on 1 rank: (.+)$", body, re.MULTILINE) or message
         edits = re.findall(r"^--- replace\n(.*?)^--- with\n(.*?)(?=^---|\Z)", body,
                            re.MULTILINE | re.DOTALL)
-        bugs[name] = (message.group(1), [(old, new.rstrip("\n") + "\n" if new.strip() else "")
-                                         for old, new in edits])
+        bugs[name] = ({1: alone.group(1), 3: message.group(1)},
+                      [(old, new.rstrip("\n") + "\n" if new.strip() else "")
+                       for old, new in edits])
     return bugs
 
 
@@ -55,7 +58,7 @@ def main(action, path, *rest):
     elif action == "write":
         pathlib.Path(rest[1]).write_text(buggy_source(path, rest[0]))
     elif action == "message":
-        print(read(path)[rest[0]][0])
+        print(read(path)[rest[0]][0][3])
     else:
         sys.exit(__doc__)
 
