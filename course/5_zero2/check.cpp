@@ -161,7 +161,10 @@ void check(Grade& grade) {
   grade.require("the tied table keeps its memory", tied_message(trial, wrong));
   require_order(
       grade, trial,
-      {.race = "Does the slot note which bucket has it, and does open() wait for that one?",
+      {.race =
+           "Does the slot note which bucket has it, and does open() wait for that one? Or do two "
+           "buckets that fill at the same time have the same slot? (The tied one fills until "
+           "the end of backward.)",
        .unwaited = ""});
   grade.require("the losses have the bits of ZeroOptimizer", loss_message(trial, wrong));
   grade.require("stage 2 sends what stage 1 sends", traffic_message(trial, grade.communicator()));
