@@ -117,23 +117,29 @@ std::string loss_message(const std::vector<float>& found) {
          "gathered before the update let go?";
 }
 
-// Returns the bytes of parameters that a rank sends in a step. In each micro-step, most units are
-// gathered twice, once for forward and once for backward. The tied unit and the last block are
-// gathered only once, because they stay gathered from forward to backward.
-int64_t expected_traffic(const Sizes& sizes, int64_t ranks) {
-  const int64_t elements = sizes.tied + 2 * sizes.untied - sizes.last;
-  return training.batch.micro_steps(ranks) * (ranks - 1) * 4 * elements / ranks;
+// Returns the elements that a step gathers. In each micro-step, most units are gathered twice, once
+// for forward and once for backward. The tied unit and the last block are gathered only once,
+// because they stay gathered from forward to backward.
+int64_t expected_elements(const Sizes& sizes, int64_t ranks) {
+  return training.batch.micro_steps(ranks) * (sizes.tied + 2 * sizes.untied - sizes.last);
 }
 
+// Counts elements that are gathered, and not bytes that are sent, because one rank sends nothing.
 std::string traffic_message(const Trial& trial, const Sizes& sizes, int64_t ranks) {
-  const int64_t expected = expected_traffic(sizes, ranks);
-  if (trial.sent_parameters == expected) return "";
+  const int64_t expected = expected_elements(sizes, ranks);
+  int64_t found = 0;
+  for (const Event& event : trial.events.list()) {
+    if (event.kind != "all_gather" || event.purpose != dist::Traffic::parameters) continue;
+    if (event.bucket < 0) return "a gather does not say which bucket it gathers";
+    found += trial.layout->buckets().at(static_cast<size_t>(event.bucket)).elements;
+  }
+  if (found == expected) return "";
   std::string text = fmt::format(
-      "a step sends {} bytes of parameters, expected {}: in each micro-step the tied "
+      "a step gathers {} elements of parameters, expected {}: in each micro-step the tied "
       "unit once, and the blocks for forward and for backward, except that the last block "
       "is still there when backward begins",
-      grouped(trial.sent_parameters), grouped(expected));
-  if (trial.sent_parameters > expected) {
+      grouped(found), grouped(expected));
+  if (found > expected) {
     text += "\n      Something is gathered again that is still there, or let go too early";
   }
   return text;
