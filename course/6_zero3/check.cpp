@@ -73,6 +73,8 @@ std::string between_message(const Trial& trial, const Sizes& sizes, int64_t rank
         "latest, since the update makes their values stale";
   } else if (trial.parameters == 4 * trial.elements() && ranks > 1) {
     text += "\n      The rank holds all parameters, as at stage 2";
+  } else if (more > 0) {
+    text += "\n      Does end_backward let all units go?";
   }
   return text;
 }
