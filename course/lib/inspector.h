@@ -18,6 +18,7 @@ class Inspector {
   const Tensor& second_moment() const { return trainer_.second_moment_; }
   const std::vector<dist::Work>& sent() const { return trainer_.sent_; }
   int64_t updates() const { return trainer_.updates_; }
+  void set_updates(int64_t updates) { trainer_.updates_ = updates; }
 
  private:
   DataParallel& trainer_;
