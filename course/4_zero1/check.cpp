@@ -1,6 +1,5 @@
 // Grades lesson 4: bytes of optimizer state, waits, the bits of the losses, traffic, overlap.
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include <fmt/format.h>
@@ -47,11 +46,8 @@ std::string state_message(const Trial& trial, int64_t ranks) {
 std::string loss_message(const std::vector<float>& found) {
   const std::string text = difference(found, reference_losses(training));
   if (text.empty()) return text;
-  if (std::ranges::any_of(found, [](float loss) { return std::isnan(loss); })) {
-    return text +
-           "\n      AdamW divides by 1 - beta^t: is updates_ counted before the rule is "
-           "applied?";
-  }
+  const std::string hint = nan_hint(found);
+  if (!hint.empty()) return text + hint;
   if (found == losses_without_moments(true) || found == losses_without_moments(false)) {
     return text +
            "\n      These are the losses of AdamW whose moments are lost after each step: "

@@ -114,6 +114,8 @@ std::string loss_message(const std::vector<float>& found) {
            "\n      The first loss is wrong already, before any update, so the gather is wrong. "
            "Does each rank put its shard into its own place in the bucket?";
   }
+  const std::string hint = nan_hint(found);
+  if (!hint.empty()) return text + hint;
   return text +
          "\n      The first loss is right: is each shard updated, and are values that were "
          "gathered before the update let go?";

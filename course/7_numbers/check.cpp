@@ -134,6 +134,7 @@ std::string state_message(const Trial& trial, int64_t ranks) {
 // The check's findings about the master weights.
 struct Masters {
   std::string at_start;  // a message if the initial values are wrong
+  std::string nan;       // a hint if a step makes master weights NaN
   int64_t owned = 0;     // number of master weights of this rank
   int64_t moved = 0;     // number of these weights that a step changed
   float largest_move = 0;
@@ -184,6 +185,7 @@ Masters masters_of_slow_run(Grade& grade) {
   const Tensor before = Tensor::empty(inspector.masters().shape());
   before.copy_from(inspector.masters());
   mixed.step(0, slow.batch, task.losses());
+  found.nan = nan_hint(inspector.masters().values<float>());
   for (int64_t i = 0; i < before.elements(); ++i) {
     const float move = std::abs(inspector.masters().data<float>()[i] - before.data<float>()[i]);
     found.moved += move > 0 ? 1 : 0;
@@ -202,6 +204,7 @@ Masters masters_of_slow_run(Grade& grade) {
 }
 
 std::string move_message(const Masters& masters) {
+  if (!masters.nan.empty()) return "after a step master weights are NaN" + masters.nan;
   if (masters.owned > 0 && masters.moved == 0) {
     return "with a learning rate of 1e-6 no master weight moves: is the rule applied to them?";
   }

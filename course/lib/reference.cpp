@@ -1,5 +1,8 @@
 #include "course/lib/reference.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include <fmt/format.h>
 
 namespace course {
@@ -15,6 +18,11 @@ std::vector<float> reference_losses(const Training& training, DType dtype,
   }
   forget_steps();
   return losses;
+}
+
+std::string nan_hint(std::span<const float> values) {
+  if (std::ranges::none_of(values, [](float value) { return std::isnan(value); })) return "";
+  return "\n      AdamW divides by 1 - beta^t: is updates_ counted before the rule is applied?";
 }
 
 void forget_steps() {

@@ -3,6 +3,7 @@
 // ZeRO stage. The checks require that the student's optimizer computes the same bits.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ std::vector<float> reference_losses(const Training& training, DType dtype = DTyp
 /// Returns a message about the first step in which `found` differs from `expected`, or an empty
 /// text.
 std::string difference(const std::vector<float>& found, const std::vector<float>& expected);
+
+/// Returns the likely cause, to be added to a message, if a loss or a weight in `values` is NaN.
+/// Otherwise returns an empty text.
+std::string nan_hint(std::span<const float> values);
 
 /// Resets the step numbers that the reference's optimizer has set for error messages. Errors of the
 /// student's program would otherwise name a step of the reference.
