@@ -168,8 +168,8 @@ std::string tied_message(const Example& example, const Example& other) {
 }
 
 // Checks the graph after the forward. The closure that linear() records must not keep the history
-// of x. The closure must not keep y either: y owns the closure, so y and the closure would never be
-// freed.
+// of x. The closure must not keep y either: y owns the closure, so without a backward y and the
+// closure would never be freed.
 std::string history_message(const Example& example) {
   const Tensor weight = parameter("weight", example.weight);
   Tensor x = ops::scale(parameter("x", example.x), 2);
