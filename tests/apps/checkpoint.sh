@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 600
+# ctest: TIMEOUT 600 PROCESSORS 1
 # A run that is stopped or killed and then resumed, on other numbers of ranks and at another stage,
 # has the losses and the checkpoint digest of an uninterrupted run, and logs each step once. Bad
 # input is refused, and damaged checkpoints are skipped.

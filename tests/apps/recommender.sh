@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 900
+# ctest: TIMEOUT 900 PROCESSORS 1
 # Tests train_recommender and recommend as users run them. For each objective, results have equal
 # bits for any number of ranks and any stage. Also tests that planted factors are recovered, the
 # lines of the log, the plan, saving and loading of weights, recommendations with titles, and bad
