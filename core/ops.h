@@ -130,7 +130,8 @@ ResidualNorm residual_layer_norm(const Tensor& x, const Tensor& residual, const 
 Tensor embedding(const Tensor& tokens, const Tensor& table, const Tensor& positions = {});
 
 /// Packed qkv (B, T, 3C) -> (B, T, C): softmax(q k^T / sqrt(C/H), causal) v for each head. Computes
-/// the scores tile by tile, with flash attention's recurrence (Dao et al., arXiv:2205.14135).
+/// the scores tile by tile, with flash attention's recurrence (Dao et al., arXiv:2205.14135). On
+/// CUDA, C/H is at most 256.
 Tensor causal_attention(const Tensor& qkv, int64_t heads);
 
 /// Returns y (B, C). y[b] is the sum of the rows of table (V, C) in bag b, times scale[b] if
@@ -191,7 +192,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, AttentionOpt
 Tensor dropout(const Tensor& x, float probability, uint64_t layer);
 
 /// mse_loss, bce_with_logits and hinge_loss return f32 scalars []: the means of the losses below
-/// over all elements of the broadcast inputs.
+/// over all elements of the broadcast inputs. Each element's loss is first rounded to the inputs'
+/// dtype: in f16, a squared difference above 65504 is infinite.
 Tensor mse_loss(const Tensor& a, const Tensor& b);  // (a - b)^2
 /// -(t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))) of logits x and targets t in [0, 1].
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets);
@@ -203,7 +205,8 @@ Tensor hinge_loss(const Tensor& scores, const Tensor& targets);
 /// a's dtype and is computed in f32. If |a|^2 or |b|^2 overflows f32, the result is 0.
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim = -1, float epsilon = 1e-8f);
 /// The mean of the rows' losses for a and b (..., C) and targets (...), all of one dtype. The
-/// cosine is over the last dimension. targets get no gradient. The loss of a row is
+/// cosine is over the last dimension; 1e-12 is added to |a|^2 and |b|^2. targets get no gradient.
+/// The loss of a row is
 ///   1 - cos(a, b)               if its target is 1,
 ///   max(0, cos(a, b) - margin)  if its target is -1.
 Tensor cosine_loss(const Tensor& a, const Tensor& b, const Tensor& targets, float margin = 0);

@@ -31,7 +31,8 @@ using Segment = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 /// is that tensor itself. Calls may be nested: a segment may call recompute. If recording is off,
 /// only calls the segment. Throws if an operation of the segment reads a tensor that was made
 /// outside the segment, has history and is not an input. Pass such a tensor as an input, or detach
-/// it.
+/// it. If the tensor was made in a segment that contains this one, only backward throws. Reads
+/// while recording is off, and in comparisons, are allowed.
 std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segment segment);
 
 /// True while this thread's backward runs a segment again. If a segment has an effect besides its

@@ -30,7 +30,7 @@ struct RowProducts {
 /// If no gradient is recorded, right.indices may be (1, K), shared by all b. A left side without
 /// indices looks up all rows. It must have no bias, and its table must not be row-sparse
 /// (core/autograd.h). Throws for an index outside [0, V) of its table. On CUDA, the host's next
-/// synchronisation with the device throws instead.
+/// synchronisation with the device throws instead, except for a row-sparse table.
 RowProducts row_products(const Lookup& left, const Lookup& right, bool squares = false);
 
 }  // namespace tessera::ops

@@ -94,7 +94,8 @@ class Parameter {
 
   Leaf& leaf() const { return *tensor().leaf(); }
   /// Returns the gradient from the last backward that reached the parameter. Returns an undefined
-  /// tensor if no backward has reached the parameter. Under an optimizer, the gradient is a view of
+  /// tensor if no backward has reached the parameter, or if the last one whose graph has the
+  /// parameter passed it no gradient. Under an optimizer, the gradient is a view of
   /// the parameter's bucket until the bucket is sent, and then undefined: call
   /// ZeroOptimizer::gradient instead. The gradient of a row-sparse table has only the rows that the
   /// micro-batch looked up, and the optimizer may overwrite it.

@@ -98,6 +98,13 @@ struct Moments {
 
   /// Merges the moments of other rows into these moments (Chan, Golub and LeVeque, 1979).
   void merge(const Moments& other, int64_t columns) {
+    // The formula below would multiply the square of a mean by 0, and the square may be infinite.
+    if (rows == 0) {
+      rows = other.rows;
+      std::copy_n(other.mean, columns, mean);
+      std::copy_n(other.squares, columns, squares);
+      return;
+    }
     const auto before = static_cast<float>(rows);
     rows += other.rows;
     const float share = static_cast<float>(other.rows) / static_cast<float>(rows);

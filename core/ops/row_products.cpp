@@ -252,7 +252,7 @@ double sum_of_squares(const Context& context, const ops::Lookup& at) {
   const Tensor scratch = context.workspace({blocks * 2});  // an f64 is as large as two f32
   auto* const times = lookups.data<int32_t>();
   auto* const sums = static_cast<double*>(scratch.raw());
-  if (rows.indices != nullptr) {
+  if (rows.looks_up) {
     std::fill_n(times, count, 0);
     for (int64_t i = 0; i < at.indices.elements(); ++i) ++times[rows.indices[i]];
   }
@@ -261,7 +261,7 @@ double sum_of_squares(const Context& context, const ops::Lookup& at) {
       double sum = 0;
       const int64_t last = std::min(count, (number + 1) * block);
       for (int64_t v = number * block; v < last; ++v) {
-        const int32_t often = rows.indices == nullptr ? 1 : times[v];
+        const int32_t often = rows.looks_up ? times[v] : 1;
         if (often == 0) continue;
         const float bias = rows.bias_of(v);
         sum +=

@@ -36,8 +36,8 @@ std::string read_text_file(const std::string& path, int64_t most_bytes);
 /// Parses a file. Throws as read_text_file and parse_json do.
 nlohmann::json read_json_file(const std::string& path, const JsonLimits& limits = {});
 
-/// Returns `value` if it is a whole number from `least` to `greatest`. Otherwise throws InputError.
-/// The message begins with `what`.
+/// Returns `value` if it is a whole number from `least` to `greatest`, written without fraction and
+/// exponent. Otherwise throws InputError. The message begins with `what`.
 int64_t json_integer(const std::string& what, const nlohmann::json& value,
                      int64_t least = std::numeric_limits<int64_t>::min(),
                      int64_t greatest = std::numeric_limits<int64_t>::max());

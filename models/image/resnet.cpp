@@ -26,6 +26,9 @@ const ResNetConfig& validated(const ResNetConfig& config) {
     fail_input("resnet: {} stages of width {}, expected at least 1 each", config.blocks.size(),
                config.width);
   }
+  for (const int64_t blocks : config.blocks) {
+    if (blocks < 1) fail_input("resnet: a stage of {} blocks, expected at least 1", blocks);
+  }
   return config;
 }
 

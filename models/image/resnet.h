@@ -41,7 +41,8 @@ struct ResNetConfig {
 
 class ResNet : public nn::Module {
  public:
-  /// Throws InputError if the sizes are out of range, or if there are no stages or no channels.
+  /// Throws InputError if the sizes are out of range, or if there are no stages, no channels,
+  /// or no blocks in a stage.
   explicit ResNet(const ResNetConfig& config);
   Tensor forward(const Tensor& images) override;  // (N, H, W, C) -> (N, classes)
 

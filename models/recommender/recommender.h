@@ -51,7 +51,8 @@ struct RecommenderConfig {
 };
 std::vector<std::string> recommender_names();
 
-/// B users, and K items for each user, or the same K items for all users.
+/// B users, and K items for each user, or the same K items for all users (mf and svd++: only if no
+/// gradient is recorded).
 struct RecommenderInput {
   Tensor users;  // i32 (B)
   Tensor items;  // i32 (B, K) or (1, K)

@@ -13,6 +13,10 @@ Tensor bpr(const Tensor& scores) {
 }
 
 Tensor objective_of(const Tensor& scores, const Tensor& targets, RecommenderObjective objective) {
+  // The losses below would broadcast other shapes.
+  TESSERA_CHECK(objective == RecommenderObjective::bpr || targets.shape() == scores.shape(),
+                "recommender_loss: targets have shape {}, expected {}, as the scores",
+                targets.shape(), scores.shape());
   switch (objective) {
     case RecommenderObjective::rating:
       return ops::mse_loss(scores, targets);

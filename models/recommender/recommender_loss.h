@@ -22,8 +22,9 @@ enum class RecommenderObjective : uint8_t { rating, bce, bpr };
 ///
 /// The loss includes l2 / B times the sum of squares of all table rows that were read. A row that
 /// is read twice counts twice, as in Koren's papers. In svd++, a user's factors and scaled history
-/// factors are not squared row by row: their sum counts as one row. Throws if l2 is not 0 and the
-/// scores are not `penalized` (recommender.h).
+/// factors are not squared row by row: their sum counts as one row. Throws if the targets, where
+/// they are read, do not have the scores' shape, and if l2 is not 0 and the scores are not
+/// `penalized` (recommender.h).
 Tensor recommender_loss(const Scores& scores, const Tensor& targets, RecommenderObjective objective,
                         float l2);
 

@@ -140,6 +140,13 @@ TEST_CASE("running statistics that are invalid are refused") {
   }
 }
 
+TEST_CASE("a ResNet whose stages are not all given blocks is refused") {
+  models::ResNetConfig config{.blocks = {2, 0}, .width = 4, .sizes = {}};
+  CHECK_THROWS_WITH(models::ResNet(config), "resnet: a stage of 0 blocks, expected at least 1");
+  config.blocks = {};
+  CHECK_THROWS_AS(models::ResNet(config), InputError);
+}
+
 TEST_CASE("invalid descriptions of image models are refused") {
   const test::TemporaryFolder folder;
   const std::string path = folder.path("model.safetensors");

@@ -249,6 +249,13 @@ TEST_CASE("objectives are means over samples, plus a penalty on the rows that we
   CHECK(loss().item() == Approx(expected).epsilon(1e-5));
   CHECK_THROWS_WITH(models::recommender_loss(model->score(example()), targets, objective, l2),
                     ContainsSubstring("not penalized"));
+  const Tensor wide = Tensor::zeros({3, 1, 1}).to(targets.device());
+  const auto other = [&] { models::recommender_loss(model->score(input), wide, objective, l2); };
+  if (objective == RecommenderObjective::bpr) {
+    CHECK_NOTHROW(other());
+  } else {
+    CHECK_THROWS_WITH(other(), ContainsSubstring("targets have shape [3, 1, 1], expected [2, 3]"));
+  }
   check_gradients(*model, loss);
 }
 

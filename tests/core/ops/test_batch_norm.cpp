@@ -334,6 +334,15 @@ TEST_CASE("batch_norm with relu propagates NaN", "[batch_norm]") {
   for (size_t i = 0; i < y.size(); ++i) CHECK(std::isnan(y[i]) == (i % 2 == 0));
 }
 
+TEST_CASE("batch_norm of equal rows is the bias, however large they are", "[batch_norm]") {
+  const int64_t rows = GENERATE(1, 2, 300);
+  const Inputs in(rows, 8);
+  const Tensor x = Tensor::full({rows, 8}, 2e19f);  // the square overflows f32
+  const Values y = values_of(ops::batch_norm(x, in.weight, in.bias).y);
+  const Values bias = values_of(in.bias);
+  for (size_t i = 0; i < y.size(); ++i) CHECK(y[i] == Approx(bias[i % 8]));
+}
+
 TEST_CASE("batch_norm refuses invalid arguments", "[batch_norm]") {
   using Catch::Matchers::ContainsSubstring;
   const Inputs in(4, 8);

@@ -113,6 +113,16 @@ TEST_CASE("row_products multiply looked-up rows, add biases, and sum squares", "
   }
 }
 
+TEST_CASE("row_products without lookups have no squares", "[row_products]") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
+  const Tensor left = random_tensor_of(dtype, {4, 3}, 1),
+               right = random_tensor_of(dtype, {5, 3}, 2);
+  const auto none = [](const Shape& shape) { return Tensor::from<int32_t>(shape, {}); };
+  const auto result = ops::row_products({left, none({0})}, {right, none({0, 2})}, true);
+  CHECK(result.products.shape() == Shape{0, 2});
+  CHECK(result.squares.item() == 0);
+}
+
 TEST_CASE("gradients of row_products equal those of separate lookups and products",
           "[row_products]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
