@@ -6,6 +6,7 @@
 // relaunch links no MPI. mpirun starts a process `relaunch --as-rank` for each rank. This process
 // starts the program and reports how the program ended (apps/relaunch/rank_parent.h).
 #include <cstdio>
+#include <cstdlib>
 #include <set>
 #include <string>
 #include <tuple>
@@ -24,6 +25,8 @@ namespace tessera::apps {
 namespace {
 
 constexpr const char* as_rank = "--as-rank";
+// Follows as_rank, and is followed by the number of threads of the rank's program.
+constexpr const char* with_threads = "--with-threads";
 
 std::string own_path() {
   std::string path(4096, '\0');
@@ -74,11 +77,8 @@ class Relaunch {
     std::vector<std::string> words = options_.mpirun;
     words.insert(words.end(), {"-n", std::to_string(ranks_)});
     if (!hosts_.empty()) words.insert(words.end(), {"--host", hosts_text(hosts_)});
-    // The program `env` sets the variable on every host and with every launcher.
-    if (threads_ > 0) {
-      words.insert(words.end(), {"env", fmt::format("OMP_NUM_THREADS={}", threads_)});
-    }
     words.insert(words.end(), {path_, as_rank});
+    if (threads_ > 0) words.insert(words.end(), {with_threads, std::to_string(threads_)});
     words.insert(words.end(), options_.command.begin(), options_.command.end());
     return words;
   }
@@ -161,7 +161,9 @@ int main(int argc, char** argv) {
   using namespace tessera;
   return apps::run_tool([&] {
     if (argc > 2 && argv[1] == std::string(apps::as_rank)) {
-      return apps::run_as_rank({argv + 2, argv + argc});
+      const bool given = argc > 4 && argv[2] == std::string(apps::with_threads);
+      if (given) ::setenv("OMP_NUM_THREADS", argv[3], 1);
+      return apps::run_as_rank({argv + (given ? 4 : 2), argv + argc});
     }
     const auto [options, help] = apps::parse_relaunch_command_line(argc, argv);
     if (!help.empty()) {

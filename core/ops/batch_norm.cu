@@ -81,11 +81,6 @@ struct Moments {
 
   __device__ void merge(const Moments& other) {
     if (other.count == 0) return;
-    // The formula below would multiply the square of a mean by 0, and the square may be infinite.
-    if (count == 0) {
-      *this = other;
-      return;
-    }
     const float before = count;
     count += other.count;
     const float share = other.count / count;

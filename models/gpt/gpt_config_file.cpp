@@ -130,4 +130,17 @@ std::string gpt_config_text(const GptConfig& config) {
   return json.indented() + "\n";
 }
 
+std::optional<std::string> f32_config_text(const std::string& path) {
+  auto config = nlohmann::ordered_json::parse(read_text_file(path, limits.bytes));
+  bool changed = false;
+  for (const char* name : {"torch_dtype", "dtype"}) {
+    const auto found = config.find(name);
+    if (found == config.end() || found->is_null() || *found == "float32") continue;
+    *found = "float32";
+    changed = true;
+  }
+  if (!changed) return std::nullopt;
+  return config.dump(2) + "\n";
+}
+
 }  // namespace tessera::models

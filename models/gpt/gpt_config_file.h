@@ -40,5 +40,9 @@ std::optional<GptConfig> find_gpt_config(const std::string& config_path);
 
 /// Returns the text of a config.json that transformers can read.
 std::string gpt_config_text(const GptConfig& config);
+/// If the config.json at `path` names another `torch_dtype` or `dtype` than float32, returns its
+/// text with float32 instead. Otherwise programs would round F32 weights when they load them.
+/// Returns nullopt if there is nothing to change. Throws as read_gpt_config does.
+std::optional<std::string> f32_config_text(const std::string& path);
 
 }  // namespace tessera::models

@@ -194,9 +194,11 @@ void GptWriter::write(const nn::NamedParameter& named, std::span<const float> va
 
 void GptWriter::commit() {
   file_.check_complete();
+  std::optional<std::string> text = gpt_config_text(config_);
   // The run may have read this config.json, and other programs may need members that Tessera does
   // not write.
-  if (describes(config_path_, config_)) {
+  if (describes(config_path_, config_)) text = f32_config_text(config_path_);
+  if (!text) {
     file_.commit();
     return;
   }
@@ -205,7 +207,7 @@ void GptWriter::commit() {
   // renamed last. So if the weights exist, config.json exists too, even if the process is killed
   // between the two renames.
   OutputFile config(config_path_);
-  config.write(gpt_config_text(config_));
+  config.write(*text);
   file_.sync();
   config.commit();
   file_.commit();

@@ -61,8 +61,8 @@ class GptWeights {
 };
 
 /// Writes a model's weights as F32, parameter by parameter, and config.json beside the weights. If
-/// there is a config.json with the model's sizes and epsilon already, it stays as it is, with all
-/// its other members. Each file appears complete or not at all.
+/// there is a config.json with the model's sizes and epsilon already, it keeps all its members;
+/// only another dtype than float32 is replaced. Each file appears complete or not at all.
 class GptWriter {
  public:
   /// Uses only the model's config, names and shapes. Throws as OutputFile does if `path` cannot be

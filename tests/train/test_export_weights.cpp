@@ -86,6 +86,14 @@ TEST_CASE("an export keeps a config.json of the same model, and replaces another
   folder.file("config.json", same);
   exported(folder, state_of(model), manifest);
   CHECK(folder.read("config.json") == same);
+  // The weights are F32, so other dtypes in it are replaced.
+  const auto at = same.find(R"("float32")");
+  REQUIRE(at != std::string::npos);
+  std::string half = same;
+  folder.file("config.json", half.replace(at, 9, R"("float16")"));
+  exported(folder, state_of(model), manifest);
+  CHECK(folder.read("config.json").find(R"("torch_dtype": "float32")") != std::string::npos);
+  CHECK(folder.read("config.json").find("task_specific_params") != std::string::npos);
   models::GptConfig other = tiny;
   other.epsilon = 1e-5f;
   folder.file("config.json", models::gpt_config_text(other));

@@ -154,12 +154,13 @@ TEST_CASE("no checkpoint replaces shards that other files are beside, but no man
   const fs::path damaged = write(run, 1);
   fs::remove(damaged / train::manifest_name);
   std::ofstream(damaged / "notes.txt") << "notes";
-  CHECK(train::checkpoint_steps(run).empty());
+  CHECK(train::checkpoint_steps(run) == std::vector<int64_t>{step});  // a damaged checkpoint
   CHECK_THROWS_AS(train::check_names_are_free(run, step - 1), InputError);
   CHECK(message_of<Error>([&] { write(run, 2); }).find("is not replaced") != std::string::npos);
   CHECK(names(damaged.string()).size() == 3);  // two shards and notes.txt
   // Shards alone are a checkpoint that has lost its manifest, and are replaced.
-  fs::remove(damaged / "notes.txt");
+  // Hidden files do not count, because a copy that was interrupted may have left them behind.
+  fs::rename(damaged / "notes.txt", damaged / ".notes.txt.Ab12");
   CHECK_NOTHROW(train::check_names_are_free(run, step - 1));
   CHECK_NOTHROW(write(run, 2));
 }

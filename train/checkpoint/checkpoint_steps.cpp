@@ -60,7 +60,8 @@ bool has_other_files(const std::string& folder) {
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     if (name == manifest_name) return false;
-    if (!is_shard_name(name)) others = true;
+    // Programs that copy files, and NFS, leave hidden files behind.
+    if (!is_shard_name(name) && !name.starts_with('.')) others = true;
   }
   return others && !error;
 }
@@ -83,7 +84,8 @@ std::vector<int64_t> steps_of_names(const std::string& folder) {
 std::vector<int64_t> checkpoint_steps(const std::string& folder) {
   std::vector<int64_t> steps = steps_of_names(folder);
   std::erase_if(steps, [&](int64_t step) {
-    return has_other_files((fs::path(folder) / checkpoint_name(step)).string());
+    const std::string path = (fs::path(folder) / checkpoint_name(step)).string();
+    return has_other_files(path) && !has_shard(path);
   });
   return steps;
 }

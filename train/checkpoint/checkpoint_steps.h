@@ -20,9 +20,8 @@ bool has_manifest(const std::string& folder);
 /// if the folder cannot be read.
 bool has_shard(const std::string& folder);
 /// True if `folder` is a file, or has no manifest, but files or folders that are not shards, such
-/// as saved weights. Such a path does not count as a damaged checkpoint, even if it also has
-/// shards, because the files would be lost if a checkpoint replaced it. False if the folder cannot
-/// be read, because it may be a checkpoint.
+/// as saved weights. These files would be lost if a checkpoint replaced the folder. Hidden files do
+/// not count. False if the folder cannot be read, because it may be a checkpoint.
 bool has_other_files(const std::string& folder);
 
 /// Returns the steps of a folder's entries that have the name of a checkpoint, newest first. Does
@@ -30,7 +29,7 @@ bool has_other_files(const std::string& folder);
 /// the folder does not exist. Throws InputError if the folder cannot be read.
 std::vector<int64_t> steps_of_names(const std::string& folder);
 /// Returns the steps of a folder's checkpoints, also of damaged ones: those of steps_of_names,
-/// except where has_other_files is true.
+/// except where has_other_files is true and there is no shard.
 std::vector<int64_t> checkpoint_steps(const std::string& folder);
 /// Throws InputError if the folder has an entry with the name of a checkpoint of a step after
 /// `done`, and has_other_files is true for the entry. No checkpoint may replace such an entry.

@@ -334,8 +334,8 @@ TEST_CASE("batch_norm with relu propagates NaN", "[batch_norm]") {
   for (size_t i = 0; i < y.size(); ++i) CHECK(std::isnan(y[i]) == (i % 2 == 0));
 }
 
-TEST_CASE("batch_norm of equal rows is the bias, however large they are", "[batch_norm]") {
-  const int64_t rows = GENERATE(1, 2, 300);
+TEST_CASE("batch_norm of equal rows is the bias, however large they are", "[batch_norm][cpu]") {
+  const int64_t rows = GENERATE(2, 300);
   const Inputs in(rows, 8);
   const Tensor x = Tensor::full({rows, 8}, 2e19f);  // the square overflows f32
   const Values y = values_of(ops::batch_norm(x, in.weight, in.bias).y);
