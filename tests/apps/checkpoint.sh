@@ -220,7 +220,11 @@ for step in 15 40 70 120; do
     --log "$work/killed.jsonl" > output.log 2>&1 < /dev/null &
   job=$!
   wait_for "\"step\":$step," killed.jsonl
-  pkill -KILL -f "^$train_gpt .*--log $work/killed.jsonl" || fail "nobody to kill before step $step"
+  # If the previous kill came late, the log already had this step, and the ranks may still start.
+  until pkill -KILL -f "^$train_gpt .*--log $work/killed.jsonl"; do
+    kill -0 "$job" || fail "the run has ended before it was killed: $(cat output.log)"
+    sleep 0.05
+  done
   wait "$job" && fail "a killed job returned 0"
 done
 ranks 3 "${many[@]}" --checkpoint killed --log killed.jsonl --stage 3
