@@ -120,12 +120,14 @@ TEST_CASE("a barrier waits for the last rank") {
   CHECK(left >= last_entered.values<int64_t>()[0]);
 }
 
-TEST_CASE("waiting for another rank takes hardly any CPU time") {
+// A thread that polls without a pause would use all 400 ms. With the pauses of Backoff, polling
+// uses 15 to 110 ms, because a sleep costs more CPU time on some machines than on others.
+TEST_CASE("a wait for another rank leaves the core to other threads") {
   job().barrier();
   if (job().rank() == 0) std::this_thread::sleep_for(400ms);
   const std::clock_t begin = std::clock();  // CPU time of all threads of this process
   job().all_gather(Tensor::zeros({job().size() * 1000}), {}).wait();
-  CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 0.1);
+  CHECK(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC < 0.3);
 }
 
 TEST_CASE("a failure in a collective comes out of wait, and later calls fail as well") {
@@ -248,7 +250,9 @@ TEST_CASE("the trace shows calls and waits with their bucket") {
   trace::take_events();
   trace::enable(true);
   const int64_t waited = waited_ns();
-  DelayedCommunicator slow(new_communicator(), 20ms);
+  // The delay is much longer than the times compared with it, because on a busy machine this thread
+  // may begin to wait late.
+  DelayedCommunicator slow(new_communicator(), 100ms);
   const auto ignore = [](int, int64_t, const Tensor&) {};
   slow.exchange(Tensor::zeros({job().size()}), 1, ignore, {Traffic::gradients, 7}).wait();
   job().all_gather(Tensor::zeros({job().size()}), {Traffic::parameters, 8}).wait();
@@ -286,7 +290,8 @@ TEST_CASE("a delayed communicator delays reductions, and not their caller") {
   const Work first = slow.exchange(x, 1, ignore, {});
   const Work second = slow.exchange(x, 1, ignore, {});
   const Work gather = slow.all_gather(x, {});
-  CHECK(!gather.done());
+  const bool gathered = gather.done();
+  CHECK((!gathered || trace::now_ns() - begin >= 60'000'000));
   gather.wait();  // calls run in order, so both reductions are done, too
   CHECK((first.done() && second.done()));
   CHECK(trace::now_ns() - begin >= 60'000'000);
