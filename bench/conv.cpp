@@ -2,7 +2,7 @@
 //
 //   bench_conv --net resnet20 --batch 128 --threads 1 --dtype f32
 //   bench_conv --net resnet18 --batch 16 --dtype bf16 > ours.json; bench/peers/conv.py ours.json
-//   bench_conv --tiny                      batches of two images; each time is of a single call
+//   bench_conv --tiny                      batches of two images; one sample of a single call
 //
 // Prints one JSON object with a row for each kind of layer. `count` is the number of such layers in
 // the network. forward_ms and backward_ms are the times of a call, as medians over samples; a
@@ -32,15 +32,16 @@ namespace {
 using namespace tessera;
 
 struct Layer {
-  int64_t pixels, channels, out_channels, kernel, stride;  // pixels: side of the input
+  int64_t pixels, channels, out_channels, kernel, stride;  // pixels: height and width of the input
   int64_t count;
   bool is_first = false;
 
   int64_t padding() const { return kernel / 2; }
 };
 
-/// Returns the layers of a network whose blocks have two layers. Each stage after the first halves
-/// the side of the images and doubles the channels; `blocks` has each stage's number of blocks.
+/// Returns the layers of a network whose blocks have two 3x3 layers. `pixels` and `channels` are
+/// those of the first stage, and blocks[i] is the number of blocks of stage i. Each later stage
+/// halves the pixels, doubles the channels, and has one shortcut layer.
 std::vector<Layer> basic_blocks(Layer first, int64_t pixels, int64_t channels,
                                 const std::vector<int64_t>& blocks) {
   std::vector<Layer> layers{first, {pixels, channels, channels, 3, 1, 2 * blocks[0]}};

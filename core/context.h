@@ -26,8 +26,8 @@ struct Context {
 /// current stream.
 Context current_context(Device device);
 
-/// Sets the number of threads per rank for CPU kernels. A run's bits depend on this number
-/// (docs/determinism.md).
+/// Sets the number of threads per rank for CPU kernels. The bits of a run's results can depend on
+/// this number (docs/determinism.md).
 void set_thread_count(int threads);
 /// Returns the number of threads for CPU kernels that the calling thread launches.
 int thread_count();
@@ -49,7 +49,7 @@ class ThreadCountScope {
 /// True if a loop over `items`, each of about `cost` elementary operations, is worth a team of
 /// threads.
 inline bool worth_a_team(int64_t items, int64_t cost) {
-  return cost > 0 && items > 32767 / cost;  // items * cost >= 32768, but the product may overflow
+  return cost > 0 && items > 32767 / cost;  // items * cost >= 32768, but cannot overflow
 }
 
 /// Carries an exception out of an OpenMP parallel region, because OpenMP lets no exception leave a

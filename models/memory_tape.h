@@ -88,9 +88,9 @@ class MemoryTape {
     if (training_) operations_.back().in_place = true;
   }
 
-  /// Replays backward, from the last operation to the first. A value's second gradient is added to
-  /// the first. The sum is written in place if no other tensor shares the first gradient's memory,
-  /// else into new memory.
+  /// Replays backward, from the last operation to the first. If a value has several uses, each
+  /// later gradient is added to the sum of the earlier ones. The sum is written in place if no
+  /// other tensor shares its memory, else into new memory.
   void backward();
 
   int64_t peak() const { return alive_.peak; }

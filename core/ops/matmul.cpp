@@ -95,8 +95,8 @@ void shared_gradient(const Tensor& db, const Tensor& dy, const Tensor& a, Matmul
   if (separate) kernels::convert(context, db, sum);
 }
 
-/// The `count` matrices of one tensor in a run. If `step` is 1, the matrices are contiguous and
-/// begin with matrix `first`. If `step` is 0, matrix `first` is used `count` times.
+/// The `count` matrices of one tensor in a run. If `step` is 1, these are the consecutive matrices
+/// from matrix `first` on. If `step` is 0, matrix `first` is used `count` times.
 struct Run {
   int64_t first;
   int64_t count;
@@ -143,10 +143,10 @@ class RepeatedSums {
     if (uses == 0) kernels::fill(context_, sum_, 0.0f);
   }
 
-  /// Adds the gradient of one run. product(destination, accumulate, i) must write the gradient to
-  /// `destination`, or add the gradient if `accumulate`. If the run repeats one matrix, product is
-  /// called once for each use i of this matrix. Otherwise product is called once, with i = -1, for
-  /// the whole run.
+  /// Adds the contribution of one run to the gradient. Each call product(destination, accumulate,
+  /// i) must write its part of the contribution to `destination`, or add the part if `accumulate`.
+  /// If the run repeats one matrix, product is called once for each use i of this matrix. Otherwise
+  /// product is called once, with i = -1, for the whole run.
   template <class Product>
   void add(const Run& run, const Product& product) {
     auto used = used_.begin() + run.first;
@@ -168,12 +168,14 @@ class RepeatedSums {
   Tensor to_;
   bool separate_;
   Tensor sum_;
-  // used_[i] is true once the gradient of a run that begins with matrix i is written. Later runs
-  // that begin with matrix i have the same matrices as this run, and add to this gradient.
+  // used_[i] is true once a contribution has been written to the matrices of a run that begins with
+  // matrix i. Later contributions, of this run or of later runs that begin with matrix i, are
+  // added. All runs that begin with matrix i have the same matrices.
   std::vector<bool> used_;
 };
 
-/// Computes da and db if matrices of a or b are used more than once.
+/// Computes da and db if a and b cannot be multiplied in one call (in_one_call). Matrices of both
+/// may then be used more than once.
 void broadcast_gradients(const Tensor& dy, const Tensor& a, const Tensor& b, MatmulArgs args,
                          InputGradients& grads) {
   const auto part = [](const Run& run, int64_t i) { return i < 0 ? run : run.at(i); };

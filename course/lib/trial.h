@@ -18,7 +18,7 @@ struct Trial {
   Events events;                      // of the last step
   std::vector<std::string> unwaited;  // calls that nothing waited for
   std::vector<std::string> races;
-  /// Bytes of the optimizer's memory by category: between steps, and at the peak.
+  /// Bytes of the optimizer's memory by category: after the last step, and at the peak (peak_).
   int64_t parameters = 0;
   int64_t gradients = 0;
   int64_t state = 0;
@@ -36,8 +36,8 @@ struct Trial {
 /// Makes a student's optimizer.
 using Make = std::function<std::unique_ptr<DataParallel>(nn::Module&, dist::Communicator&)>;
 
-/// Trains with late calls (course/lib/observer.h) unless `late` is false. `after` is called after
-/// each step. Collective.
+/// Trains with an Observer (course/lib/observer.h). Unless `late` is false, it delays every
+/// collective call, which makes races visible. `after` is called after each step. Collective.
 Trial train(Grade& grade, const Training& training, const Make& make, DType dtype = DType::f32,
             bool late = true, const std::function<void(DataParallel&)>& after = nullptr);
 
@@ -49,8 +49,8 @@ Make maker(const Training& training) {
   };
 }
 
-/// A lesson's likely causes of a race and of a call without a wait. require_order adds the texts to
-/// its messages. An empty text adds nothing.
+/// What most likely causes a race, or a call without a wait, in the code of a lesson. require_order
+/// adds these texts to its messages. An empty text adds nothing.
 struct Hints {
   std::string race;
   std::string unwaited;

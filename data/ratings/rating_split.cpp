@@ -26,7 +26,8 @@ bool read_number(std::string_view text, T& value) {
 }
 
 // Moves the marked values to the result, and closes the gaps in `values`. The caller splits the
-// arrays of the ratings one after another, so that peak memory is little above the ratings' size.
+// arrays of the ratings one after another, so that peak memory exceeds the ratings' size by one
+// array at most.
 template <class T>
 std::vector<T> take_marked(std::vector<T>& values, const Marks& marks, size_t count) {
   std::vector<T> taken;

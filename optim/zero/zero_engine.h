@@ -1,5 +1,6 @@
-// The implementation of ZeroOptimizer: the partitions of its parameters, and their steps. A step
-// has three phases: reduce gradients to their owners, update this rank's shard, gather parameters.
+// The implementation of ZeroOptimizer: it holds the partitions and the row-sparse tables of the
+// parameters, and runs the steps. A step has three phases: reduce gradients to their owners, update
+// this rank's shard, gather parameters.
 // The reducer sends gradients while backward runs. launch() waits for the gradient sums; then each
 // partition updates and gathers its buckets one after the other.
 #pragma once
@@ -34,10 +35,10 @@ class ZeroEngine {
  public:
   ZeroEngine(const ZeroOptions& options, UpdateRule rule, const dist::World& world);
 
-  /// Adds a model's parameters and running statistics; groups[i] is the group of hyper-parameters
-  /// (ZeroOptions::groups) of parameters[i]. Collective. If the call fails on one rank, for
-  /// instance for lack of memory, the first call of an engine throws on that rank only, and later
-  /// calls throw on every rank. Where it throws, the parameters have their old values again, and
+  /// Adds a model's parameters and running statistics. groups[i] is the group of parameters[i]: 0
+  /// for the rule's own hyper-parameters, g for ZeroOptions::groups[g - 1]. Collective. A rank may
+  /// fail, for instance for lack of memory: in the engine's first call only that rank throws, in a
+  /// later call every rank throws. Where it throws, the parameters have their old values again, and
   /// parameters of earlier calls stay as they were.
   void add(std::vector<nn::NamedParameter> parameters, const std::vector<int>& groups,
            std::vector<nn::NamedStatistics> statistics);
@@ -56,8 +57,8 @@ class ZeroEngine {
   /// the first micro-step after each add() (optim/zero/graphs.h).
   void run_micro_step(const std::function<Tensor()>& loss);
 
-  /// Ends the step, and returns the number of this launch for ready() and result(). Throws if the
-  /// number of launched steps that wait for a call of result() is already StepValues::slots.
+  /// Ends the step, and returns the number of this launch for ready() and result(). Throws if
+  /// StepValues::slots launched steps already wait for a call of result().
   int64_t launch();
   bool ready(int64_t number) const;
   StepReport result(int64_t number);
@@ -67,11 +68,11 @@ class ZeroEngine {
   bool deferred() const;
   bool scales_losses() const { return scaler_ != nullptr; }
 
-  /// Completes the gradient sums at their owners and computes their norm. Further calls in the same
-  /// step do nothing.
+  /// Exchanges the step's record and batch statistics, completes the gradient sums at their owners,
+  /// and computes their sum of squares. Further calls in the same step do nothing. Collective.
   void reduce();
-  /// The factor on a gradient sum: the inverse of the loss scale, times the correction for
-  /// micro-batches without data.
+  /// The factor that turns a gradient sum into the gradient of the step's mean loss: the correction
+  /// for micro-batches without data, divided by the loss scale.
   float gradient_factor() const;
   /// Returns the norm of each trainable parameter's gradient sum, by name. reduce() must have been
   /// called. The host waits for the device.
@@ -100,8 +101,9 @@ class ZeroEngine {
   std::vector<int64_t> parameter_events() const;
   void restore(const StateSource& source);
 
-  /// Sets notes that reduce() sends to the other ranks in the current step. If called between two
-  /// steps, or after the current step's reduce(), the notes are sent in the next step.
+  /// Sets this rank's notes, eight bits (ZeroOptimizer::set_notes). reduce() sends them to all
+  /// ranks in the current step. If called between two steps, or after the current step's reduce(),
+  /// the notes are sent in the next step.
   void set_notes(uint8_t notes) { notes_ = notes; }
   /// The bits set in any rank's notes of the step that was launched last. Must be called before the
   /// next step begins.
@@ -127,7 +129,8 @@ class ZeroEngine {
   /// to all ranks: the touched rows of its shard, and the touched blocks of 256 elements
   /// (optim/tables/table.h). Collective.
   void gather_touched_counts();
-  /// The sizes of lists, and whether losses are scaled. add() restores them if it fails.
+  /// The sizes of the engine's lists before a call of add(), and whether losses were scaled. If the
+  /// call fails, shrink_to() restores them.
   struct Extent {
     size_t trainable;
     size_t frozen;
@@ -137,7 +140,8 @@ class ZeroEngine {
     bool scales_losses;
   };
   void shrink_to(const Extent& extent);
-  /// The factor on the gradients of the current micro-batch.
+  /// The factor that backward puts on the current micro-batch's gradients: its share of the step,
+  /// times loss_scale().
   float backward_scale() const;
   float loss_scale() const { return scaler_ ? scaler_->scale() : 1.0f; }
   int64_t batches_with_data() const;

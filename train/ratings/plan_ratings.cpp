@@ -34,11 +34,12 @@ models::RecommenderMemory evaluation_memory(const PlannedRatings& ratings, DType
                                                 .device = device});
 }
 
-/// Throws if an upper bound of activations and workspace does not fit into int64.
+/// Throws if a generous estimate of the memory that grows with the training batch does not fit into
+/// int64.
 void check_size(const PlannedRatings& ratings) {
   using optim::CheckedInt;
-  // The bound counts batch.samples * batch.items * width values, and batch.samples *
-  // batch.longest_history items of histories. Each value or item takes fewer bytes than this.
+  // The estimate counts samples * items * width values of operations, and samples *
+  // longest_history entries of histories, with this many bytes for each value or entry.
   constexpr int64_t more_than_all = 1 << 8;
   const models::RecommenderConfig& config = ratings.config;
   CheckedInt width = CheckedInt(config.factors) + 2;

@@ -1,4 +1,4 @@
-// The style and the scripts of the report's page, in the order in which the page runs them. The
+// The style of the report's page, and its scripts in the order in which the page runs them. The
 // build makes page_parts.cpp from the files in train/report/page/ (cmake/report_page.cmake).
 #pragma once
 

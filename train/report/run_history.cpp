@@ -78,7 +78,8 @@ class SeriesByName {
   std::vector<std::pair<std::string, ThinnedSeries>> list_;
 };
 
-// Collects the norms of many parameters in many steps into a table with a bounded number of values.
+// Collects the parameters' norms into a table with one row per step. Whenever the table has more
+// than most_values values, it drops every second row, and from then on takes half as many steps.
 class Norms {
  public:
   void add(const Json& line) {
@@ -128,9 +129,9 @@ class History {
       add_settings(line);
       if (type == "resume" && has_step) {
         result_["resumes"].push_back(line["step"]);
-        // Adds the checkpoint from which the run has resumed, because the log may lack the
-        // checkpoint's line: an asynchronous checkpoint is logged after later steps, and the
-        // resumed run has removed all lines from the first later step on.
+        // Adds the checkpoint from which the run has resumed, because the log may lack its line.
+        // An asynchronous checkpoint is logged after steps that follow it. A resumed run removes
+        // the first line of such a step and all lines after it, perhaps also the checkpoint's line.
         Json& saved = result_["checkpoints"];
         if (saved.empty() || saved.back() != line["step"]) saved.push_back(line["step"]);
       }
@@ -169,8 +170,8 @@ class History {
   }
 
  private:
-  // A resumed run may have another number of ranks and another stage, so its settings replace the
-  // header's.
+  // A resumed run may have another number of ranks and another ZeRO stage, so its settings replace
+  // the header's.
   void add_settings(const Json& line) {
     Json settings = line;
     if (settings.contains("layout")) {
