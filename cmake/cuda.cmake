@@ -1,6 +1,6 @@
 # Decides how CUDA code is built: emulated on the CPU if asked for, else by nvcc, or not at all.
-#   TESSERA_CUDA       AUTO (by nvcc if nvcc and NCCL are found, and they and the machine's GPUs are
-#                      new enough), ON (an error if not), OFF
+#   TESSERA_CUDA       AUTO (by nvcc if nvcc and NCCL are found and new enough, unless all GPUs of
+#                      the machine are too old), ON (as AUTO, but an error if not possible), OFF
 #   TESSERA_EMULATED   compile the .cu files as host C++ against the headers in emulated/include
 # Sets tessera_cuda to nvcc, emulated or OFF, and tessera_cuda_libraries to the libraries that all
 # CUDA code is linked to (none in a build without nvcc). dist/ is also linked to NCCL.
@@ -161,8 +161,10 @@ function(tessera_add_cuda target)
     else()
       set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
       if(TESSERA_SANITIZE MATCHES "address" AND TESSERA_SANITIZE MATCHES "undefined")
-        # A GPU refuses accesses of vectors that are not aligned, and the CPU does not. Only the
-        # undefined behaviour sanitizer's library can report them.
+        # cmake/flags.cmake leaves the alignment check out of builds with the address sanitizer.
+        # Emulated kernels get it back, because a GPU refuses misaligned accesses of vector types
+        # such as float4, and the CPU does not. Only the library of the undefined behaviour
+        # sanitizer can report such accesses, so the build must have this sanitizer, too.
         set_source_files_properties(${kernels} PROPERTIES
           COMPILE_OPTIONS -fsanitize=alignment SKIP_PRECOMPILE_HEADERS ON)
       endif()

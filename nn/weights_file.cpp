@@ -91,8 +91,9 @@ void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
 
 void load_parameter(const NamedParameter& named, const ParameterSource& source) {
   Tensor tensor = named.parameter.tensor();
-  // An optimizer with master weights would not see the loaded values. Its next update would
-  // overwrite them with values that it computes from the master weights.
+  // Every optimizer sets gradient_buffer for its parameters. An optimizer with master weights would
+  // not see the loaded values, and its next update would overwrite them with values that it
+  // computes from the master weights. So the parameters of all optimizers are refused.
   TESSERA_CHECK(!named.parameter.leaf().gradient_buffer,
                 "load_weights: parameter '{}' belongs to an optimizer; use its set_parameters, or "
                 "train::load_weights",

@@ -1,5 +1,5 @@
-// Grades lesson 3: averaged gradients, equal weights on all ranks, the bits of the losses, one call
-// for each bucket, overlap, traffic, races.
+// Grades lesson 3: averaged gradients, equal weights on all ranks, losses with the bits of those of
+// ZeroOptimizer, one call for each bucket, overlap, traffic, races.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -119,8 +119,9 @@ std::string calls_message(const Trial& trial, int64_t ranks) {
 }
 
 // Returns a message if a bucket is sent too late to overlap with backward. Bucket b must be sent
-// before backward has completed the gradients of bucket b + 2. (Not b + 1, because buckets b and
-// b + 1 may have the weight and the bias of one layer.) Buckets of tied parameters are exempt.
+// before backward has completed the gradients of bucket b + 2. Bucket b + 1 would be too strict: if
+// buckets b and b + 1 have the bias and the weight of one layer, one operation of backward computes
+// both gradients, and nothing can overlap in between. Buckets of tied parameters are exempt.
 std::string overlap_message(const Trial& trial) {
   const auto& buckets = trial.layout->buckets();
   for (int b = 0; b + 2 < std::ssize(buckets); ++b) {
@@ -187,7 +188,7 @@ void check(Grade& grade) {
   const Gradients second = reference_gradients(training, 1);
   int64_t steps = 0;
   SumReport of_second;
-  std::vector<std::string> digests;  // of the weights of all ranks, after the first step
+  std::vector<std::string> digests;  // one for each rank, of its weights after the first step
   const Trial trial = train(
       grade, training, maker<DataParallel>(training), DType::f32, true, [&](DataParallel& trainer) {
         if (++steps == 2) of_second = compare_sums(trainer, second, grade.world().rank);
@@ -197,7 +198,8 @@ void check(Grade& grade) {
             {static_cast<const std::byte*>(values.raw()), static_cast<size_t>(values.bytes())});
         digests = dist::gather_text(grade.communicator(), fmt::format("{:x}", digest));
       });
-  // This requirement comes first, because early_message explains more than sum_message does.
+  // A bucket that is sent too early also has wrong sums. This requirement comes first, because
+  // early_message explains that mistake, and sum_message does not.
   grade.require("a bucket is sent when its gradients are complete", early_message(trial));
   grade.require("slice 1: gradients are averaged if all ranks have equally many micro-batches",
                 sum_message(sums_of_first_step(grade, even), ranks, even.batch));

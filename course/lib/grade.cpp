@@ -16,7 +16,7 @@ namespace {
 struct NotMet {};
 
 // Reads lines `key = value`. A # begins a comment. The value ? means that the prediction is
-// missing.
+// missing. Commas in a value are dropped: 1,024 is 1024.
 std::map<std::string, std::string> read_predictions(const std::string& path) {
   std::map<std::string, std::string> result;
   std::ifstream file(path);

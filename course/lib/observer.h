@@ -21,17 +21,18 @@ namespace course {
 
 class Observer : public dist::Communicator {
  public:
-  /// `inner` and `events` must outlive the observer and the Work of its calls. If `late` is false,
-  /// calls are passed to `inner` at once, and no race is detected. The first wait for a call adds
-  /// an event "wait".
+  /// `inner` and `events` must outlive the observer and the Work of its calls. No call may be
+  /// pending when the observer is destroyed: wait for every call, or call finish(). If `late` is
+  /// false, calls are passed to `inner` at once, and no race is detected. The first wait for a call
+  /// adds an event "wait".
   Observer(dist::Communicator& inner, Events& events, bool late = true);
   ~Observer() override;
 
   /// Passes the pending calls to `inner`. Returns the names of the calls that the student has
   /// started since the previous finish() and has not waited for.
   std::vector<std::string> finish();
-  /// Returns the calls whose input was written after their start and before they were passed to
-  /// `inner`, with names such as "all_gather of parameters, bucket 3".
+  /// Returns the names of the calls whose input was written after their start and before they were
+  /// passed to `inner`, such as "all_gather of parameters, bucket 3".
   const std::vector<std::string>& races() const;
 
   int rank() const override { return inner_.rank(); }

@@ -91,8 +91,8 @@ done
 [[ $(wc -c < generated.txt) == 15 ]] || fail "$(cat generated.txt)"
 
 # Trains in fp16 with weights so large that gradients overflow. Every rank must skip the step and
-# halve the loss scale, and the job must report the step. A skipped step leaves out the exchanges
-# that only an update needs.
+# halve the loss scale, and the job must report the step. Traffic must be as planned, although a
+# skipped step leaves out the exchanges that only an update needs.
 python3 - << 'PYTHON'
 import json, struct
 data = bytearray(open("fp16/first.safetensors", "rb").read())
@@ -123,8 +123,9 @@ for before, after in zip(steps, steps[1:]):
     assert after["loss_scale"] == before["loss_scale"] * factor
 PYTHON
 
-# With this bucket size, an MLP's weight and its bias are in different buckets. Memory is as planned
-# only if backward completes the gradients of one operation in the order of the buckets.
+# With this bucket size, the weight and the bias of each linear layer of an MLP are in different
+# buckets. One operation of backward computes both gradients. Memory is as planned only if it
+# completes them in the order of the buckets.
 run=(--data text.txt --layers 2 --heads 2 --width 64 --context 16 --micro-batch 2 --global-batch 6
   --steps 2 --eval-every 2 --eval-batches 4)
 same buckets 1 --precision bf16 --stage 3 --bucket-bytes 30000
