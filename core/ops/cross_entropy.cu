@@ -30,10 +30,12 @@ constexpr int batch = 16;
 constexpr int64_t warp_columns = 1024;
 constexpr int block_threads = 512;
 
+constexpr float log2_e = 1.44269504f;
+
 /// Returns exp(x), computed as 2^(x log2(e)) with half the instructions of expf. Rounding the
 /// product causes a relative error of about |x| 2^-24. x is at most about zero, so the error is
 /// large only if the result is close to zero.
-__device__ inline float exponential(float x) { return exp2f(x * 1.44269504f); }
+__device__ inline float exponential(float x) { return exp2f(x * log2_e); }
 
 /// Returns the column of a row's target, or column 0 if the target is out of range. check_targets
 /// reports such a target.
@@ -93,9 +95,9 @@ __device__ inline void load_batch(float (&values)[batch], const T* x, int64_t fi
   });
 }
 
-/// Returns logsumexp of a row, to all threads that share the row.
+/// Returns the normalizer of a row, to all threads that share the row.
 template <int row_threads, int n, bool aligned, class T>
-__device__ inline float row_logsumexp(const T* x, int thread, int64_t columns) {
+__device__ inline Normalizer row_normalizer(const T* x, int thread, int64_t columns) {
   constexpr int turns = batch / n;
   constexpr int64_t step = row_threads * n;
   RunningSum running;
@@ -113,13 +115,18 @@ __device__ inline float row_logsumexp(const T* x, int thread, int64_t columns) {
   const float maximum = row_max<row_threads>(running.maximum);
   const float sum =
       row_sum<row_threads>(running.sum * exponential(running.maximum - finite_shift(maximum)));
-  return maximum + logf(sum);
+  return {.maximum = maximum, .log_sum = logf(sum)};
+}
+
+/// Returns the loss of a row. `hit` is the logit of its target.
+__device__ inline float row_loss(const Normalizer& normalizer, float hit) {
+  return (normalizer.maximum - hit) + normalizer.log_sum;
 }
 
 template <class T>
 struct Forward {
   float* losses;
-  float* logsumexp;
+  float* normalizers;
   const T* logits;
   const int32_t* targets;
   int64_t rows;
@@ -134,10 +141,11 @@ __global__ void __launch_bounds__(block_threads) cross_entropy_kernel(Forward<T>
   if (row >= args.rows) return;
   const T* x = args.logits + row * args.stride;
   const float hit = float(x[column_of(args.targets[row], args.columns)]);
-  const float logsumexp = row_logsumexp<row_threads, n, aligned>(x, thread, args.columns);
+  const Normalizer normalizer = row_normalizer<row_threads, n, aligned>(x, thread, args.columns);
   if (thread != 0) return;
-  args.logsumexp[row] = logsumexp;
-  args.losses[row] = logsumexp - hit;
+  args.normalizers[2 * row] = normalizer.maximum;
+  args.normalizers[2 * row + 1] = normalizer.log_sum;
+  args.losses[row] = row_loss(normalizer, hit);
 }
 
 template <class D, class T>
@@ -145,7 +153,7 @@ struct Backward {
   D* dlogits;
   const float* dloss;
   const T* logits;
-  const float* logsumexp;
+  const float* normalizers;
   const int32_t* targets;
   float scale;
   const float* shares;  // a factor for each row in place of `scale`, or null
@@ -156,7 +164,8 @@ struct Backward {
 
 /// The values from which the gradient of a row of logits is computed, besides the logits.
 struct GradientRow {
-  float logsumexp;
+  float maximum;
+  float log2_sum;  // log_sum times log2(e), so that the exponent takes one fused multiply-add
   float factor;
   bool zero;  // if true, the gradient is 0, even if logits or dloss are NaN or infinite
   int64_t target;
@@ -176,7 +185,8 @@ __device__ inline void write_gradient(D* out, const T* x, const GradientRow& row
     const int64_t at = first + turn * step;
     Floats<n> gradient;
     unrolled<n>([&](int i) {
-      const float probability = exponential(values[turn * n + i] - row.logsumexp);
+      const float probability =
+          exp2f(fmaf(values[turn * n + i] - row.maximum, log2_e, -row.log2_sum));
       const float slope = at + i == row.target ? probability - 1.0f : probability;
       gradient.value[i] = row.zero ? 0.0f : slope * row.factor;
     });
@@ -215,13 +225,14 @@ __global__ void __launch_bounds__(block_threads) cross_entropy_in_place_kernel(I
   T* x = args.logits + index * args.stride;
   const int64_t target = column_of(args.targets[index], args.columns);
   const float hit = float(x[target]);
-  const float logsumexp = row_logsumexp<row_threads, n, aligned>(x, thread, args.columns);
-  if (thread == 0) args.losses[index] = logsumexp - hit;
+  const Normalizer normalizer = row_normalizer<row_threads, n, aligned>(x, thread, args.columns);
+  if (thread == 0) args.losses[index] = row_loss(normalizer, hit);
   // All threads must have read the target's logit before one of them overwrites it. If a block
-  // shares the row, its threads have synchronised in row_logsumexp. If a warp shares the row, its
+  // shares the row, its threads have synchronised in row_normalizer. If a warp shares the row, its
   // lanes have only shuffled values there, and shuffles do not order accesses to memory.
   if constexpr (row_threads == warp_size) __syncwarp();
-  const GradientRow row{.logsumexp = logsumexp,
+  const GradientRow row{.maximum = normalizer.maximum,
+                        .log2_sum = normalizer.log_sum * log2_e,
                         .factor = args.scale,
                         .zero = false,
                         .target = target,
@@ -241,7 +252,8 @@ __global__ void __launch_bounds__(threads) cross_entropy_backward_kernel(Backwar
   const int64_t index = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (index >= args.rows) return;
   const float share = args.shares == nullptr ? args.scale : args.shares[index];
-  const GradientRow row{.logsumexp = args.logsumexp[index],
+  const GradientRow row{.maximum = args.normalizers[2 * index],
+                        .log2_sum = args.normalizers[2 * index + 1] * log2_e,
                         .factor = *args.dloss * share,
                         .zero = args.shares != nullptr && share == 0,
                         .target = column_of(args.targets[index], args.columns),
@@ -309,12 +321,12 @@ void visit_rows(const Args& args, Body&& body) {
 
 }  // namespace
 
-void cross_entropy_forward(const Context& context, const Tensor& losses, const Tensor& logsumexp,
+void cross_entropy_forward(const Context& context, const Tensor& losses, const Tensor& normalizers,
                            const Tensor& logits, const Tensor& targets, int64_t vocabulary) {
   if (targets.elements() == 0) return;
   visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
     const Forward<T> args{.losses = losses.data<float>(),
-                          .logsumexp = logsumexp.data<float>(),
+                          .normalizers = normalizers.data<float>(),
                           .logits = logits.data<T>(),
                           .targets = targets.data<int32_t>(),
                           .rows = targets.elements(),
@@ -364,7 +376,7 @@ void launch_backward(const Context& context, const Backward<D, T>& args) {
 }  // namespace
 
 void cross_entropy_backward(const Context& context, const Tensor& dlogits, const Tensor& dloss,
-                            const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
+                            const Tensor& logits, const Tensor& normalizers, const Tensor& targets,
                             int64_t vocabulary, float scale) {
   if (targets.elements() == 0 || vocabulary == 0) return;
   visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
@@ -372,7 +384,7 @@ void cross_entropy_backward(const Context& context, const Tensor& dlogits, const
       launch_backward(context, Backward<D, T>{.dlogits = dlogits.data<D>(),
                                               .dloss = dloss.data<float>(),
                                               .logits = logits.data<T>(),
-                                              .logsumexp = logsumexp.data<float>(),
+                                              .normalizers = normalizers.data<float>(),
                                               .targets = targets.data<int32_t>(),
                                               .scale = scale,
                                               .shares = nullptr,
@@ -385,13 +397,13 @@ void cross_entropy_backward(const Context& context, const Tensor& dlogits, const
 
 void weighted_cross_entropy_backward(const Context& context, const Tensor& dlogits,
                                      const Tensor& dloss, const Tensor& logits,
-                                     const Tensor& logsumexp, const Tensor& targets,
+                                     const Tensor& normalizers, const Tensor& targets,
                                      const Tensor& shares) {
   visit_float(logits.dtype(), "cross_entropy", [&]<class T>() {
     launch_backward(context, Backward<T, T>{.dlogits = dlogits.data<T>(),
                                             .dloss = dloss.data<float>(),
                                             .logits = logits.data<T>(),
-                                            .logsumexp = logsumexp.data<float>(),
+                                            .normalizers = normalizers.data<float>(),
                                             .targets = targets.data<int32_t>(),
                                             .scale = 1,
                                             .shares = shares.data<float>(),

@@ -6,6 +6,7 @@
 
 #include "core/cpu/vector_math.h"
 #include "core/half.h"
+#include "core/ops/cross_entropy.h"
 #include "core/tensor.h"
 
 namespace tessera::ops {
@@ -17,16 +18,17 @@ void check_cross_entropy(const Tensor& logits, const Tensor& targets);
 
 namespace tessera::cpu {
 
-/// out = (exp(x - normalizer) - onehot(target)) * factor, where `normalizer` is the row's
-/// logsumexp. out may be x.
+/// out = (softmax(x) - onehot(target)) * factor, with the softmax computed from the row's
+/// normalizer. out may be x.
 template <class D, class T>
 void cross_entropy_row_gradient(D* out, const T* x, int64_t columns, int32_t target,
-                                float normalizer, float factor) {
+                                const Normalizer& normalizer, float factor) {
+  const float maximum = normalizer.maximum, log_sum = normalizer.log_sum;
   // Computed before the loop, which may overwrite x[target].
-  const float hit = (exp_f32(float(x[target]) - normalizer) - 1.0f) * factor;
+  const float hit = (exp_f32((float(x[target]) - maximum) - log_sum) - 1.0f) * factor;
 #pragma omp simd
   for (int64_t i = 0; i < columns; ++i) {
-    out[i] = rounded<D>(exp_f32(float(x[i]) - normalizer) * factor);
+    out[i] = rounded<D>(exp_f32((float(x[i]) - maximum) - log_sum) * factor);
   }
   out[target] = D(hit);
 }

@@ -2,7 +2,7 @@
 // (1 - smoothing) onehot(target) + smoothing / V. The result is the mean of the rows' losses.
 // Compared with cross_entropy, the loss of row r and the gradient of logits[r] each have one more
 // term:
-//   loss      smoothing * (logits[r][target] - mean(logits[r]))
+//   loss      smoothing * mean(logits[r][target] - logits[r])
 //   gradient  smoothing * (onehot(target) - 1 / V) * dloss / R
 #include "core/autograd.h"
 #include "core/image_ops.h"
@@ -37,15 +37,15 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
   const Context context = current_context(logits.device());
   kernels::check_targets(context, "smoothed_cross_entropy", targets, logits.size(1));
   const float share = 1.0f / static_cast<float>(targets.elements());
-  Tensor logsumexp = Tensor::empty(targets.shape(), DType::f32, logits.device());
+  Tensor normalizers = Tensor::empty({targets.elements(), 2}, DType::f32, logits.device());
   const Tensor losses = context.workspace(targets.shape());
   Tensor loss = Tensor::empty({}, DType::f32, logits.device());
-  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets, logits.size(1));
+  kernels::cross_entropy_forward(context, losses, normalizers, logits, targets, logits.size(1));
   kernels::label_smoothing_forward(context, losses, logits, targets, smoothing);
   kernels::sum(context, loss, losses, share);
 
   return record("smoothed_cross_entropy", loss, {logits},
-                [logits = saved(logits), targets = saved(targets), logsumexp, smoothing, share](
+                [logits = saved(logits), targets = saved(targets), normalizers, smoothing, share](
                     const Tensor& dloss, InputGradients& grads) {
                   const InUse in_backward({&logits});
                   const Context here = current_context(dloss.device());
@@ -57,7 +57,7 @@ Tensor smoothed_cross_entropy(const Tensor& logits, const Tensor& targets, float
                   // summed in f32 and rounded once.
                   const Tensor sum =
                       dlogits.dtype() == DType::f32 ? dlogits : here.workspace(dlogits.shape());
-                  kernels::cross_entropy_backward(here, sum, dloss, logits, logsumexp, targets,
+                  kernels::cross_entropy_backward(here, sum, dloss, logits, normalizers, targets,
                                                   logits.size(1), share);
                   kernels::label_smoothing_backward(here, sum, dloss, targets, smoothing, share);
                   if (!sum.same(dlogits)) kernels::convert(here, dlogits, sum);
@@ -79,10 +79,11 @@ void label_smoothing_forward(const Context&, const Tensor& losses, const Tensor&
     parallel_ranges(targets.elements(), columns, [=](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* in = x + row * columns;
+        const float hit = float(in[target[row]]);
         float total = 0;
 #pragma omp simd reduction(+ : total)
-        for (int64_t i = 0; i < columns; ++i) total += float(in[i]);
-        loss[row] += smoothing * (float(in[target[row]]) - total / static_cast<float>(columns));
+        for (int64_t i = 0; i < columns; ++i) total += hit - float(in[i]);
+        loss[row] += smoothing * (total / static_cast<float>(columns));
       }
     });
   });

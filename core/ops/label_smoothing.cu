@@ -15,17 +15,18 @@ __global__ void __launch_bounds__(threads)
                            float smoothing) {
   const int64_t row = blockIdx.x;
   const T* x = logits + row * columns;
+  const int32_t target = targets[row];
+  // Targets outside [0, columns) are skipped; check_targets has reported them.
+  if (target < 0 || target >= columns) return;
+  const float hit = float(x[target]);
   const RowWalk<threads, n> walk{static_cast<int>(threadIdx.x), columns};
   float total = 0;
   walk.template each<0>([&](int, int64_t at) {
     const Floats<n> values = widened(load_elements<aligned, n>(x + at));
-    unrolled<n>([&](int i) { total += values.value[i]; });
+    unrolled<n>([&](int i) { total += hit - values.value[i]; });
   });
   total = row_sum<threads>(total);
-  const int32_t target = targets[row];
-  // Targets outside [0, columns) are skipped; check_targets has reported them.
-  if (threadIdx.x != 0 || target < 0 || target >= columns) return;
-  losses[row] += smoothing * (float(x[target]) - total / static_cast<float>(columns));
+  if (threadIdx.x == 0) losses[row] += smoothing * (total / static_cast<float>(columns));
 }
 
 __global__ void __launch_bounds__(threads)

@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-/// losses[r] += smoothing * (logits[r][target] - mean(logits[r])); losses f32 (R), logits (R, V),
-/// targets i32 (R).
+/// losses[r] += smoothing * mean(logits[r][target] - logits[r]); losses f32 (R), logits (R, V),
+/// targets i32 (R). Differences are summed, because they stay small if all logits are large.
 TESSERA_KERNEL(label_smoothing_forward, const Tensor& losses, const Tensor& logits,
                const Tensor& targets, float smoothing)
 /// dlogits[r] += (onehot(target) - 1 / V) * smoothing * scale * dloss[0]; dlogits f32 (R, V).

@@ -70,10 +70,10 @@ Tensor padded(const Context& context, const Tensor& weight) {
 }
 
 /// The operands with leading dimensions flattened: x (R, C) and targets (R). `weight` is the result
-/// of padded(), except in a backward that does not read the weight. logsumexp (R) is that of the
-/// logits, or undefined if the forward computes the gradients.
+/// of padded(), except in a backward that does not read the weight. normalizers (R, 2) are those of
+/// the logits, or undefined if the forward computes the gradients.
 struct Rows {
-  Tensor x, weight, targets, logsumexp;
+  Tensor x, weight, targets, normalizers;
   int64_t vocabulary = 0;
   int64_t chunk = 0;
 
@@ -127,8 +127,8 @@ void rows_backward(const Rows& rows, const Tensor& kept, const Tensor& dloss, co
     const Tensor gradient = dlogits.rows(0, end - begin);
     if (!kept.defined()) rows.compute_logits(context, values, begin, end);
     kernels::cross_entropy_backward(context, gradient, dloss, values,
-                                    rows.logsumexp.rows(begin, end), rows.targets.rows(begin, end),
-                                    rows.vocabulary, share);
+                                    rows.normalizers.rows(begin, end),
+                                    rows.targets.rows(begin, end), rows.vocabulary, share);
     rows.add_gradients(context, gradient, dx, sum, begin, end);
   });
   if (separate) kernels::convert(context, dweight, sum);
@@ -187,18 +187,18 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   kernels::check_targets(context, "linear_cross_entropy", targets, vocabulary);
 
   const Shape by_rows{count, x.size(-1)};
-  Rows rows{.x = x.view(by_rows),
-            .weight = padded(context, weight),
-            .targets = targets.view({count}),
-            .logsumexp = Tensor(),
-            .vocabulary = vocabulary,
-            .chunk = std::min(count, logits_chunk_rows(vocabulary, x.dtype(), x.device(),
-                                                       chunk_rows))};
+  Rows rows{
+      .x = x.view(by_rows),
+      .weight = padded(context, weight),
+      .targets = targets.view({count}),
+      .normalizers = Tensor(),
+      .vocabulary = vocabulary,
+      .chunk = std::min(count, logits_chunk_rows(vocabulary, x.dtype(), x.device(), chunk_rows))};
   const bool recorded = grad_enabled() && (x.requires_grad() || weight.requires_grad());
   if (recorded && gradient_in_forward(x.dtype(), x.device())) {
     return loss_with_gradients(context, x, weight, rows);
   }
-  rows.logsumexp = Tensor::empty({count}, DType::f32, x.device());
+  rows.normalizers = Tensor::empty({count, 2}, DType::f32, x.device());
   const bool keep = recorded && rows.chunk == count;
   Tensor logits = Tensor::empty(rows.chunk_shape(), logits_dtype(x.dtype(), x.device()), x.device(),
                                 keep ? Category::activations : Category::workspace);
@@ -207,7 +207,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
     const Tensor chunk = logits.rows(0, end - begin);
     rows.compute_logits(context, chunk, begin, end);
     kernels::cross_entropy_forward(context, losses.rows(begin, end),
-                                   rows.logsumexp.rows(begin, end), chunk,
+                                   rows.normalizers.rows(begin, end), chunk,
                                    rows.targets.rows(begin, end), vocabulary);
   });
   Tensor loss = Tensor::empty({}, DType::f32, x.device());
@@ -216,7 +216,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   if (!keep) logits = Tensor();
   return record("linear_cross_entropy", loss, {x, weight},
                 [x = saved(x), weight = saved(weight), targets = rows.targets,
-                 logsumexp = rows.logsumexp, chunk = rows.chunk, by_rows,
+                 normalizers = rows.normalizers, chunk = rows.chunk, by_rows,
                  logits](const Tensor& dloss, InputGradients& grads) {
                   const bool again = !logits.defined();
                   const InUse in_backward({again || grads.wanted(1) ? &x : nullptr,
@@ -230,7 +230,7 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                                             ? padded(current_context(dloss.device()), weight)
                                             : weight;
                   const Rows operands{x.view(by_rows), factor,         targets,
-                                      logsumexp,       weight.size(0), chunk};
+                                      normalizers,     weight.size(0), chunk};
                   rows_backward(operands, logits, dloss, dx, dweight);
                 });
 }

@@ -4,7 +4,7 @@
 //   loss [] = sum(w * (logsumexp(logits) - logits[target])) / sum(w).
 // The backward multiplies the gradient of each row by the row's share, w / sum(w). In cross_entropy
 // without weights, every row's share is 1 / R.
-// The forward keeps the logits, and the target, logsumexp and share of each row.
+// The forward keeps the logits, and the target, normalizer and share of each row.
 #include "core/ops/weighted_cross_entropy.h"
 
 #include <algorithm>
@@ -66,10 +66,11 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
   const InUse in_use({&logits, &targets, &options.class_weights});
   const Context context = current_context(logits.device());
   const TargetRows rows = target_rows(context, targets, logits.size(-1), options);
-  const Tensor logsumexp = Tensor::empty(targets.shape(), DType::f32, logits.device());
+  const Tensor normalizers = Tensor::empty({targets.elements(), 2}, DType::f32, logits.device());
   const Tensor losses = context.workspace(targets.shape());
   const Tensor loss = Tensor::empty({}, DType::f32, logits.device());
-  kernels::cross_entropy_forward(context, losses, logsumexp, logits, rows.targets, logits.size(-1));
+  kernels::cross_entropy_forward(context, losses, normalizers, logits, rows.targets,
+                                 logits.size(-1));
   // The losses of rows with share 0 are set to 0 before the multiplication. Such a loss may be
   // infinite or NaN, and its product with 0 would be NaN.
   kernels::binary(context, losses, rows.shares, losses, Binary::where_nonzero);
@@ -78,14 +79,14 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
 
   return record(
       "cross_entropy", loss, {logits},
-      [logits = saved(logits), rows, logsumexp](const Tensor& dloss, InputGradients& grads) {
+      [logits = saved(logits), rows, normalizers](const Tensor& dloss, InputGradients& grads) {
         const InUse in_backward({&logits});
         // The gradient overwrites the logits, unless another tensor shares their memory or they are
         // a parameter.
         const bool in_place = logits.unique() && !logits.leaf();
         const Tensor dlogits = in_place ? logits : grads.destination(0);
         kernels::weighted_cross_entropy_backward(current_context(dloss.device()), dlogits, dloss,
-                                                 logits, logsumexp, rows.targets, rows.shares);
+                                                 logits, normalizers, rows.targets, rows.shares);
         if (in_place) grads.pass(0, dlogits);
       });
 }
@@ -117,10 +118,10 @@ void check_total_weight(const Context&, const Tensor& total, int64_t rows) {
 }
 
 void weighted_cross_entropy_backward(const Context&, const Tensor& dlogits, const Tensor& dloss,
-                                     const Tensor& logits, const Tensor& logsumexp,
+                                     const Tensor& logits, const Tensor& normalizers,
                                      const Tensor& targets, const Tensor& shares) {
   const int64_t columns = logits.size(-1);
-  const float* normalizer = logsumexp.data<float>();
+  const float* kept = normalizers.data<float>();
   const int32_t* target = targets.data<int32_t>();
   const float* share = shares.data<float>();
   const float scale = *dloss.data<float>();
@@ -133,8 +134,8 @@ void weighted_cross_entropy_backward(const Context&, const Tensor& dlogits, cons
         if (share[row] == 0) {
           std::fill_n(to, columns, T(0.0f));
         } else {
-          cross_entropy_row_gradient(to, x + row * columns, columns, target[row], normalizer[row],
-                                     share[row] * scale);
+          cross_entropy_row_gradient(to, x + row * columns, columns, target[row],
+                                     {kept[2 * row], kept[2 * row + 1]}, share[row] * scale);
         }
       }
     });

@@ -26,7 +26,7 @@ TESSERA_KERNEL(check_total_weight, const Tensor& total, int64_t rows)
 /// divided by the sum of the weights. Rows whose share is zero get zeros, even if their logits are
 /// not finite. dlogits may be the logits themselves.
 TESSERA_KERNEL(weighted_cross_entropy_backward, const Tensor& dlogits, const Tensor& dloss,
-               const Tensor& logits, const Tensor& logsumexp, const Tensor& targets,
+               const Tensor& logits, const Tensor& normalizers, const Tensor& targets,
                const Tensor& shares)
 
 }  // namespace tessera

@@ -112,7 +112,7 @@ class Activations {
       end(s_.config.layers, "ln_f");
       return;
     }
-    alive_.begin("logsumexp of logits", s_.row);
+    alive_.begin("normalizers of logits", 2 * s_.row);
     if (recorded && s_.keeps_logits) alive_.begin("logits", s_.logits);
     alive_.begin("loss", 4);
   }
@@ -124,7 +124,7 @@ class Activations {
       alive_.end("d weight", "d loss");
     } else {
       alive_.begin("d ln", s_.x);
-      alive_.end("logsumexp of logits", "d loss");
+      alive_.end("normalizers of logits", "d loss");
       end(l, "ln_f");
       if (s_.keeps_logits) alive_.end("logits");
     }

@@ -89,9 +89,9 @@ class Tape {
     take([&](const auto& of) { return of.cross_entropy(rows, logits.shape[1], smoothed); });
     const bool widens = !tape_.training() && micro_.dtype != DType::f32;
     const Memory wide = widens ? tape_.block(4 * logits.shape.elements()) : nullptr;
-    const Memory logsumexp = tape_.block(4 * rows);
+    const Memory normalizers = tape_.block(2 * 4 * rows);  // two f32 for each row
     Value loss = tape_.empty({}, DType::f32);
-    tape_.record(loss, {logits.memory, logsumexp}, {{&logits}});
+    tape_.record(loss, {logits.memory, normalizers}, {{&logits}});
     tape_.write_gradient_in_place();  // no other tensor uses the logits' memory
     return loss;
   }

@@ -143,9 +143,9 @@ TEST_CASE("a micro-batch holds exactly the bytes that docs/memory.md states") {
   };
   const int64_t S = (V + 63) / 64 * 64;  // stride of a row of logits
   // If the forward of linear_cross_entropy already computes the gradients of its input and of its
-  // weight, it keeps these gradients instead of the input, logsumexp and logits.
+  // weight, it keeps these gradients instead of the input, normalizers and logits.
   const bool in_forward = ops::gradient_in_forward(dtype, default_device());
-  const int64_t head = 2 * C * size + 4 * (in_forward ? 4 : 5 + S);
+  const int64_t head = 2 * C * size + 4 * (in_forward ? 4 : 6 + S);
   const int64_t whole = 4 + (in_forward ? 4 * S * C : 0);  // independent of the number of tokens
   CHECK(held(false).first == n * (L * (10 * C * size + 4 * (H + 4)) + head) + whole);
   const auto [after_forward, peak] = held(true);

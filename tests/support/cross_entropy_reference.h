@@ -1,6 +1,7 @@
-// Mean softmax cross-entropy and its gradient in float64.
+// Mean softmax cross-entropy and its gradient in float64, and logits that are large but exact.
 #pragma once
 
+#include "tests/support/precision.h"
 #include "tests/support/reference.h"
 
 namespace tessera::test {
@@ -29,5 +30,23 @@ struct CrossEntropyReference {
     }
   }
 };
+
+/// Returns a number to which integers in [0, 8) can be added without rounding in `dtype`. It is so
+/// large that a loss is visibly wrong if it is computed as the difference of the rounded logsumexp
+/// and a logit.
+inline float large_shift(DType dtype) {
+  return dtype == DType::f32 ? 8e6f : dtype == DType::f16 ? 1024.0f : 128.0f;
+}
+
+/// Returns logits whose values are random integers in [0, 8), the same in each call for a shape,
+/// plus `shift`.
+inline Tensor integer_logits(DType dtype, const Shape& shape, float shift) {
+  const Tensor integers = random_indices(shape, 1, 8);
+  const Tensor logits = Tensor::empty(shape);
+  for (int64_t i = 0; i < logits.elements(); ++i) {
+    logits.data<float>()[i] = static_cast<float>(integers.data<int32_t>()[i]) + shift;
+  }
+  return rounded_to(dtype, logits);
+}
 
 }  // namespace tessera::test

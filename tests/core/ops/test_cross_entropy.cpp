@@ -35,14 +35,14 @@ TEST_CASE("cross_entropy's gradient can have another dtype than the logits") {
   const Context context = test_context();
   const Tensor logits = random_tensor({rows, vocabulary}, 1, -4, 4);
   const Tensor targets = random_indices({rows}, 2, vocabulary);
-  const Tensor losses = Tensor::empty({rows}), logsumexp = Tensor::empty({rows});
-  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets, vocabulary);
+  const Tensor losses = Tensor::empty({rows}), normalizers = Tensor::empty({rows, 2});
+  kernels::cross_entropy_forward(context, losses, normalizers, logits, targets, vocabulary);
   const Tensor dloss = Tensor::full({}, 1024.0f);
   const Tensor wide = Tensor::empty(logits.shape());
   const Tensor narrow = Tensor::empty(logits.shape(), dtype);
   for (const Tensor& dlogits : {wide, narrow}) {
-    kernels::cross_entropy_backward(context, dlogits, dloss, logits, logsumexp, targets, vocabulary,
-                                    0.25f);
+    kernels::cross_entropy_backward(context, dlogits, dloss, logits, normalizers, targets,
+                                    vocabulary, 0.25f);
   }
   CHECK(same_bits(narrow, rounded_to(dtype, wide)));
 }
@@ -66,10 +66,10 @@ TEST_CASE("cross_entropy neither reads nor writes the padding behind a row") {
   const Tensor targets = random_indices({rows}, 2, vocabulary);
   const Tensor dloss = Tensor::full({}, 2.0f);
   const Tensor logits = padded(plain, stride, std::nanf(""));
-  const Tensor losses = Tensor::empty({rows}), logsumexp = Tensor::empty({rows});
-  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets, vocabulary);
+  const Tensor losses = Tensor::empty({rows}), normalizers = Tensor::empty({rows, 2});
+  kernels::cross_entropy_forward(context, losses, normalizers, logits, targets, vocabulary);
   const Tensor dlogits = padded(plain, stride, 7);
-  kernels::cross_entropy_backward(context, dlogits, dloss, logits, logsumexp, targets, vocabulary,
+  kernels::cross_entropy_backward(context, dlogits, dloss, logits, normalizers, targets, vocabulary,
                                   1.0f / rows);
 
   const CrossEntropyReference expected(values_of(plain), targets, 2.0);
@@ -80,7 +80,7 @@ TEST_CASE("cross_entropy neither reads nor writes the padding behind a row") {
   CHECK(relative_error(gradient, expected.dlogits) < tolerance(dtype, 1, 2e-5));
   CHECK(behind == Values(behind.size(), 7));
   // The gradient may also overwrite the logits.
-  kernels::cross_entropy_backward(context, logits, dloss, logits, logsumexp, targets, vocabulary,
+  kernels::cross_entropy_backward(context, logits, dloss, logits, normalizers, targets, vocabulary,
                                   1.0f / rows);
   CHECK(same_bits(without_padding(logits, vocabulary).rows, gradient));
 }
@@ -97,8 +97,9 @@ TEST_CASE("cross_entropy in place gives the forward's losses and float64's gradi
   const Tensor plain = random_tensor_of(dtype, {rows, vocabulary}, 1, -4, 4);
   const Tensor targets = random_indices({rows}, 2, vocabulary);
   const Tensor logits = padded(plain, stride, 7);
-  const Tensor expected_losses = Tensor::empty({rows}), logsumexp = Tensor::empty({rows});
-  kernels::cross_entropy_forward(context, expected_losses, logsumexp, logits, targets, vocabulary);
+  const Tensor expected_losses = Tensor::empty({rows}), normalizers = Tensor::empty({rows, 2});
+  kernels::cross_entropy_forward(context, expected_losses, normalizers, logits, targets,
+                                 vocabulary);
   const Tensor losses = Tensor::empty({rows});
   kernels::cross_entropy_in_place(context, losses, logits, targets, vocabulary, 2.0f / rows);
   CHECK(same_bits(losses, expected_losses));
@@ -106,6 +107,35 @@ TEST_CASE("cross_entropy in place gives the forward's losses and float64's gradi
   const auto [gradient, behind] = without_padding(logits, vocabulary);
   CHECK(relative_error(gradient, expected.dlogits) < tolerance(dtype, 1, 2e-5));
   CHECK(behind == Values(behind.size(), 7));
+}
+
+TEST_CASE("cross_entropy is as precise for large logits as for small ones") {
+  const int64_t rows = 8, vocabulary = GENERATE(2, 7, 65, 1500);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  CAPTURE(vocabulary, dtype_name(dtype));
+  const Tensor targets = random_indices({rows}, 2, vocabulary);
+  const auto run = [&](float shift) {
+    const Tensor logits = as_parameter(integer_logits(dtype, {rows, vocabulary}, shift));
+    const Tensor loss = ops::cross_entropy(logits, targets);
+    backward(loss, 2.0f);
+    const CrossEntropyReference expected(values_of(logits), targets, 2.0);
+    CHECK(loss.item() == Catch::Approx(expected.loss).epsilon(1e-5));
+    CHECK(relative_error(logits.leaf()->gradient, expected.dlogits) < tolerance(dtype, 1, 2e-5));
+    const Tensor losses = Tensor::empty({rows});
+    const Tensor in_place = integer_logits(dtype, logits.shape(), shift);
+    kernels::cross_entropy_in_place(test_context(), losses, in_place, targets, vocabulary, 1);
+    return std::vector{loss.detach(), logits.leaf()->gradient, losses, in_place};
+  };
+  // The sums of logits and shift are exact, so the shift may not change a bit of the results.
+  const auto small = run(0), large = run(large_shift(dtype));
+  for (size_t i = 0; i < small.size(); ++i) CHECK(same_bits(large[i], small[i]));
+}
+
+TEST_CASE("cross_entropy of two logits that differ by one") {
+  const float logit = GENERATE(0.0f, 1e4f, 1e5f, 1.6e7f, -1.6e7f);
+  const Tensor logits = Tensor::from<float>({1, 2}, {logit + 1, logit});
+  const Tensor loss = ops::cross_entropy(logits, Tensor::from<int32_t>({1}, {0}));
+  CHECK(loss.item() == Catch::Approx(0.31326169).epsilon(1e-6));
 }
 
 TEST_CASE("cross_entropy passes the check of its gradient") {

@@ -56,6 +56,25 @@ TEST_CASE("smoothed_cross_entropy and its gradient equal float64", "[label_smoot
   }
 }
 
+TEST_CASE("smoothed_cross_entropy is as precise for large logits as for small ones",
+          "[label_smoothing]") {
+  const int64_t rows = 8, vocabulary = GENERATE(2, 65, 1500);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  CAPTURE(vocabulary, dtype_name(dtype));
+  const Tensor targets = random_indices({rows}, 2, vocabulary);
+  const auto run = [&](float shift) {
+    const Tensor logits = as_parameter(integer_logits(dtype, {rows, vocabulary}, shift));
+    const Tensor loss = ops::smoothed_cross_entropy(logits, targets, 0.25f);
+    backward(loss, 2.0f);
+    const CrossEntropyReference expected = smoothed(values_of(logits), targets, 0.25, 2.0);
+    CHECK(loss.item() == Catch::Approx(expected.loss).epsilon(1e-5));
+    return std::vector{loss.detach(), logits.leaf()->gradient};
+  };
+  // The sums of logits and shift are exact, so the shift may not change a bit of the results.
+  const auto small = run(0), large = run(large_shift(dtype));
+  for (size_t i = 0; i < small.size(); ++i) CHECK(same_bits(large[i], small[i]));
+}
+
 TEST_CASE("smoothed_cross_entropy rounds its gradient once", "[label_smoothing]") {
   const DType dtype = GENERATE(from_range(half_dtypes()));
   const Tensor logits = as_parameter(random_tensor_of(dtype, {9, 301}, 1, -4, 4));
@@ -63,9 +82,10 @@ TEST_CASE("smoothed_cross_entropy rounds its gradient once", "[label_smoothing]"
   backward(ops::smoothed_cross_entropy(logits, targets, 0.1f), 1024.0f);
   const Context context = test_context();
   const Tensor dloss = Tensor::full({}, 1024), wide = Tensor::empty(logits.shape());
-  const Tensor losses = Tensor::empty({9}), logsumexp = Tensor::empty({9});
-  kernels::cross_entropy_forward(context, losses, logsumexp, logits, targets, 301);
-  kernels::cross_entropy_backward(context, wide, dloss, logits, logsumexp, targets, 301, 1.0f / 9);
+  const Tensor losses = Tensor::empty({9}), normalizers = Tensor::empty({9, 2});
+  kernels::cross_entropy_forward(context, losses, normalizers, logits, targets, 301);
+  kernels::cross_entropy_backward(context, wide, dloss, logits, normalizers, targets, 301,
+                                  1.0f / 9);
   kernels::label_smoothing_backward(context, wide, dloss, targets, 0.1f, 1.0f / 9);
   CHECK(same_bits(logits.leaf()->gradient, rounded_to(dtype, wide)));
 }

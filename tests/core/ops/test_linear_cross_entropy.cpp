@@ -91,6 +91,32 @@ TEST_CASE("linear_cross_entropy with a loss scale keeps gradients that f16 would
   CHECK(error(gradient(65536.0f)) < tolerance(DType::f16, 2));
 }
 
+TEST_CASE("linear_cross_entropy is as precise for large logits as for small ones") {
+  const DType dtype = GENERATE(DType::f32, DType::f16);  // bf16 logits on CUDA would be rounded
+  const int64_t chunk_rows = GENERATE(0, 3);
+  CAPTURE(dtype_name(dtype), chunk_rows);
+  const int64_t rows = 8, vocabulary = 70;
+  // The logits are integers, and the product of the second channels adds the same power of two to
+  // each of them. All sums are exact, so neither the loss nor the weight's gradient may change.
+  const auto with_second_channel = [&](int64_t count, float value) {
+    const Tensor result = integer_logits(DType::f32, {count, 2}, 0);
+    for (int64_t i = 1; i < 2 * count; i += 2) result.data<float>()[i] = value;
+    return rounded_to(dtype, result);
+  };
+  const Tensor x = with_second_channel(rows, 1);
+  const Tensor targets = random_indices({rows}, 2, vocabulary);
+  const auto run = [&](float shift) {
+    const Tensor weight = as_parameter(with_second_channel(vocabulary, shift));
+    const Tensor loss = ops::linear_cross_entropy(x, weight, targets, chunk_rows);
+    backward(loss, 64.0f);
+    return std::pair(loss.detach(), weight.leaf()->gradient);
+  };
+  const auto [loss, gradient] = run(0);
+  const auto [large_loss, large_gradient] = run(32768);
+  CHECK(same_bits(large_loss, loss));
+  CHECK(same_bits(large_gradient, gradient));
+}
+
 TEST_CASE("linear_cross_entropy passes the check of its gradients") {
   const Tensor targets = random_indices({2, 4}, 3, 7);
   CHECK(check_gradient(
@@ -124,7 +150,7 @@ TEST_CASE("linear_cross_entropy sums a 16-bit weight gradient over chunks in f32
     const Tensor part = x.rows(begin, end);
     const Shape shape{count, ops::logits_stride(vocabulary)};
     const Tensor logits = Tensor::empty(shape, logits_dtype(dtype));
-    const Tensor losses = Tensor::empty({count}), logsumexp = Tensor::empty({count});
+    const Tensor losses = Tensor::empty({count}), normalizers = Tensor::empty({count, 2});
     const Tensor dlogits =
         gradient_in_forward(dtype) ? logits : rounded_to(dtype, Tensor::zeros(shape));
     const Tensor part_targets = targets.rows(begin, end);
@@ -132,8 +158,9 @@ TEST_CASE("linear_cross_entropy sums a 16-bit weight gradient over chunks in f32
     if (gradient_in_forward(dtype)) {
       kernels::cross_entropy_in_place(context, losses, logits, part_targets, vocabulary, share);
     } else {
-      kernels::cross_entropy_forward(context, losses, logsumexp, logits, part_targets, vocabulary);
-      kernels::cross_entropy_backward(context, dlogits, dloss, logits, logsumexp, part_targets,
+      kernels::cross_entropy_forward(context, losses, normalizers, logits, part_targets,
+                                     vocabulary);
+      kernels::cross_entropy_backward(context, dlogits, dloss, logits, normalizers, part_targets,
                                       vocabulary, share);
     }
     kernels::matmul(context, sum, dlogits, part,
@@ -196,7 +223,7 @@ TEST_CASE("linear_cross_entropy never holds more than one chunk of logits") {
   const int64_t extra = dtype == DType::f32           ? 0
                         : gradient_in_forward(dtype) ? vocabulary * channels * 4
                                                      : elements * 2 + vocabulary * channels * 4;
-  // `small` is for the loss and logsumexp of each row, and for packed operands of products.
+  // `small` is for the loss and normalizer of each row, and for packed operands of products.
   const int64_t small = int64_t{4} << 20;
   CHECK(peak_of(x, weight, targets, chunk, true) <= logits + gradients + extra + small);
   const NoGrad no_grad;

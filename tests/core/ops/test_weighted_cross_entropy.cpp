@@ -7,6 +7,7 @@
 #include "core/check_gradient.h"
 #include "core/ops.h"
 #include "tests/support/catch.h"
+#include "tests/support/cross_entropy_reference.h"
 #include "tests/support/precision.h"
 #include "tests/support/reference.h"
 
@@ -76,6 +77,24 @@ TEST_CASE("weighted cross_entropy and its gradient equal float64", "[weighted_cr
                            ignored, 3);
   CHECK(double{loss.item()} == Approx(expected.loss).epsilon(1e-5).margin(1e-6));
   CHECK(relative_error(logits.leaf()->gradient, expected.dlogits) <= tolerance(dtype, 1, 2e-5));
+}
+
+TEST_CASE("weighted cross_entropy is as precise for large logits as for small ones",
+          "[weighted_cross_entropy]") {
+  const int64_t rows = 8, vocabulary = GENERATE(7, 1500);
+  const DType dtype = GENERATE(from_range(float_dtypes()));
+  const Tensor targets = targets_with(-1, rows, vocabulary);
+  const Tensor weights = random_tensor({vocabulary}, 3, 0.1f, 2);
+  const auto run = [&](float shift) {
+    const Tensor logits = as_parameter(integer_logits(dtype, {rows, vocabulary}, shift));
+    const Tensor loss =
+        ops::cross_entropy(logits, targets, {.class_weights = weights, .ignored = -1});
+    backward(loss);
+    return std::vector{loss.detach(), logits.leaf()->gradient};
+  };
+  // The sums of logits and shift are exact, so the shift may not change a bit of the results.
+  const auto small = run(0), large = run(large_shift(dtype));
+  for (size_t i = 0; i < small.size(); ++i) CHECK(same_bits(large[i], small[i]));
 }
 
 TEST_CASE("cross_entropy with default options has the bits of cross_entropy without any",
