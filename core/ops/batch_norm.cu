@@ -87,8 +87,9 @@ struct Moments {
     unrolled<n>([&](int i) {
       const float delta = other.mean.value[i] - mean.value[i];
       mean.value[i] = fmaf(delta, share, mean.value[i]);
+      // delta * delta could be infinite while `before` is 0, and their product would be NaN.
       squares.value[i] =
-          fmaf(delta * delta, share * before, squares.value[i] + other.squares.value[i]);
+          fmaf(delta * (share * before), delta, squares.value[i] + other.squares.value[i]);
     });
   }
 };
