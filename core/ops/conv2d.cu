@@ -4,12 +4,17 @@
 // and the weight's gradient is computed in the workspace and transposed back. If there is a bias, y
 // is first filled with the bias, and the convolution is then added to y. For some sizes, cuDNN's
 // kernels round the convolution before this addition (seen on an H200 with C = 4 and O = 6).
+//
+// cuDNN needs addresses that are multiples of 16 bytes. A slice of a batch may begin at another
+// address. cuDNN then reads a copy of it in the workspace. A result that must be written to such an
+// address is computed in the workspace and copied.
 #include "core/ops/conv2d.h"
 
 #include <algorithm>
 
 #include "core/cuda/cudnn_conv.h"
 #include "core/cuda/kernel.cuh"
+#include "core/ops/copy.h"
 #include "core/ops/linear.h"
 #include "core/ops/transpose.h"
 
@@ -43,6 +48,22 @@ void repeat_row(const Context& context, const Tensor& y, const Tensor& row) {
   });
 }
 
+/// Returns `operand` itself if cuDNN can read it, otherwise a copy in the workspace.
+Tensor readable(const Context& context, const Tensor& operand) {
+  if (packable(operand.raw())) return operand;
+  const Tensor copied = context.workspace(operand.shape(), operand.dtype());
+  copy(context, copied, operand);
+  return copied;
+}
+
+/// Returns the tensor to which cuDNN writes `result`: `result` itself if cuDNN can write to it,
+/// otherwise a tensor in the workspace. The caller then copies this tensor to `result`. copy does
+/// nothing if they are the same memory.
+Tensor writable(const Context& context, const Tensor& result) {
+  if (packable(result.raw())) return result;
+  return context.workspace(result.shape(), result.dtype());
+}
+
 int64_t taps(const Conv2dSizes& sizes) { return sizes.kernel_height * sizes.kernel_width; }
 
 /// True if (O, C / groups, kh, kw) and (O, kh, kw, C / groups) have the same layout in memory.
@@ -55,9 +76,9 @@ Tensor empty_filter(const Context& context, const Conv2dSizes& sizes, DType dtyp
 }
 
 /// Returns the weight in cuDNN's layout: transposed into the workspace, or `weight` itself if it
-/// already has this layout.
+/// already has this layout and cuDNN can read it.
 Tensor as_filter(const Context& context, const Conv2dSizes& sizes, const Tensor& weight) {
-  if (has_channels_last(sizes)) return weight;
+  if (has_channels_last(sizes)) return readable(context, weight);
   const Tensor filter = empty_filter(context, sizes, weight.dtype());
   transpose(context, filter,
             weight.view({sizes.out_channels, sizes.group_channels(), taps(sizes)}));
@@ -67,10 +88,12 @@ Tensor as_filter(const Context& context, const Conv2dSizes& sizes, const Tensor&
 void weight_gradient(const Context& context, const Conv2dSizes& sizes, const Tensor& dweight,
                      const Tensor& dy, const Tensor& x) {
   const bool is_filter = has_channels_last(sizes);
-  const Tensor filter = is_filter ? dweight : empty_filter(context, sizes, dweight.dtype());
+  const Tensor filter =
+      is_filter ? writable(context, dweight) : empty_filter(context, sizes, dweight.dtype());
+  const Tensor images = readable(context, x);
   convolve(context, {Conv2dPass::weight_gradient, sizes, dy.dtype()},
-           {.x = x.raw(), .filter = filter.raw(), .y = dy.raw()});
-  if (is_filter) return;
+           {.x = images.raw(), .filter = filter.raw(), .y = dy.raw()});
+  if (is_filter) return copy(context, dweight, filter);
   transpose(context, dweight.view({sizes.out_channels, sizes.group_channels(), taps(sizes)}),
             filter);
 }
@@ -87,10 +110,16 @@ void conv2d_forward(const Context& context, const Tensor& y, const Tensor& x, co
                     const Tensor& bias, const Conv2dOptions& options) {
   const Conv2dSizes sizes = conv2d_sizes(x.shape(), weight.shape(), options);
   if (sizes.y_elements() == 0) return;
-  if (bias.defined()) repeat_row(context, y, bias);
+  const Tensor images = readable(context, x);
+  const Tensor written = writable(context, y);
+  if (bias.defined()) repeat_row(context, written, bias);
   const Tensor filter = as_filter(context, sizes, weight);
   convolve(context, {Conv2dPass::forward, sizes, y.dtype()},
-           {.x = x.raw(), .filter = filter.raw(), .y = y.raw(), .accumulate = bias.defined()});
+           {.x = images.raw(),
+            .filter = filter.raw(),
+            .y = written.raw(),
+            .accumulate = bias.defined()});
+  copy(context, y, written);
 }
 
 void conv2d_backward(const Context& context, const Tensor& dx, const Tensor& dweight,
@@ -99,12 +128,15 @@ void conv2d_backward(const Context& context, const Tensor& dx, const Tensor& dwe
   const auto sizes =
       begin_conv2d_backward(context, {dx, dweight, dbias}, {dy, x, weight}, options);
   if (!sizes) return;
+  const Tensor dy_read = readable(context, dy);
   if (dx.defined()) {
     const Tensor filter = as_filter(context, *sizes, weight);
+    const Tensor written = writable(context, dx);
     convolve(context, {Conv2dPass::input_gradient, *sizes, dy.dtype()},
-             {.x = dx.raw(), .filter = filter.raw(), .y = dy.raw()});
+             {.x = written.raw(), .filter = filter.raw(), .y = dy_read.raw()});
+    copy(context, dx, written);
   }
-  if (dweight.defined()) weight_gradient(context, *sizes, dweight, dy, x);
+  if (dweight.defined()) weight_gradient(context, *sizes, dweight, dy_read, x);
 }
 
 int64_t conv2d_forward_workspace(const Context& context, const Conv2dSizes& sizes, DType dtype,

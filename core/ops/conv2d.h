@@ -11,6 +11,9 @@
 
 namespace tessera {
 
+// On CUDA, cuDNN can only access tensors that begin at multiples of 16 bytes. Other operands are
+// first copied into the workspace, and other results are computed there and then copied.
+
 /// y (N, H', W', O) = x (N, H, W, C) convolved with weight (O, C / groups, kh, kw) + bias (O); bias
 /// may be undefined.
 TESSERA_KERNEL(conv2d_forward, const Tensor& y, const Tensor& x, const Tensor& weight,
@@ -68,7 +71,8 @@ struct Conv2dGradients {
 
 // Return the exact peak of the workspace of conv2d_forward and conv2d_backward, in bytes, for
 // tensors of the given dtype. On the CPU the result depends on thread_count(). On CUDA the device
-// must be present, because cuDNN is queried.
+// must be present, because cuDNN is queried. The copies of tensors that do not begin at a multiple
+// of 16 bytes are not counted.
 #define TESSERA_CONV2D_WORKSPACE                                                                  \
   int64_t conv2d_forward_workspace(const Context& context, const Conv2dSizes& sizes, DType dtype, \
                                    bool has_bias);                                                \
