@@ -76,12 +76,13 @@ class Event {
   /// of a graph.
   bool passed() const;
   /// True if the device has reached the point, or if the device has failed. Never throws, so
-  /// destructors call over() instead of passed(). In the capture of a graph, the point must be from
-  /// before the capture; a query of a captured point breaks the capture.
+  /// destructors call over() instead of passed(). False for a point in a captured stream, during
+  /// the capture and afterwards: launches of the graph do not mark the point.
   bool over() const;
 
  private:
   int index_;
+  bool is_captured_ = false;  // true if the point is in a captured stream
   std::shared_ptr<void> event_;
 };
 

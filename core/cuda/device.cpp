@@ -206,7 +206,11 @@ Event::Event(int index) : index_(index) {
   cudaEvent_t event = nullptr;
   TESSERA_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   event_ = {event, [](void* last) { (void)cudaEventDestroy(static_cast<cudaEvent_t>(last)); }};
-  TESSERA_CUDA(cudaEventRecord(event, static_cast<cudaStream_t>(current_stream(index))));
+  const auto stream = static_cast<cudaStream_t>(current_stream(index));
+  TESSERA_CUDA(cudaEventRecord(event, stream));
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  TESSERA_CUDA(cudaStreamIsCapturing(stream, &status));
+  is_captured_ = status != cudaStreamCaptureStatusNone;
 }
 
 void Event::wait() const {
@@ -229,6 +233,8 @@ bool Event::passed() const {
 }
 
 bool Event::over() const {
+  // A query of a captured event is an error in every mode, and would break the capture.
+  if (is_captured_) return false;
   // A query by a thread that captures a graph would break the capture, except in relaxed mode.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   (void)cudaThreadExchangeStreamCaptureMode(&mode);

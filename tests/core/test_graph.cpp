@@ -3,6 +3,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -309,6 +310,24 @@ TEST_CASE("over() of an earlier event neither throws in a capture nor breaks it"
   CHECK(over);
   graph.launch();
   CHECK(same_bits(x, y));
+}
+
+TEST_CASE("over() of a captured event is false, and does not break the capture", "[graph]") {
+  NEEDS_CUDA();
+  const Tensor x = Tensor::full({4}, 2);
+  const Tensor y = Tensor::zeros({4});
+  std::optional<cuda::Event> captured;
+  bool over = true;
+  cuda::Graph graph(0, [&] {
+    kernels::copy(test_context(), y, x);
+    captured.emplace(0);
+    over = captured->over();
+  });
+  CHECK_FALSE(over);
+  graph.launch();
+  cuda::synchronize(0);
+  CHECK(same_bits(x, y));
+  CHECK_FALSE(captured->over());
 }
 
 TEST_CASE("an error in a graph is thrown at the next synchronisation", "[graph]") {
