@@ -175,6 +175,10 @@ cudaError_t check_not_captured(cudaStream_t stream, const char* call) {
 
 cudaError_t check_no_capture(const char* call) {
   if (thread_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+  return check_no_capture_in_any_mode(call);
+}
+
+cudaError_t check_no_capture_in_any_mode(const char* call) {
   const std::lock_guard lock(captures().mutex);
   for (const auto& [stream, capture] : captures().by_stream) {
     if (capture->thread != std::this_thread::get_id()) continue;
@@ -310,6 +314,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  if (mode == nullptr || *mode > cudaStreamCaptureModeRelaxed) {
+    return failed(cudaErrorInvalidValue, fmt::format("{}: there is no such mode", __func__));
+  }
   std::swap(*mode, thread_mode);
   return cudaSuccess;
 }

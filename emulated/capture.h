@@ -45,11 +45,14 @@ void count_launch();
 
 /// These functions return an error and invalidate the capture:
 ///  - check_not_captured(stream) if the stream is captured;
-///  - check_no_capture if the calling thread captures a stream, unless the thread's mode is
-///    cudaStreamCaptureModeRelaxed;
+///  - check_no_capture_in_any_mode if the calling thread captures a stream. This is for calls that
+///    conflict with any capture;
+///  - check_no_capture likewise, unless the thread's mode is cudaStreamCaptureModeRelaxed. This is
+///    for calls that CUDA names potentially unsafe;
 ///  - check_not_captured(point) if the point belongs to a capture.
 /// `call` names the forbidden call in the error.
 cudaError_t check_not_captured(cudaStream_t stream, const char* call);
+cudaError_t check_no_capture_in_any_mode(const char* call);
 cudaError_t check_no_capture(const char* call);
 cudaError_t check_not_captured(const CapturedPoint& point, const char* call);
 

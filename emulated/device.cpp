@@ -195,7 +195,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  if (const auto error = check_no_capture(__func__); error != cudaSuccess) return error;
+  // The wait would include the captured streams, which have no work to wait for.
+  const auto capture = check_no_capture_in_any_mode(__func__);
+  if (capture != cudaSuccess) return capture;
   const auto error = check_device(device_of_thread, __func__);
   return error != cudaSuccess ? error : wait_for_device(device_of_thread);
 }

@@ -191,8 +191,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (const auto error = check_event(event, __func__); error != cudaSuccess) return error;
   const auto error = check_not_captured(event->point, __func__);
-  if (error != cudaSuccess || !event->recorded) return error;
+  if (error != cudaSuccess) return error;
   if (const auto capture = check_no_capture(__func__); capture != cudaSuccess) return capture;
+  if (!event->recorded) return cudaSuccess;
   return passed(event->recorded) ? wait_for(event->recorded) : failed(cudaErrorNotReady, __func__);
 }
 

@@ -163,6 +163,7 @@ TEST_CASE("emulated: calls that break a capture") {
          [&] { return cudaStreamSynchronize(s.stream); });
   breaks(unsupported, "cudaStreamQuery on a", [&] { return cudaStreamQuery(s.stream); });
   breaks(unsupported, "cudaDeviceSynchronize by", [] { return cudaDeviceSynchronize(); });
+  breaks(unsupported, "cudaEventQuery by", [&] { return cudaEventQuery(s.event); });
   breaks(unsupported, "cudaMalloc by a thread", [&] { return cudaMalloc(&memory, 16); });
   breaks(unsupported, "cudaMallocManaged by", [&] { return cudaMallocManaged(&memory, 16); });
   breaks(unsupported, "cudaFree by", [&] { return cudaFree(s.in); });
@@ -220,6 +221,30 @@ TEST_CASE("emulated: in relaxed mode a thread that captures may make other calls
   s.begin();
   s.breaks(cudaEventQuery(s.event), cudaErrorStreamCaptureUnsupported,
            "cudaEventQuery by a thread");
+}
+
+TEST_CASE("emulated: calls that conflict with a capture break it in relaxed mode too") {
+  Setup s;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  REQUIRE(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+  s.begin();
+  s.breaks(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported, "cudaDeviceSynchronize by");
+  s.begin();
+  REQUIRE(cudaEventRecord(s.event, s.stream) == cudaSuccess);
+  s.breaks(cudaEventQuery(s.event), cudaErrorCapturedEvent, "cudaEventQuery of an event");
+  REQUIRE(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+  CHECK(mode == cudaStreamCaptureModeRelaxed);
+}
+
+TEST_CASE("emulated: a mode of captures that does not exist is refused and changes nothing") {
+  constexpr const char* call = "cudaThreadExchangeStreamCaptureMode: there is no such mode";
+  check_refused(cudaThreadExchangeStreamCaptureMode(nullptr), cudaErrorInvalidValue, call);
+  auto mode = static_cast<cudaStreamCaptureMode>(3);
+  check_refused(cudaThreadExchangeStreamCaptureMode(&mode), cudaErrorInvalidValue, call);
+  CHECK(mode == static_cast<cudaStreamCaptureMode>(3));
+  mode = cudaStreamCaptureModeGlobal;
+  REQUIRE(cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess);
+  CHECK(mode == cudaStreamCaptureModeGlobal);
 }
 
 TEST_CASE("emulated: how a capture begins and ends") {
