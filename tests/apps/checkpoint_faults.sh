@@ -88,6 +88,31 @@ for calls in write fsync rename unlink; do
   done
 done
 
+# The folder of the checkpoints cannot be flushed after a checkpoint got its final name. The message
+# must not say that this checkpoint was not written, and the checkpoint before it stays. Each
+# checkpoint has four calls of fsync in `run`, as `order` shows.
+for step in 1 3; do
+  rm -rf run
+  status=0
+  env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work/run" FAULT=EIO FAULT_CALLS=fsync \
+    FAULT_AT=$((4 * step)) "${run[@]}" --log unflushed.jsonl > stdout.log 2> stderr.log \
+    < /dev/null || status=$?
+  [[ $status == $((step == 3)) ]] || fail "exit code $status of a run without the flush $step"
+  why="run/step-00000000$step is in its place, but may be lost if the machine fails now: "
+  why+=".*/run: cannot be flushed to the disk: Input/output error"
+  grep -q "run: the checkpoint of step $step is not safe on the disk: rank 0: .*/$why" stderr.log ||
+    fail "the flush $step fails without a reason: $(cat stderr.log)"
+  ! grep -q 'was not written' stderr.log || fail "an untrue message: $(cat stderr.log)"
+  grep -q "\"step\":$step,\"failed\":\"rank 0: .*/$why" unflushed.jsonl ||
+    fail "not in the log: $(cat unflushed.jsonl)"
+  expected_names='lock step-000000003'
+  ((step == 1)) || expected_names='lock step-000000002 step-000000003'
+  [[ $(echo $(ls run)) == "$expected_names" ]] || fail "left without the flush $step: $(ls run)"
+  [[ $(digest) == "$expected" ]] || fail "another digest without the flush $step"
+  rm unflushed.jsonl
+  must_work "$TESSERA_BIN/checkpoint" verify run
+done
+
 # The newest checkpoint is damaged, so the run resumes from the one before it and replaces it.
 run+=(--checkpoint-keep 2)
 rm -rf run

@@ -224,7 +224,13 @@ void commit_checkpoint(const std::string& folder, const Manifest& manifest) {
     throw fs::filesystem_error("cannot rename", partial, whole, error);
   }
   // The new name must be on the disk before the replaced and older checkpoints may be removed.
-  flush_folder(folder);
+  try {
+    flush_folder(folder);
+  } catch (const Error& unflushed) {
+    throw UnflushedCheckpoint(
+        fmt::format("{} is in its place, but may be lost if the machine fails now: {}",
+                    whole.string(), unflushed.what()));
+  }
   // The new checkpoint is valid even if this removal fails. remove_partial_checkpoints then removes
   // the old folder when the next writer starts.
   if (replaces) fs::remove_all(before, error);
@@ -303,13 +309,20 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
   why = first_failure(dist::gather_text(*world.communicator, why));
   BlockDigest digest;
   if (world.rank == 0) {
+    const char* fate = not_written;
     if (why.empty()) {
       attempt([&] {
         const Manifest manifest = manifest_of(shards, optimizer, world, info);
-        commit_checkpoint(folder, manifest);
+        try {
+          commit_checkpoint(folder, manifest);
+        } catch (const UnflushedCheckpoint&) {
+          fate = not_safe;
+          throw;
+        }
         digest = manifest.digest;
       });
     }
+    if (!why.empty()) why = fmt::format("{}: {}", fate, why);
     std::error_code ignored;
     // No rank is writing any more, so rank 0 can remove the shards of all ranks.
     if (!why.empty()) fs::remove_all(partial, ignored);
@@ -318,7 +331,7 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
   why = dist::broadcast_text(*world.communicator, why);
   const std::string text = dist::broadcast_text(*world.communicator, digest.text());
   if (why.empty()) return *BlockDigest::parse(text);
-  fail("{}: the checkpoint of step {} was not written: {}", folder, info.step, why);
+  fail("{}: the checkpoint of step {} {}", folder, info.step, why);
 }
 
 std::unique_ptr<CheckpointReader> open_checkpoint(const std::string& path,

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "dist/bootstrap.h"
 #include "optim/zero_optimizer.h"
 #include "train/checkpoint/checkpoint_reader.h"
@@ -54,9 +55,23 @@ std::string why_no_folder(const std::string& path);
 /// an empty text if all texts are empty.
 std::string first_failure(const std::vector<std::string>& texts);
 
+/// Thrown by commit_checkpoint if the new checkpoint has its final name, but this name could not be
+/// flushed to the disk. The checkpoint is whole, but is lost if the machine fails before the system
+/// has written the name. The message says so.
+class UnflushedCheckpoint : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Error messages of checkpoints that fail: "the checkpoint of step 3 was not written: REASON", or,
+/// after an UnflushedCheckpoint, "the checkpoint of step 3 is not safe on the disk: REASON".
+inline constexpr const char* not_written = "was not written";
+inline constexpr const char* not_safe = "is not safe on the disk";
+
 /// Writes a checkpoint and returns its digest. Must be called between steps. If a rank cannot
 /// write, throws on every rank, with the reason of the lowest rank that failed. In this case, no
-/// file under the temporary name remains, and checkpoints of earlier steps are unchanged.
+/// file under the temporary name remains, and checkpoints of earlier steps are unchanged. Also
+/// throws on every rank if the checkpoint is written, but may be lost (UnflushedCheckpoint).
 /// Collective.
 BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& optimizer,
                             const dist::World& world, const CheckpointInfo& info);
@@ -73,6 +88,8 @@ Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOp
 void add_shards(Manifest& manifest, std::vector<WrittenShard> shards);
 /// Writes the manifest, and gives the checkpoint its final name. A checkpoint of the same step is
 /// replaced. Throws if a file or a folder with other files has the final name (has_other_files).
+/// Throws UnflushedCheckpoint if the final name could not be flushed to the disk. A replaced
+/// checkpoint is then kept under a temporary name (remove_partial_checkpoints).
 void commit_checkpoint(const std::string& folder, const Manifest& manifest);
 /// Keeps the `keep` newest checkpoints of steps up to `newest`, and removes the older ones.
 /// `newest` is the step of the checkpoint written last. Ignores checkpoints without a manifest.

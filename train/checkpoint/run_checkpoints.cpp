@@ -217,8 +217,8 @@ std::string RunCheckpoints::finish(int64_t done, int64_t skipped) {
     while (phase_ != Phase::idle) advance();
   }
   if (!failure_.empty()) {
-    throw LastCheckpointError(fmt::format("{}: the checkpoint of step {} was not written: {}",
-                                          options_.folder, done, failure_));
+    throw LastCheckpointError(
+        fmt::format("{}: the checkpoint of step {} {}", options_.folder, done, failure_));
   }
   return path(done);
 }
@@ -274,17 +274,23 @@ void RunCheckpoints::advance() {
   // Every rank learns of a failure on any rank, so that all ranks take the same branch.
   const std::string failure = dist::broadcast_text(
       *world_.communicator, first_failure(dist::gather_text(*world_.communicator, why_)));
-  if (!failure.empty()) return conclude(failure, "");
   if (phase_ == Phase::manifest) {
-    return conclude("", dist::broadcast_text(*world_.communicator, digest_));
+    return conclude(failure, dist::broadcast_text(*world_.communicator, digest_));
   }
+  if (!failure.empty()) return conclude(failure, "");
   const std::vector<std::string> shards = dist::gather_text(*world_.communicator, shard_);
   phase_ = Phase::manifest;
   // Rank 0 alone writes the manifest, because it has the shards of all ranks.
   if (world_.rank != 0) return;
   const Manifest manifest = manifest_of(shards, optimizer_, world_, writing_);
   work([this, manifest] {
-    commit_checkpoint(options_.folder, manifest);
+    digest_.clear();
+    try {
+      commit_checkpoint(options_.folder, manifest);
+    } catch (const UnflushedCheckpoint&) {
+      digest_ = manifest.digest.text();
+      throw;
+    }
     digest_ = manifest.digest.text();
     // The new checkpoint is whole by now, so a failure to remove an old one is only a warning.
     try {
@@ -298,7 +304,8 @@ void RunCheckpoints::advance() {
 void RunCheckpoints::conclude(const std::string& failure, const std::string& digest) {
   phase_ = Phase::idle;
   why_.clear();
-  failure_ = failure;
+  const char* const fate = digest.empty() ? not_written : not_safe;
+  failure_ = failure.empty() ? "" : fmt::format("{}: {}", fate, failure);
   JsonObject line;
   line.add("type", "checkpoint").add("step", writing_.step);
   if (waited_ns_ > 0) line.add("wait_ms", std::round(static_cast<double>(waited_ns_) / 1e3) / 1e3);
@@ -308,9 +315,8 @@ void RunCheckpoints::conclude(const std::string& failure, const std::string& dig
     return;
   }
   log_.write(line.add("failed", failure));
-  spdlog::warn(
-      "{}: the checkpoint of step {} was not written: {}; earlier checkpoints are unchanged",
-      options_.folder, writing_.step, failure);
+  spdlog::warn("{}: the checkpoint of step {} {}; earlier checkpoints are kept", options_.folder,
+               writing_.step, failure_);
   // No rank is writing any more, so rank 0 can remove the shards of all ranks.
   std::error_code ignored;
   if (world_.rank == 0) fs::remove_all(partial_folder(options_.folder, writing_.step), ignored);

@@ -69,8 +69,9 @@ class EarlySignals {
   bool wanted_;
 };
 
-/// Thrown on all ranks if the last checkpoint of a run cannot be written. The ranks can still use
-/// the trained parameters, for example to save the weights.
+/// Thrown on all ranks if the last checkpoint of a run cannot be written, or may be lost if the
+/// machine fails (UnflushedCheckpoint). The ranks can still use the trained parameters, for example
+/// to save the weights.
 class LastCheckpointError : public Error {
  public:
   using Error::Error;
@@ -133,8 +134,7 @@ class RunCheckpoints {
   int64_t wait_for_reads();
 
   /// Saves step `done` unless its checkpoint exists, waits until the checkpoint is on the disk, and
-  /// returns its path. Throws LastCheckpointError on all ranks if the checkpoint cannot be written.
-  /// Collective.
+  /// returns its path. Throws LastCheckpointError on all ranks if this fails. Collective.
   std::string finish(int64_t done, int64_t skipped);
 
  private:
@@ -146,6 +146,8 @@ class RunCheckpoints {
   /// Waits for this rank's thread. Then starts the checkpoint's next phase, or concludes the
   /// checkpoint after a failure or the last phase. Collective.
   void advance();
+  /// `failure` is why the checkpoint was not written, or why it may be lost; empty if neither.
+  /// `digest` is the checkpoint's, or empty if the checkpoint was not written.
   void conclude(const std::string& failure, const std::string& digest);
   void end_reading();
   void work(std::function<void()> body);
@@ -166,13 +168,13 @@ class RunCheckpoints {
   std::atomic<bool> reading_ = false;  // true while the thread reads state that must not change
   int64_t waited_ns_ = 0;              // time this rank has waited for reads of this checkpoint
   std::string shard_;                  // shard_text of the shard that the thread wrote
-  std::string digest_;                 // rank 0: digest of the manifest that the thread wrote
+  std::string digest_;                 // rank 0: digest of the committed manifest, or empty
   std::string why_;                    // why the thread failed; empty if it did not
   int64_t not_written_ = 0;            // number of skipped checkpoints
   bool warned_ = false;                // true: has warned of a skipped scheduled checkpoint
   int64_t saved_step_ = -1;            // step of the last whole checkpoint
   std::set<int64_t> whole_later_;      // for prune_checkpoints, in the thread of rank 0
-  std::string failure_;                // why the last checkpoint failed; empty if it did not
+  std::string failure_;                // how and why the last checkpoint failed; empty if not
 };
 
 }  // namespace tessera::train
