@@ -33,6 +33,25 @@ done > order
 sed -E "s|$work/||; s/(safetensors|json)\..*\.tmp$/\1.tmp/" trace | diff order - ||
   fail "another order of fsyncs and renames"
 
+# The name of each folder that is made on the way to the checkpoints is flushed at the start. A run
+# that cannot flush one is refused, and leaves none of them behind.
+deep=("${run[@]}" --checkpoint "$work/new/deep/run")
+rm trace
+must_work env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work" FAULT_TRACE="$work/trace" \
+  "${deep[@]}"
+printf 'fsync %s\n' "$work" "$work/new" "$work/new/deep" | diff - <(head -n 3 trace) ||
+  fail "new folders are not flushed"
+rm -r new
+for at in 1 2 3; do
+  status=0
+  env LD_PRELOAD="$work/faults.so" FAULT_FOLDER="$work" FAULT=EIO FAULT_CALLS=fsync FAULT_AT=$at \
+    "${deep[@]}" > stdout.log 2> stderr.log < /dev/null || status=$?
+  [[ $status == 1 ]] || fail "exit code $status without the flush $at: $(cat stderr.log)"
+  grep -q ': cannot be flushed to the disk: Input/output error' stderr.log ||
+    fail "the flush $at fails without a reason: $(cat stderr.log)"
+  [[ ! -e new ]] || fail "left behind without the flush $at: $(find new)"
+done
+
 # fault KIND CALLS AT: runs with the fault KIND at the call number AT among the calls named CALLS
 # (file_faults.cpp), from the folder `start` if there is one. Sets `status` to the exit code.
 fault() {

@@ -1,10 +1,6 @@
 #include "train/checkpoint/checkpoint.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +13,7 @@
 #include "core/text/input_file.h"
 #include "core/text/output_file.h"
 #include "dist/agreement.h"
+#include "train/checkpoint/made_folders.h"
 #include "train/report/run_log.h"
 #include "train/tuned_file.h"
 
@@ -28,16 +25,6 @@ namespace fs = std::filesystem;
 constexpr const char* partial_end = ".partial";
 // Ends the name of a checkpoint that is being replaced.
 constexpr const char* replaced_end = ".before.partial";
-
-// Flushes the names in a folder to the disk, so that they survive a crash of the machine.
-void flush_folder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool flushed = descriptor >= 0 && ::fsync(descriptor) == 0;
-  const int error = errno;  // close() may change errno
-  if (descriptor >= 0) ::close(descriptor);
-  if (!flushed)
-    fail("{}: cannot be flushed to the disk: {}", folder.string(), std::strerror(error));
-}
 
 // Copies values in GPU memory to the host, because files are written from host memory.
 std::vector<optim::StatePiece> on_host(std::vector<optim::StatePiece> pieces) {
@@ -140,6 +127,19 @@ bool names_partial_checkpoint(const std::string& path) {
 
 std::string partial_folder(const std::string& folder, int64_t step) {
   return (fs::path(folder) / (checkpoint_name(step) + partial_end)).string();
+}
+
+std::string make_partial_folder(const std::string& folder, int64_t step) {
+  MadeFolders made;
+  if (const auto error = made.make(folder)) {
+    fail("{}: cannot be made: {}", folder, error.message());
+  }
+  made.flush();
+  std::string partial = partial_folder(folder, step);
+  // From here on no folder in `made` is empty, so its destructor removes none. The name of the
+  // partial folder needs no flush: commit_checkpoint renames it, and flushes the new name.
+  fs::create_directory(partial);
+  return partial;
 }
 
 Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOptimizer& optimizer,
@@ -299,7 +299,7 @@ BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& opt
   // A rank that fails still takes part in the collectives below. Otherwise the other ranks would
   // wait forever.
   attempt([&] {
-    fs::create_directories(partial);
+    make_partial_folder(folder, info.step);
     shard =
         shard_text(write_shard(partial, shard_name(world.rank, world.size),
                                on_host(optimizer.own_state_pieces()), optimizer.state_tensors()));

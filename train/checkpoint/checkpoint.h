@@ -76,10 +76,14 @@ inline constexpr const char* not_safe = "is not safe on the disk";
 BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& optimizer,
                             const dist::World& world, const CheckpointInfo& info);
 
-// The next four functions are parts of save_checkpoint. RunCheckpoints uses them instead of
+// The next five functions are parts of save_checkpoint. RunCheckpoints uses them instead of
 // save_checkpoint, so that training continues while a checkpoint is written.
 /// Returns the temporary path under which the checkpoint of a step is written.
 std::string partial_folder(const std::string& folder, int64_t step);
+/// Makes the folder partial_folder(folder, step) and returns its path. If `folder` or its parents
+/// are missing, makes them too, and flushes their names to the disk, because a failure of the
+/// machine that loses a folder loses its checkpoints. Throws a std::exception with the reason.
+std::string make_partial_folder(const std::string& folder, int64_t step);
 /// Makes the manifest of the shards that all ranks have written. `shards` contains the shard_text
 /// of each rank.
 Manifest manifest_of(const std::vector<std::string>& shards, const optim::ZeroOptimizer& optimizer,

@@ -47,31 +47,6 @@ void remove_marks(const std::string& folder) {
 
 }  // namespace
 
-MadeFolders::~MadeFolders() {
-  // A folder that another rank or run has used is not empty. Such a folder and its parents stay.
-  std::error_code error;
-  for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {
-    if (!fs::remove(*folder, error)) break;
-  }
-}
-
-std::error_code MadeFolders::make(const std::string& folder) {
-  // Tries to make each folder of the path, from the topmost down. For a folder that exists,
-  // create_directory gives no error, or the error of a folder that cannot be made there, for
-  // instance at an automount. If a folder is made or found, all its parents exist, so the errors of
-  // its parents are dropped.
-  std::error_code first, error;
-  fs::path path;
-  for (const fs::path& part : fs::absolute(folder, error)) {
-    path /= part;
-    if (fs::create_directory(path, error)) made_.push_back(path);
-    // create_directory gives file_exists only if something other than a folder has this path.
-    if (error == std::errc::file_exists) error = std::make_error_code(std::errc::not_a_directory);
-    if (!error || !first) first = error;
-  }
-  return first;
-}
-
 CheckpointFolder::CheckpointFolder(const std::string& folder)
     : folder_(folder), lock_((fs::path(folder) / lock_name).string()) {
   if (const auto error = made_.make(folder)) {
@@ -89,16 +64,21 @@ CheckpointFolder::CheckpointFolder(const std::string& folder)
     fail_input("{}: another run writes its checkpoints there; give this run another folder",
                folder);
   }
-  // The folder has no other writer now, so any partial folders and marks are left over from earlier
-  // writers.
+  // ~CheckpointFolder does not run after an error here, so the claim is given up by release().
   try {
+    made_.flush();
+    // The folder has no other writer now, so any partial folders and marks are left over from
+    // earlier writers.
     remove_partial_checkpoints(folder);
     remove_marks(folder);
   } catch (const fs::filesystem_error& error) {
-    ::close(descriptor_);  // gives up the claim: ~CheckpointFolder does not run after this error
+    release();
     fail_with_reason(
         error.code().value(),
         error.path1().string() + ": left over by an earlier run, and cannot be removed");
+  } catch (...) {
+    release();
+    throw;
   }
 }
 
@@ -139,6 +119,10 @@ bool CheckpointFolder::claim() {
 
 CheckpointFolder::~CheckpointFolder() {
   remove_mark();
+  release();
+}
+
+void CheckpointFolder::release() {
   // Removes the lock file before ::close releases the lock, because after ::close another process
   // may have locked the file.
   try {

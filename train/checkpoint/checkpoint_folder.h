@@ -4,40 +4,22 @@
 //   const auto claimed = claim_folder("runs/a", world);  // held for as long as the run writes
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <system_error>
-#include <vector>
 
 #include "dist/bootstrap.h"
+#include "train/checkpoint/made_folders.h"
 
 namespace tessera::train {
 
-/// Folders that a process has made, parents first. The destructor removes those that are empty.
-class MadeFolders {
- public:
-  MadeFolders() = default;
-  ~MadeFolders();
-  MadeFolders(const MadeFolders&) = delete;
-  MadeFolders& operator=(const MadeFolders&) = delete;
-
-  /// Makes `folder` and its missing parents. If this fails, returns the error of the topmost folder
-  /// that neither exists nor could be made.
-  std::error_code make(const std::string& folder);
-
- private:
-  std::vector<std::filesystem::path> made_;
-};
-
 /// Claims a folder of checkpoints for one writer until destruction. Makes the folder if it is
-/// missing, and removes unfinished checkpoints of earlier writers, as remove_partial_checkpoints
-/// does. Throws InputError if another process has claimed the folder, or if the folder cannot be
-/// written; but Error if the reason is the machine (fail_to_open). Under the program `relaunch`,
-/// first waits up to 10 s for the other process to give the folder up. On a file system without
-/// locks, other processes are not noticed. If the folder has no checkpoint, for instance because
-/// the run was refused, the destructor removes what this object has made: the lock file, and empty
-/// folders.
+/// missing, flushes the names of new folders to the disk (MadeFolders::flush), and removes
+/// unfinished checkpoints of earlier writers, as remove_partial_checkpoints does. Throws InputError
+/// if another process has claimed the folder, or if the folder cannot be written; but Error if the
+/// reason is the machine (fail_to_open). Under the program `relaunch`, first waits up to 10 s for
+/// the other process to give the folder up. On a file system without locks, other processes are not
+/// noticed. If the folder has no checkpoint, for instance because the run was refused, the
+/// destructor removes what this object has made: the lock file, and empty folders.
 class CheckpointFolder {
  public:
   explicit CheckpointFolder(const std::string& folder);
@@ -56,6 +38,9 @@ class CheckpointFolder {
  private:
   /// Opens and locks the file `lock_`. Returns false if another process has locked it.
   bool claim();
+  /// Gives the claim up. Removes the lock file if this object has made it and the folder has no
+  /// checkpoint.
+  void release();
 
   std::string folder_;
   std::string lock_;

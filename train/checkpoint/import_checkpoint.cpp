@@ -199,7 +199,7 @@ void write_checkpoint(const ImportOptions& options, const std::vector<ImportedTe
   const std::vector<std::vector<Part>> shards = divide(tensors, options.shard_bytes);
   std::vector<WrittenShard> written;
   try {
-    fs::create_directories(partial);
+    make_partial_folder(options.folder, manifest.step);
     for (size_t i = 0; i < shards.size(); ++i) {
       const std::string name = shard_name(static_cast<int>(i), static_cast<int>(shards.size()));
       written.push_back(

@@ -259,9 +259,8 @@ void RunCheckpoints::start(const CheckpointInfo& info) {
   std::vector<optim::StatePiece> pieces = pieces_to_write();
   // The flag is set before the thread starts, because the thread clears it.
   reading_ = !std::ranges::all_of(pieces, &optim::StatePiece::is_copy);
-  work([this, tensors = optimizer_.state_tensors(), pieces = std::move(pieces),
-        partial = partial_folder(options_.folder, info.step)] {
-    fs::create_directories(partial);
+  work([this, tensors = optimizer_.state_tensors(), pieces = std::move(pieces), step = info.step] {
+    const std::string partial = make_partial_folder(options_.folder, step);
     shard_ = shard_text(write_shard(partial, shard_name(world_.rank, world_.size), pieces, tensors,
                                     [this] { end_reading(); }));
   });
