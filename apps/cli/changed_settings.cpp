@@ -22,7 +22,7 @@ const std::set<std::string> only_of_training = {
     "beta1",     "beta2",           "nesterov",        "clip",         "grad_shard",
     "reduction", "ranks",           "augment",         "sync_bn",      "label_smoothing",
     "tables",    "table_optimizer", "negatives",       "l2",           "model.dropout",
-    "stage",     "bucket_bytes"};
+    "stage",     "bucket_bytes",    "communicator"};
 
 // Flags that a resume does not compare, with one exception: if the bits of a run depend on "ranks",
 // "stage" or "bucket_bytes", run_settings records it nevertheless, and a resume compares it.
@@ -36,7 +36,7 @@ const std::set<std::string> always_free = {
 
 // See is_recent.
 const std::set<std::string> recent = {"ids",          "model.hidden", "training_part", "stage",
-                                      "bucket_bytes", "cuBLASLt",     "cuDNN"};
+                                      "bucket_bytes", "communicator", "cuBLASLt",      "cuDNN"};
 
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 

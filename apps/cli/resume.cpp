@@ -142,11 +142,13 @@ dist::Settings run_settings(const JsonObject& header) {
     settings.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
   };
   const auto json = nlohmann::ordered_json::parse(header.text());
-  // The fast reduction adds in the transport's order, which depends on what a call sends, and on
-  // how many ranks. Synchronized batch norms see one micro-batch of each rank.
+  // The fast reduction adds in the transport's order, which depends on the transport, on what a
+  // call sends, and on how many ranks. Synchronized batch norms see one micro-batch of each rank.
   std::set<std::string> of_the_bits;
   if (json.value("reduction", std::string()) == "fast") {
     of_the_bits = {"ranks", "stage", "bucket_bytes"};
+    // A single rank has nothing to add, so the transport does not matter.
+    if (json.value("ranks", 1) > 1) of_the_bits.insert("communicator");
   }
   if (json.value("sync_bn", false)) of_the_bits.insert("ranks");
   for (const auto& [name, value] : json.items()) {
@@ -286,6 +288,12 @@ void Resumed::check(const std::string& program, const dist::Settings& run) const
     // recorded: the checkpoint then has the default epsilon.
     if (imported) return has_setting(manifest.run, name) || is_epsilon(name);
     if (is_recent(name) && !has_setting(manifest.run, name)) return false;
+    // A single rank records no transport, and may take any. If the number of ranks differs, that is
+    // refused or accepted, and so is the other order of the sums.
+    if (name == "communicator" &&
+        setting_value(run, "ranks") != setting_value(manifest.run, "ranks")) {
+      return false;
+    }
     return !flags_.only_weights || shapes_weights(name) || must_agree(changed, run);
   };
   std::vector<ChangedSetting> refused;

@@ -42,7 +42,8 @@ void fill_checkpoints(CheckpointFlags& flags);
 /// The data is left out, because the caller adds the data's digest. Settings that say where and how
 /// the run is computed, or what else the run reads, prints and writes, are left out too. But the
 /// number of ranks is included if the bits of the run depend on it, as with the fast reduction or
-/// synchronized batch norms, and with the fast reduction also the stage and the size of buckets.
+/// synchronized batch norms, and with the fast reduction also the stage, the size of buckets and
+/// the transport ("communicator").
 /// The member "layers" of the object "model" becomes "model.layers".
 dist::Settings run_settings(const JsonObject& header);
 

@@ -50,10 +50,11 @@ TEST_CASE("the settings of a run have the order of its header") {
   CHECK(run_settings(header) == expected);
 }
 
-TEST_CASE("ranks, stage and buckets are settings of a run only if its bits depend on them") {
-  const auto names = [](const char* reduction, bool sync_bn) {
+TEST_CASE("ranks, stage, buckets and transport are settings only if a run's bits depend on them") {
+  const auto names = [](const char* reduction, bool sync_bn, int ranks = 2) {
     const JsonObject header = JsonObject()
-                                  .add("ranks", 2)
+                                  .add("ranks", ranks)
+                                  .add("communicator", "mpi")
                                   .add("stage", 1)
                                   .add("bucket_bytes", 4096)
                                   .add("reduction", reduction)
@@ -63,9 +64,11 @@ TEST_CASE("ranks, stage and buckets are settings of a run only if its bits depen
   using Names = std::vector<std::string>;
   CHECK(names("ordered", false) == Names{"reduction", "sync_bn"});
   CHECK(names("ordered", true) == Names{"ranks", "reduction", "sync_bn"});
-  const Names all = {"ranks", "stage", "bucket_bytes", "reduction", "sync_bn"};
+  const Names all = {"ranks", "communicator", "stage", "bucket_bytes", "reduction", "sync_bn"};
   CHECK(names("fast", false) == all);
   CHECK(names("fast", true) == all);
+  // A single rank adds nothing up, whatever its transport.
+  CHECK(names("fast", false, 1) == Names{"ranks", "stage", "bucket_bytes", "reduction", "sync_bn"});
 }
 
 TEST_CASE("the error has all settings that differ, in the order of the run") {
@@ -178,6 +181,25 @@ TEST_CASE("settings that earlier versions did not record are not compared") {
   CHECK_NOTHROW(resumed.check("train_gpt", {{"model.factors", "8"}, {"training_part", "all"}}));
   CHECK_NOTHROW(resumed.check("train_gpt",
                               {{"model.factors", "8"}, {"stage", "3"}, {"bucket_bytes", "4096"}}));
+  CHECK_NOTHROW(resumed.check("train_gpt", {{"model.factors", "8"}, {"communicator", "nccl"}}));
+}
+
+TEST_CASE("with the fast reduction, another transport is refused, unless the ranks differ too") {
+  const test::TemporaryFolder folder;
+  const dist::World world{.communicator = dist::single_communicator()};
+  CheckpointFlags flags = saved_run(folder, world, {{"ranks", "2"}, {"communicator", "mpi"}});
+  const dist::Settings other = {{"ranks", "2"}, {"communicator", "nccl"}};
+  CHECK_NOTHROW(
+      Resumed(flags, world).check("train_gpt", {{"ranks", "2"}, {"communicator", "mpi"}}));
+  CHECK_THAT(test::message_of<InputError>([&] { Resumed(flags, world).check("train_gpt", other); }),
+             Catch::Matchers::EndsWith("communicator is nccl instead of mpi; give the same values, "
+                                       "another folder, or --resume-changed communicator"));
+  flags.changed = {"communicator"};
+  CHECK_NOTHROW(Resumed(flags, world).check("train_gpt", other));
+  flags.changed = {"ranks"};
+  CHECK_NOTHROW(
+      Resumed(flags, world).check("train_gpt", {{"ranks", "3"}, {"communicator", "nccl"}}));
+  CHECK_NOTHROW(Resumed(flags, world).check("train_gpt", {{"ranks", "1"}}));
 }
 
 TEST_CASE("a run warns of other conditions of equal bits, if the checkpoint records them") {
