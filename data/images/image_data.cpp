@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/image_side.h"
+#include "core/text/input_file.h"
 #include "core/text/lower_case.h"
 #include "core/text/number_text.h"
 #include "data/file_names.h"
@@ -41,13 +42,13 @@ struct Folder {
 Folder look_into(const std::string& path) {
   std::error_code error;
   const bool exists = fs::exists(path, error);
-  if (error) fail_input("{}: {}", path, error.message());  // such as a parent without permission
+  if (error) fail_with_reason(error.value(), path);  // such as a parent without permission
   if (!exists) fail_input("{}: no such folder", path);
   if (!fs::is_directory(path, error)) {
     fail_input("{}: is a file, expected the folder that has the images' files", path);
   }
   Folder result{.path = path, .files = {}, .folders = folders_in(path)};
-  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+  for (const fs::directory_entry& entry : entries_in(path)) {
     if (!entry.is_directory(error)) result.files.push_back(entry.path().filename());
   }
   std::sort(result.files.begin(), result.files.end());
@@ -216,7 +217,7 @@ std::vector<std::string> part_paths(const Folder& folder) {
 
 bool has_files(const std::string& path) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+  for (const fs::directory_entry& entry : entries_in(path)) {
     const bool hidden = entry.path().filename().string().starts_with('.');
     if (!hidden && !entry.is_directory(error)) return true;
   }

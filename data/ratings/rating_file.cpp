@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/text/input_file.h"
 #include "data/file_names.h"
 #include "data/files/text_fields.h"
 #include "data/files/text_lines.h"
@@ -143,7 +144,7 @@ std::string file_in(const std::string& folder) {
     std::error_code ignored;
     if (names_rating_file(file) && !entry->is_directory(ignored)) found.push_back(file);
   }
-  if (error) fail_input("{}: cannot be read: {}", folder, error.message());
+  if (error) fail_with_reason(error.value(), folder + ": cannot be read");
   std::sort(found.begin(), found.end());
   if (found.empty()) {
     fail_input(

@@ -63,9 +63,20 @@ TEST_CASE("a folder within a class that cannot be opened is named") {
   const TemporaryFolder folder;
   add_image(folder, "a/deep/1.png");
   const auto open = [&] { data::FolderImages(folder.path(""), {"a"}); };
-  CHECK(test::failure_with_files(1, open) ==
-        "bad input: " + folder.path("a/deep") + ": Too many open files");
+  CHECK(test::failure_with_files(1, open) == folder.path("a/deep") + ": Too many open files");
   CHECK(test::failure_with_files(2, open) == "nothing was thrown");
+}
+
+TEST_CASE("folders that the machine cannot list are no bad input, and are named") {
+  const TemporaryFolder folder;
+  add_image(folder, "a/1.png");
+  const std::string path = folder.path("a");
+  const std::string why = path + ": Too many open files";
+  CHECK(test::failure_with_files(0, [&] { data::folders_in(path); }) == why);
+  CHECK(test::failure_with_files(0, [&] { data::open_image_data({.path = path}); }) == why);
+  CHECK(test::failure_with_files(0, [&] { data::FolderImages(folder.path(""), {"a"}); }) == why);
+  CHECK(test::failure_with_files(0, [&] { data::folders_in(path + "/1.png"); }) ==
+        "bad input: " + path + "/1.png: Not a directory");
 }
 
 TEST_CASE("an image that the machine cannot open is no bad input, and is named") {

@@ -8,8 +8,10 @@
 
 #include "core/error.h"
 #include "data/ratings/rating_digest.h"
+#include "data/ratings/rating_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/image_files.h"
+#include "tests/support/open_file_limit.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace tessera;
@@ -113,6 +115,13 @@ TEST_CASE("columns name the fields, and the first line has the separator") {
   }
   CHECK_THAT(test::message_of<InputError>([] { data::open_rating_data({.columns = "user,item"}); }),
              ContainsSubstring("columns are given without a path"));
+}
+
+TEST_CASE("a folder of ratings that the machine cannot list is no bad input") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("");
+  CHECK(test::failure_with_files(0, [&] { data::read_rating_file(path, ""); }) ==
+        path + ": cannot be read: Too many open files");
 }
 
 TEST_CASE("a folder must have exactly one file of ratings") {

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "core/error.h"
+#include "dist/communicator.h"
 #include "tests/support/catch.h"
 #include "tests/support/open_file_limit.h"
 #include "tests/support/temporary_folder.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_folder.h"
 
 namespace tessera::test {
@@ -77,6 +79,16 @@ TEST_CASE("a folder that cannot be locked because too many files are open is not
   CHECK(failure_with_files(0, [&] { const CheckpointFolder claimed(run); }) ==
         run + "/lock: cannot be written: Too many open files");
   CHECK_FALSE(fs::exists(run));
+}
+
+TEST_CASE("checkpoints that cannot be listed because too many files are open are not bad input") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("");
+  CHECK(failure_with_files(0, [&] { train::checkpoint_steps(path); }) ==
+        path + ": cannot be read: Too many open files");
+  const dist::World world{.communicator = dist::single_communicator()};
+  CHECK(failure_with_files(0, [&] { train::find_checkpoint(path, world); }) ==
+        path + ": cannot be read: Too many open files");
 }
 
 TEST_CASE("a claim removes unfinished checkpoints, but nothing with a similar name") {

@@ -75,9 +75,12 @@ std::vector<int64_t> steps_together(const std::string& folder, const dist::World
     }
   } catch (const InputError& error) {
     names = std::string("!") + error.what();  // a list of steps begins with a digit
+  } catch (const Error& error) {
+    names = std::string("?") + error.what();
   }
   names = dist::broadcast_text(*world.communicator, names);
   if (names.starts_with('!')) fail_input("{}", names.substr(1));
+  if (names.starts_with('?')) fail("{}", names.substr(1));
   std::vector<int64_t> steps;
   const char* const end = names.data() + names.size();
   for (const char* at = names.data(); at < end;) {

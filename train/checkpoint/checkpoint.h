@@ -113,7 +113,8 @@ void remove_partial_checkpoints(const std::string& folder);
 /// Every rank reads a share of the bytes, and compares their digests with those in the manifest.
 /// Passes over each checkpoint that is not whole, with a warning. Also passes over checkpoints that
 /// a run removes during the search. Collective. Throws:
-///  - InputError if the folder cannot be read, or if it has checkpoints but no whole one;
+///  - InputError if the folder cannot be read, but Error if the reason is the machine;
+///  - InputError if the folder has checkpoints but no whole one;
 ///  - InputError if a run removes checkpoints faster than they can be read;
 ///  - Error if a checkpoint is there but cannot be read, because this checkpoint may be whole.
 std::unique_ptr<CheckpointReader> find_checkpoint(const std::string& folder,

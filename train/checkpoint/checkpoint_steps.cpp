@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/text/input_file.h"
 #include "train/checkpoint/manifest.h"
 #include "train/checkpoint/shard_file.h"
 
@@ -75,7 +76,7 @@ std::vector<int64_t> steps_of_names(const std::string& folder) {
     if (step >= 0) steps.push_back(step);
   }
   if (error && error != std::errc::no_such_file_or_directory) {
-    fail_input("{}: cannot be read: {}", folder, error.message());
+    fail_with_reason(error.value(), folder + ": cannot be read");
   }
   std::sort(steps.rbegin(), steps.rend());
   return steps;

@@ -26,7 +26,8 @@ bool has_other_files(const std::string& folder);
 
 /// Returns the steps of a folder's entries that have the name of a checkpoint, newest first. Does
 /// not look into the entries, so plain files and saved weights are listed too. The list is empty if
-/// the folder does not exist. Throws InputError if the folder cannot be read.
+/// the folder does not exist. Throws InputError if the folder cannot be read, or Error if the
+/// reason is the machine (fail_to_open in core/text/input_file.h).
 std::vector<int64_t> steps_of_names(const std::string& folder);
 /// Returns the steps of a folder's checkpoints, also of damaged ones: those of steps_of_names,
 /// except where has_other_files is true and there is no shard.

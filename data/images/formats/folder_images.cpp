@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/text/input_file.h"
 #include "data/images/formats/image_file.h"
 
 namespace tessera::data {
@@ -47,7 +48,7 @@ std::vector<std::string> files_in(const fs::path& folder) {
     }
     std::error_code error;  // operator++ would throw an exception without the path
     entry.increment(error);
-    if (error) fail_input("{}: {}", path.string(), error.message());
+    if (error) fail_with_reason(error.value(), path.string());
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -55,12 +56,20 @@ std::vector<std::string> files_in(const fs::path& folder) {
 
 }  // namespace
 
+std::vector<fs::directory_entry> entries_in(const std::string& path) {
+  std::vector<fs::directory_entry> entries;
+  std::error_code error;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    entries.push_back(*entry);
+  }
+  if (error) fail_with_reason(error.value(), path);
+  return entries;
+}
+
 std::vector<std::string> folders_in(const std::string& path) {
   std::vector<std::string> names;
-  std::error_code error;
-  const fs::directory_iterator entries(path, error);
-  if (error) fail_input("{}: {}", path, error.message());
-  for (const fs::directory_entry& entry : entries) {
+  for (const fs::directory_entry& entry : entries_in(path)) {
     std::error_code unknown;  // ignored: an entry that cannot be examined counts as no folder
     if (!entry.is_directory(unknown) || hidden(entry.path())) continue;
     names.push_back(entry.path().filename());
@@ -85,7 +94,7 @@ FolderImages::FolderImages(const std::string& path, const std::vector<std::strin
       }
     }
   } catch (const fs::filesystem_error& error) {
-    fail_input("{}: {}", error.path1().string(), error.code().message());
+    fail_with_reason(error.code().value(), error.path1().string());
   }
 }
 

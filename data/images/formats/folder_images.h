@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,15 +13,20 @@
 
 namespace tessera::data {
 
+/// Returns the entries of the folder `path`, in no particular order. If it cannot be read, throws
+/// InputError, or Error if the reason is the machine, such as a failing disk (fail_to_open in
+/// core/text/input_file.h).
+std::vector<std::filesystem::directory_entry> entries_in(const std::string& path);
 /// Returns the names of the folders in `path`, sorted, without those that begin with a dot. Throws
-/// InputError if `path` cannot be read.
+/// as entries_in does.
 std::vector<std::string> folders_in(const std::string& path);
 
 class FolderImages : public ImageSet {
  public:
   /// Lists the files of each class: those below path/classes[label], at any depth. Throws
-  /// InputError if a class has no files, if a folder cannot be read, or if an entry is neither a
-  /// file nor a folder. A link to one of its own parent folders is refused too.
+  /// InputError if a class has no files, or if an entry is neither a file nor a folder. A link to
+  /// one of its own parent folders is refused too. If a folder cannot be read, throws as entries_in
+  /// does.
   FolderImages(const std::string& path, const std::vector<std::string>& classes);
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }
