@@ -52,6 +52,18 @@ for at in 1 2 3; do
   [[ ! -e new ]] || fail "left behind without the flush $at: $(find new)"
 done
 
+# Another run removes its lock file while this run tries to make one. This run is then refused, and
+# must remove the lock file that it has made.
+mkdir race
+touch race/lock
+status=0
+env LD_PRELOAD="$work/faults.so" FAULT_LOCK="$work/race/lock" "${run[@]}" \
+  --checkpoint "$work/race" --resume-changed stpes > stdout.log 2> stderr.log < /dev/null ||
+  status=$?
+[[ $status == 2 ]] && grep -q 'stpes: there is no such setting' stderr.log ||
+  fail "exit code $status: $(cat stderr.log)"
+[[ ! -e race/lock ]] || fail "a refused run has left its lock file"
+
 # fault KIND CALLS AT: runs with the fault KIND at the call number AT among the calls named CALLS
 # (file_faults.cpp), from the folder `start` if there is one. Sets `status` to the exit code.
 fault() {

@@ -15,8 +15,10 @@
 // writes the number of counted calls to the file FAULT_COUNT, if this variable is set. If
 // FAULT_TRACE is set, the library appends a line with the call's name and path to the file
 // FAULT_TRACE for each fsync and rename in the folder, even if FAULT_CALLS does not name the call.
-// With FAULT_DELAY_MS each write in the folder takes that many milliseconds longer, as on a slow
-// disk.
+// If FAULT_LOCK is set, it is the path of a file. If a call cannot make the file (O_EXCL) because
+// it exists, the file is removed after this call, as by a process that gives its lock up at this
+// time. With FAULT_DELAY_MS each write in the folder takes that many milliseconds longer, as on a
+// slow disk.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -29,6 +31,7 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -144,6 +147,22 @@ int fsync(int descriptor) {
   trace("fsync", path_of(descriptor).c_str());
   const bool fails = in_folder(descriptor) && is_turn("fsync");
   return fails ? fail_with(fault_error()) : real(descriptor);
+}
+
+int open(const char* path, int flags, ...) {
+  static auto* const real = next<int(const char*, int, ...)>("open");
+  if ((flags & O_CREAT) == 0) return real(path, flags);
+  va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = va_arg(arguments, mode_t);
+  va_end(arguments);
+  const int descriptor = real(path, flags, mode);
+  const bool exists = descriptor < 0 && errno == EEXIST && (flags & O_EXCL) != 0;
+  if (exists && std::strcmp(path, setting("FAULT_LOCK")) == 0) {
+    ::unlink(path);
+    errno = EEXIST;
+  }
+  return descriptor;
 }
 
 int rename(const char* from, const char* to) {

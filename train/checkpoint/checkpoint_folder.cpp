@@ -88,13 +88,15 @@ bool CheckpointFolder::claim() {
   // accepted without the check.
   constexpr int most_tries = 100;
   for (int tries = 1;; ++tries) {
-    constexpr int flags = O_RDWR | O_CREAT | O_CLOEXEC;
-    descriptor_ = ::open(lock_.c_str(), flags | O_EXCL, 0666);
+    constexpr int flags = O_RDWR | O_CLOEXEC;
+    descriptor_ = ::open(lock_.c_str(), flags | O_CREAT | O_EXCL, 0666);
     const bool made = descriptor_ >= 0;
-    if (!made && errno == EEXIST) descriptor_ = ::open(lock_.c_str(), flags, 0666);
+    // Without O_CREAT, because the file may be gone by then. Then the next try makes it, and `made`
+    // is true, so that this object removes it later.
+    if (!made && errno == EEXIST) descriptor_ = ::open(lock_.c_str(), flags);
     if (descriptor_ < 0 && errno == ENOENT && tries < most_tries) {
-      // The folder is gone. A run that is refused, for instance for a wrong flag, removes the
-      // folders that it has made.
+      // The lock file or the folder is gone. A run that is refused, for instance for a wrong flag,
+      // removes the lock file and the folders that it has made.
       made_.make(folder_);
       continue;
     }
