@@ -55,11 +55,13 @@ class Shape {
     return product;
   }
 
-  /// Returns this shape with the last extent replaced. Throws for a scalar.
+  /// Returns this shape with the last extent replaced. Throws for a scalar, and for a negative
+  /// extent.
   Shape with_last(int64_t extent) const {
     TESSERA_CHECK(rank_ > 0, "shape: a scalar has no last dimension");
     Shape result = *this;
-    result.extents_[static_cast<size_t>(rank_ - 1)] = extent;
+    --result.rank_;
+    result.push_back(extent);  // checks the extent
     return result;
   }
 

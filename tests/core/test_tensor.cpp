@@ -41,6 +41,7 @@ TEST_CASE("shapes know their extents") {
 
 TEST_CASE("invalid shapes are errors") {
   CHECK_THROWS_WITH((Shape{2, -1}), ContainsSubstring("extent -1 is negative"));
+  CHECK_THROWS_WITH((Shape{2, 3}.with_last(-4)), ContainsSubstring("extent -4 is negative"));
   CHECK_THROWS_WITH((Shape{1, 1, 1, 1, 1, 1}),
                     ContainsSubstring("6 dimensions, expected at most 5"));
   Shape full{1, 1, 1, 1, 1};
