@@ -76,7 +76,9 @@ Tensor max(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 Tensor logsumexp(const Tensor& x, const std::vector<int>& dims, bool keep = false);
 /// softmax is exp(x) / sum(exp(x)), with the sum over all of the given dimensions together.
 /// log_softmax is the logarithm of softmax. The results have x's shape and dtype. Both operations
-/// keep their result for backward.
+/// keep their result for backward. If all elements of a sum are -infinity, all become NaN. An
+/// element +infinity becomes NaN. In PyTorch the other elements of its sum become NaN too; here
+/// they become NaN or 0 in softmax, and -infinity in log_softmax.
 Tensor softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor log_softmax(const Tensor& x, const std::vector<int>& dims);
 Tensor transpose(const Tensor& x);                    // a copy with the last two dimensions swapped
