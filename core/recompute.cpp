@@ -63,6 +63,19 @@ Tensors run_first(const char* name, const Segment& segment, const Tensors& value
   return results;
 }
 
+/// Called for a segment that runs without recording. If a containing segment is in its first run,
+/// adds the trainable parameters among `inputs` to those that the containing segment uses. When
+/// backward runs the containing segment again, the inner segment's node has all of `inputs`, even
+/// those that no operation reads, and each trainable parameter among them awaits a contribution.
+/// Tensors with history are not added: a segment may return one from outside without reading it.
+void collect_parameters(const char* name, const Tensors& inputs) {
+  Tensors parameters;
+  for (const Tensor& input : inputs) {
+    if (input.defined() && input.leaf()) parameters.push_back(input);
+  }
+  record(name, std::span<Tensor>(), std::span<const Tensor>(parameters), nullptr);
+}
+
 /// Returns the positions of the results that the segment has made itself. If the segment returns a
 /// tensor several times, only the tensor's first position counts.
 std::vector<size_t> new_results(const Tensors& results, const Tensors& values) {
@@ -94,7 +107,10 @@ void replace(Tensors& list, const Tensors& from, const Tensors& with) {
 }  // namespace
 
 std::vector<Tensor> recompute(const char* name, std::vector<Tensor> inputs, Segment segment) {
-  if (!grad_enabled()) return segment(inputs);
+  if (!grad_enabled()) {
+    collect_parameters(name, inputs);
+    return segment(inputs);
+  }
   const DropoutState drawn_at = dropout_state();
   const std::vector<Kept> kept(inputs.begin(), inputs.end());
   Tensors values;
