@@ -83,6 +83,24 @@ void check_weights(const std::string& path, const SafetensorsEntry& entry, const
   }
 }
 
+bool same_weights(const SafetensorsReader& file, const SafetensorsEntry& a,
+                  const SafetensorsEntry& b) {
+  constexpr int64_t piece = int64_t{1} << 18;  // elements compared at a time
+  const auto same = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
+  const int64_t elements = a.elements();
+  std::vector<float> left(static_cast<size_t>(std::min(piece, elements)));
+  std::vector<float> right(left.size());
+  for (int64_t begin = 0; begin < elements; begin += piece) {
+    const auto count = static_cast<size_t>(std::min(piece, elements - begin));
+    const std::span<float> x = std::span(left).first(count);
+    const std::span<float> y = std::span(right).first(count);
+    file.read_as_f32(a, begin, x);
+    file.read_as_f32(b, begin, y);
+    if (!std::equal(x.begin(), x.end(), y.begin(), same)) return false;
+  }
+  return true;
+}
+
 void read_weights(const SafetensorsReader& file, const SafetensorsEntry& entry,
                   const NamedParameter& named, int64_t begin, std::span<float> out) {
   file.read_as_f32(entry, begin, out);
@@ -122,6 +140,9 @@ WeightsFile::WeightsFile(const std::string& path, const Module& model,
     known.insert(spec.name);
     if (spec.dtype == DType::f32) expect(spec.name, spec.shape);
   }
+  for (const auto& [name, first] : model.further_names()) {
+    if (known.insert(name).second && entries_.contains(name)) check_further(name, first);
+  }
   for (const auto& [name, entry] : entries_) {
     if (known.contains(name)) continue;
     fail_input("{}: tensor {} is unknown: the model has none of this name", path, printable(name));
@@ -136,6 +157,16 @@ const SafetensorsEntry& WeightsFile::entry(const std::string& name) const {
 
 void WeightsFile::expect(const std::string& name, const Shape& shape) {
   check_weights(file_.path(), entry(name), shape);
+}
+
+void WeightsFile::check_further(const std::string& name, const std::string& first) const {
+  const SafetensorsEntry& original = entry(first);
+  check_weights(file_.path(), entry(name), Shape(std::span<const int64_t>(original.shape)));
+  // Ignoring other values would give wrong results without a word.
+  if (!same_weights(file_, entry(name), original)) {
+    fail_input("{}: tensor {} differs from {}, but they are one parameter of the model",
+               file_.path(), printable(name), printable(first));
+  }
 }
 
 ParameterSource WeightsFile::source() const {

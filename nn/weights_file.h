@@ -33,7 +33,11 @@ class WeightsFile {
   ///   - a parameter, running mean or running variance of the model is absent, has another shape,
   ///     or is not F32, BF16 or F16;
   ///   - the file has a tensor that is not in the model and not named in `others`. The tensor
-  ///     num_batches_tracked of each batch norm of the model is allowed, and may be absent.
+  ///     num_batches_tracked of each batch norm of the model is allowed, and may be absent. The
+  ///     same holds for tensors under further names of shared parameters (Module::further_names),
+  ///     but not for a shared batch norm's statistics under further names;
+  ///   - the tensor under a further name of a parameter has another shape or other values than the
+  ///     tensor under the parameter's first name, or is not F32, BF16 or F16.
   WeightsFile(const std::string& path, const Module& model,
               const std::vector<std::string>& others = {});
 
@@ -54,6 +58,9 @@ class WeightsFile {
   /// Returns the file's tensor of this name. Throws InputError if there is none.
   const SafetensorsEntry& entry(const std::string& name) const;
   void expect(const std::string& name, const Shape& shape);
+  /// Throws InputError if the tensor `name` does not fit as a further name of the parameter whose
+  /// first name is `first`, or has other values.
+  void check_further(const std::string& name, const std::string& first) const;
   /// Returns the mean and the variance of each of model.named_statistics(), in this order, as f32
   /// tensors on the CPU. Throws as load_statistics does.
   std::vector<Tensor> read_statistics(const Module& model) const;
@@ -110,6 +117,11 @@ std::string statistics_name(const std::string& batch_norm, const std::string& te
 
 /// Throws InputError unless the tensor has the shape `shape` and is F32, BF16 or F16.
 void check_weights(const std::string& path, const SafetensorsEntry& entry, const Shape& shape);
+
+/// True if two tensors of equal shapes, each F32, BF16 or F16, have equal values. A NaN counts as
+/// equal to a NaN. Reads both tensors in pieces.
+bool same_weights(const SafetensorsReader& file, const SafetensorsEntry& a,
+                  const SafetensorsEntry& b);
 
 /// Reads elements [begin, begin + out.size()) of a parameter into `out`. Throws InputError for a
 /// finite weight that would become infinity in a 16-bit parameter.

@@ -1,7 +1,6 @@
 #include "models/gpt/gpt_weights.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -21,7 +20,6 @@ constexpr std::string_view head_name = "lm_head.weight";
 constexpr std::string_view table_name = "wte.weight";
 // Every GPT-2 has these tensors, and they distinguish its weights from those of other models.
 constexpr std::string_view telling_names[] = {table_name, "wpe.weight", "ln_f.weight"};
-constexpr int64_t piece_elements = int64_t{1} << 18;  // elements compared at a time
 
 // True if `name` is a transformer layer's causal mask or the mask's fill value. Old versions of
 // Hugging Face's library transformers stored both.
@@ -150,19 +148,10 @@ GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) 
 // results.
 void GptWeights::check_head(const nn::SafetensorsEntry& head,
                             const nn::SafetensorsEntry& table) const {
-  const Shape shape(std::span<const int64_t>(table.shape));
-  nn::check_weights(file_.path(), head, shape);
-  const auto same = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
-  std::vector<float> a(piece_elements);
-  std::vector<float> b(piece_elements);
-  for (int64_t begin = 0; begin < shape.elements(); begin += piece_elements) {
-    const auto count = static_cast<size_t>(std::min(piece_elements, shape.elements() - begin));
-    file_.read_as_f32(head, begin, std::span(a).first(count));
-    file_.read_as_f32(table, begin, std::span(b).first(count));
-    if (!std::equal(a.begin(), a.begin() + static_cast<int64_t>(count), b.begin(), same)) {
-      fail_input("{}: {} differs from {}; only models with a tied head are supported",
-                 file_.path(), head.name, table.name);
-    }
+  nn::check_weights(file_.path(), head, Shape(std::span<const int64_t>(table.shape)));
+  if (!nn::same_weights(file_, head, table)) {
+    fail_input("{}: {} differs from {}; only models with a tied head are supported", file_.path(),
+               head.name, table.name);
   }
 }
 
