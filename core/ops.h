@@ -204,7 +204,8 @@ Tensor hinge_loss(const Tensor& scores, const Tensor& targets);
 
 /// a . b / (max(|a|, epsilon) max(|b|, epsilon)) over dimension `dim`, which is removed. a and b
 /// have equally many elements in `dim`, and are broadcast in the other dimensions. The result has
-/// a's dtype and is computed in f32. If |a|^2 or |b|^2 overflows f32, the result is 0.
+/// a's dtype and is computed in f32. If |a|^2 or |b|^2 overflows f32, the result is 0. epsilon is
+/// from 1e-15 to 1e19; others throw, because gradients could overflow.
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim = -1, float epsilon = 1e-8f);
 /// The mean of the rows' losses for a and b (..., C) and targets (...), all of one dtype. The
 /// cosine is over the last dimension; 1e-12 is added to |a|^2 and |b|^2. targets get no gradient.

@@ -38,16 +38,17 @@ int compared_dimension(const char* name, const Tensor& a, const Tensor& b, int d
 
 Tensor cosine_similarity(const Tensor& a, const Tensor& b, int dim, float epsilon) {
   const int from_last = compared_dimension("cosine_similarity", a, b, dim);
+  // Backward multiplies a gradient by 1 / smallest, which is at most 1e30 and leaves room in f32.
+  TESSERA_CHECK(epsilon >= 1e-15f && epsilon <= 1e19f,
+                "cosine_similarity: epsilon is {}, expected 1e-15 to 1e19", epsilon);
   const float smallest = epsilon * epsilon;  // lower bound of a squared length
-  TESSERA_CHECK(smallest >= std::numeric_limits<float>::min() && smallest < infinity,
-                "cosine_similarity: epsilon is {}, expected one whose square f32 can hold",
-                epsilon);
   const Tensor x = convert(a, DType::f32);
   const Tensor y = convert(b, DType::f32);
   // Each vector is divided by its length before the multiplication. If a squared length overflows,
-  // the vector becomes zeros, and the result is 0. Multiplying first could give NaN.
+  // the vector becomes zeros, and the result is 0. Multiplying first could give NaN. The slope of
+  // rsqrt, a third power, would overflow for lengths below 1.1e-13.
   const auto unit = [&](const Tensor& v) {
-    return v * rsqrt(clamp(sum(square(v), {from_last}, true), smallest, infinity));
+    return v / sqrt(clamp(sum(square(v), {from_last}, true), smallest, infinity));
   };
   return convert(sum(unit(x) * unit(y), {from_last}), a.dtype());
 }

@@ -10,6 +10,8 @@
 namespace tessera::test {
 namespace {
 
+using Catch::Matchers::ContainsSubstring;
+
 struct Case {
   const char* name;
   Tensor (*loss)(const Tensor&, const Tensor&);
@@ -156,6 +158,28 @@ TEST_CASE("cosines of zeros and of large numbers are finite, as are their gradie
   CHECK(std::isfinite(values_of(a.leaf()->gradient)[0]));
 }
 
+TEST_CASE("cosine_similarity of short vectors with a small epsilon equals float64", "[losses]") {
+  // The lengths are 5e-8 to 5e-16, and 0. A vector shorter than epsilon is divided by epsilon.
+  const float epsilon = GENERATE(1e-8f, 1e-12f, 1e-13f, 1e-15f);
+  const float size = GENERATE(1e-8f, 1e-13f, 1e-15f, 1e-16f, 0.0f);
+  CAPTURE(epsilon, size);
+  const Tensor a = as_parameter(Tensor::from<float>({2}, {3 * size, 4 * size}));
+  const Tensor b = Tensor::from<float>({2}, {1, -2});
+  const Tensor y = ops::cosine_similarity(a, b, 0, epsilon);
+  backward(y);
+  const Values x = values_of(a), z = values_of(b);
+  const double length = std::hypot(x[0], x[1]);
+  Values da{z[0] / (std::sqrt(5.0) * double{epsilon}), z[1] / (std::sqrt(5.0) * double{epsilon})};
+  double value = x[0] * da[0] + x[1] * da[1];
+  if (length > double{epsilon}) {
+    const Cosine cosine(x.data(), z.data(), 2);
+    value = cosine.value;
+    da = cosine.da;
+  }
+  CHECK(relative_error(y, {value}) <= 1e-6);
+  CHECK(relative_error(a.leaf()->gradient, da) <= 1e-5);
+}
+
 TEST_CASE("cosine operations refuse invalid arguments", "[losses]") {
   const Tensor a = Tensor::full({2, 3}, 1);
   REQUIRE_THROWS_WITH(ops::cosine_similarity(a, Tensor::full({2, 1}, 1)),
@@ -167,7 +191,9 @@ TEST_CASE("cosine operations refuse invalid arguments", "[losses]") {
                       "dimension 0, expected this dimension in both, with equally many "
                       "elements");
   REQUIRE_THROWS_WITH(ops::cosine_similarity(a, a, 1, 0),
-                      "cosine_similarity: epsilon is 0, expected one whose square f32 can hold");
+                      "cosine_similarity: epsilon is 0, expected 1e-15 to 1e19");
+  REQUIRE_THROWS_WITH(ops::cosine_similarity(a, a, 1, 9e-16f), ContainsSubstring("1e-15 to 1e19"));
+  REQUIRE_THROWS_WITH(ops::cosine_similarity(a, a, 1, 2e19f), ContainsSubstring("1e-15 to 1e19"));
   REQUIRE_THROWS_WITH(ops::cosine_loss(a, Tensor::full({3}, 1), a),
                       "cosine_loss: inputs have shapes [2, 3] and [3], expected both (..., C)");
   REQUIRE_THROWS_WITH(ops::cosine_loss(a, a, a),
