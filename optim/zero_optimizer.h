@@ -173,7 +173,9 @@ class ZeroOptimizer {
 
   /// Runs backward of the current micro-batch's mean loss, an f32 scalar, scaled by the
   /// micro-batch's share. Sends gradients to their owners as buckets fill; with options.no_sync,
-  /// only in the last micro-batch.
+  /// only in the last micro-batch. If an operation throws after backward has completed the gradient
+  /// of a parameter, the step can neither be completed nor given up: the optimizer can then only be
+  /// destroyed.
   void backward(const Tensor& loss);
 
   /// Replaces forward and backward if this rank has no data for the current micro-batch. The rank
