@@ -13,9 +13,9 @@ namespace tessera::ops {
 
 /// x (N, H, W, C), weight (O, C / groups, kh, kw), bias (O) -> (N, H', W', O), with
 ///   H' = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1.
-/// The weight has torch's layout. bias may be undefined. On CUDA, x is copied into the workspace if
-/// it does not begin at a multiple of 16 bytes, as a slice of a batch may; no memory plan counts
-/// the copy.
+/// The weight has torch's layout. bias may be undefined. On CUDA, a tensor that does not begin at a
+/// multiple of 16 bytes, as a slice of a batch may, is copied into or out of the workspace; no
+/// memory plan counts the copies.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Conv2dOptions& options = {});
 

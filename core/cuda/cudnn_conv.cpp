@@ -356,7 +356,7 @@ void check_alignment(const char* name, const void* data) {
   const auto rest = reinterpret_cast<uintptr_t>(data) % line;
   TESSERA_CHECK(rest == 0,
                 "conv2d: {} begins {} bytes after a multiple of {}, but cuDNN reads {} bytes at a "
-                "time; copy it to memory of its own",
+                "time",
                 name, rest, line, line);
 }
 

@@ -134,7 +134,7 @@ for step in 1 3; do
   grep -q "run: the checkpoint of step $step is not safe on the disk: rank 0: .*/$why" stderr.log ||
     fail "the flush $step fails without a reason: $(cat stderr.log)"
   ! grep -q 'was not written' stderr.log || fail "an untrue message: $(cat stderr.log)"
-  grep -q "\"step\":$step,\"failed\":\"rank 0: .*/$why" unflushed.jsonl ||
+  grep -q "\"step\":$step,\"path\":.*\"digest\":.*\"failed\":\"rank 0: .*/$why" unflushed.jsonl ||
     fail "not in the log: $(cat unflushed.jsonl)"
   expected_names='lock step-000000003'
   ((step == 1)) || expected_names='lock step-000000002 step-000000003'

@@ -71,8 +71,8 @@ inline constexpr const char* not_safe = "is not safe on the disk";
 /// Writes a checkpoint and returns its digest. Must be called between steps. If a rank cannot
 /// write, throws on every rank, with the reason of the lowest rank that failed. In this case, no
 /// file under the temporary name remains, and checkpoints of earlier steps are unchanged. Also
-/// throws on every rank if the checkpoint is written, but may be lost (UnflushedCheckpoint).
-/// Collective.
+/// throws on every rank if the checkpoint is in its place, but may be lost (commit_checkpoint,
+/// where UnflushedCheckpoint is thrown). Collective.
 BlockDigest save_checkpoint(const std::string& folder, optim::ZeroOptimizer& optimizer,
                             const dist::World& world, const CheckpointInfo& info);
 

@@ -12,14 +12,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Opens a folder and calls flush(descriptor). Returns errno of the call that failed, or 0.
+int flush_with(const fs::path& folder, int (*flush)(int)) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return errno;
+  const int error = flush(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  return error;
+}
+
 }  // namespace
 
 void flush_folder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool flushed = descriptor >= 0 && ::fsync(descriptor) == 0;
-  const int error = errno;  // close() may change errno
-  if (descriptor >= 0) ::close(descriptor);
-  if (!flushed) fail_with_reason(error, folder.string() + ": cannot be flushed to the disk");
+  const int error = flush_with(folder, ::fsync);
+  if (error != 0) fail_with_reason(error, folder.string() + ": cannot be flushed to the disk");
 }
 
 MadeFolders::~MadeFolders() {
@@ -48,7 +54,16 @@ std::error_code MadeFolders::make(const std::string& folder) {
 }
 
 void MadeFolders::flush() const {
-  for (const fs::path& folder : made_) flush_folder(folder.parent_path());
+  for (const fs::path& folder : made_) {
+    // A user may make folders in a parent that they cannot read, and so cannot open. Then the new
+    // folder's whole file system is flushed, which has the folder's name.
+    const fs::path parent = folder.parent_path();
+    if (::access(parent.c_str(), R_OK) == 0 || errno != EACCES) {
+      flush_folder(parent);
+    } else if (const int error = flush_with(folder, ::syncfs); error != 0) {
+      fail_with_reason(error, folder.string() + ": cannot be flushed to the disk");
+    }
+  }
 }
 
 }  // namespace tessera::train

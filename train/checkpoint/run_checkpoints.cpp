@@ -303,14 +303,18 @@ void RunCheckpoints::advance() {
 void RunCheckpoints::conclude(const std::string& failure, const std::string& digest) {
   phase_ = Phase::idle;
   why_.clear();
-  const char* const fate = digest.empty() ? not_written : not_safe;
+  if (!digest.empty()) placed_step_ = writing_.step;
+  const char* const fate = placed_step_ == writing_.step ? not_safe : not_written;
   failure_ = failure.empty() ? "" : fmt::format("{}: {}", fate, failure);
   JsonObject line;
   line.add("type", "checkpoint").add("step", writing_.step);
   if (waited_ns_ > 0) line.add("wait_ms", std::round(static_cast<double>(waited_ns_) / 1e3) / 1e3);
+  // The log has the digest of every checkpoint that may be resumed, because a resumed run is
+  // compared with its log by digests.
+  if (!digest.empty()) line.add("path", path(writing_.step)).add("digest", digest);
   if (failure.empty()) {
     saved_step_ = writing_.step;
-    log_.write(line.add("path", path(writing_.step)).add("digest", digest));
+    log_.write(line);
     return;
   }
   log_.write(line.add("failed", failure));

@@ -172,7 +172,8 @@ class RunCheckpoints {
   std::string why_;                    // why the thread failed; empty if it did not
   int64_t not_written_ = 0;            // number of skipped checkpoints
   bool warned_ = false;                // true: has warned of a skipped scheduled checkpoint
-  int64_t saved_step_ = -1;            // step of the last whole checkpoint
+  int64_t saved_step_ = -1;            // step of the last checkpoint that is safe on the disk
+  int64_t placed_step_ = -1;           // step of the last checkpoint that got its final name
   std::set<int64_t> whole_later_;      // for prune_checkpoints, in the thread of rank 0
   std::string failure_;                // how and why the last checkpoint failed; empty if not
 };
