@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include <fmt/format.h>
+
 #include "apps/cli/command_line.h"
 #include "apps/console/console.h"
 #include "apps/console/flags.h"
@@ -30,6 +32,7 @@ struct Given {
   dist::DeviceOptions devices{.device = "cpu", .comm = "nccl"};
   bool shared_cores = false;
   bool saves = false;
+  std::optional<int64_t> eval_every;
   std::string table;
   std::optional<int64_t> lookups;
   std::optional<float> zipf;
@@ -99,17 +102,19 @@ TableOptions parse_table(const std::string& text) {
 // Refuses flags that the plan of an embedding table (--table) would ignore.
 void check_no_gpt(const Given& given) {
   const ModelOptions& model = given.model;
-  const std::vector<std::string> flags = given_flags({{"--preset", model.preset.has_value()},
-                                                      {"--layers", model.layers.has_value()},
-                                                      {"--heads", model.heads.has_value()},
-                                                      {"--width", model.width.has_value()},
-                                                      {"--context", model.context.has_value()},
-                                                      {"--vocab", model.vocab.has_value()},
-                                                      {"--recompute", given.memory.recompute},
-                                                      {"--loss-rows", given.memory.loss_rows > 0},
-                                                      {"--threads", given.threads > 0},
-                                                      {"--memory", !given.fits.empty()},
-                                                      {"--flops", !given.flops.empty()}});
+  const std::vector<std::string> flags =
+      given_flags({{"--preset", model.preset.has_value()},
+                   {"--layers", model.layers.has_value()},
+                   {"--heads", model.heads.has_value()},
+                   {"--width", model.width.has_value()},
+                   {"--context", model.context.has_value()},
+                   {"--vocab", model.vocab.has_value()},
+                   {"--recompute", given.memory.recompute},
+                   {"--loss-rows", given.memory.loss_rows > 0},
+                   {"--eval-every", given.eval_every.has_value()},
+                   {"--threads", given.threads > 0},
+                   {"--memory", !given.fits.empty()},
+                   {"--flops", !given.flops.empty()}});
   if (!flags.empty()) fail_input("{} is for a GPT, not for --table", flags.front());
 }
 
@@ -233,6 +238,9 @@ void fill(const Given& given, PlanOptions& options) {
     // 0 is allowed: some transports need no staging memory.
     options.run.staging_bytes = parse_bytes("--staging", given.staging, Zero::allowed);
   }
+  const int64_t eval_every = given.eval_every.value_or(defaults.eval_every);
+  at_least("--eval-every", eval_every, 0);
+  options.evaluates = eval_every > 0;
   options.stages = {0, 1, 2, 3};
   if (given.stage != "all") options.stages = {std::stoi(given.stage)};
   if (!given.fits.empty()) options.memory = parse_bytes("--memory", given.fits);
@@ -255,6 +263,12 @@ PlanCommandLine parse_plan_command_line(int argc, const char* const* argv) {
   add_loss_rows_option(app, given.memory);
   app.add_flag("--saves", given.saves,
                "Plan a run that saves weights while it goes on, as with train_gpt --save-every")
+      ->group("Memory");
+  app.add_option(
+         "--eval-every", given.eval_every,
+         fmt::format("Steps between evaluations, as in train_gpt; 0: none; all other numbers "
+                     "give the same plan (default: {})",
+                     gpt_default_texts().eval_every))
       ->group("Memory");
   add_table(app, given);
   add_ranks(app, given);

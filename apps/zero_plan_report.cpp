@@ -35,14 +35,14 @@ std::string title(const PlanOptions& options) {
   return fmt::format(
       "{}: {} parameters ({}, {}, width {}, context {}, vocabulary {})\n"
       "{}{}, {}, {}, global batch {} in micro-batches of {}, so {}\n"
-      "buckets of {} bytes, {} reduction, overlap {}{}{}{}\n\n",
+      "buckets of {} bytes, {} reduction, overlap {}{}{}{}{}\n\n",
       options.name, grouped(model_parameters(options)), counted(m.layers, "layer"),
       counted(m.heads, "head"), m.width, m.context, m.vocab, dtype_name(options.dtype), sums,
       options.optimizer, counted(run.ranks, "rank"), run.batch.global, run.batch.micro,
       counted(run.batch.micro_steps(run.ranks), "micro-step"), grouped(run.bucket_bytes),
       train::reduction_name(run.reduction), run.overlap ? "on" : "off",
       m.recompute ? ", blocks recomputed" : "", run.offload ? ", optimizer offloaded" : "",
-      options.device.text());
+      options.evaluates ? "" : ", no evaluations", options.device.text());
 }
 
 std::string largest_table(const PlanOptions& options, const std::vector<train::StagePlan>& plans) {
@@ -204,6 +204,7 @@ JsonObject plan_json(const PlanOptions& options, const std::vector<train::StageP
       .add("bucket_bytes", run.bucket_bytes)
       .add("overlap", run.overlap)
       .add("reduction", train::reduction_name(run.reduction))
+      .add("evaluates", options.evaluates)
       .raw("stages", fmt::format("[{}]", fmt::join(stages, ",")));
 }
 

@@ -4,12 +4,15 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/zero_plan_report.h"
+#include "core/context.h"
 #include "core/cuda.h"
 #include "tests/support/catch.h"
 #include "tests/support/plan_command_line.h"
+#include "tests/support/reference.h"
 #include "train/plan/plan_gpt.h"
 #include "train/plan/plan_stage.h"
 #include "train/plan/plan_table.h"
+#include "train/plan/run_plan.h"
 
 using namespace tessera;
 using namespace tessera::apps;
@@ -41,7 +44,13 @@ TEST_CASE("without a GPU, its workspace is reported as unknown") {
 }
 
 TEST_CASE("the largest model has the most layers that fit in memory") {
-  const PlanOptions options = parse_plan({"--width", "64", "--ranks", "3", "--staging", "0"});
+  const test::ThreadCountRestorer restore;
+  set_thread_count(1);
+  // With these sizes an evaluation needs more workspace than a step.
+  const char* const eval_every = GENERATE("250", "0");
+  const PlanOptions options =
+      parse_plan({"--width", "64", "--context", "16", "--vocab", "1024", "--ranks", "3",
+                  "--staging", "0", "--eval-every", eval_every});
   for (const int stage : {0, 1, 2, 3}) {
     for (const int64_t memory : {int64_t{4} << 20, int64_t{12} << 20, int64_t{60} << 20}) {
       LargestModel walked;
@@ -53,6 +62,7 @@ TEST_CASE("the largest model has the most layers that fit in memory") {
         input.stage = stage;
         optim::Plan plan = optim::plan(input, 0);
         add_activations(plan, config, options.dtype, input.batch.micro, {});
+        if (options.evaluates) add_evaluation(plan, config, options.dtype, input.batch.micro, {});
         const int64_t bytes = plan.peak();
         if (bytes > memory) break;
         walked = {layers, parameter_elements(input.parameters), bytes, false};
@@ -69,6 +79,39 @@ TEST_CASE("the largest model has the most layers that fit in memory") {
   const PlanOptions tiny = parse_plan({"--width", "4"});
   CHECK(largest_model(tiny, 2, int64_t{1} << 60).layers == 16384);
   CHECK(largest_model(tiny, 2, int64_t{1} << 60).at_limit);
+}
+
+TEST_CASE("zero_plan plans the bytes of a run with and without evaluations") {
+  const test::ThreadCountRestorer restore;
+  set_thread_count(1);  // with many threads, attention needs more workspace than an evaluation
+  const std::vector<const char*> sizes = {"--layers=2",   "--heads=2", "--width=32",
+                                          "--context=16", "--batch=4", "--micro-batch=2",
+                                          "--vocab=1024", "--ranks=2"};
+  const auto plan_with = [&](const std::vector<const char*>& flags, int64_t eval_every) {
+    std::vector<const char*> arguments = sizes;
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const PlanOptions options = parse_plan(arguments);
+    CHECK(nlohmann::json::parse(plan_json(options, {}).text())["evaluates"] == (eval_every > 0));
+    CHECK((plan_text(options, {}).find(", no evaluations\n") == std::string::npos) ==
+          (eval_every > 0));
+    const std::vector<StagePlan> plans = plan_stages(options);
+    const models::Gpt model(options.model);
+    for (const StagePlan& plan : plans) {
+      const TrainingRun run{
+          .rule = optim::AdamW{},
+          .zero = {.stage = plan.stage, .bucket_bytes = options.run.bucket_bytes},
+          .loop = {.steps = 10, .batch = options.run.batch, .eval_every = eval_every}};
+      const optim::Plan of_run = plan_run(run, model, {.ranks = 2});
+      CAPTURE(plan.stage);
+      CHECK(plan.plan.workspace == of_run.workspace);
+      CHECK(plan.plan.activations == of_run.activations);
+      CHECK(plan.plan.peak() == of_run.peak());
+    }
+    return plans.at(0).plan.workspace.value();
+  };
+  const int64_t usual = plan_with({}, 250);
+  CHECK(plan_with({"--eval-every", "1"}, 1) == usual);
+  CHECK(plan_with({"--eval-every", "0"}, 0) < usual);
 }
 
 TEST_CASE("in the search for the largest model, only bytes beyond int64 do not fit") {

@@ -49,6 +49,7 @@ TEST_CASE("a plan has the preset's defaults") {
   CHECK(options.run.state_tensors == 2);
   CHECK(options.dtype == DType::f32);
   CHECK(options.stages == std::vector<int>{0, 1, 2, 3});
+  CHECK(options.evaluates);
   CHECK_FALSE(options.memory.has_value());
   CHECK_FALSE(options.rates.has_value());
 }
@@ -104,6 +105,8 @@ TEST_CASE("the flags of zero_plan reach the plan") {
   CHECK(options.rates->ranks_per_node == 8);
   CHECK(options.rates->shared_cores);
   CHECK_FALSE(options.run.overlap);
+  CHECK_FALSE(parse_plan({"--eval-every", "0"}).evaluates);
+  CHECK(parse_plan({"--eval-every", "7"}).evaluates);
   CHECK(parse_plan({"--flops", "1T"}).rates->bandwidth == 0);  // one rank sends nothing
 }
 
@@ -124,6 +127,9 @@ TEST_CASE("zero_plan refuses invalid flags in one line that says what is expecte
       {{"--global-batch", "10", "--micro-batch", "4"},
        "--global-batch 10 is not a multiple of --micro-batch 4"},
       {{"--loss-rows", "-1"}, "--loss-rows is -1, expected at least 0"},
+      {{"--eval-every", "-1"}, "--eval-every is -1, expected at least 0"},
+      {{"--table", "9x4", "--lookups", "2", "--eval-every", "0"},
+       "--eval-every is for a GPT, not for --table"},
       {{"--staging", "-1"}, "--staging is '-1', expected at least 0"},
       {{"--staging", "0.5"}, "--staging is '0.5', expected 0, or from 1 byte to 4 EB"},
       {{"--shared-cores"}, "--shared-cores is for the time of a step, which needs --flops too"},

@@ -37,6 +37,29 @@ cmp stdout.log plan.txt || fail "train_gpt --plan has an offload that no run doe
 [[ $(grep -c "^offload: a CPU's optimizer state is on the host anyway$" stderr.log) == 1 ]] ||
   fail "offload is not explained once: $(cat stderr.log)"
 
+# An evaluation of this model needs more workspace than a step. zero_plan must plan the workspace
+# that a run reaches, by default with evaluations.
+small=(--layers 2 --heads 2 --width 32 --context 16 --vocab 1024 --batch 4 --micro-batch 2
+  --threads 1 --stage 2)
+for name in usual no_evaluations; do
+  flags=()
+  [[ $name == usual ]] || flags=(--eval-every 0)
+  must_work "$zero_plan" "${small[@]}" "${flags[@]}" --json $name.json
+  alone --data text.txt "${small[@]}" --steps 2 "${flags[@]}"
+  mv stdout.log $name.txt
+done
+python3 - << 'PYTHON'
+import json
+planned = []
+for name in ("usual", "no_evaluations"):
+    workspace = json.load(open(name + ".json"))["stages"][0]["memory"]["workspace"]
+    rows = [line.replace(",", "").split() for line in open(name + ".txt")]
+    row = next(row for row in rows if row[:1] == ["workspace"])
+    assert row[1:] == [str(workspace), str(workspace), "yes"], (name, row, workspace)
+    planned.append(workspace)
+assert planned[0] > planned[1], planned
+PYTHON
+
 must_work "$zero_plan" --preset gpt2-xl --ranks 1000000 --ranks-per-node 8 --precision bf16 \
   --micro-batch 1 --global-batch 1000000 --memory 80GB --flops 150T --bandwidth 12GB \
   --node-bandwidth 200GB --latency 5us --staging 100MB
@@ -91,6 +114,7 @@ expect '--preset is for a GPT, not for --table' "${table[@]}" --preset nano
 expect '--width is for a GPT, not for --table' "${table[@]}" --width 64
 expect '--loss-rows is for a GPT, not for --table' "${table[@]}" --loss-rows 64
 expect '--flops is for a GPT, not for --table' "${table[@]}" --flops 1T
+expect '--eval-every is for a GPT, not for --table' "${table[@]}" --eval-every 0
 expect '--heads is for a GPT, not for --table' "${table[@]}" --heads 5
 expect '--json is for a GPT, not for --table' "${table[@]}" --json plan.json
 mkdir -p run/step-000000001

@@ -1,6 +1,9 @@
 #include "train/plan/plan_gpt.h"
 
+#include "core/context.h"
+#include "models/gpt/gpt_memory.h"
 #include "tests/support/catch.h"
+#include "tests/support/reference.h"
 
 using namespace tessera;
 using namespace tessera::train;
@@ -26,6 +29,33 @@ TEST_CASE("a GPT's parameters are known without building it") {
       CHECK(listed[i].trainable == built[i].trainable);
     }
   }
+}
+
+TEST_CASE("a plan has room for the workspace of an evaluation") {
+  const auto planned = [](const models::GptConfig& config, bool evaluates) {
+    optim::Plan plan;
+    add_activations(plan, config, DType::f32, 2, {});
+    const int64_t activations = plan.activations.value();
+    if (evaluates) add_evaluation(plan, config, DType::f32, 2, {});
+    CHECK(plan.activations == activations);
+    return plan.workspace.value();
+  };
+  const test::ThreadCountRestorer restore;
+  set_thread_count(1);  // attention needs a workspace for each thread
+  // A step keeps all logits as activations. An evaluation has them in workspace: 32 rows of 1024
+  // logits, 4 bytes each.
+  models::GptConfig config{.layers = 2, .heads = 2, .width = 8, .context = 16, .vocab = 1024};
+  CHECK(planned(config, false) < 32 * 1024 * 4);
+  CHECK(planned(config, true) >= 32 * 1024 * 4);
+  CHECK(planned(config, true) ==
+        models::gpt_evaluation_memory(config, DType::f32, 2, 16, {}).workspace);
+  // With few logits, the step's backward needs the most workspace.
+  config.vocab = 5;
+  CHECK(planned(config, true) == planned(config, false));
+
+  optim::Plan unknown;
+  add_evaluation(unknown, config, DType::f32, 2, {});
+  CHECK_FALSE(unknown.workspace.has_value());
 }
 
 TEST_CASE("operations of a micro-batch, derived by hand") {

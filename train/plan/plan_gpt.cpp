@@ -65,6 +65,16 @@ void add_activations(optim::Plan& plan, const models::GptConfig& config, DType d
   plan.host.activations = data::TokenInput::host_bytes({sequences, config.context}, device);
 }
 
+void add_evaluation(optim::Plan& plan, const models::GptConfig& config, DType dtype,
+                    int64_t sequences, Device device) {
+  if (!plan.workspace) return;
+  // An evaluation may need more workspace than a step. A step may keep its logits as activations
+  // for the backward pass, but an evaluation has its logits in workspace.
+  const models::GptMemory memory =
+      models::gpt_evaluation_memory(config, dtype, sequences, config.context, device);
+  plan.workspace = std::max(*plan.workspace, *memory.workspace);
+}
+
 optim::MicroBatchWork gpt_work(const models::GptConfig& config, int64_t sequences, DType dtype) {
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   const double tokens = number(sequences) * number(config.context);

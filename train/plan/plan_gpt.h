@@ -25,6 +25,13 @@ int64_t parameter_elements(const std::vector<optim::PlanParameter>& parameters);
 void add_activations(optim::Plan& plan, const models::GptConfig& config, DType dtype,
                      int64_t sequences, Device device);
 
+/// Raises the plan's peak of workspace to what an evaluation in micro-batches of `sequences` whole
+/// contexts needs, if that is more. An unknown workspace stays unknown. The peak of activations is
+/// not changed, because an evaluation never has more activations than training. Call
+/// add_activations first, with the same arguments: it also checks that the bytes fit into int64.
+void add_evaluation(optim::Plan& plan, const models::GptConfig& config, DType dtype,
+                    int64_t sequences, Device device);
+
 /// Returns the work of a micro-batch of whole contexts, forward and backward: the number of
 /// operations, and the element-wise work, converted to bytes moved in memory. Operations are
 /// counted as in nanoGPT: 6 per token and parameter, without position embeddings, and 12 L T C per

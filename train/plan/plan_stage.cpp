@@ -21,6 +21,9 @@ optim::Plan plan_rank(const StagesInput& stages, const models::GptConfig& model,
                       const optim::PlanInput& input) {
   optim::Plan plan = optim::plan(input, 0);
   add_activations(plan, model, stages.dtype, input.batch.micro, input.device);
+  if (stages.evaluates) {
+    add_evaluation(plan, model, stages.dtype, input.batch.micro, input.device);
+  }
   return plan;
 }
 

@@ -18,6 +18,7 @@ struct StagesInput {
   /// The input of the plans. Its parameters and stage are ignored, because `model`, `dtype` and
   /// `stages` determine them.
   optim::PlanInput run;
+  bool evaluates = true;                     // the run has evaluations, which need workspace
   std::vector<int> stages;                   // the stages to plan
   std::optional<int64_t> memory;             // bytes per rank; needed for StagePlan::largest
   std::optional<optim::MachineRates> rates;  // rates of a rank; needed for StagePlan::time
