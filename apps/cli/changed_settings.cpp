@@ -38,6 +38,10 @@ const std::set<std::string> always_free = {
 const std::set<std::string> recent = {"ids",          "model.hidden", "training_part", "stage",
                                       "bucket_bytes", "communicator", "cuBLASLt",      "cuDNN"};
 
+// Settings that run_settings records only with the fast reduction. With synchronized batch norms,
+// it records "ranks", too.
+const std::set<std::string> of_fast_reduction = {"ranks", "stage", "bucket_bytes", "communicator"};
+
 bool is_zero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
 
 // Returns true if an image model has tensors of other shapes for images of side `now` than for
@@ -104,6 +108,25 @@ bool is_recent(const std::string& name) { return recent.contains(name); }
 
 bool may_always_change(const std::string& name) {
   return always_free.contains(name) || name.starts_with("checkpoint");
+}
+
+bool may_be_unrecorded(const std::string& name, const std::vector<std::string>& changed,
+                       const std::string& program, const dist::Settings& run, bool found) {
+  const auto is_changed = [&](const char* other) {
+    return std::ranges::find(changed, other) != changed.end();
+  };
+  // A single rank records no transport. The command may have begun on more ranks, and if some of
+  // them were lost before the first checkpoint, there is none yet.
+  if (name == "communicator" && setting_value(run, "reduction") == "fast") return true;
+  // Only a run that resumes can drop a setting. Without a checkpoint, the command is refused at its
+  // first start already.
+  if (!found) return false;
+  // A run without --loss-rows records no such setting.
+  if (name == "loss_rows") return program == "train_gpt";
+  // A command that drops one of the other settings has to name the setting on which the record
+  // depends, too, because this setting also changes.
+  if (name == "ranks" && is_changed("sync_bn")) return true;
+  return of_fast_reduction.contains(name) && is_changed("reduction");
 }
 
 bool must_agree(const ChangedSetting& changed, const dist::Settings& run) {

@@ -44,6 +44,16 @@ bool is_recent(const std::string& name);
 /// (run_settings).
 bool may_always_change(const std::string& name);
 
+/// Returns true if --resume-changed may name the setting although neither this run nor its
+/// checkpoint records the setting. Some settings are recorded only under a condition, such as
+/// "stage" only with the fast reduction. A command may drop such a setting, and is then started
+/// again after the run has saved a checkpoint without this setting.
+///
+/// `changed` has all names in --resume-changed, and `run` all settings of the run of `program`.
+/// `found` is true if the run resumes from a checkpoint.
+bool may_be_unrecorded(const std::string& name, const std::vector<std::string>& changed,
+                       const std::string& program, const dist::Settings& run, bool found);
+
 /// Returns true if --resume-changed cannot accept the change: the tensors of a checkpoint do not
 /// fit a run with the changed setting, or the setting is the epsilon of a GPT's norms, which no
 /// flag sets. `run` has all settings of the run.

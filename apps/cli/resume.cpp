@@ -249,14 +249,15 @@ int Resumed::threads(int given, const dist::World& world) const {
 }
 
 // Refuses names in --resume-changed that no setting has. A run without a checkpoint is checked too,
-// so that a command is refused at its first start, not only when it restarts a killed run.
-void Resumed::check_names(const dist::Settings& run) const {
+// so that a command is refused at its first start, not only when it restarts a killed run. And a
+// command that was accepted must be accepted when it restarts a killed run (may_be_unrecorded).
+void Resumed::check_names(const std::string& program, const dist::Settings& run) const {
   const std::vector<std::string> known =
       setting_names(run, found() ? checkpoint_->manifest().run : dist::Settings());
   for (const std::string& name : flags_.changed) {
-    if (std::ranges::find(known, name) == known.end()) {
-      fail_input("{}", unknown_setting(name, known, run));
-    }
+    if (std::ranges::find(known, name) != known.end()) continue;
+    if (may_be_unrecorded(name, flags_.changed, program, run, found())) continue;
+    fail_input("{}", unknown_setting(name, known, run));
   }
 }
 
@@ -278,7 +279,7 @@ void Resumed::check_program(const std::string& program) const {
 
 void Resumed::check(const std::string& program, const dist::Settings& run) const {
   if (found()) check_program(program);
-  check_names(run);
+  check_names(program, run);
   if (!found()) return;
   const train::Manifest& manifest = checkpoint_->manifest();
   const bool imported = !manifest.imported.empty();

@@ -107,7 +107,8 @@ class Resumed {
   ///   - Another program wrote the checkpoint.
   ///   - Settings differ that --resume-changed does not name, or cannot accept (must_agree). The
   ///     message has all of these settings, with both values.
-  ///   - --resume-changed names an unknown setting, even if there is no checkpoint.
+  ///   - --resume-changed names an unknown setting, even if there is no checkpoint. Names that an
+  ///     earlier start of the same command may have needed are known (may_be_unrecorded).
   ///
   /// With --eval-only, compares only the settings that the checkpoint's tensors depend on. For an
   /// imported checkpoint, compares only the settings that the import recorded, and the epsilon of
@@ -140,7 +141,7 @@ class Resumed {
   void open(const dist::World& world);
   void check_no_later_steps() const;
   void check_program(const std::string& program) const;
-  void check_names(const dist::Settings& run) const;
+  void check_names(const std::string& program, const dist::Settings& run) const;
   void announce_differences(const dist::Settings& bits) const;
   void drop_other_best(train::LoopOptions& loop, const dist::Settings& run) const;
 

@@ -202,6 +202,76 @@ TEST_CASE("with the fast reduction, another transport is refused, unless the ran
   CHECK_NOTHROW(Resumed(flags, world).check("train_gpt", {{"ranks", "1"}}));
 }
 
+TEST_CASE("a command that drops a setting can be started again after the run's own checkpoint") {
+  struct Case {
+    const char* program;
+    std::vector<std::string> changed;
+    dist::Settings before;
+    dist::Settings now;
+  };
+  const dist::Setting ordered = {"reduction", "ordered"};
+  const dist::Setting fast = {"reduction", "fast"};
+  const dist::Settings of_fast = {
+      fast, {"ranks", "2"}, {"stage", "1"}, {"bucket_bytes", "4096"}, {"communicator", "mpi"}};
+  const dist::Settings alone = {
+      fast, {"ranks", "1"}, {"stage", "1"}, {"bucket_bytes", "4096"}, {"steps", "5"}};
+  const std::vector<Case> cases = {
+      {"train_gpt", {"loss_rows", "lr"}, {{"lr", "1"}, {"loss_rows", "8"}}, {{"lr", "2"}}},
+      {"train_gpt",
+       {"ranks", "stage", "bucket_bytes", "communicator", "reduction"},
+       of_fast,
+       {ordered}},
+      {"train_gpt", {"ranks", "communicator", "steps"}, of_fast, alone},
+      {"train_resnet",
+       {"ranks", "sync_bn"},
+       {{"sync_bn", "true"}, {"ranks", "2"}},
+       {{"sync_bn", "false"}}}};
+  const dist::World world{.communicator = dist::single_communicator()};
+  for (const auto& [program, changed, before, now] : cases) {
+    CAPTURE(program, changed);
+    for (const dist::Settings& saved : {before, now}) {
+      const test::TemporaryFolder folder;
+      CheckpointFlags flags = saved_run(folder, world, saved);
+      flags.changed = changed;
+      CHECK_NOTHROW(Resumed(flags, world).check(program, now));
+    }
+  }
+}
+
+TEST_CASE("a name that no earlier start of the command can have needed is refused") {
+  using Catch::Matchers::ContainsSubstring;
+  const dist::World world{.communicator = dist::single_communicator()};
+  const test::TemporaryFolder folder;
+  const dist::Settings ordered = {{"lr", "1"}, {"reduction", "ordered"}, {"sync_bn", "false"}};
+  const dist::Settings fast = {{"lr", "1"}, {"reduction", "fast"}, {"ranks", "1"}};
+  CheckpointFlags found = saved_run(folder, world, ordered);
+  CheckpointFlags first;
+  first.options.folder = folder.path("other");
+  first.resume = "latest";
+  const auto check = [&](CheckpointFlags& flags, const char* program, const dist::Settings& run,
+                         const std::vector<std::string>& changed) {
+    flags.changed = changed;
+    return test::message_of<InputError>([&] { Resumed(flags, world).check(program, run); });
+  };
+  const auto free = ContainsSubstring("may always change");
+  for (const char* name : {"ranks", "stage", "bucket_bytes"}) {
+    CAPTURE(name);
+    // The command does not change the reduction, so it drops none of these settings.
+    CHECK_THAT(check(found, "train_gpt", ordered, {"lr", name}), free);
+    // A command that is started without a checkpoint drops no setting.
+    CHECK_THAT(check(first, "train_gpt", ordered, {"reduction", name}), free);
+  }
+  CHECK_THAT(check(found, "train_resnet", ordered, {"sync_bn", "stage"}), free);
+  const auto unknown = ContainsSubstring("there is no such setting");
+  CHECK_THAT(check(found, "train_gpt", ordered, {"communicator"}), unknown);
+  CHECK_THAT(check(found, "train_resnet", ordered, {"loss_rows"}), unknown);
+  CHECK_THAT(check(first, "train_gpt", ordered, {"loss_rows"}), unknown);
+  // A rank may be lost before the first checkpoint. Then a single rank may start again, which
+  // records no transport.
+  first.changed = {"ranks", "communicator"};
+  CHECK_NOTHROW(Resumed(first, world).check("train_gpt", fast));
+}
+
 TEST_CASE("a run warns of other conditions of equal bits, if the checkpoint records them") {
   const test::TemporaryFolder folder;
   const dist::World world{.communicator = dist::single_communicator()};
