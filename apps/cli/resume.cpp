@@ -31,7 +31,8 @@ constexpr const char* threads_setting = "threads";
 // Members of a log header that do not count as settings of the run: the type of the line, the
 // format of the data, and what describes the program, the machine and evaluations. The data are
 // compared by a digest instead, and the preset by the sizes of its model. Flags that may always
-// change do not count either (may_always_change).
+// change do not count either (may_always_change). With the fast reduction, run_settings adds
+// "communicator" all the same.
 const std::set<std::string> not_of_the_run = {
     "type",   "program", "version",  "data",       "device_name",  "communicator",
     "preset", "format",  "protocol", "popularity", "tuned_digest", "instructions"};
