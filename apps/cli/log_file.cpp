@@ -14,11 +14,13 @@
 #include "apps/cli/changed_settings.h"
 #include "core/error.h"
 #include "core/text/json_line.h"
+#include "train/report/log_reader.h"
 
 namespace tessera::apps {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
 // The flag that needs the log, --report or --csv, and the path that was given with this flag.
 struct KeptFor {
@@ -31,21 +33,21 @@ KeptFor kept_for(const RunOptions& options) {
 }
 
 // Returns the header, which is the first line of a log. If there is none, returns an empty object.
-nlohmann::json header_of(const std::string& path) {
+Json header_of(const std::string& path) {
   std::string line;
   std::ifstream file(path, std::ios::binary);
   std::getline(file, line);
-  nlohmann::json header = nlohmann::json::parse(line, nullptr, false);
-  if (header.is_object() && header.value("type", nlohmann::json()) == "header") return header;
-  return nlohmann::json::object();
+  Json header = train::parse_log_line(line);
+  if (header.is_object() && header.value("type", Json()) == "header") return header;
+  return Json::object();
 }
 
-void check_implied(const RunOptions& options, const nlohmann::json& header) {
+void check_implied(const RunOptions& options, const Json& header) {
   const auto [flag, path] = kept_for(options);
   const auto member = header.find(flag);
   // The header was written with json_string, which replaces bytes that are not UTF-8. So the given
   // name is compared after the same replacement.
-  const auto written = nlohmann::json::parse(json_string(path)).get<std::string>();
+  const auto written = Json::parse(json_string(path)).get<std::string>();
   const bool is_ours =
       member != header.end() && member->is_string() &&
       fs::path(member->get<std::string>()).filename() == fs::path(written).filename();
@@ -60,7 +62,7 @@ void check_implied(const RunOptions& options, const nlohmann::json& header) {
 struct LoggedRun {
   // The header or `resume` line of the run in the last steps before the checkpoint. An empty object
   // if the log has no such steps.
-  nlohmann::json header = nlohmann::json::object();
+  Json header = Json::object();
   std::vector<std::string> digests;  // the checkpoint's digest in `checkpoint` and `resume` lines
 };
 
@@ -72,32 +74,31 @@ struct LoggedRun {
 // because RunLog removes or refuses them.
 LoggedRun logged_run(const std::string& path, int64_t step) {
   LoggedRun logged;
-  nlohmann::json newest = nlohmann::json::object();  // becomes the header if it is before
+  Json newest = Json::object();  // becomes the header if it is before
   std::ifstream file(path, std::ios::binary);
   for (std::string line; std::getline(file, line) && !file.eof();) {
-    nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    Json json = train::parse_log_line(line);
     if (!json.is_object()) continue;
-    const auto member = [&](const char* name) { return json.value(name, nlohmann::json()); };
-    const nlohmann::json type = member("type");
-    const nlohmann::json number = member("step");
+    const auto member = [&](const char* name) { return json.value(name, Json()); };
+    const Json type = member("type");
+    const Json number = member("step");
     const int64_t at = number.is_number_integer() ? number.get<int64_t>() : -1;
     const bool resumes = type == "resume";
-    const nlohmann::json digest = member("digest");
+    const Json digest = member("digest");
     if ((type == "checkpoint" || resumes) && at == step && digest.is_string()) {
       logged.digests.push_back(digest.get<std::string>());
     }
     if (type == "header" || resumes) newest = std::move(json);
     const bool is_earlier_step = type == "step" && at <= step;
     const bool is_before = is_earlier_step || (resumes && at < step);
-    if (is_before && !newest.empty())
-      logged.header = std::exchange(newest, nlohmann::json::object());
+    if (is_before && !newest.empty()) logged.header = std::exchange(newest, Json::object());
   }
   return logged;
 }
 
 // Refuses a file that is no log, and the log of another program. This check comes before the
 // comparison of settings, which would report only that a setting differs.
-void check_program(const std::string& path, const nlohmann::json& header, const Resumed& resumed) {
+void check_program(const std::string& path, const Json& header, const Resumed& resumed) {
   if (header.empty()) {
     fail_input("{} is not the log of a run, or its first line is damaged; name another log", path);
   }
@@ -110,9 +111,9 @@ void check_program(const std::string& path, const nlohmann::json& header, const 
 }
 
 // Returns the model's settings in the header of a log, with names such as "model.layers".
-dist::Settings model_settings(const nlohmann::json& header) {
+dist::Settings model_settings(const Json& header) {
   dist::Settings settings;
-  const nlohmann::json model = header.value("model", nlohmann::json::object());
+  const Json model = header.value("model", Json::object());
   for (const auto& [name, value] : model.items()) {
     const bool is_text = value.is_string();
     settings.push_back({"model." + name, is_text ? value.get<std::string>() : value.dump()});
@@ -123,7 +124,7 @@ dist::Settings model_settings(const nlohmann::json& header) {
 // Refuses the log of another model than the checkpoint's. `first` is the first line of the log. It
 // is compared if the log has no line before the checkpoint. An earlier start of the same command
 // may have begun this log, so settings that --resume-changed names may then differ.
-void check_model(const RunOptions& options, const nlohmann::json& first, const LoggedRun& logged,
+void check_model(const RunOptions& options, const Json& first, const LoggedRun& logged,
                  const Resumed& resumed) {
   const std::vector<std::string>& accepted = options.checkpoints.changed;
   const bool is_before = !logged.header.empty();
@@ -147,7 +148,7 @@ void check_same_run(const std::string& path, const LoggedRun& logged, const Resu
   const train::Manifest& manifest = resumed.manifest();
   if (!manifest.imported.empty()) return;
   const std::string seed = setting_value(manifest.run, "seed");
-  const nlohmann::json there = logged.header.value("seed", nlohmann::json());
+  const Json there = logged.header.value("seed", Json());
   if (!there.is_null() && has_setting(manifest.run, "seed") && there.dump() != seed) {
     fail_input(
         "{} is the log of another run: seed is {} there, and {} in the checkpoint; name "
@@ -179,7 +180,7 @@ void check_log_file(const RunOptions& options, const Resumed& resumed) {
   const auto status = fs::status(options.log, error);
   const bool is_file = fs::is_regular_file(status);
   if (!fs::exists(status) || (is_file && fs::file_size(options.log, error) == 0)) return;
-  const nlohmann::json header = is_file ? header_of(options.log) : nlohmann::json::object();
+  const Json header = is_file ? header_of(options.log) : Json::object();
   if (options.log_implied) check_implied(options, header);
   if (!resumed.found() || !is_file) return;
   check_program(options.log, header, resumed);

@@ -103,6 +103,16 @@ train 'no/m.safetensors: cannot be written: the folder no does not exist' \
 train 'not a regular file' "${small[@]}" --save saved
 expect 'no/run.jsonl: cannot be written: the folder no does not exist' "$train_gpt" \
   "${small[@]}" --log no/run.jsonl
+# Lines of a log that are nested so deep that copying them would overflow the stack.
+python3 - << 'PYTHON'
+deep = "[" * 200000 + "]" * 200000
+open("deep.jsonl", "w").write('{"type":%s}\n' % deep)
+open("model.jsonl", "w").write('{"type":"header","program":"train_gpt","model":%s}\n' % deep)
+PYTHON
+for log in deep model; do
+  expect "keeps its log in $log.jsonl, which already exists and was not written for" \
+    "$train_gpt" "${small[@]}" --steps 1 --eval-every 0 --report "$log.html"
+done
 expect 'no/trace.json: cannot be written' "$train_gpt" "${small[@]}" --trace no/trace.json
 if [[ $(id -u) != 0 ]]; then
   mkdir -m 555 locked

@@ -19,10 +19,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Parses a line. Returns a discarded value (Json::is_discarded) if the line is not JSON, or if it
-// is nested deeper than any line of a log. The library copies and prints nested values by
-// recursion, so deep nesting could overflow the stack.
-Json parsed(const std::string& line) {
+// Returns what is wrong with a line of type "step" or "eval", or an empty text. Reports leave out
+// members that are not numbers. Without this check, a loss that is a text would be missing from the
+// report without a message. Members that only some programs write are not checked.
+std::string fault_of(const Json& line) {
+  if (line["type"] != "step" && line["type"] != "eval") return "";
+  for (const char* name : {"loss", "grad_norm", "lr", "val_loss"}) {
+    const Json value = line.value(name, Json());
+    if (value.is_number() || value.is_null()) continue;
+    return fmt::format("{} is of type {}, expected a number or null", name, value.type_name());
+  }
+  return "";
+}
+
+}  // namespace
+
+Json parse_log_line(const std::string& line) {
   struct TooDeep {};
   const auto watch = [](int depth, Json::parse_event_t event, Json&) {
     using Event = Json::parse_event_t;
@@ -39,21 +51,6 @@ Json parsed(const std::string& line) {
     return Json(Json::value_t::discarded);
   }
 }
-
-// Returns what is wrong with a line of type "step" or "eval", or an empty text. Reports leave out
-// members that are not numbers. Without this check, a loss that is a text would be missing from the
-// report without a message. Members that only some programs write are not checked.
-std::string fault_of(const Json& line) {
-  if (line["type"] != "step" && line["type"] != "eval") return "";
-  for (const char* name : {"loss", "grad_norm", "lr", "val_loss"}) {
-    const Json value = line.value(name, Json());
-    if (value.is_number() || value.is_null()) continue;
-    return fmt::format("{} is of type {}, expected a number or null", name, value.type_name());
-  }
-  return "";
-}
-
-}  // namespace
 
 bool is_log(const std::string& path) {
   // Opening a pipe would block until another process opens it for writing.
@@ -75,7 +72,7 @@ void read_log(const std::string& path,
   int64_t number = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     ++number;
-    const Json json = parsed(line);
+    const Json json = parse_log_line(line);
     const auto type = json.is_object() ? json.find("type") : json.end();
     const bool is_line = json.is_object() && type != json.end() && type->is_string();
     if (number == 1 && (!is_line || *type != "header")) {

@@ -10,6 +10,11 @@
 
 namespace tessera::train {
 
+/// Parses a line of a log. Returns a discarded value (is_discarded) if the line is not JSON, or if
+/// it is nested deeper than any line of a log. The library copies and prints nested values by
+/// recursion, so deep nesting could overflow the stack.
+nlohmann::ordered_json parse_log_line(const std::string& line);
+
 /// True if a file begins as the header of a log does, even if a line after it is damaged. False if
 /// the path is not a regular file that can be read.
 bool is_log(const std::string& path);

@@ -24,6 +24,7 @@
 #include "core/text/output_file.h"
 #include "core/text/step_number.h"
 #include "dist/device_choice.h"
+#include "train/report/log_reader.h"
 
 namespace tessera::train {
 namespace {
@@ -78,7 +79,7 @@ void RunLog::find_kept_lines(int64_t finished) {
   int64_t last_step = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     ++number;
-    const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::ordered_json json = parse_log_line(line);
     if (json.is_object() && invalid != 0) {
       fail_input("{}: line {} is damaged, and later lines are not; name another log", path_,
                  invalid);
