@@ -74,9 +74,7 @@ bool has_part_of_gpt(const std::filesystem::path& path) {
   if (name.starts_with("pytorch_model") && name.ends_with(".bin")) return true;
   if (path.extension() != ".safetensors") return false;
   try {
-    const nn::SafetensorsReader file(path.string());
-    return std::ranges::any_of(telling_names,
-                               [&](std::string_view tensor) { return has_tensor(file, tensor); });
+    return has_a_gpt_tensor(nn::SafetensorsReader(path.string()));
   } catch (const InputError&) {
     return false;
   }
@@ -114,6 +112,11 @@ std::string_view without_gpt_prefix(std::string_view name) {
 
 bool has_gpt_tensors(const nn::SafetensorsReader& file) {
   return std::ranges::all_of(telling_names,
+                             [&](std::string_view tensor) { return has_tensor(file, tensor); });
+}
+
+bool has_a_gpt_tensor(const nn::SafetensorsReader& file) {
+  return std::ranges::any_of(telling_names,
                              [&](std::string_view tensor) { return has_tensor(file, tensor); });
 }
 
