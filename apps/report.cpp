@@ -32,10 +32,15 @@ double seconds_of(const nlohmann::ordered_json& line) {
 }
 
 // Returns when a run began, in seconds since 1970. Logs do not say when, so this is the time when
-// the log was last written, less the time of all steps.
+// the log was last written, less the time of all steps. Throws InputError if there is no step.
 double begin_of(const std::string& log) {
   double seconds = 0;
-  train::read_log(log, [&](const nlohmann::ordered_json& line) { seconds += seconds_of(line); });
+  bool has_step = false;
+  train::read_log(log, [&](const nlohmann::ordered_json& line) {
+    seconds += seconds_of(line);
+    has_step = has_step || line["type"] == "step";
+  });
+  if (!has_step) fail_input("{}: the run has logged no step yet", log);
   struct stat status {};
   if (::stat(log.c_str(), &status) != 0) fail_input("{}: {}", log, std::strerror(errno));
   const auto nanoseconds = static_cast<double>(status.st_mtim.tv_nsec);
@@ -47,16 +52,18 @@ void write_events(const std::string& log, const std::string& folder) {
   // the time of this conversion.
   double time = begin_of(log);
   train::TensorBoardWriter writer(folder, 0, time);
-  train::read_log(log, [&](const nlohmann::ordered_json& line) {
-    time += seconds_of(line);
-    writer.set_time(time);
-    writer.add(line);
-  });
-  // A training run continues after a failed write of events, but here the events are the result.
-  if (writer.failed()) {
+  try {
+    train::read_log(log, [&](const nlohmann::ordered_json& line) {
+      time += seconds_of(line);
+      writer.set_time(time);
+      writer.add(line);
+    });
+    // A training run continues after a failed write of events, but here the events are the result.
+    if (writer.failed()) fail("{}: the events could not all be written", writer.path());
+  } catch (const std::exception&) {
     std::error_code ignored;
     std::filesystem::remove(writer.path(), ignored);
-    fail("{}: the events could not all be written", writer.path());
+    throw;
   }
   fmt::print("{}\n", writer.path());
 }

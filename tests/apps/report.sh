@@ -220,7 +220,20 @@ expect 'a.jsonl: File name too long$' "$report" "$(printf 'a%.0s' {1..300}).json
 head -n 1 run.jsonl > begun.jsonl
 expect 'begun.jsonl: the run has logged no step yet' "$report" begun.jsonl
 expect 'begun.jsonl: the run has logged no step yet' "$report" begun.jsonl --csv begun.csv
-[[ ! -e begun.csv ]] || fail "a table without a step"
+expect 'begun.jsonl: the run has logged no step yet' "$report" begun.jsonl --tensorboard begun
+[[ ! -e begun.csv && ! -e begun ]] || fail "a table or events without a step"
+# Logs with wrong steps are refused in every form. No part of a form is left.
+cat run.jsonl run.jsonl > twice.jsonl
+sed 's/"type":"step","step":2,/"type":"step","step":18446744073709551615,/' run.jsonl > huge.jsonl
+sed 's/"type":"step","step":2,/"type":"step","step":"x",/' run.jsonl > text.jsonl
+expect 'text.jsonl: line .* is not a line of a log: ' "$report" text.jsonl --tensorboard torn
+[[ -z $(find torn -type f) ]] || fail "a part of the events is left"
+for form in "--out wrong.html" "--csv wrong.csv" "--tensorboard wrong"; do
+  expect 'twice.jsonl: step 1 follows step .*, expected a later step' "$report" twice.jsonl $form
+  expect 'huge.jsonl: line .*step is 18446744073709551615, which is too large' "$report" \
+    huge.jsonl $form
+done
+[[ -z $(find . -name 'wrong*') ]] || fail "left behind: $(find . -name 'wrong*')"
 expect 'names has 1 name for 2 logs' "$report" run.jsonl plain.jsonl --names one
 expect 'names is for a page' "$report" run.jsonl --csv new.csv --names one
 expect 'is for one run, but 2 logs' "$report" run.jsonl plain.jsonl --csv x.csv

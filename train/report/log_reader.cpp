@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -29,7 +30,11 @@ std::string fault_of(const Json& line) {
     if (value.is_number() || value.is_null()) continue;
     return fmt::format("{} is of type {}, expected a number or null", name, value.type_name());
   }
-  return "";
+  const auto step = line.find("step");
+  // The library stores an integer above INT64_MAX as an unsigned one.
+  const bool is_large = step != line.end() && step->is_number_unsigned() &&
+                        step->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  return is_large ? fmt::format("step is {}, which is too large", step->dump()) : "";
 }
 
 }  // namespace
@@ -70,6 +75,7 @@ void read_log(const std::string& path,
   std::ifstream file(path, std::ios::binary);
   if (!file) fail_with_reason(errno, path + ": cannot be read");
   int64_t number = 0;
+  int64_t last_step = 0;
   for (std::string line; std::getline(file, line) && !file.eof();) {
     ++number;
     const Json json = parse_log_line(line);
@@ -84,6 +90,13 @@ void read_log(const std::string& path,
     if (!is_line) fail_input("{}: line {} is not a line of a log", path, number);
     const std::string fault = fault_of(json);
     if (!fault.empty()) fail_input("{}: line {} is not a line of a log: {}", path, number, fault);
+    if (*type == "step" && json.value("step", Json()).is_number_integer()) {
+      const auto step = json["step"].get<int64_t>();
+      if (step <= last_step) {
+        fail_input("{}: step {} follows step {}, expected a later step", path, step, last_step);
+      }
+      last_step = step;
+    }
     try {
       visit(json);
     } catch (const nlohmann::json::exception& error) {

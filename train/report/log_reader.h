@@ -24,9 +24,10 @@ bool is_log(const std::string& path);
 ///  - if the file cannot be opened or is not a regular file, or if its first line is not a header,
 ///  - if a line is not a JSON object with a member "type" that is a string,
 ///  - if a loss, gradient norm or learning rate of a step or evaluation is
-///    neither a number nor null,
+///    neither a number nor null, or if its step does not fit into int64,
+///  - if a step is not later than the step before it, as where two logs were joined,
 ///  - if `visit` throws an nlohmann::json::exception.
-/// In the last three cases, the message has the number of the line. Throws Error if the machine is
+/// Messages about a line have its number or its step. Throws Error if the machine is
 /// the reason why the file cannot be opened (fail_to_open), or if reading the opened file fails.
 void read_log(const std::string& path,
               const std::function<void(const nlohmann::ordered_json&)>& visit);

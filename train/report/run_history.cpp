@@ -136,11 +136,6 @@ class History {
         if (saved.empty() || saved.back() != line["step"]) saved.push_back(line["step"]);
       }
     } else if (type == "step" && has_step) {
-      const auto step = line["step"].get<int64_t>();
-      if (step <= last_step_) {
-        fail_input("{}: step {} follows step {}, expected a later step", log_, step, last_step_);
-      }
-      last_step_ = step;
       ++steps_;
       series_.add(line);
       medians_.add(line);
@@ -186,7 +181,6 @@ class History {
   std::string log_;
   Json result_ = Json::object();
   int64_t steps_ = 0;
-  int64_t last_step_ = 0;
   SeriesByName series_;
   Medians medians_;
   SeriesByName evaluations_;
