@@ -221,6 +221,21 @@ void check_own_folder(const GivenPath& output, const std::string& checkpoints) {
   }
 }
 
+// Refuses an output in a folder with checkpoints if a later checkpoint may get its name. A run
+// could not write this checkpoint, and would be refused when it resumes.
+void check_name_is_free(const std::string& flag, const std::string& path) {
+  for (const fs::path& folder : with_parents(future_name(path))) {
+    if (!train::names_checkpoint(folder.string())) continue;
+    const fs::path around = folder.parent_path();
+    for (const int64_t step : train::checkpoint_steps(around.string())) {
+      if (!is_checkpoint(around / train::checkpoint_name(step))) continue;
+      fail_input(
+          "{} {} may be where a run with its checkpoints in {} writes one; give another name", flag,
+          path, around.string());
+    }
+  }
+}
+
 void refuse_log(const std::string& flag, const std::string& path) {
   if (!train::is_log(path)) return;
   fail_input("{} {} is the log of a run, and would be overwritten; give another name", flag, path);
@@ -311,6 +326,7 @@ void check_output_path(const std::string& flag, const std::string& path) {
   check_streams({flag.c_str(), path});
   refuse_log(flag, path);
   check_outside_checkpoints(flag, path);
+  check_name_is_free(flag, path);
   check_writable(path);
 }
 
@@ -349,6 +365,7 @@ void check_paths(const GivenPaths& given) {
     check_streams(paths.outputs[i]);
     check_outside_checkpoints(flag, path);
     check_own_folder(paths.outputs[i], given.saves.checkpoints);
+    check_name_is_free(flag, path);
     for (const GivenPath& input : paths.inputs) {
       const bool replaces = may_replace != nullptr && std::string_view(may_replace) == input.flag;
       if (input.path.empty() || replaces) continue;

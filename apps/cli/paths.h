@@ -49,7 +49,8 @@ std::filesystem::path future_name(const std::string& path);
 ///   - an output is a checkpoint or in a checkpoint, which the output would damage;
 ///   - an output is the lock of a folder of checkpoints;
 ///   - an output, or a folder that contains it, has the name of an unfinished checkpoint, or is
-///     where --checkpoint may write a checkpoint;
+///     where --checkpoint, or a run that has checkpoints in the same folder, may write a
+///     checkpoint;
 ///   - a save during the run would replace an input, a data file in an input folder, or another
 ///     output;
 ///   - an output has the path of a folder in which a save during the run is written;
@@ -75,9 +76,10 @@ void check_checkpoint_folder(const std::string& flag, const std::string& path);
 /// model.safetensors. The error ends with `advice`; if this is empty, with the command that exports
 /// the weights.
 void check_not_a_checkpoint(const std::string& weights, const std::string& advice = "");
-/// Throws InputError as check_outside_checkpoints does. Also throws InputError if `path` is "-", if
-/// it is the log of a run or a file to which standard output or standard error is redirected, or if
-/// no file can be written to `path`. For programs with a single output.
+/// Throws InputError as check_outside_checkpoints does, and if `path`, or a folder that contains
+/// it, has the name of a checkpoint and is beside checkpoints. Also throws InputError if `path` is
+/// "-", if it is the log of a run or a file to which standard output or standard error is
+/// redirected, or if no file can be written to `path`. For programs with a single output.
 void check_output_path(const std::string& flag, const std::string& path);
 /// Throws InputError if no file can be written to `save`, the file of --save. Throws InputError,
 /// naming --save-best, if the best weights could not be written to their folder beside that file.

@@ -354,6 +354,12 @@ fails 2 'nowhere: there is no such folder' diff a nowhere
 fails 2 'half: it has no checkpoints' export half x.safetensors
 fails 2 'is in the checkpoint' export a a/step-000000008/x.safetensors
 fails 2 'is in the checkpoint .*, which would be damaged' export a a/step-000000004/manifest.json
+# A run could not write its checkpoint of step 99 if an output had this name.
+later='may be where a run with its checkpoints in .*/a writes one; give another name'
+fails 2 "a/step-000000099 $later" export a a/step-000000099
+fails 2 "a/step-000000099/x $later" export a a/step-000000099/x
+expect "--save a/step-000000099 $later" "$train_gpt" --data text.txt "${tiny[@]}" --steps 1 \
+  --save a/step-000000099
 mkdir a/step-000000004/deeper
 fails 2 'is in the checkpoint .*/a/step-000000004,' export b a/step-000000004/deeper/x.safetensors
 rmdir a/step-000000004/deeper
