@@ -74,7 +74,9 @@ bool has_part_of_gpt(const std::filesystem::path& path) {
   if (name.starts_with("pytorch_model") && name.ends_with(".bin")) return true;
   if (path.extension() != ".safetensors") return false;
   try {
-    return has_a_gpt_tensor(nn::SafetensorsReader(path.string()));
+    const nn::SafetensorsReader file(path.string());
+    return std::ranges::any_of(telling_names,
+                               [&](std::string_view tensor) { return has_tensor(file, tensor); });
   } catch (const InputError&) {
     return false;
   }
@@ -112,11 +114,6 @@ std::string_view without_gpt_prefix(std::string_view name) {
 
 bool has_gpt_tensors(const nn::SafetensorsReader& file) {
   return std::ranges::all_of(telling_names,
-                             [&](std::string_view tensor) { return has_tensor(file, tensor); });
-}
-
-bool has_a_gpt_tensor(const nn::SafetensorsReader& file) {
-  return std::ranges::any_of(telling_names,
                              [&](std::string_view tensor) { return has_tensor(file, tensor); });
 }
 

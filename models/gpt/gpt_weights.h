@@ -86,9 +86,6 @@ class GptWriter {
 std::string_view without_gpt_prefix(std::string_view name);
 /// True if the file has a GPT-2's embeddings and last norm, with or without the prefix.
 bool has_gpt_tensors(const nn::SafetensorsReader& file);
-/// True if the file has at least one of the tensors of has_gpt_tensors, as a GPT-2 does that is
-/// damaged or divided among several files.
-bool has_a_gpt_tensor(const nn::SafetensorsReader& file);
 
 /// Throws InputError if config.json beside `path` describes another kind of model, or a GPT whose
 /// sizes or epsilon differ from the model's. Call this function before a GptWriter overwrites

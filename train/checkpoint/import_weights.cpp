@@ -200,26 +200,14 @@ class Sorter {
   int64_t batches_ = 0;
 };
 
-// True if the file has weights of a GPT-2, even if some are missing. Without this check, a damaged
-// GPT-2, or one file of several, would become a checkpoint of "any file", which no run can resume.
-bool is_gpt(const std::string& path, const nn::SafetensorsReader& file) {
-  if (models::has_gpt_tensors(file)) return true;
-  return models::has_a_gpt_tensor(file) && models::is_gpt_config(models::config_path_beside(path));
-}
-
 }  // namespace
 
 ImportedWeights open_imported_weights(const std::string& path) {
   ImportedWeights weights{.path = models::gpt_weights_path(path)};
   const auto file = std::make_shared<const nn::SafetensorsReader>(weights.path);
-  if (is_gpt(weights.path, *file)) {
+  if (models::has_gpt_tensors(*file)) {
     add_gpt(weights);
   } else {
-    // `checkpoint export` could not read this description, because it needs all tensors of a GPT.
-    if (models::describes_gpt(file->metadata())) {
-      fail_input("{}: its metadata describe a GPT, but it has not the tensors of a GPT",
-                 weights.path);
-    }
     const std::set<std::string> others = check_description(weights, *file);
     weights.metadata = file->metadata();
     Sorter sorter(file, weights);
