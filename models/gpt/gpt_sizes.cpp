@@ -1,5 +1,6 @@
 #include "models/gpt/gpt_sizes.h"
 
+#include <charconv>
 #include <filesystem>
 #include <string_view>
 #include <tuple>
@@ -13,6 +14,37 @@
 
 namespace tessera::models {
 namespace {
+
+constexpr const char* index_name = "model.safetensors.index.json";
+
+// Refuses divided weights. `what` is the subject of the sentence: "its weights are".
+[[noreturn]] void fail_divided(const std::string& path, const char* what) {
+  fail_input(
+      "{}: {} divided among several files, expected one, model.safetensors: save the model again "
+      "with save_pretrained(..., safe_serialization=True, max_shard_size=\"1000GB\")",
+      path, what);
+}
+
+// True for a file such as model-00001-of-00002.safetensors with transformers' index beside it.
+// False if the count is 1, because such a file has all the weights.
+bool is_one_of_several(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  std::string_view rest = name;
+  const auto skip = [&](std::string_view text) {
+    if (!rest.starts_with(text)) return false;
+    rest.remove_prefix(text.size());
+    return true;
+  };
+  const auto read = [&](uint64_t& number) {
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    return error == std::errc();
+  };
+  uint64_t number = 0;
+  uint64_t count = 0;
+  return skip("model-") && read(number) && skip("-of-") && read(count) && rest == ".safetensors" &&
+         count > 1 && has_name(path.parent_path() / index_name);
+}
 
 // Returns the numbers of rows and columns of an embedding table.
 std::pair<int64_t, int64_t> table_sizes(const nn::SafetensorsReader& file, const char* name) {
@@ -66,13 +98,9 @@ std::string gpt_weights_path(const std::string& path) {
   const fs::path pickle = folder / "pytorch_model.bin";
   const bool has_pickle = has_name(pickle);
   // transformers writes an index beside divided weights: of safetensors files, or of pickles.
-  if (has_name(folder / "model.safetensors.index.json") ||
+  if (has_name(folder / index_name) ||
       (!has_pickle && has_name(folder / "pytorch_model.bin.index.json"))) {
-    fail_input(
-        "{}: its weights are divided among several files, expected one, model.safetensors: "
-        "save the model again with save_pretrained(..., safe_serialization=True, "
-        "max_shard_size=\"1000GB\")",
-        path);
+    fail_divided(path, "its weights are");
   }
   // The reader of weights refuses pytorch_model.bin with an error that says how to convert the
   // file.
@@ -81,6 +109,10 @@ std::string gpt_weights_path(const std::string& path) {
 
 GptFileSizes read_gpt_file_sizes(const std::string& weights_path) {
   const nn::SafetensorsReader file(weights_path);
+  // Errors about missing tensors or the number of layers would mislead for a part of the weights.
+  if (is_one_of_several(weights_path)) {
+    fail_divided(weights_path, "it has a part of weights that are");
+  }
   GptFileSizes sizes;
   std::tie(sizes.vocab, sizes.width) = table_sizes(file, "wte.weight");
   sizes.context = table_sizes(file, "wpe.weight").first;

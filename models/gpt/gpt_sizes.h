@@ -32,7 +32,8 @@ std::string gpt_weights_path(const std::string& path);
 /// Reads the sizes from a safetensors file. If a config.json with a model_type is beside the file,
 /// also reads the number of attention heads and the norms' epsilon from config.json, and throws
 /// InputError as read_gpt_config does. If the two files disagree, throws an InputError that names
-/// every size that differs.
+/// every size that differs. Throws InputError for one of several files among which transformers
+/// has divided the weights, such as model-00001-of-00002.safetensors with its index beside it.
 GptFileSizes read_gpt_file_sizes(const std::string& weights_path);
 
 /// Returns the name of the preset with these sizes and this initializer_range. If there is no such

@@ -21,14 +21,20 @@ constexpr std::string_view table_name = "wte.weight";
 // Every GPT-2 has these tensors, and they distinguish its weights from those of other models.
 constexpr std::string_view telling_names[] = {table_name, "wpe.weight", "ln_f.weight"};
 
+// Returns the part after "h.N." of the name of a transformer layer's tensor, where N is a number.
+// Returns an empty string for any other name.
+std::string_view name_in_layer(std::string_view name) {
+  if (!name.starts_with("h.")) return {};
+  const size_t end = name.find_first_not_of("0123456789", 2);
+  if (end == 2 || end == std::string_view::npos || name[end] != '.') return {};
+  return name.substr(end + 1);
+}
+
 // True if `name` is a transformer layer's causal mask or the mask's fill value. Old versions of
 // Hugging Face's library transformers stored both.
 bool is_mask_buffer(std::string_view name) {
-  if (!name.starts_with("h.")) return false;
-  const size_t end = name.find_first_not_of("0123456789", 2);
-  if (end == 2 || end == std::string_view::npos) return false;
-  const std::string_view rest = name.substr(end);
-  return rest == ".attn.bias" || rest == ".attn.masked_bias";
+  const std::string_view in_layer = name_in_layer(name);
+  return in_layer == "attn.bias" || in_layer == "attn.masked_bias";
 }
 
 void check_same(const std::string& path, const char* what, auto in_file, auto in_model) {
@@ -115,6 +121,14 @@ std::string_view without_gpt_prefix(std::string_view name) {
 bool has_gpt_tensors(const nn::SafetensorsReader& file) {
   return std::ranges::all_of(telling_names,
                              [&](std::string_view tensor) { return has_tensor(file, tensor); });
+}
+
+bool has_names_of_gpt(const nn::SafetensorsReader& file) {
+  return std::ranges::any_of(file.entries(), [](const nn::SafetensorsEntry& entry) {
+    const std::string_view name = without_gpt_prefix(entry.name);
+    return std::ranges::find(telling_names, name) != std::end(telling_names) ||
+           !name_in_layer(name).empty();
+  });
 }
 
 GptWeights::GptWeights(const std::string& path, const Gpt& model) : file_(path) {

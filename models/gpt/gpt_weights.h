@@ -86,6 +86,10 @@ class GptWriter {
 std::string_view without_gpt_prefix(std::string_view name);
 /// True if the file has a GPT-2's embeddings and last norm, with or without the prefix.
 bool has_gpt_tensors(const nn::SafetensorsReader& file);
+/// True if the file has at least one tensor with the name of a GPT-2's embedding, of the weight of
+/// its last norm, or of a tensor of a layer ("h.0.ln_1.weight"), with or without the prefix. Other
+/// models may have such names too.
+bool has_names_of_gpt(const nn::SafetensorsReader& file);
 
 /// Throws InputError if config.json beside `path` describes another kind of model, or a GPT whose
 /// sizes or epsilon differ from the model's. Call this function before a GptWriter overwrites

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "models/gpt/gpt_config_file.h"
 #include "models/recommender/recommender_file.h"
 #include "nn/safetensors.h"
 #include "tests/support/catch.h"
@@ -17,6 +18,7 @@
 namespace tessera::test {
 namespace {
 
+using Catch::Matchers::ContainsSubstring;
 using nn::NamedTensor;
 using train::CheckpointReader;
 using train::ImportOptions;
@@ -178,6 +180,79 @@ TEST_CASE("a recommender's ids are recorded, which shapes do not show") {
   CHECK(train::import_checkpoint(options).manifest.run ==
         dist::Settings{{"model.name", "mf"},
                        {"ids", models::digest_of_ids(file.user_ids, file.item_ids)}});
+}
+
+constexpr models::GptConfig tiny{.layers = 2, .heads = 2, .width = 4, .context = 3, .vocab = 7};
+
+std::vector<NamedTensor> gpt_weights(const std::string& prefix) {
+  std::vector<NamedTensor> tensors;
+  for (const nn::NamedParameter& named : models::Gpt(tiny).named_parameters()) {
+    tensors.push_back({prefix + named.name, numbers(named.parameter.shape(), 0)});
+  }
+  return tensors;
+}
+
+TEST_CASE("a part of a GPT's weights is refused beside the config.json of a GPT") {
+  const std::string prefix = GENERATE(as<std::string>(), "", "transformer.");
+  const Files files;
+  files.folder.file("config.json", models::gpt_config_text(tiny));
+  for (const char* missing : {"wte.weight", "wpe.weight", "ln_f.weight", "h.1.ln_1.bias"}) {
+    std::vector<NamedTensor> part = gpt_weights(prefix);
+    REQUIRE(std::erase_if(
+                part, [&](const NamedTensor& one) { return one.name == prefix + missing; }) == 1);
+    CHECK_THAT(files.refusal(files.options(part)),
+               ContainsSubstring(fmt::format("w.safetensors: it has no tensor \"{}\"", missing)));
+  }
+  // The names of layers are enough to recognise a part of a GPT.
+  CHECK_THAT(files.refusal(files.options({{prefix + "h.1.ln_1.bias", numbers({4}, 0)}})),
+             ContainsSubstring("it has no tensor \"wte.weight\""));
+  const train::ImportedCheckpoint whole =
+      train::import_checkpoint(files.options(gpt_weights(prefix)));
+  CHECK(whole.manifest.weights.at("model_type") == "gpt2");
+}
+
+TEST_CASE("one of several files of a GPT is refused, and the error says how to save one file") {
+  const Files files;
+  files.folder.file("config.json", models::gpt_config_text(tiny));
+  files.folder.file("model.safetensors.index.json", "{}");
+  const std::vector<NamedTensor> whole = gpt_weights("transformer.");
+  const std::vector<NamedTensor> parts[] = {{whole.begin(), whole.begin() + 6},
+                                            {whole.begin() + 6, whole.end()}};
+  ImportOptions options{.weights = "", .folder = files.folder.path("run")};
+  for (int i = 0; i < 2; ++i) {
+    options.weights = files.folder.path(fmt::format("model-0000{}-of-00002.safetensors", i + 1));
+    Files::write(options.weights, parts[i]);
+    CHECK_THAT(files.refusal(options),
+               ContainsSubstring(fmt::format("model-0000{}-of-00002.safetensors: it has a part of "
+                                             "weights that are divided among several files",
+                                             i + 1)) &&
+                   ContainsSubstring("safe_serialization=True"));
+  }
+  // The only file of an index is whole, and so is a file that only resembles a part.
+  int64_t step = 0;
+  for (const char* name : {"model-00001-of-00001.safetensors", "model-00001.safetensors",
+                           "model-00001-of-00002.old.safetensors", "model-7"}) {
+    options.weights = files.folder.path(name);
+    options.step = step++;
+    Files::write(options.weights, whole);
+    CHECK(train::import_checkpoint(options).manifest.weights.at("model_type") == "gpt2");
+  }
+}
+
+TEST_CASE("only beside the config.json of a GPT are a GPT's names those of a GPT") {
+  const std::vector<NamedTensor> named_like{{"h.0.weight", numbers({2}, 0)},
+                                            {"wte.weight", numbers({2, 2}, 0)}};
+  for (const char* config : {"", R"({"model_type": "bloom"})", R"({"n_layer": 2})", "no JSON"}) {
+    const Files files;
+    if (*config != '\0') files.folder.file("config.json", config);
+    const CheckpointReader checkpoint(train::import_checkpoint(files.options(named_like)).path);
+    float value = 0;
+    checkpoint.read("h.0.weight/value", 1, std::span(&value, 1));
+    CHECK(value == 1);
+  }
+  const Files files;
+  files.folder.file("config.json", models::gpt_config_text(tiny));
+  CHECK(train::import_checkpoint(files.options(weights)).manifest.run.empty());
 }
 
 TEST_CASE("weights that no run can have are refused") {

@@ -45,6 +45,20 @@ dist::Settings gpt_settings(const models::GptConfig& config) {
   return settings;
 }
 
+// True if the file's tensors must be those of a GPT: it has all the tensors by which a GPT is
+// recognised, or it has one of a GPT's names and is beside the config.json of a GPT. In the second
+// case tensors may be missing. add_gpt then refuses the file, because no run could resume from its
+// import.
+bool is_gpt(const nn::SafetensorsReader& file) {
+  if (models::has_gpt_tensors(file)) return true;
+  if (!models::has_names_of_gpt(file)) return false;
+  try {
+    return models::is_gpt_config(models::config_path_beside(file.path()));
+  } catch (const InputError&) {
+    return false;  // A config.json that cannot be read as JSON belongs to another program.
+  }
+}
+
 void add_gpt(ImportedWeights& weights) {
   if (!has_name(models::config_path_beside(weights.path))) {
     fail_input(
@@ -205,7 +219,7 @@ class Sorter {
 ImportedWeights open_imported_weights(const std::string& path) {
   ImportedWeights weights{.path = models::gpt_weights_path(path)};
   const auto file = std::make_shared<const nn::SafetensorsReader>(weights.path);
-  if (models::has_gpt_tensors(*file)) {
+  if (is_gpt(*file)) {
     add_gpt(weights);
   } else {
     const std::set<std::string> others = check_description(weights, *file);

@@ -37,7 +37,8 @@ struct ImportedWeights {
 
 /// Opens a safetensors file of one of three kinds:
 ///  - the weights of a GPT with config.json beside them; if the file is called model.safetensors,
-///    `path` may also be its folder;
+///    `path` may also be its folder. A file with only some of a GPT's tensors is refused if
+///    config.json beside it has the model_type gpt2;
 ///  - a file that train_resnet or train_recommender saved;
 ///  - any file of F32, F16 and BF16 tensors. Its tensors become parameters of the same names,
 ///    except running statistics, which are recognised by their names.
