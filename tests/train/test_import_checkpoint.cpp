@@ -255,6 +255,32 @@ TEST_CASE("only beside the config.json of a GPT are a GPT's names those of a GPT
   CHECK(train::import_checkpoint(files.options(weights)).manifest.run.empty());
 }
 
+TEST_CASE("metadata of a GPT are refused for a file without the tensors of a GPT") {
+  const Files files;
+  const ImportOptions options{.weights = files.folder.path("w.safetensors"),
+                              .folder = files.folder.path("run")};
+  const std::vector<NamedTensor> tensors{{"wte.weight", numbers({2, 2}, 0).to_host()}};
+  nn::write_safetensors(options.weights, tensors, {{"model_type", "gpt2"}});
+  CHECK_THAT(files.refusal(options),
+             ContainsSubstring("w.safetensors: its metadata describe a GPT (model_type is gpt2), "
+                               "but it lacks at least one of wte.weight, wpe.weight and"));
+  // Metadata of other models are kept for the export.
+  nn::write_safetensors(options.weights, tensors, {{"model_type", "bloom"}});
+  const CheckpointReader checkpoint(train::import_checkpoint(options).path);
+  const std::string path = files.folder.path("out.safetensors");
+  train::export_weights(checkpoint, path);
+  CHECK(nn::SafetensorsReader(path).metadata().at("model_type") == "bloom");
+  // The metadata do not matter for a GPT, because its sizes are those of config.json.
+  const Files gpt;
+  gpt.folder.file("config.json", models::gpt_config_text(tiny));
+  std::vector<NamedTensor> whole = gpt_weights("");
+  for (NamedTensor& named : whole) named.tensor = named.tensor.to_host();
+  const ImportOptions whole_options{.weights = gpt.folder.path("w.safetensors"),
+                                    .folder = gpt.folder.path("run")};
+  nn::write_safetensors(whole_options.weights, whole, {{"model_type", "gpt2"}});
+  CHECK(train::import_checkpoint(whole_options).manifest.weights.at("n_layer") == "2");
+}
+
 TEST_CASE("weights that no run can have are refused") {
   const Files files;
   CHECK(files.refusal(files.options({{"n", Tensor::from({1}, std::vector<int64_t>{1})}}))

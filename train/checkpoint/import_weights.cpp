@@ -80,12 +80,19 @@ void add_gpt(ImportedWeights& weights) {
   }
 }
 
-// If the metadata describe a model, sets weights.run, and throws InputError unless the file's
-// tensors fit that model. Returns the names of tensors that are not weights: a recommender's ids
-// and histories.
+// For a file without the tensors of a GPT. If the metadata describe a model, sets weights.run, and
+// throws InputError unless the file's tensors fit that model. Returns the names of tensors that are
+// not weights: a recommender's ids and histories.
 std::set<std::string> check_description(ImportedWeights& weights,
                                         const nn::SafetensorsReader& reader) {
   const nn::SafetensorsMetadata& metadata = reader.metadata();
+  if (models::describes_gpt(metadata)) {
+    // The checkpoint would have these metadata, and an export of it would look for a GPT's sizes.
+    fail_input(
+        "{}: its metadata describe a GPT (model_type is gpt2), but it lacks at least one of "
+        "wte.weight, wpe.weight and ln_f.weight, which every GPT has",
+        weights.path);
+  }
   if (models::describes_image_model(metadata)) {
     const models::ImageModel image = models::parse_image_model(weights.path, metadata);
     nn::WeightsFile(weights.path, *models::image_classifier(image.name, image.sizes));

@@ -40,8 +40,9 @@ struct ImportedWeights {
 ///    `path` may also be its folder. A file with only some of a GPT's tensors is refused if
 ///    config.json beside it has the model_type gpt2;
 ///  - a file that train_resnet or train_recommender saved;
-///  - any file of F32, F16 and BF16 tensors. Its tensors become parameters of the same names,
-///    except running statistics, which are recognised by their names.
+///  - any file of F32, F16 and BF16 tensors, unless its metadata have the model_type gpt2. Its
+///    tensors become parameters of the same names, except running statistics, which are recognised
+///    by their names.
 /// If the file cannot be imported, throws an InputError that names the file, and the tensor if one
 /// tensor is the reason. Whether the elements of running means and variances are valid is checked
 /// later, when ImportedTensor::read reads them.
