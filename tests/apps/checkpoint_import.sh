@@ -47,6 +47,17 @@ done
 mkdir bare
 cp out/model.safetensors bare
 fails 2 'bare/config.json is missing' import bare new
+# A GPT that lacks a tensor is not imported as a file of any other model.
+mkdir part
+cp out/config.json part
+for name in ln_f.weight wte.weight h.0.ln_1.bias; do
+  edit_safetensors out/model.safetensors part/model.safetensors "del tensors['transformer.$name']"
+  fails 2 "part/model.safetensors: it has no tensor \"$name\"" import part new
+done
+edit_safetensors out/model.safetensors named.safetensors \
+  "tensors = {'a': tensors['transformer.ln_f.weight']}; metadata = {'model_type': 'gpt2'}"
+fails 2 'its metadata describe a GPT (model_type is gpt2), but it lacks at least one' import \
+  named.safetensors new
 # refused CODE PATTERN: import must refuse moments that the Python statement CODE has changed.
 refused() {
   edit_safetensors moments.safetensors wrong.safetensors "$1"
