@@ -56,7 +56,7 @@ for name in ln_f.weight wte.weight h.0.ln_1.bias; do
 done
 edit_safetensors out/model.safetensors named.safetensors \
   "tensors = {'a': tensors['transformer.ln_f.weight']}; metadata = {'model_type': 'gpt2'}"
-fails 2 'its metadata describe a GPT (model_type is gpt2), but it lacks at least one' import \
+fails 2 'its metadata describe a GPT .model_type is gpt2., but it lacks at least one' import \
   named.safetensors new
 # refused CODE PATTERN: import must refuse moments that the Python statement CODE has changed.
 refused() {
